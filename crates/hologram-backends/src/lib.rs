@@ -1,1 +1,17 @@
-//! .
+//! Devices behind one trait.
+//!
+//! A [`Backend`] owns memory ([`Buffer`]), compiles Atlas programs and names native kernels ([`Pipeline`]), records launches into a
+//! [`CommandList`] and runs the list again and again. Nothing above this crate knows a device; nothing in it knows a model.
+
+mod backend;
+pub mod cpu;
+mod error;
+mod format;
+mod metrics;
+mod spec;
+
+pub use backend::*;
+pub use error::{BackendError, Result};
+pub use format::{Format, PLANE_ALIGN, View};
+pub use metrics::{MemoryMetrics, Metrics};
+pub use spec::{Attr, Extent, KernelSpec, TensorSpec};

@@ -1,0 +1,356 @@
+//! The trait that every device implements, and the handles it gives out.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hologram_isa::Program;
+
+use crate::error::{BackendError, Result};
+use crate::metrics::Metrics;
+use crate::spec::KernelSpec;
+
+/// The kinds of backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendType {
+    /// The host's processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+    /// An Apple GPU.
+    Metal,
+    /// The reference interpreter: slow, checks everything.
+    Reference,
+}
+
+impl BackendType {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendType::Cpu => "cpu",
+            BackendType::Cuda => "cuda",
+            BackendType::Metal => "metal",
+            BackendType::Reference => "reference",
+        }
+    }
+}
+
+impl fmt::Display for BackendType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A device's description.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// The kind of backend.
+    pub backend: BackendType,
+    /// The device's own name, such as the processor's.
+    pub name: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Threads that run work at the same time on a CPU; multiprocessors or cores on a GPU.
+    pub parallelism: usize,
+    /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
+    pub features: Vec<&'static str>,
+}
+
+/// A range of device memory. Clones share it; the last one dropped frees it.
+#[derive(Clone)]
+pub struct Buffer {
+    inner: Arc<dyn DeviceMemory>,
+}
+
+/// What a backend keeps behind a [`Buffer`]; freed on drop.
+pub trait DeviceMemory: Any + Send + Sync {
+    /// Size in bytes.
+    fn bytes(&self) -> usize;
+    /// The kind of backend that it belongs to.
+    fn backend(&self) -> BackendType;
+    /// For the backend's downcast.
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl Buffer {
+    /// Wraps a backend's memory.
+    pub fn new(memory: impl DeviceMemory) -> Buffer {
+        Buffer { inner: Arc::new(memory) }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes()
+    }
+
+    /// The kind of backend that it belongs to.
+    pub fn backend(&self) -> BackendType {
+        self.inner.backend()
+    }
+
+    /// The backend's own type, for the backend.
+    pub fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.inner.as_any().downcast_ref()
+    }
+
+    /// Whether both are the same memory.
+    pub fn same_memory(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({}, {} bytes)", self.backend(), self.bytes())
+    }
+}
+
+/// A fixed-size arena addressed by offset, for streaming data larger than the device.
+#[derive(Clone, Debug)]
+pub struct Pool(pub Buffer);
+
+/// Host memory that a buffer may wrap without a copy: the owner is kept alive as long as the buffer.
+pub struct ForeignMemory {
+    /// Keeps the bytes alive and unmoved (a mapped file, an array of another library).
+    pub owner: Arc<dyn Any + Send + Sync>,
+    /// First byte.
+    pub data: *const u8,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+// SAFETY: the bytes are only read while `owner`, which is Send and Sync, lives.
+unsafe impl Send for ForeignMemory {}
+// SAFETY: as above; shared reads of immutable bytes.
+unsafe impl Sync for ForeignMemory {}
+
+/// Something compiled that can be launched: a program or a native kernel.
+#[derive(Clone)]
+pub struct Pipeline {
+    /// The kernel's name, for errors and profiles.
+    pub name: Arc<str>,
+    inner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Pipeline {
+    /// Wraps a backend's compiled kernel.
+    pub fn new<T: Any + Send + Sync>(name: &str, inner: T) -> Pipeline {
+        Pipeline { name: name.into(), inner: Arc::new(inner) }
+    }
+
+    /// The backend's own type, for the backend.
+    pub fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.inner.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipeline({})", self.name)
+    }
+}
+
+/// An argument of a launch.
+#[derive(Clone, Debug)]
+pub enum Binding {
+    /// A byte range of a buffer, seen as elements of the parameter's type.
+    Buffer {
+        /// The buffer.
+        buffer: Buffer,
+        /// Bytes of it; aligned to the element.
+        range: Range<usize>,
+    },
+    /// A scalar parameter, as its 32-bit register word.
+    Scalar(u32),
+}
+
+impl Binding {
+    /// The whole buffer.
+    pub fn whole(buffer: &Buffer) -> Binding {
+        Binding::Buffer { buffer: buffer.clone(), range: 0..buffer.bytes() }
+    }
+}
+
+/// How many workgroups run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Workgroups in x, y, z.
+    pub grid: [u32; 3],
+}
+
+/// One kernel launch. Native kernels ignore the grid.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What runs.
+    pub pipeline: Pipeline,
+    /// Its arguments.
+    pub bindings: Vec<Binding>,
+    /// Workgroups, for programs.
+    pub config: LaunchConfig,
+}
+
+/// Launches recorded once and run again and again; each sees the writes of those before it.
+#[derive(Clone)]
+pub struct CommandList {
+    inner: Arc<dyn Any + Send + Sync>,
+}
+
+impl CommandList {
+    /// Wraps a backend's recording.
+    pub fn new<T: Any + Send + Sync>(inner: T) -> CommandList {
+        CommandList { inner: Arc::new(inner) }
+    }
+
+    /// The backend's own type, for the backend.
+    pub fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.inner.downcast_ref()
+    }
+}
+
+/// A point in a device's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event(pub u64);
+
+/// A device: memory, pipelines and a queue of work.
+///
+/// Work submitted to a backend runs in order. An error of a kernel sticks to the queue: it comes back at the next
+/// [`wait`](Backend::wait), [`synchronize`](Backend::synchronize) or [`copy_from_buffer`](Backend::copy_from_buffer), once, and work
+/// submitted after the failed kernel until then does not run.
+pub trait Backend: Send + Sync {
+    /// The device's description.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Whether the device still answers.
+    fn is_available(&self) -> bool {
+        true
+    }
+
+    /// Memory of this many bytes with undefined content, aligned to at least 64 bytes.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer>;
+
+    /// Gives memory back; dropping the last clone does the same.
+    fn free_buffer(&self, buffer: Buffer) {
+        drop(buffer);
+    }
+
+    /// A buffer over foreign host memory, which kernels may only read. Zero-copy where the device shares memory with the host, else
+    /// a copy.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn wrap(&self, memory: ForeignMemory) -> Result<Buffer>;
+
+    /// Copies host bytes into a buffer at a byte offset.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] when the range is outside.
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()>;
+
+    /// Waits for the queue and copies bytes at an offset to the host.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] when the range is outside; the queue's sticky error.
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()>;
+
+    /// Copies between buffers of this device, in queue order. The ranges may lie in one buffer but not overlap.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] when a range is outside or they overlap.
+    fn copy_buffer(&self, from: &Buffer, from_offset: usize, to: &Buffer, to_offset: usize, bytes: usize)
+    -> Result<()>;
+
+    /// Compiles a program, or finds it in the cache (keyed by the program's whole text).
+    ///
+    /// # Errors
+    /// The verifier's error; [`BackendError::Unsupported`].
+    fn compile(&self, program: &Program) -> Result<Pipeline>;
+
+    /// A native kernel for this operation; `None` means: compile the operation's program.
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline>;
+
+    /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] with the kernel and the argument.
+    fn record(&self, launches: &[Launch]) -> Result<CommandList>;
+
+    /// Enqueues a recording.
+    ///
+    /// # Errors
+    /// Only what is known at once; errors of kernels come at the next wait.
+    fn submit(&self, list: &CommandList) -> Result<Event>;
+
+    /// Waits until the queue has passed the event.
+    ///
+    /// # Errors
+    /// The queue's sticky error.
+    fn wait(&self, event: Event) -> Result<()>;
+
+    /// Waits for everything submitted.
+    ///
+    /// # Errors
+    /// The queue's sticky error.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Counters since the device was opened.
+    fn metrics(&self) -> Metrics;
+
+    /// A fixed-size arena.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
+        self.allocate_buffer(bytes).map(Pool)
+    }
+
+    /// Gives an arena back.
+    fn free_pool(&self, pool: Pool) {
+        self.free_buffer(pool.0);
+    }
+
+    /// Copies host bytes into an arena.
+    ///
+    /// # Errors
+    /// As [`Backend::copy_to_buffer`].
+    fn copy_to_pool(&self, pool: &Pool, offset: usize, data: &[u8]) -> Result<()> {
+        self.copy_to_buffer(&pool.0, offset, data)
+    }
+
+    /// Copies bytes of an arena to the host.
+    ///
+    /// # Errors
+    /// As [`Backend::copy_from_buffer`].
+    fn copy_from_pool(&self, pool: &Pool, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.copy_from_buffer(&pool.0, offset, data)
+    }
+
+    /// Compiles a program, runs it once and waits.
+    ///
+    /// # Errors
+    /// Those of compiling, recording and running.
+    fn execute_program(&self, program: &Program, bindings: &[Binding], config: &LaunchConfig) -> Result<()> {
+        let pipeline = self.compile(program)?;
+        let list = self.record(&[Launch { pipeline, bindings: bindings.to_vec(), config: *config }])?;
+        let event = self.submit(&list)?;
+        self.wait(event)
+    }
+}
+
+/// Checks that `offset..offset + bytes` lies in a buffer.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`].
+pub fn check_range(device: BackendType, operation: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= buffer.bytes() => Ok(()),
+        _ => Err(BackendError::InvalidArgument {
+            device: device.to_string(),
+            operation: operation.to_string(),
+            reason: format!("bytes {offset}..+{bytes} lie outside a buffer of {} bytes", buffer.bytes()),
+        }),
+    }
+}

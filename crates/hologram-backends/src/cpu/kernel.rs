@@ -1,0 +1,167 @@
+//! What a native CPU kernel is given: its arguments' memory and its place among the workers.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A native kernel for one [`KernelSpec`](crate::KernelSpec). All workers of the device call [`NativeKernel::run`] for phase 0, meet
+/// at a barrier, then for phase 1, and so on; within a phase they divide the work by [`Worker::next`] or by [`Worker::share`].
+pub trait NativeKernel: Send + Sync {
+    /// The number of phases, at least 1.
+    fn phases(&self) -> usize {
+        1
+    }
+
+    /// Bytes of scratch memory that all workers share, kept across this launch's phases.
+    fn shared_scratch(&self) -> usize {
+        0
+    }
+
+    /// Bytes of scratch memory of each worker, kept within a phase.
+    fn worker_scratch(&self) -> usize {
+        0
+    }
+
+    /// Does this worker's part of a phase.
+    ///
+    /// # Errors
+    /// What the kernel found wrong in its data, such as an index outside a table.
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String>;
+}
+
+/// The memory of one argument: the bytes of one view, checked for range and alignment when the launch was recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct RawSlice {
+    /// First byte.
+    pub data: *mut u8,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+// SAFETY: a RawSlice is only an address; Args decides how it is used, and the recording keeps the buffer alive.
+unsafe impl Send for RawSlice {}
+// SAFETY: as above.
+unsafe impl Sync for RawSlice {}
+
+/// The arguments of a launch in the order of [`KernelSpec`](crate::KernelSpec)'s bindings.
+pub struct Args<'a> {
+    slices: &'a [RawSlice],
+}
+
+/// Plain data that any bytes are a value of.
+///
+/// # Safety
+/// The type has no padding and every bit pattern is valid.
+pub unsafe trait Pod: Copy + 'static {}
+// SAFETY: integers and floats have neither padding nor invalid patterns.
+unsafe impl Pod for u8 {}
+// SAFETY: as above.
+unsafe impl Pod for i8 {}
+// SAFETY: as above.
+unsafe impl Pod for u16 {}
+// SAFETY: as above.
+unsafe impl Pod for u32 {}
+// SAFETY: as above.
+unsafe impl Pod for i32 {}
+// SAFETY: as above.
+unsafe impl Pod for f32 {}
+// SAFETY: a transparent wrapper of u16.
+unsafe impl Pod for half::f16 {}
+// SAFETY: a transparent wrapper of u16.
+unsafe impl Pod for half::bf16 {}
+
+impl<'a> Args<'a> {
+    /// Arguments over checked memory.
+    pub fn new(slices: &'a [RawSlice]) -> Args<'a> {
+        Args { slices }
+    }
+
+    /// Argument `index` for reading.
+    ///
+    /// # Panics
+    /// When the kernel asks for an argument that its spec does not have: an error in the kernel.
+    pub fn read<T: Pod>(&self, index: usize) -> &'a [T] {
+        let s = self.slices[index];
+        debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
+        // SAFETY: range and alignment were checked when the launch was recorded, the recording keeps the buffer alive, and a kernel
+        // does not read what another worker writes in the same phase.
+        unsafe { std::slice::from_raw_parts(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
+    }
+
+    /// Argument `index` for writing.
+    ///
+    /// # Safety
+    /// Workers of a phase may hold such slices of one argument at the same time: each must touch only elements that no other worker
+    /// touches in that phase.
+    ///
+    /// # Panics
+    /// As [`Args::read`].
+    #[expect(clippy::mut_from_ref, reason = "the caller promises disjoint use, as the safety section says")]
+    pub unsafe fn write<T: Pod>(&self, index: usize) -> &'a mut [T] {
+        let s = self.slices[index];
+        debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
+        // SAFETY: range and alignment as in `read`; the caller promises that no two workers touch the same element.
+        unsafe { std::slice::from_raw_parts_mut(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
+    }
+
+    /// The number of arguments.
+    pub fn len(&self) -> usize {
+        self.slices.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slices.is_empty()
+    }
+
+    /// The last argument as the step block, for kernels whose spec [uses one](crate::KernelSpec::uses_step).
+    pub fn step(&self) -> &'a [u32] {
+        self.read(self.slices.len() - 1)
+    }
+}
+
+/// A worker's place in a phase, and its scratch memory.
+pub struct Worker<'a> {
+    /// This worker's index, less than `count`.
+    pub index: usize,
+    /// Workers of the device.
+    pub count: usize,
+    /// The phase's shared counter; 0 at its start.
+    pub(crate) counter: &'a AtomicUsize,
+    /// Scratch memory shared by the workers, 64-byte aligned, of at least [`NativeKernel::shared_scratch`] bytes.
+    pub(crate) shared: &'a SharedScratch,
+    /// Scratch memory of this worker, 64-byte aligned, of at least [`NativeKernel::worker_scratch`] bytes.
+    pub scratch: &'a mut [u8],
+}
+
+/// Memory that all workers of a launch write to in turn.
+#[derive(Debug)]
+pub struct SharedScratch(pub(crate) UnsafeCell<RawSlice>);
+
+// SAFETY: the cell holds an address that changes only while no list runs.
+unsafe impl Sync for SharedScratch {}
+// SAFETY: as above.
+unsafe impl Send for SharedScratch {}
+
+impl Worker<'_> {
+    /// Claims the next of `total` pieces of the phase's work; `None` when all are claimed.
+    pub fn next(&self, total: usize) -> Option<usize> {
+        if self.counter.load(Ordering::Relaxed) >= total {
+            return None;
+        }
+        let piece = self.counter.fetch_add(1, Ordering::Relaxed);
+        (piece < total).then_some(piece)
+    }
+
+    /// This worker's contiguous share of `0..total` in whole multiples of `unit` (but for the end).
+    pub fn share(&self, total: usize, unit: usize) -> std::ops::Range<usize> {
+        let units = total.div_ceil(unit.max(1));
+        let cut = |i: usize| (units * i / self.count * unit).min(total);
+        cut(self.index)..cut(self.index + 1)
+    }
+
+    /// The shared scratch memory as a raw range.
+    pub fn shared_scratch(&self) -> RawSlice {
+        // SAFETY: the address changes only while no list runs.
+        unsafe { *self.shared.0.get() }
+    }
+}

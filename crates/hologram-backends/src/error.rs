@@ -1,0 +1,66 @@
+//! What can go wrong on a device.
+
+use hologram_isa::IsaError;
+
+/// An error of a backend.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The device is not there or cannot be used.
+    #[error("device {device} is not available: {reason}")]
+    Unavailable {
+        /// The device as the user named it.
+        device: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Memory could not be had.
+    #[error("{device}: cannot allocate {bytes} bytes: {reason}")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// The size asked for.
+        bytes: usize,
+        /// Why, with the figures of the allocator.
+        reason: String,
+    },
+    /// A copy or a binding reaches outside a buffer, or a buffer of another device was used.
+    #[error("{device}: {operation}: {reason}")]
+    InvalidArgument {
+        /// The device.
+        device: String,
+        /// What was called.
+        operation: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The device lacks something that a program needs.
+    #[error("{device}: {what} is not supported by this device")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// The capability.
+        what: String,
+    },
+    /// A kernel failed while it ran; sticky until the next wait or read.
+    #[error("{device}: kernel {kernel}: {reason}")]
+    Kernel {
+        /// The device.
+        device: String,
+        /// The kernel's name.
+        kernel: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A program was rejected, or its run failed.
+    #[error("{0}")]
+    Program(std::sync::Arc<IsaError>),
+}
+
+impl From<IsaError> for BackendError {
+    fn from(e: IsaError) -> Self {
+        BackendError::Program(std::sync::Arc::new(e))
+    }
+}
+
+/// A result with a [`BackendError`].
+pub type Result<T> = std::result::Result<T, BackendError>;

@@ -1,0 +1,117 @@
+//! What a backend is told of an operation when it is asked for a native kernel: plain data.
+
+use crate::Format;
+
+/// The size of a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Known when the graph is compiled.
+    Fixed(usize),
+    /// Known when it runs: word `slot` of the step block, at most `max`. Memory and strides are laid out for `max`.
+    Step {
+        /// Index of the `u32` in the step block.
+        slot: u32,
+        /// The greatest value that this plan serves.
+        max: usize,
+    },
+}
+
+impl Extent {
+    /// The greatest size.
+    pub const fn max(self) -> usize {
+        match self {
+            Extent::Fixed(n) => n,
+            Extent::Step { max, .. } => max,
+        }
+    }
+
+    /// The size in a run with this step block.
+    pub fn value(self, step: &[u32]) -> usize {
+        match self {
+            Extent::Fixed(n) => n,
+            Extent::Step { slot, max } => step.get(slot as usize).map_or(0, |n| (*n as usize).min(max)),
+        }
+    }
+}
+
+/// A tensor operand: row-major, dense.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorSpec {
+    /// Storage format.
+    pub format: Format,
+    /// Sizes, slowest first.
+    pub shape: Vec<Extent>,
+}
+
+impl TensorSpec {
+    /// Length of the last dimension; 1 for a scalar.
+    pub fn row_len(&self) -> usize {
+        self.shape.last().map_or(1, |e| e.max())
+    }
+
+    /// Product of the other dimensions at their greatest.
+    pub fn max_rows(&self) -> usize {
+        self.shape.split_last().map_or(1, |(_, rest)| rest.iter().map(|e| e.max()).product())
+    }
+
+    /// Product of the other dimensions in a run with this step block.
+    pub fn rows(&self, step: &[u32]) -> usize {
+        self.shape.split_last().map_or(1, |(_, rest)| rest.iter().map(|e| e.value(step)).product())
+    }
+
+    /// Bytes at the greatest size; 0 when the shape does not fit the format.
+    pub fn max_bytes(&self) -> usize {
+        self.format.bytes(self.max_rows(), self.row_len()).unwrap_or(0)
+    }
+}
+
+/// A constant attribute of an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Attr {
+    /// A count, an index or a choice.
+    U32(u32),
+    /// A number.
+    F32(f32),
+}
+
+/// An operation on tensors, as a backend sees it.
+///
+/// **Bindings.** A pipeline for a spec, native or compiled from the operation's program, takes one buffer for each view
+/// ([`Format::views`]) of each input in order, then of each output that is not `in_place`, and last, when any extent is
+/// [`Extent::Step`], the step block as `u32`. So a native kernel and the program it replaces are called alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelSpec {
+    /// The operation's name.
+    pub op: &'static str,
+    /// Inputs.
+    pub inputs: Vec<TensorSpec>,
+    /// The output.
+    pub output: TensorSpec,
+    /// The input that the output overwrites, for operations on state; its buffers are bound once, at the input's place.
+    pub in_place: Option<usize>,
+    /// Attributes by name.
+    pub attrs: Vec<(&'static str, Attr)>,
+}
+
+impl KernelSpec {
+    /// The `u32` attribute of this name.
+    pub fn attr_u32(&self, name: &str) -> Option<u32> {
+        self.attrs.iter().find_map(|(n, a)| match a {
+            Attr::U32(v) if *n == name => Some(*v),
+            _ => None,
+        })
+    }
+
+    /// The `f32` attribute of this name.
+    pub fn attr_f32(&self, name: &str) -> Option<f32> {
+        self.attrs.iter().find_map(|(n, a)| match a {
+            Attr::F32(v) if *n == name => Some(*v),
+            _ => None,
+        })
+    }
+
+    /// Whether any operand's size is known only when it runs, so that the step block is bound.
+    pub fn uses_step(&self) -> bool {
+        self.inputs.iter().chain([&self.output]).any(|t| t.shape.iter().any(|e| matches!(e, Extent::Step { .. })))
+    }
+}
