@@ -4,9 +4,13 @@
     python corpus.py DOC_HTML_DIR OUT_DIR [--jobs 2]
 
 DOC_HTML_DIR is `$(rustc --print sysroot)/share/doc/rust/html`. The result is
-Markdown-like text (headings, prose, lists, tables, fenced code): OUT_DIR/train.txt and
-OUT_DIR/heldout.txt, documents separated by one NUL byte each, plus corpus.json with the
-counts. The output depends on the input alone.
+Markdown-like text (headings, prose, lists, tables, fenced code): OUT_DIR/train.txt,
+OUT_DIR/valid.txt and OUT_DIR/heldout.txt, documents separated by one NUL byte each, plus
+corpus.json with the counts. The output depends on the input alone.
+
+OUT_DIR/source.txt is optional further training text: the library's own code from the
+documentation's source views, without its doc comments (they hold the documentation again,
+the held-out part included) and attributes.
 
 What is dropped: navigation, sidebars, source views, redirects, translations, all-in-one
 print pages, older editions of the Book, the thousands of generated SIMD intrinsic pages
@@ -15,9 +19,9 @@ example lines and every piece of text already seen. "Seen" compares text with in
 float, atomic and NonZero type names and numbers erased, because the library documents each
 method of its twelve integer types in the same words.
 
-A document goes to the held-out part when a hash of its path says so (about 2 %).
-Deduplication runs over both parts, so no held-out item or paragraph is a copy of a
-training one.
+A hash of its path sends a document to `valid` (about 2 %; it picks settings and
+checkpoints) or to `heldout` (about 2 %; it is only measured). Deduplication runs over all
+parts, so no held-out item or paragraph is a copy of a training one.
 """
 import argparse
 import hashlib
@@ -44,8 +48,8 @@ SKIP_DIRS = (
     "core/stdarch",
 )
 SKIP_FILES = {"print.html", "toc.html", "all.html", "SUMMARY.html", "README.html",
-              "CHANGELOG.html", "404.html"}
-HELDOUT_PERCENT = 2.0
+              "CHANGELOG.html", "404.html", "test-summary.html", "releases.html"}
+SHARE = 200  # of 10,000 documents, in each of `valid` and `heldout`
 
 BLOCKS = {"p", "pre", "ul", "ol", "dl", "table", "blockquote", "h1", "h2", "h3", "h4", "h5",
           "h6", "div", "section", "details", "figure", "article", "main", "hr", "center"}
@@ -375,17 +379,25 @@ def assemble(bs, seen):
     return "\n\n".join(kept)
 
 
+PLAIN = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"',
+                       "\u200b": None, "\r": None, "\x00": None, "\ufeff": None})
+
+
 def tidy(text):
     """Typographic variants to the plain forms; no control characters."""
-    text = text.replace("\u200b", "").replace("\r", "").replace("\x00", "")
+    text = text.translate(PLAIN)
     return re.sub(r"[ \t]+\n", "\n", text).strip() + "\n"
 
 
-def heldout(rel):
+def part_of(rel):
     # std::vec and alloc::vec are one document for this purpose
     rel = re.sub(r"^(std|alloc|core)/", "lib/", rel)
-    h = int.from_bytes(hashlib.sha256(rel.encode()).digest()[:4], "big")
-    return h % 10000 < HELDOUT_PERCENT * 100
+    h = int.from_bytes(hashlib.sha256(rel.encode()).digest()[:4], "big") % 10000
+    return "valid" if h < SHARE else "heldout" if h < 2 * SHARE else "train"
+
+
+# The types a reader meets most come first, so that theirs are the copies kept.
+FIRST = {f"std/primitive.{t}.html": i for i, t in enumerate(["i32", "u32", "f64", "usize"])}
 
 
 def files(root):
@@ -397,7 +409,38 @@ def files(root):
             for n in names:
                 if n.endswith(".html") and n not in SKIP_FILES:
                     found.append(os.path.join(rel, n))
-        yield from sorted(found)
+        yield from sorted(found, key=lambda f: (FIRST.get(f, 99), f))
+
+
+NOISE = re.compile(r"^\s*(///|//!|#!?\[(stable|unstable|rustc|doc|must_use|inline|cfg_attr|"
+                   r"lang|allow|track_caller|diagnostic)\b[^\n]*\]\s*$)")
+
+
+def source(path):
+    with open(path, encoding="utf-8") as f:
+        tree = lxml_html.document_fromstring(f.read())
+    pre = tree.find('.//pre[@class="rust"]')
+    if pre is None:
+        return ""
+    for a in list(pre.iter("a")):
+        if (a.get("href") or "").startswith("#") and (a.text or "").strip().isdigit():
+            a.text = None  # a line number
+    text = "".join(pre.itertext()).replace("\u00a0", " ")
+    text = re.sub(r"\n?[ \t]*#!?\[(?:stable|unstable|rustc\w*|doc|must_use|cfg_attr|deprecated)"
+                  r"\b[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*\]", "", text)
+    lines = [l.rstrip() for l in text.split("\n") if not NOISE.match(l)]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+    name = "/".join(path.split("/src/")[-1].split("/"))[: -len(".html")]
+    return tidy(f"// {name}\n\n{text.strip()}")
+
+
+def source_files(root):
+    found = []
+    for d, dirs, names in os.walk(os.path.join(root, "src")):
+        dirs[:] = [x for x in dirs if x not in ("stdarch", "core_arch", "core_simd", "unicode",
+                                                "std_detect", "portable-simd", "benches")]
+        found += [os.path.join(d, n) for n in names if n.endswith(".rs.html")]
+    return sorted(found)
 
 
 def main():
@@ -408,7 +451,7 @@ def main():
     args = ap.parse_args()
     os.makedirs(args.out, exist_ok=True)
     seen = Seen()
-    split = {"train": [], "heldout": []}
+    split = {"train": [], "valid": [], "heldout": []}
     chars = {}
     jobs = [(args.html, rel) for rel in files(args.html)]
     with Pool(args.jobs) as pool:
@@ -418,11 +461,13 @@ def main():
             text = tidy(assemble(bs, seen))
             if len(text) < 160 or "\n\n" not in text:
                 continue
-            part = "heldout" if heldout(rel) else "train"
+            part = part_of(rel)
             split[part].append(text)
             c = chars.setdefault(rel.split("/")[0], [0, 0])
             c[0] += 1
             c[1] += len(text.encode())
+        split["source"] = [t for t in pool.imap(source, source_files(args.html), chunksize=16)
+                           if len(t) > 400]
     info = {"pages": len(jobs), "duplicate_chars_dropped": seen.dropped,
             "by_part": {k: {"documents": a, "bytes": b} for k, (a, b) in chars.items()}}
     for part, docs in split.items():

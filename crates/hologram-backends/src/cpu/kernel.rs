@@ -95,7 +95,6 @@ impl<'a> Args<'a> {
     ///
     /// # Panics
     /// As [`Args::read`].
-    #[expect(clippy::mut_from_ref, reason = "the caller promises disjoint use, as the safety section says")]
     pub unsafe fn write<T: Pod>(&self, index: usize) -> &'a mut [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
