@@ -8,10 +8,12 @@ pub mod cpu;
 mod error;
 mod format;
 mod metrics;
+mod open;
 mod spec;
 
 pub use backend::*;
 pub use error::{BackendError, Result};
 pub use format::{Format, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
+pub use open::open;
 pub use spec::{Attr, Extent, KernelSpec, TensorSpec};

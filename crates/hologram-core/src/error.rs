@@ -1,0 +1,40 @@
+//! Errors of tensors and graphs.
+
+use hologram_backends::BackendError;
+use hologram_isa::IsaError;
+
+/// An error of the core crate.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CoreError {
+    /// The device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An operation does not take these operands.
+    #[error("operation {op}: {reason} (operands: {operands})")]
+    Operands {
+        /// The operation.
+        op: &'static str,
+        /// What does not fit.
+        reason: String,
+        /// The operands' formats and shapes.
+        operands: String,
+    },
+    /// A graph is put together wrongly.
+    #[error("graph: {0}")]
+    Graph(String),
+    /// A run does not fit its plan.
+    #[error("plan: {0}")]
+    Run(String),
+    /// A tensor's data do not fit its shape.
+    #[error("tensor: {0}")]
+    Tensor(String),
+}
+
+impl From<IsaError> for CoreError {
+    fn from(e: IsaError) -> Self {
+        CoreError::Backend(e.into())
+    }
+}
+
+/// A result with a [`CoreError`].
+pub type Result<T> = std::result::Result<T, CoreError>;

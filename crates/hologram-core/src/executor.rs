@@ -1,0 +1,127 @@
+//! The device a program uses, and typed buffers on it.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics};
+
+use crate::error::{CoreError, Result};
+use crate::tensor::{Element, bytes_of, bytes_of_mut};
+
+/// A handle to one device. Clones share it.
+#[derive(Clone)]
+pub struct Executor {
+    backend: Arc<dyn Backend>,
+}
+
+impl Executor {
+    /// Opens the best device that works on this machine.
+    ///
+    /// # Errors
+    /// When not even the CPU can be opened.
+    pub fn new_auto() -> Result<Executor> {
+        Executor::open("auto", None)
+    }
+
+    /// Opens a device of this kind.
+    ///
+    /// # Errors
+    /// [`hologram_backends::BackendError::Unavailable`] with the devices there are.
+    pub fn new_with_backend(kind: BackendType) -> Result<Executor> {
+        Executor::open(kind.name(), None)
+    }
+
+    /// Opens a device by its name on the command line (`auto`, `cpu`, `reference`); `threads` bounds a CPU's workers.
+    ///
+    /// # Errors
+    /// [`hologram_backends::BackendError::Unavailable`] with the devices there are.
+    pub fn open(device: &str, threads: Option<usize>) -> Result<Executor> {
+        Ok(Executor::from_backend(hologram_backends::open(device, threads)?))
+    }
+
+    /// Uses a backend that is already open.
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Executor {
+        Executor { backend }
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The device's description.
+    pub fn info(&self) -> &DeviceInfo {
+        self.backend.info()
+    }
+
+    /// The device's counters.
+    pub fn metrics(&self) -> Metrics {
+        self.backend.metrics()
+    }
+
+    /// Memory for `len` elements with undefined content.
+    ///
+    /// # Errors
+    /// When the device has not that much memory.
+    pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| CoreError::Tensor(format!("{len} elements of {} are too many", T::TYPE)))?;
+        Ok(Buffer { raw: self.backend.allocate_buffer(bytes)?, executor: self.clone(), len, element: PhantomData })
+    }
+
+    /// A buffer with these elements.
+    ///
+    /// # Errors
+    /// When the device has not that much memory.
+    pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer<T>> {
+        let buffer = self.allocate(data.len())?;
+        self.backend.copy_to_buffer(&buffer.raw, 0, bytes_of(data))?;
+        Ok(buffer)
+    }
+}
+
+/// Device memory for elements of type `T`, freed on drop.
+#[derive(Clone)]
+pub struct Buffer<T: Element> {
+    raw: hologram_backends::Buffer,
+    executor: Executor,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The backend's buffer.
+    pub fn raw(&self) -> &hologram_backends::Buffer {
+        &self.raw
+    }
+
+    /// Copies elements to the device, from element `offset` on.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub fn write(&self, offset: usize, data: &[T]) -> Result<()> {
+        let offset = offset.saturating_mul(size_of::<T>());
+        Ok(self.executor.backend.copy_to_buffer(&self.raw, offset, bytes_of(data))?)
+    }
+
+    /// Waits for the device's work and copies all elements to the host.
+    ///
+    /// # Errors
+    /// An error of the work before.
+    pub fn read(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::default(); self.len];
+        self.executor.backend.copy_from_buffer(&self.raw, 0, bytes_of_mut(&mut out))?;
+        Ok(out)
+    }
+}

@@ -1,0 +1,117 @@
+//! Fusion: chains of elementwise operations become one kernel.
+
+use std::collections::HashMap;
+
+use hologram_isa::{Builder, Value};
+
+use super::{Graph, NodeId, Source};
+use crate::ops::SharedOp;
+
+/// What one launch computes: an operation, or a tree of elementwise operations that ends in `root`.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The node whose value the launch writes.
+    pub root: NodeId,
+    /// The nodes that the launch reads, in binding order.
+    pub inputs: Vec<NodeId>,
+    /// The elementwise nodes computed on the way, `root` included; empty when the operation runs as it is.
+    pub fused: Vec<NodeId>,
+}
+
+impl Graph {
+    /// The launches of a graph in order: nodes that no output or state update needs are left out, and an elementwise node with a
+    /// single user that is elementwise too, of the same shape, is computed inside that user.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let live = self.live();
+        let mut users: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
+        for (id, op_inputs) in self.op_nodes().filter(|(id, _)| live[id.0 as usize]) {
+            for input in op_inputs {
+                users.entry(*input).or_default().push(id);
+            }
+        }
+        let is_output = |id: NodeId| self.outputs.iter().any(|(_, o)| *o == id);
+        let inlined = |id: NodeId| {
+            let Some(op) = self.op(id) else { return false };
+            op.elementwise().is_some()
+                && !is_output(id)
+                && matches!(users.get(&id).map(Vec::as_slice), Some([user])
+                    if self.op(*user).is_some_and(|u| u.elementwise().is_some()) && self.type_of(*user).shape == self.type_of(id).shape
+                    && self.type_of(id).format == hologram_backends::Format::F32)
+        };
+        let mut steps = Vec::new();
+        for (id, op_inputs) in self.op_nodes() {
+            if !live[id.0 as usize] || inlined(id) {
+                continue;
+            }
+            let mut step = Step { root: id, inputs: Vec::new(), fused: Vec::new() };
+            if op_inputs.iter().any(|i| inlined(*i)) {
+                self.collect(id, &inlined, &mut step);
+            } else {
+                step.inputs = op_inputs.to_vec();
+            }
+            steps.push(step);
+        }
+        steps
+    }
+
+    /// Emits the expression of a fused step; `leaf` gives the values of the step's inputs.
+    pub(crate) fn emit_fused(&self, b: &mut Builder, step: &Step, leaves: &[Value]) -> Option<Value> {
+        let mut values: HashMap<NodeId, Value> = step.inputs.iter().copied().zip(leaves.iter().copied()).collect();
+        for id in &step.fused {
+            let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return None };
+            let args: Option<Vec<Value>> = inputs.iter().map(|i| values.get(i).copied()).collect();
+            let value = op.elementwise()?.emit(b, &args?);
+            values.insert(*id, value);
+        }
+        values.get(&step.root).copied()
+    }
+
+    /// Adds a fused node after the nodes inlined into it; its other operands become inputs of the step.
+    fn collect(&self, id: NodeId, inlined: &dyn Fn(NodeId) -> bool, step: &mut Step) {
+        if let Source::Op { inputs, .. } = &self.nodes[id.0 as usize].source {
+            for input in inputs {
+                if inlined(*input) {
+                    if !step.fused.contains(input) {
+                        self.collect(*input, inlined, step);
+                    }
+                } else if !step.inputs.contains(input) {
+                    step.inputs.push(*input);
+                }
+            }
+        }
+        step.fused.push(id);
+    }
+
+    /// Which nodes an output or an update of state needs.
+    fn live(&self) -> Vec<bool> {
+        let mut live = vec![false; self.nodes.len()];
+        for (_, id) in &self.outputs {
+            live[id.0 as usize] = true;
+        }
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            live[i] |= node.state.is_some();
+            if live[i]
+                && let Source::Op { inputs, .. } = &node.source
+            {
+                for input in inputs {
+                    live[input.0 as usize] = true;
+                }
+            }
+        }
+        live
+    }
+
+    fn op_nodes(&self) -> impl Iterator<Item = (NodeId, &[NodeId])> {
+        self.nodes.iter().enumerate().filter_map(|(i, n)| match &n.source {
+            Source::Op { inputs, .. } => Some((NodeId(i as u32), inputs.as_slice())),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn op(&self, id: NodeId) -> Option<&SharedOp> {
+        match &self.nodes[id.0 as usize].source {
+            Source::Op { op, .. } => Some(op),
+            _ => None,
+        }
+    }
+}

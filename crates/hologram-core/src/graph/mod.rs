@@ -1,0 +1,193 @@
+//! Graphs of tensor operations with run-time extents and state.
+
+mod compile;
+mod fuse;
+mod memory;
+mod plan;
+
+use std::sync::Arc;
+
+pub use plan::Plan;
+
+use hologram_backends::Format;
+
+use crate::error::{CoreError, Result};
+use crate::ops::{Op, SharedOp};
+use crate::tensor::{Dim, Tensor, TensorType};
+
+/// A value of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u32);
+
+/// A graph of operations, built in execution order and compiled for one device by [`Graph::compile`].
+///
+/// What changes between runs is declared: *extents* (named sizes of a first dimension, with maxima), *inputs* (small tensors that
+/// the host writes before a run) and *state* (tensors that operations update in place and that outlive runs). Everything else is
+/// constant, so a compiled plan is replayed without changing a kernel's arguments.
+#[derive(Debug, Default)]
+pub struct Graph {
+    pub(crate) extents: Vec<ExtentInfo>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) outputs: Vec<(String, NodeId)>,
+    /// For each state tensor, the node that is its newest version.
+    newest: Vec<NodeId>,
+}
+
+/// A named run-time extent.
+#[derive(Clone, Debug)]
+pub(crate) struct ExtentInfo {
+    pub name: String,
+    pub max: usize,
+}
+
+/// A node: where its value comes from, and its type.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub source: Source,
+    pub ty: TensorType,
+    /// The state tensor that this value is a version of.
+    pub state: Option<usize>,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// Written by the host before a run.
+    Input { name: String },
+    /// A tensor that operations only read, or the first version of a state.
+    Tensor(Tensor),
+    /// An operation.
+    Op { op: SharedOp, inputs: Vec<NodeId> },
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Declares a run-time extent with its greatest value. It may be the first dimension of inputs.
+    pub fn extent(&mut self, name: &str, max: usize) -> Dim {
+        self.extents.push(ExtentInfo { name: name.into(), max });
+        Dim::Extent(self.extents.len() as u32 - 1)
+    }
+
+    /// Declares a tensor that the host writes before each run.
+    ///
+    /// # Errors
+    /// When the name is taken or a dimension other than the first is an extent.
+    pub fn input(&mut self, name: &str, format: Format, shape: &[Dim]) -> Result<NodeId> {
+        if self.nodes.iter().any(|n| matches!(&n.source, Source::Input { name: other } if other == name)) {
+            return Err(CoreError::Graph(format!("two inputs are named {name}")));
+        }
+        self.push(Source::Input { name: name.into() }, TensorType::new(format, shape))
+    }
+
+    /// A tensor that the graph only reads, such as a weight.
+    ///
+    /// # Errors
+    /// None that a valid tensor could cause; the type is checked like any other.
+    pub fn constant(&mut self, tensor: &Tensor) -> Result<NodeId> {
+        let shape: Vec<Dim> = tensor.shape().iter().map(|n| Dim::Fixed(*n)).collect();
+        self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.format(), shape))
+    }
+
+    /// A tensor that operations update in place and that keeps its content between runs and plans, such as a KV cache.
+    ///
+    /// # Errors
+    /// As [`Graph::constant`].
+    pub fn state(&mut self, tensor: &Tensor) -> Result<NodeId> {
+        let id = self.constant(tensor)?;
+        self.nodes[id.0 as usize].state = Some(self.newest.len());
+        self.newest.push(id);
+        Ok(id)
+    }
+
+    /// Applies an operation.
+    ///
+    /// # Errors
+    /// When the operands do not fit, or when one is a version of a state that an earlier operation has overwritten.
+    pub fn apply(&mut self, op: impl Op + 'static, inputs: &[NodeId]) -> Result<NodeId> {
+        let name = op.name();
+        let mut types = Vec::with_capacity(inputs.len());
+        for id in inputs {
+            let node =
+                self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{name}: unknown operand")))?;
+            if let Some(state) = node.state
+                && self.newest[state] != *id
+            {
+                return Err(CoreError::Graph(format!(
+                    "{name} reads an older version of a state that a later operation has overwritten"
+                )));
+            }
+            types.push(&node.ty);
+        }
+        let describe = |reason: String| CoreError::Operands {
+            op: name,
+            reason,
+            operands: types.iter().map(|t| self.describe(t)).collect::<Vec<_>>().join(", "),
+        };
+        let ty = op.infer(&types).map_err(describe)?;
+        let state = match op.in_place() {
+            None => None,
+            Some(i) => match inputs.get(i).and_then(|id| self.nodes[id.0 as usize].state) {
+                Some(state) => Some(state),
+                None => return Err(CoreError::Graph(format!("{name} updates a tensor that is not a state"))),
+            },
+        };
+        let id = self.push(Source::Op { op: Arc::new(op), inputs: inputs.to_vec() }, ty)?;
+        if let Some(state) = state {
+            self.nodes[id.0 as usize].state = Some(state);
+            self.newest[state] = id;
+        }
+        Ok(id)
+    }
+
+    /// Names a value that is read after a run.
+    ///
+    /// # Errors
+    /// When the name is taken or the value is not computed by an operation.
+    pub fn output(&mut self, name: &str, value: NodeId) -> Result<()> {
+        if self.outputs.iter().any(|(other, _)| other == name) {
+            return Err(CoreError::Graph(format!("two outputs are named {name}")));
+        }
+        if !matches!(self.nodes[value.0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
+            return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
+        }
+        self.outputs.push((name.into(), value));
+        Ok(())
+    }
+
+    /// The type of a value.
+    pub fn type_of(&self, id: NodeId) -> &TensorType {
+        &self.nodes[id.0 as usize].ty
+    }
+
+    fn push(&mut self, source: Source, ty: TensorType) -> Result<NodeId> {
+        for (i, d) in ty.shape.iter().enumerate() {
+            match d {
+                Dim::Extent(e) if *e as usize >= self.extents.len() => {
+                    return Err(CoreError::Graph("a shape names an extent of another graph".into()));
+                }
+                Dim::Extent(_) if i > 0 => {
+                    return Err(CoreError::Graph(format!(
+                        "only the first dimension may be a run-time extent: {}",
+                        self.describe(&ty)
+                    )));
+                }
+                _ => {}
+            }
+        }
+        self.nodes.push(Node { source, ty, state: None });
+        Ok(NodeId(self.nodes.len() as u32 - 1))
+    }
+
+    /// A type with the names of its extents.
+    fn describe(&self, ty: &TensorType) -> String {
+        let dim = |d: &Dim| match d {
+            Dim::Fixed(n) => n.to_string(),
+            Dim::Extent(e) => self.extents.get(*e as usize).map_or_else(|| "?".into(), |e| e.name.clone()),
+        };
+        format!("{}[{}]", ty.format.name(), ty.shape.iter().map(dim).collect::<Vec<_>>().join(", "))
+    }
+}

@@ -1,0 +1,167 @@
+//! A compiled graph: write inputs, set extents, run, read outputs.
+
+use hologram_backends::{Buffer, CommandList, Format, TensorSpec};
+
+use crate::error::{CoreError, Result};
+use crate::executor::Executor;
+use crate::tensor::{Element, bytes_of, bytes_of_mut};
+
+/// A graph compiled for one device and one bucket of extents.
+///
+/// ```text
+/// plan.write("ids", &[1u32, 5, 9])?;
+/// plan.set_extent("tokens", 3)?;
+/// plan.run()?;
+/// let logits: Vec<f32> = plan.read("logits")?;
+/// ```
+pub struct Plan {
+    executor: Executor,
+    list: CommandList,
+    launches: usize,
+    /// The step block: the extents' values, then the inputs; the host's copy is sent whole before a run.
+    step: Buffer,
+    host_step: Vec<u8>,
+    extents: Vec<(String, usize)>,
+    inputs: Vec<InputSlot>,
+    arena: Buffer,
+    outputs: Vec<OutputSlot>,
+}
+
+/// Where an input lies in the step block.
+pub(crate) struct InputSlot {
+    pub name: String,
+    pub offset: usize,
+    pub spec: TensorSpec,
+}
+
+/// Where an output lies in the arena.
+pub(crate) struct OutputSlot {
+    pub name: String,
+    pub offset: usize,
+    pub spec: TensorSpec,
+}
+
+impl Plan {
+    #[expect(clippy::too_many_arguments, reason = "the compiler hands over what it made, once")]
+    pub(crate) fn new(
+        executor: Executor,
+        list: CommandList,
+        launches: usize,
+        step: Buffer,
+        extents: Vec<(String, usize)>,
+        inputs: Vec<InputSlot>,
+        arena: Buffer,
+        outputs: Vec<OutputSlot>,
+    ) -> Plan {
+        let mut host_step = vec![0; step.bytes()];
+        for (i, (_, max)) in extents.iter().enumerate() {
+            host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
+        }
+        Plan { executor, list, launches, step, host_step, extents, inputs, arena, outputs }
+    }
+
+    /// Sets an input's first elements; the rest keep their values.
+    ///
+    /// # Errors
+    /// When there is no such input, its elements are of another type, or there are too many.
+    pub fn write<T: Element>(&mut self, name: &str, data: &[T]) -> Result<()> {
+        let Some(slot) = self.inputs.iter().find(|i| i.name == name) else {
+            return Err(CoreError::Run(format!("there is no input named {name}")));
+        };
+        if slot.spec.format != Format::Plain(T::TYPE) {
+            let have = slot.spec.format.name();
+            return Err(CoreError::Run(format!("input {name} has elements of {have}, not {}", T::TYPE)));
+        }
+        let bytes = bytes_of(data);
+        if bytes.len() > slot.spec.max_bytes() {
+            return Err(CoreError::Run(format!(
+                "input {name} holds at most {} elements, not {}",
+                slot.spec.max_bytes() / size_of::<T>(),
+                data.len()
+            )));
+        }
+        self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Sets a run-time extent.
+    ///
+    /// # Errors
+    /// When there is no such extent or the value is beyond the plan's bound.
+    pub fn set_extent(&mut self, name: &str, value: usize) -> Result<()> {
+        let Some(i) = self.extents.iter().position(|(n, _)| n == name) else {
+            return Err(CoreError::Run(format!("there is no extent named {name}")));
+        };
+        let max = self.extents[i].1;
+        if value > max {
+            return Err(CoreError::Run(format!("extent {name} is at most {max} in this plan, not {value}")));
+        }
+        self.host_step[i * 4..i * 4 + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        Ok(())
+    }
+
+    /// Sends the step block and runs the recorded kernels; returns when the device has taken them.
+    ///
+    /// # Errors
+    /// What the device knows at once; errors of kernels come with [`Plan::read`].
+    pub fn run(&mut self) -> Result<()> {
+        let backend = self.executor.backend();
+        backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
+        backend.submit(&self.list)?;
+        Ok(())
+    }
+
+    /// Waits and reads an output at its actual size.
+    ///
+    /// # Errors
+    /// When there is no such output or its elements are of another type; an error of the run.
+    pub fn read<T: Element>(&self, name: &str) -> Result<Vec<T>> {
+        let mut out = vec![T::default(); self.output_len(name)?];
+        self.read_into(name, &mut out)?;
+        Ok(out)
+    }
+
+    /// Waits and reads the first elements of an output into a slice.
+    ///
+    /// # Errors
+    /// As [`Plan::read`]; when the slice is longer than the output.
+    pub fn read_into<T: Element>(&self, name: &str, out: &mut [T]) -> Result<()> {
+        let slot = self.output(name)?;
+        if slot.spec.format != Format::Plain(T::TYPE) {
+            let have = slot.spec.format.name();
+            return Err(CoreError::Run(format!("output {name} has elements of {have}, not {}", T::TYPE)));
+        }
+        let have = self.output_len(name)?;
+        if out.len() > have {
+            return Err(CoreError::Run(format!("output {name} has {have} elements, not {}", out.len())));
+        }
+        Ok(self.executor.backend().copy_from_buffer(&self.arena, slot.offset, bytes_of_mut(out))?)
+    }
+
+    /// Number of elements of an output with the extents as set.
+    ///
+    /// # Errors
+    /// When there is no such output.
+    pub fn output_len(&self, name: &str) -> Result<usize> {
+        let step: Vec<u32> = self.host_step[..self.extents.len() * 4]
+            .chunks_exact(4)
+            .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+            .collect();
+        Ok(self.output(name)?.spec.shape.iter().map(|e| e.value(&step)).product())
+    }
+
+    /// Kernels launched by a run.
+    pub fn launches(&self) -> usize {
+        self.launches
+    }
+
+    /// Bytes of the arena that holds every intermediate value.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    fn output(&self, name: &str) -> Result<&OutputSlot> {
+        let slot = self.outputs.iter().find(|o| o.name == name);
+        slot.ok_or_else(|| CoreError::Run(format!("there is no output named {name}")))
+    }
+}

@@ -1,0 +1,220 @@
+//! What every operation's program starts with: parameters from the spec, run-time extents, and element access in any format.
+
+use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_isa::{Access, Array, Builder, Type, Value};
+
+use crate::error::Result;
+use crate::ops::Launchable;
+
+/// A program under construction whose parameters are those that [`KernelSpec`] describes.
+pub struct Kernel {
+    /// The program.
+    pub b: Builder,
+    /// The inputs in order.
+    pub inputs: Vec<TensorArg>,
+    /// The output; the same arrays as the input it overwrites, for operations in place.
+    pub output: TensorArg,
+    /// Values of the step block's words, loaded once at the start.
+    extents: Vec<(u32, Value)>,
+}
+
+impl Kernel {
+    /// Declares the parameters of a spec for a program with `threads` threads a workgroup.
+    pub fn new(spec: &KernelSpec, threads: u32) -> Kernel {
+        let mut b = Builder::new(spec.op, [threads, 1, 1]);
+        let mut inputs = Vec::with_capacity(spec.inputs.len());
+        for (i, t) in spec.inputs.iter().enumerate() {
+            let access = if spec.in_place == Some(i) { Access::ReadWrite } else { Access::Read };
+            inputs.push(TensorArg::declare(&mut b, &format!("in{i}"), t, access));
+        }
+        let output = match spec.in_place {
+            Some(i) => inputs[i].clone(),
+            None => TensorArg::declare(&mut b, "out", &spec.output, Access::Write),
+        };
+        let mut extents = Vec::new();
+        if spec.uses_step() {
+            let step = b.buffer("step", Type::U32, Access::Read);
+            for e in spec.inputs.iter().chain([&spec.output]).flat_map(|t| &t.shape) {
+                if let Extent::Step { slot, .. } = e
+                    && !extents.iter().any(|(s, _)| s == slot)
+                {
+                    let value = b.load(step, *slot);
+                    extents.push((*slot, value));
+                }
+            }
+        }
+        Kernel { b, inputs, output, extents }
+    }
+
+    /// The size of a dimension as a `u32`.
+    pub fn extent(&mut self, extent: Extent) -> Value {
+        match extent {
+            Extent::Fixed(n) => Value::from(n as u32),
+            Extent::Step { slot, max } => match self.extents.iter().find(|(s, _)| *s == slot) {
+                Some((_, value)) => self.b.min(*value, max as u32),
+                None => Value::from(max as u32),
+            },
+        }
+    }
+
+    /// The number of rows of a tensor: the product of all dimensions but the last.
+    pub fn rows(&mut self, tensor: &TensorSpec) -> Value {
+        let (mut fixed, mut value) = (1u32, None);
+        for e in &tensor.shape[..tensor.shape.len().saturating_sub(1)] {
+            match e {
+                Extent::Fixed(n) => fixed *= *n as u32,
+                Extent::Step { .. } => value = Some(self.extent(*e)),
+            }
+        }
+        match value {
+            Some(v) if fixed == 1 => v,
+            Some(v) => self.b.mul(v, fixed),
+            None => Value::from(fixed),
+        }
+    }
+
+    /// The number of elements of a tensor.
+    pub fn elements(&mut self, tensor: &TensorSpec) -> Value {
+        if tensor.shape.len() == 1 {
+            return self.extent(tensor.shape[0]);
+        }
+        let rows = self.rows(tensor);
+        self.b.mul(rows, tensor.row_len() as u32)
+    }
+
+    /// Ends the program, to be launched with this many workgroups in x.
+    ///
+    /// # Errors
+    /// What the builder or the verifier found.
+    pub fn finish(self, workgroups: usize) -> Result<Launchable> {
+        Ok((self.b.finish()?, [workgroups.max(1) as u32, 1, 1]))
+    }
+}
+
+/// A tensor parameter: its spec and the arrays of its views.
+#[derive(Clone, Debug)]
+pub struct TensorArg {
+    /// Format and shape.
+    pub spec: TensorSpec,
+    /// One array for each view of the format.
+    pub views: Vec<Array>,
+}
+
+impl TensorArg {
+    fn declare(b: &mut Builder, name: &str, spec: &TensorSpec, access: Access) -> TensorArg {
+        let views = spec.format.views(spec.max_rows(), spec.row_len());
+        let declare = |(i, v): (usize, &hologram_backends::View)| {
+            let suffix = if i == 0 { "" } else { "_scale" };
+            b.buffer(&format!("{name}{suffix}"), v.element, access)
+        };
+        TensorArg { spec: spec.clone(), views: views.iter().enumerate().map(declare).collect() }
+    }
+
+    /// The element at a row-major index, decoded to `f32`.
+    pub fn load(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
+        let index = index.into();
+        match self.spec.format {
+            Format::Plain(_) => b.load_f32(self.views[0], index),
+            Format::I8Groups { group } => {
+                let code = b.load_f32(self.views[0], index);
+                let at = b.div(index, group);
+                let scale = b.load(self.views[1], at);
+                b.mul(scale, code)
+            }
+            _ => {
+                let code = self.load_code(b, index);
+                let code = b.cvt(Type::F32, code);
+                let scale = self.load_scale(b, index);
+                b.mul(scale, code)
+            }
+        }
+    }
+
+    /// The integer code at a row-major index as `i32`, for block-quantised and group-quantised formats: the value is scale · code.
+    pub fn load_code(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
+        let index = index.into();
+        match self.spec.format {
+            Format::Q8_0 => {
+                // Codes of block k start at byte 34·k + 2: index + 2·(k + 1).
+                let block = b.shr(index, 5u32);
+                let twice = b.shl(block, 1u32);
+                let at = b.add(index, twice);
+                let at = b.add(at, 2u32);
+                let code = b.load(self.views[0], at);
+                b.cvt(Type::I32, code)
+            }
+            Format::Q4_0 => {
+                let block = b.shr(index, 5u32);
+                let start = b.mul(block, 18u32);
+                let j = b.and(index, 15u32);
+                let at = b.add(start, j);
+                let at = b.add(at, 2u32);
+                let byte = b.load(self.views[0], at);
+                let byte = b.cvt(Type::U32, byte);
+                let half = b.shr(index, 4u32);
+                let half = b.and(half, 1u32);
+                let shift = b.shl(half, 2u32);
+                let code = b.shr(byte, shift);
+                let code = b.and(code, 15u32);
+                let code = b.cvt(Type::I32, code);
+                b.sub(code, 8i32)
+            }
+            Format::TQ2_0 => {
+                let block = b.shr(index, 8u32);
+                let start = b.mul(block, 66u32);
+                let h = b.shr(index, 7u32);
+                let h = b.and(h, 1u32);
+                let h = b.shl(h, 5u32);
+                let m = b.and(index, 31u32);
+                let at = b.add(start, h);
+                let at = b.add(at, m);
+                let byte = b.load(self.views[0], at);
+                let byte = b.cvt(Type::U32, byte);
+                let l = b.shr(index, 5u32);
+                let l = b.and(l, 3u32);
+                let shift = b.shl(l, 1u32);
+                let code = b.shr(byte, shift);
+                let code = b.and(code, 3u32);
+                let code = b.cvt(Type::I32, code);
+                b.sub(code, 1i32)
+            }
+            Format::Plain(_) | Format::I8Groups { .. } => {
+                let code = b.load(self.views[0], index);
+                b.cvt(Type::I32, code)
+            }
+        }
+    }
+
+    /// The scale of the block or group that holds a row-major index, as `f32`.
+    pub fn load_scale(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
+        let index = index.into();
+        match self.spec.format {
+            Format::Q8_0 => {
+                let block = b.shr(index, 5u32);
+                let at = b.mul(block, 17u32);
+                b.load_f32(self.views[1], at)
+            }
+            Format::Q4_0 => {
+                let block = b.shr(index, 5u32);
+                let at = b.mul(block, 9u32);
+                b.load_f32(self.views[1], at)
+            }
+            Format::TQ2_0 => {
+                let block = b.shr(index, 8u32);
+                let at = b.mul(block, 33u32);
+                let at = b.add(at, 32u32);
+                b.load_f32(self.views[1], at)
+            }
+            Format::I8Groups { group } => {
+                let at = b.div(index, group);
+                b.load(self.views[1], at)
+            }
+            Format::Plain(_) => Value::from(1.0f32),
+        }
+    }
+
+    /// Sets the element of a plain tensor at a row-major index; the value is converted.
+    pub fn store(&self, b: &mut Builder, index: impl Into<Value>, value: impl Into<Value>) {
+        b.store(self.views[0], index, value);
+    }
+}

@@ -1,0 +1,129 @@
+//! Root-mean-square normalisation of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich, 2019, arXiv:1910.07467).
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Opcode, Type};
+
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; `x` is `f32 [.., d]`, `w` is `f32 [d]`.
+#[derive(Debug)]
+struct RmsNorm {
+    eps: f32,
+}
+
+impl Graph {
+    /// Normalises the rows of `x` (`f32 [.., d]`) by their root mean square and scales by `w` (`f32 [d]`).
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn rms_norm(&mut self, x: NodeId, w: NodeId, eps: f32) -> Result<NodeId> {
+        self.apply(RmsNorm { eps }, &[x, w])
+    }
+}
+
+const THREADS: u32 = 256;
+
+impl Op for RmsNorm {
+    fn name(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, w] = inputs else { return Err("takes x and w".into()) };
+        if x.format != Format::F32 || w.format != Format::F32 {
+            return Err("takes f32".into());
+        }
+        match (x.row_len(), w.shape.as_slice()) {
+            (Some(d), [Dim::Fixed(n)]) if d == *n && d > 0 => Ok((*x).clone()),
+            _ => Err("w must be one row of x".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("eps", Attr::F32(self.eps))]
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let d = spec.output.row_len() as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let partial = k.b.shared("partial", Type::F32, THREADS / 32);
+        let rows = k.rows(&spec.output);
+        let (x, w, y) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
+        let b = &mut k.b;
+        let row = b.builtin(Opcode::GroupX);
+        let inside = b.lt(row, rows);
+        b.if_(inside, |b| {
+            let thread = b.builtin(Opcode::ThreadX);
+            let start = b.mul(row, d);
+            let sum = b.var(0.0f32);
+            b.for_(thread, d, THREADS, |b, i| {
+                let at = b.add(start, i);
+                let v = x.load(b, at);
+                b.assign_op(sum, Opcode::Fma, &[v, v, sum]);
+            });
+            let total = workgroup_sum(b, partial, sum);
+            let mean = b.div(total, d as f32);
+            let mean = b.add(mean, spec.attr_f32("eps").unwrap_or(self.eps));
+            let root = b.sqrt(mean);
+            let scale = b.div(1.0f32, root);
+            b.for_(thread, d, THREADS, |b, i| {
+                let at = b.add(start, i);
+                let v = x.load(b, at);
+                let v = b.mul(v, scale);
+                let g = w.load(b, i);
+                let v = b.mul(v, g);
+                y.store(b, at, v);
+            });
+        });
+        k.finish(spec.output.max_rows())
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, w] = inputs else { return Reference::default() };
+        let d = x.row_len();
+        let mut out = Reference::default();
+        for row in x.values.chunks(d) {
+            let mean = row.iter().map(|v| v * v).sum::<f64>() / d as f64;
+            let scale = 1.0 / (mean + f64::from(self.eps)).sqrt();
+            for (v, g) in row.iter().zip(&w.values) {
+                let y = v * scale * g;
+                // The sum of squares has no cancellation: its relative error is at most (d/256 + 8) ulp, halved by the root.
+                out.push(y, y.abs() * (d as f64 / 256.0 + 12.0) * f64::from(f32::EPSILON));
+            }
+        }
+        out
+    }
+}
+
+/// Sums a value over the 256 threads of a workgroup; every thread gets the sum. All threads must call it together.
+fn workgroup_sum(
+    b: &mut hologram_isa::Builder,
+    partial: hologram_isa::Array,
+    value: hologram_isa::Value,
+) -> hologram_isa::Value {
+    let sum = b.subgroup_add(value);
+    let lane = b.builtin(Opcode::Lane);
+    let subgroup = b.builtin(Opcode::Subgroup);
+    let first = b.eq(lane, 0u32);
+    b.if_(first, |b| b.store(partial, subgroup, sum));
+    b.barrier();
+    let total = b.var(0.0f32);
+    b.for_(0u32, THREADS / 32, 1u32, |b, i| {
+        let v = b.load(partial, i);
+        b.assign_op(total, Opcode::Add, &[total, v]);
+    });
+    total
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |rows: usize, max: usize, d: usize| {
+        Case::new(RmsNorm { eps: 1e-5 }, &[(max, rows)])
+            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+            .input(CaseInput::normal(Format::F32, &[Dim::Fixed(d)]))
+    };
+    vec![case(1, 1, 1), case(0, 4, 32), case(3, 4, 257), case(7, 8, 2048)]
+}

@@ -1,0 +1,252 @@
+//! Tensors in device memory, and the types of graph values.
+
+use std::fmt;
+
+use half::{bf16, f16};
+use hologram_backends::{Binding, Buffer, Format};
+use hologram_isa::Type;
+
+use crate::error::{CoreError, Result};
+use crate::executor::Executor;
+
+/// A host type with an element type of the same layout.
+///
+/// # Safety
+/// The type has no padding, every bit pattern is valid, and it has the size and layout of [`Element::TYPE`] in memory.
+pub unsafe trait Element: Copy + Default + Send + Sync + 'static {
+    /// The element type.
+    const TYPE: Type;
+}
+
+macro_rules! elements {
+    ($($rust:ty, $ty:ident;)*) => {$(
+        // SAFETY: a number (or a transparent wrapper of one) without padding, laid out as the element type.
+        unsafe impl Element for $rust {
+            const TYPE: Type = Type::$ty;
+        }
+    )*};
+}
+elements! { i8, I8; u8, U8; i32, I32; u32, U32; f16, F16; bf16, BF16; f32, F32; }
+
+/// The bytes of a slice of elements.
+pub fn bytes_of<T: Element>(data: &[T]) -> &[u8] {
+    // SAFETY: elements have no padding.
+    unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
+}
+
+/// The bytes of a slice of elements, for writing.
+pub fn bytes_of_mut<T: Element>(data: &mut [T]) -> &mut [u8] {
+    // SAFETY: elements have no padding and every bit pattern is valid.
+    unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
+}
+
+/// A dense row-major tensor in device memory. Clones share the memory.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(crate) executor: Executor,
+    pub(crate) buffer: Buffer,
+    pub(crate) offset: usize,
+    format: Format,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// A tensor over bytes `offset..` of a buffer.
+    ///
+    /// # Errors
+    /// When the row does not fit the format, the bytes lie outside the buffer, or the tensor has more than 2³² − 1 elements (indices
+    /// in programs are `u32`).
+    pub fn from_buffer(
+        executor: &Executor,
+        buffer: Buffer,
+        offset: usize,
+        format: Format,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        let bytes = size_in_bytes(format, shape)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > buffer.bytes()) {
+            return Err(CoreError::Tensor(format!(
+                "{} {shape:?} takes {bytes} bytes, which do not fit at byte {offset} of a buffer of {}",
+                format.name(),
+                buffer.bytes()
+            )));
+        }
+        Ok(Tensor { executor: executor.clone(), buffer, offset, format, shape: shape.to_vec() })
+    }
+
+    /// A tensor with undefined content.
+    ///
+    /// # Errors
+    /// When the shape does not fit the format or the device has not that much memory.
+    pub fn empty(executor: &Executor, format: Format, shape: &[usize]) -> Result<Tensor> {
+        let buffer = executor.backend().allocate_buffer(size_in_bytes(format, shape)?)?;
+        Tensor::from_buffer(executor, buffer, 0, format, shape)
+    }
+
+    /// A tensor with these bytes in the format's layout.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`]; when the number of bytes is wrong.
+    pub fn from_bytes(executor: &Executor, format: Format, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
+        let want = size_in_bytes(format, shape)?;
+        if bytes.len() != want {
+            return Err(CoreError::Tensor(format!(
+                "{} {shape:?} takes {want} bytes, not {}",
+                format.name(),
+                bytes.len()
+            )));
+        }
+        let tensor = Tensor::empty(executor, format, shape)?;
+        executor.backend().copy_to_buffer(&tensor.buffer, 0, bytes)?;
+        Ok(tensor)
+    }
+
+    /// A tensor of plain elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_bytes`].
+    pub fn from_slice<T: Element>(executor: &Executor, shape: &[usize], data: &[T]) -> Result<Tensor> {
+        Tensor::from_bytes(executor, Format::Plain(T::TYPE), shape, bytes_of(data))
+    }
+
+    /// Sets every byte to zero.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn zero(&self) -> Result<()> {
+        let zeros = vec![0u8; self.bytes().min(1 << 20)];
+        let mut done = 0;
+        while done < self.bytes() {
+            let n = zeros.len().min(self.bytes() - done);
+            self.executor.backend().copy_to_buffer(&self.buffer, self.offset + done, &zeros[..n])?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Waits for the device's work and copies the elements to the host.
+    ///
+    /// # Errors
+    /// When the tensor's elements are not of type `T`; an error of the work before.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if self.format != Format::Plain(T::TYPE) {
+            return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as {}", self.format.name(), T::TYPE)));
+        }
+        let mut out = vec![T::default(); self.shape.iter().product()];
+        self.executor.backend().copy_from_buffer(&self.buffer, self.offset, bytes_of_mut(&mut out))?;
+        Ok(out)
+    }
+
+    /// The storage format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Sizes, slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        size_in_bytes(self.format, &self.shape).unwrap_or(0)
+    }
+
+    /// The device it lies on.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// The bindings of its views, in order.
+    pub(crate) fn bindings(&self) -> Vec<Binding> {
+        let (rows, row_len) = rows_of(&self.shape);
+        bind_views(&self.buffer, self.offset, self.format, rows, row_len)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?} on {})", self.format.name(), self.shape, self.buffer.backend())
+    }
+}
+
+/// The bindings of the views of a tensor at `offset` of a buffer.
+pub(crate) fn bind_views(buffer: &Buffer, offset: usize, format: Format, rows: usize, row_len: usize) -> Vec<Binding> {
+    let bind = |v: hologram_backends::View| Binding::Buffer {
+        buffer: buffer.clone(),
+        range: offset + v.offset..offset + v.offset + v.bytes,
+    };
+    format.views(rows, row_len).into_iter().map(bind).collect()
+}
+
+fn rows_of(shape: &[usize]) -> (usize, usize) {
+    shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last))
+}
+
+fn size_in_bytes(format: Format, shape: &[usize]) -> Result<usize> {
+    let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let (rows, row_len) = match elements {
+        Some(n) if n <= u32::MAX as usize => rows_of(shape),
+        _ => return Err(CoreError::Tensor(format!("{shape:?} has more than {} elements", u32::MAX))),
+    };
+    format.bytes(rows, row_len).ok_or_else(|| {
+        CoreError::Tensor(format!(
+            "rows of {row_len} elements do not divide into the blocks of {} of {}",
+            format.block_len(),
+            format.name()
+        ))
+    })
+}
+
+/// The size of a dimension of a graph value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// Known when the graph is built.
+    Fixed(usize),
+    /// A named run-time extent of the graph.
+    Extent(u32),
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::Fixed(n)
+    }
+}
+
+/// The type of a graph value: format and shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// Storage format.
+    pub format: Format,
+    /// Sizes, slowest first.
+    pub shape: Vec<Dim>,
+}
+
+impl TensorType {
+    /// A type.
+    pub fn new(format: Format, shape: impl Into<Vec<Dim>>) -> TensorType {
+        TensorType { format, shape: shape.into() }
+    }
+
+    /// The last dimension, when it is fixed.
+    pub fn row_len(&self) -> Option<usize> {
+        match self.shape.last() {
+            Some(Dim::Fixed(n)) => Some(*n),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.format.name())?;
+        for (i, d) in self.shape.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            match d {
+                Dim::Fixed(n) => write!(f, "{comma}{n}")?,
+                Dim::Extent(e) => write!(f, "{comma}extent {e}")?,
+            }
+        }
+        f.write_str("]")
+    }
+}
