@@ -3,3 +3,5 @@
 pub mod features;
 pub mod kernel;
 pub mod native;
+#[cfg(test)]
+pub(crate) mod testing;
