@@ -268,7 +268,7 @@ impl Builder {
 
     /// Appends any operation with a result of the type its signature gives, checking the operands' types.
     pub fn inst(&mut self, op: Opcode, ty: Type, args: &[Value]) -> Value {
-        let result = if op.info().signature == Signature::Compare { Type::Bool } else { ty };
+        let result = op.info().signature.result(ty).unwrap_or(ty);
         let (reg, value) = self.register(result);
         self.push_inst(op, ty, Some(reg), None, args);
         value
@@ -318,30 +318,22 @@ pub(crate) fn check_args(op: Opcode, ty: Type, args: &[Value]) -> Result<(), Str
     if !info.types.contains(ty) {
         return Err(format!("{name} does not exist for {ty}"));
     }
-    let want: &[Type] = match info.signature {
-        Signature::Builtin | Signature::Barrier => &[],
-        Signature::Unary | Signature::Reduce => &[ty],
-        Signature::Binary | Signature::Compare => &[ty, ty],
-        Signature::Ternary => &[ty, ty, ty],
-        Signature::Select => &[Type::Bool, ty, ty],
-        Signature::Shift | Signature::Shuffle => &[ty, Type::U32],
-        Signature::Load => &[Type::U32],
-        Signature::Store => &[Type::U32, ty],
-        Signature::Convert | Signature::Bitcast => {
-            let [a] = args else { return Err(format!("{name} takes 1 operand, not {}", args.len())) };
-            if info.signature == Signature::Bitcast && a.ty.size() != ty.size() {
-                return Err(format!("bitcast from {} to {ty}: the sizes differ", a.ty));
-            }
-            return Ok(());
-        }
-    };
+    let want = info.signature.operands();
     if want.len() != args.len() {
-        return Err(format!("{name} takes {} operands, not {}", want.len(), args.len()));
+        let s = if want.len() == 1 { "" } else { "s" };
+        return Err(format!("{name} takes {} operand{s}, not {}", want.len(), args.len()));
     }
     for (i, (w, a)) in want.iter().zip(args).enumerate() {
-        if *w != a.ty {
+        if let Some(w) = w.resolve(ty)
+            && w != a.ty
+        {
             return Err(format!("operand {} of {name}.{ty} must be {w}, not {}", i + 1, a.ty));
         }
+    }
+    if let (Signature::Bitcast, [a]) = (info.signature, args)
+        && a.ty.size() != ty.size()
+    {
+        return Err(format!("bitcast from {} to {ty}: the sizes differ", a.ty));
     }
     Ok(())
 }

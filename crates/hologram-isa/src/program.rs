@@ -11,6 +11,18 @@ pub const MAX_WORKGROUP: u32 = 1024;
 /// The most bytes of shared memory a program may declare.
 pub const MAX_SHARED_BYTES: usize = 32 * 1024;
 
+/// The deepest nesting of blocks, the most statements, registers, and parameters or shared arrays of a program, and the longest
+/// name in bytes: far above what a kernel needs, and low enough that a hostile file exhausts neither stack nor memory.
+pub const MAX_NESTING: usize = 64;
+/// See [`MAX_NESTING`].
+pub const MAX_STATEMENTS: usize = 1 << 16;
+/// See [`MAX_NESTING`].
+pub const MAX_REGISTERS: usize = 1 << 16;
+/// See [`MAX_NESTING`].
+pub const MAX_PARAMS: usize = 64;
+/// See [`MAX_NESTING`].
+pub const MAX_NAME: usize = 128;
+
 /// One kernel: its parameters, workgroup, shared memory and structured body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {

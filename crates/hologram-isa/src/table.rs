@@ -1,6 +1,6 @@
 //! The instruction table: every instruction's mnemonic, operand and type rule, and documentation, once.
 
-use crate::TypeSet;
+use crate::{Type, TypeSet};
 
 /// The operand and type rule of an instruction, in terms of the type `T` that its mnemonic carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,66 @@ pub enum Signature {
     Store,
     /// No operands, no result, written without a type.
     Barrier,
+}
+
+/// What the type of one operand must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandType {
+    /// The type `T` that the mnemonic carries.
+    Carried,
+    /// Always this type.
+    Fixed(Type),
+    /// Any type.
+    Any,
+}
+
+impl OperandType {
+    /// The required type for a mnemonic that carries `ty`; `None` when any will do.
+    pub const fn resolve(self, ty: Type) -> Option<Type> {
+        match self {
+            OperandType::Carried => Some(ty),
+            OperandType::Fixed(fixed) => Some(fixed),
+            OperandType::Any => None,
+        }
+    }
+}
+
+impl Signature {
+    /// The operands' types, in order; a memory's index is the first operand.
+    pub const fn operands(self) -> &'static [OperandType] {
+        use OperandType::{Any, Carried, Fixed};
+        match self {
+            Signature::Builtin | Signature::Barrier => &[],
+            Signature::Unary | Signature::Reduce => &[Carried],
+            Signature::Binary | Signature::Compare => &[Carried, Carried],
+            Signature::Ternary => &[Carried, Carried, Carried],
+            Signature::Select => &[Fixed(Type::Bool), Carried, Carried],
+            Signature::Shift | Signature::Shuffle => &[Carried, Fixed(Type::U32)],
+            Signature::Convert | Signature::Bitcast => &[Any],
+            Signature::Load => &[Fixed(Type::U32)],
+            Signature::Store => &[Fixed(Type::U32), Carried],
+        }
+    }
+
+    /// The result's type for a mnemonic that carries `ty`, or `None` where there is no result.
+    pub const fn result(self, ty: Type) -> Option<Type> {
+        match self {
+            Signature::Store | Signature::Barrier => None,
+            Signature::Compare => Some(Type::Bool),
+            Signature::Builtin => Some(Type::U32),
+            _ => Some(ty),
+        }
+    }
+
+    /// Whether the mnemonic carries a type; those that do not keep [`Type::U32`] in [`Inst::ty`](crate::Inst::ty).
+    pub const fn carries_type(self) -> bool {
+        !matches!(self, Signature::Builtin | Signature::Barrier)
+    }
+
+    /// Whether the instruction addresses a memory.
+    pub const fn has_memory(self) -> bool {
+        matches!(self, Signature::Load | Signature::Store)
+    }
 }
 
 /// What the table says of an instruction.

@@ -1,0 +1,183 @@
+//! Constants in the text form: shortest decimal that gives the same bits back.
+
+use crate::Type;
+
+/// Whether `word` is a register word as [`Type`] describes it: what text can express.
+pub(crate) fn is_canonical(ty: Type, word: u32) -> bool {
+    match ty {
+        Type::Bool => word <= 1,
+        Type::I8 => i8::try_from(word as i32).is_ok(),
+        Type::U8 => u8::try_from(word).is_ok(),
+        Type::F16 | Type::BF16 => u16::try_from(word).is_ok(),
+        Type::I32 | Type::U32 | Type::F32 => true,
+    }
+}
+
+/// The constant as text, without a suffix.
+pub(super) fn format(ty: Type, word: u32) -> String {
+    match ty {
+        Type::Bool if word <= 1 => (word == 1).to_string(),
+        Type::Bool => format!("{word:#x}"),
+        Type::I8 | Type::I32 => (word as i32).to_string(),
+        Type::U8 | Type::U32 => word.to_string(),
+        Type::F16 | Type::BF16 | Type::F32 => {
+            let value = match ty {
+                Type::F16 => half::f16::from_bits(word as u16).to_f32(),
+                Type::BF16 => half::bf16::from_bits(word as u16).to_f32(),
+                _ => f32::from_bits(word),
+            };
+            if !value.is_nan() {
+                // `Debug` prints the fewest digits that read back as the same f32, and infinities as `inf`.
+                format!("{value:?}")
+            } else if word == quiet_nan(ty) {
+                "nan".into()
+            } else {
+                format!("{word:#0width$x}", width = 2 + 2 * ty.size())
+            }
+        }
+    }
+}
+
+/// The register word of a constant of type `ty`.
+pub(super) fn parse(ty: Type, text: &str) -> Result<u32, String> {
+    if ty == Type::Bool {
+        return match text {
+            "true" => Ok(1),
+            "false" => Ok(0),
+            _ => Err(format!("expected true or false, found `{text}`")),
+        };
+    }
+    let kind = if ty.is_float() { "number" } else { "whole number" };
+    let bad = || format!("expected a {kind} of type {ty}, found `{text}`");
+    let outside = || format!("`{text}` does not fit {ty}");
+    if let Some(digits) = text.strip_prefix("0x") {
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
+        let bits = u32::from_str_radix(digits, 16).map_err(|_| outside())?;
+        if u64::from(bits) >> (8 * ty.size()) != 0 {
+            return Err(outside());
+        }
+        return Ok(if ty == Type::I8 { bits as u8 as i8 as i32 as u32 } else { bits });
+    }
+    let magnitude = text.strip_prefix('-').unwrap_or(text);
+    if ty.is_float() {
+        match text {
+            "nan" => return Ok(quiet_nan(ty)),
+            "inf" => return Ok(from_f64(ty, f64::INFINITY)),
+            "-inf" => return Ok(from_f64(ty, f64::NEG_INFINITY)),
+            _ => {}
+        }
+        if !magnitude.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(bad());
+        }
+        let (word, finite) = if ty == Type::F32 {
+            let value: f32 = text.parse().map_err(|_| bad())?;
+            (value.to_bits(), value.is_finite())
+        } else {
+            let word = from_f64(ty, text.parse().map_err(|_| bad())?);
+            (word, word & 0x7fff < from_f64(ty, f64::INFINITY))
+        };
+        return if finite { Ok(word) } else { Err(format!("{}; write inf for infinity", outside())) };
+    }
+    if magnitude.is_empty() || !magnitude.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let value: i64 = text.parse().map_err(|_| outside())?;
+    let range = match ty {
+        Type::I8 => -128..=127,
+        Type::U8 => 0..=255,
+        Type::I32 => i64::from(i32::MIN)..=i64::from(i32::MAX),
+        _ => 0..=i64::from(u32::MAX),
+    };
+    if range.contains(&value) { Ok(value as u32) } else { Err(outside()) }
+}
+
+/// The word that `nan` stands for.
+fn quiet_nan(ty: Type) -> u32 {
+    match ty {
+        Type::F16 => 0x7e00,
+        Type::BF16 => 0x7fc0,
+        _ => 0x7fc0_0000,
+    }
+}
+
+/// A value that is not NaN, rounded to the nearest of a float type, ties to even.
+fn from_f64(ty: Type, value: f64) -> u32 {
+    let (fraction_bits, least_exponent) = match ty {
+        Type::F16 => (10, -14),
+        Type::BF16 => (7, -126),
+        _ => return (value as f32).to_bits(),
+    };
+    let mut rounded = value;
+    if value.is_finite() && value != 0.0 {
+        let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least_exponent);
+        // Far above the type's range the quotient is already whole, and the conversion below gives infinity.
+        let unit = f64::powi(2.0, exponent - fraction_bits);
+        rounded = (value / unit).round_ties_even() * unit;
+    }
+    match ty {
+        Type::F16 => u32::from(half::f16::from_f64(rounded).to_bits()),
+        _ => u32::from(half::bf16::from_f64(rounded).to_bits()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_constant_of_the_small_types_reads_back() {
+        for ty in [Type::Bool, Type::I8, Type::U8, Type::F16, Type::BF16] {
+            for bits in 0..1u32 << (8 * ty.size()) {
+                let word = if ty == Type::I8 { bits as u8 as i8 as i32 as u32 } else { bits };
+                if is_canonical(ty, word) {
+                    assert_eq!(parse(ty, &format(ty, word)), Ok(word), "{ty} {}", format(ty, word));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn constants_round_to_nearest_even() {
+        let cases = [
+            (Type::F32, "0.1", 0x3dcc_cccd),
+            (Type::F32, "-0.0", 0x8000_0000),
+            (Type::F32, "3", 0x4040_0000),
+            (Type::F32, "1e-45", 1),
+            (Type::F32, "-inf", 0xff80_0000),
+            (Type::F32, "0x7fc00001", 0x7fc0_0001),
+            (Type::F16, "1.00048828125", 0x3c00),
+            (Type::F16, "1.000488281250001", 0x3c01),
+            (Type::F16, "65519.99", 0x7bff),
+            (Type::F16, "2.9802322387695312e-8", 0),
+            (Type::F16, "2.99e-8", 1),
+            (Type::BF16, "1.00390625", 0x3f80),
+            (Type::BF16, "-1.01171875", 0xbf82),
+            (Type::I8, "-128", 0xffff_ff80),
+            (Type::I8, "0xff", 0xffff_ffff),
+            (Type::I32, "-2147483648", 0x8000_0000),
+            (Type::U32, "4294967295", u32::MAX),
+        ];
+        for (ty, text, word) in cases {
+            assert_eq!(parse(ty, text), Ok(word), "{text}:{ty}");
+        }
+        let wrong = [
+            (Type::F32, "1e39"),
+            (Type::F16, "65520"),
+            (Type::F32, "0x100000000"),
+            (Type::F32, "-infinity"),
+            (Type::F16, "0x10000"),
+            (Type::I8, "128"),
+            (Type::U8, "-1"),
+            (Type::I32, "2147483648"),
+            (Type::U32, "1.0"),
+            (Type::U32, "0x"),
+            (Type::U32, "99999999999999999999"),
+            (Type::Bool, "1"),
+        ];
+        for (ty, text) in wrong {
+            assert!(parse(ty, text).is_err(), "{text}:{ty}");
+        }
+    }
+}
