@@ -5,6 +5,7 @@
 
 mod backend;
 pub mod cpu;
+mod decode;
 mod error;
 mod format;
 mod metrics;

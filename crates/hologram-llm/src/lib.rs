@@ -1,1 +1,7 @@
-//! .
+//! Language models on Hologram: model files, tokenizers, graphs, the KV cache, sampling.
+
+pub mod error;
+pub mod gguf;
+pub mod sampling;
+
+pub use error::{LlmError, Result};

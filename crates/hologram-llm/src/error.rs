@@ -1,0 +1,105 @@
+//! What can go wrong between a model file and its words.
+
+use hologram_backends::BackendError;
+use hologram_core::CoreError;
+use std::path::PathBuf;
+
+/// An error of this crate; its text is one sentence that names the file, the thing and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LlmError {
+    /// The file could not be opened or mapped.
+    #[error("cannot open {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file is not what it claims to be: truncated, contradictory, or another format.
+    #[error("cannot read {} as a GGUF file: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The metadata lacks a key that is needed.
+    #[error("{}: missing key {key}", path.display())]
+    MissingKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+    },
+    /// A key holds a value of another type or out of its range.
+    #[error("{}: key {key} {reason}", path.display())]
+    BadKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// For instance "is a string, not an integer".
+        reason: String,
+    },
+    /// A tensor that is needed is not in the file.
+    #[error("{}: missing tensor {tensor}", path.display())]
+    MissingTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor is stored in a type that nothing here computes with.
+    #[error("{}: unsupported type {ty} of tensor {tensor}, supported are {supported}", path.display())]
+    UnsupportedType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// GGUF's name of the type.
+        ty: &'static str,
+        /// The names of the supported types.
+        supported: String,
+    },
+    /// The file is sound, but holds something that is not supported, such as an unknown architecture.
+    #[error("{}: {what} is not supported", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what is supported instead.
+        what: String,
+    },
+    /// The tokenizer of the file is missing or cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An option is out of its range.
+    #[error("{option} {reason}")]
+    Option {
+        /// The option as users write it, without dashes.
+        option: &'static str,
+        /// For instance "is -1, but must be 0 or more".
+        reason: String,
+    },
+    /// No token can be chosen from these logits.
+    #[error("cannot sample a token at position {position}: {reason}")]
+    Logits {
+        /// The position of the token that was to be chosen.
+        position: u64,
+        /// What is wrong with the logits.
+        reason: String,
+    },
+    /// A graph or a tensor could not be made or run.
+    #[error(transparent)]
+    Core(#[from] CoreError),
+    /// A device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// A result with an [`LlmError`].
+pub type Result<T> = std::result::Result<T, LlmError>;

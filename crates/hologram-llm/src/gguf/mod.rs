@@ -1,0 +1,257 @@
+//! GGUF model files: mapped, checked once when opened, read in place.
+//!
+//! A file is metadata (typed values under dotted keys) and tensors. [`GgufFile::open`] reads and checks the header only; tensor
+//! bytes stay in the map, and reach a backend without a copy through [`GgufFile::map`] and [`Tensor::range`].
+
+mod parse;
+mod types;
+mod value;
+
+pub use types::TensorType;
+pub use value::{FromValue, Numbers, Strings, Value, ValueType};
+
+use crate::error::{LlmError, Result};
+use hologram_backends::Format;
+use memmap2::Mmap;
+use parse::{Header, Stored, TensorInfo};
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An open GGUF file.
+pub struct GgufFile {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    header: Header,
+}
+
+impl GgufFile {
+    /// Maps a file read-only and checks its header. The file must not be changed while it is open.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, is not GGUF of version 2 or 3 in little-endian order, is truncated or contradicts itself, or
+    /// is one part of a split model.
+    pub fn open(path: impl AsRef<Path>) -> Result<GgufFile> {
+        let path = path.as_ref();
+        let io = |source| LlmError::Io { path: path.into(), source };
+        let file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        if !meta.is_file() {
+            return Err(LlmError::Malformed { path: path.into(), reason: "it is not a regular file".into() });
+        }
+        if meta.len() == 0 {
+            return Err(LlmError::Malformed { path: path.into(), reason: "it is empty".into() });
+        }
+        // SAFETY: the map is read-only and private to this process. Rust's rules also ask that the bytes do not change, which only
+        // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
+        // model files does.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        GgufFile::from_map(path, Arc::new(map))
+    }
+
+    /// Reads a file that is mapped already; `path` serves in messages.
+    ///
+    /// # Errors
+    /// As [`GgufFile::open`].
+    pub fn from_map(path: impl Into<PathBuf>, map: Arc<Mmap>) -> Result<GgufFile> {
+        let path = path.into();
+        match parse::parse(&map) {
+            Err(reason) => Err(LlmError::Malformed { path, reason }),
+            Ok(header) => {
+                let file = GgufFile { path, map, header };
+                let parts = file.get_opt::<u32>("split.count")?.unwrap_or(1);
+                if parts > 1 {
+                    let part = file.get_opt::<u64>("split.no")?.unwrap_or(0).saturating_add(1);
+                    let what = format!("a split file (this is part {part} of {parts}; merge the parts first)");
+                    return Err(LlmError::Unsupported { path: file.path, what });
+                }
+                Ok(file)
+            }
+        }
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The mapped bytes. A clone keeps the map alive when the `GgufFile` is gone.
+    pub fn map(&self) -> Arc<Mmap> {
+        self.map.clone()
+    }
+
+    /// The version of the format: 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.header.version
+    }
+
+    /// The alignment of tensor data in bytes, a power of two.
+    pub fn alignment(&self) -> usize {
+        self.header.alignment
+    }
+
+    /// `general.architecture`.
+    ///
+    /// # Errors
+    /// The key is missing or not a string.
+    pub fn architecture(&self) -> Result<&str> {
+        self.get("general.architecture")
+    }
+
+    /// The value of a key; `None` when the file does not have it.
+    pub fn value(&self, key: &str) -> Option<Value<'_>> {
+        let (_, stored) = self.header.keys.get(*self.header.key_index.get(key)?)?;
+        self.read(stored)
+    }
+
+    /// All keys and values in the order of the file.
+    pub fn metadata(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.header.keys.iter().filter_map(|(key, stored)| Some((&**key, self.read(stored)?)))
+    }
+
+    /// The value of a key as a Rust type. Integers of any width convert where they fit; see [`FromValue`].
+    ///
+    /// # Errors
+    /// The key is missing, or its value is of another type or out of range.
+    pub fn get<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T> {
+        self.get_opt(key)?.ok_or_else(|| LlmError::MissingKey { path: self.path.clone(), key: key.into() })
+    }
+
+    /// As [`GgufFile::get`], but a missing key is `None`.
+    ///
+    /// # Errors
+    /// The value is of another type or out of range.
+    pub fn get_opt<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        T::from_value(value).map(Some).map_err(|reason| LlmError::BadKey {
+            path: self.path.clone(),
+            key: key.into(),
+            reason,
+        })
+    }
+
+    /// All tensors in the order of the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.header.tensors.iter().map(|info| Tensor { file: self, info })
+    }
+
+    /// A tensor by name.
+    ///
+    /// # Errors
+    /// The file does not have it.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
+        self.tensor_opt(name)
+            .ok_or_else(|| LlmError::MissingTensor { path: self.path.clone(), tensor: name.into() })
+    }
+
+    /// A tensor by name; `None` when the file does not have it.
+    pub fn tensor_opt(&self, name: &str) -> Option<Tensor<'_>> {
+        let info = self.header.tensors.get(*self.header.tensor_index.get(name)?)?;
+        Some(Tensor { file: self, info })
+    }
+
+    fn read<'a>(&'a self, stored: &'a Stored) -> Option<Value<'a>> {
+        match stored {
+            Stored::Scalar { ty, at } => Value::scalar(*ty, self.map.get(*at..)?),
+            Stored::String { at, len } => {
+                std::str::from_utf8(self.map.get(*at..at.checked_add(*len)?)?).ok().map(Value::String)
+            }
+            Stored::Numbers { ty, at, bytes } => {
+                Numbers::new(*ty, self.map.get(*at..at.checked_add(*bytes)?)?).map(Value::Numbers)
+            }
+            Stored::Strings(strings) => Some(Value::Strings(strings)),
+        }
+    }
+}
+
+impl fmt::Debug for GgufFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GgufFile")
+            .field("path", &self.path)
+            .field("keys", &self.header.keys.len())
+            .field("tensors", &self.header.tensors.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A tensor of an open file.
+#[derive(Clone, Copy)]
+pub struct Tensor<'a> {
+    file: &'a GgufFile,
+    info: &'a TensorInfo,
+}
+
+impl<'a> Tensor<'a> {
+    /// The name, such as `blk.0.attn_q.weight`.
+    pub fn name(&self) -> &'a str {
+        &self.info.name
+    }
+
+    /// The extents, slowest first: the last is the length of a row (the file stores them the other way round). Empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.info.shape
+    }
+
+    /// The length of a row in elements: the last extent, or 1.
+    pub fn row_len(&self) -> usize {
+        self.info.shape.last().copied().unwrap_or(1)
+    }
+
+    /// The number of rows: the product of all extents but the last.
+    pub fn rows(&self) -> usize {
+        self.info.shape.iter().rev().skip(1).product()
+    }
+
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.info.shape.iter().product()
+    }
+
+    /// The stored type, of which there are more than [`Tensor::format`] supports.
+    pub fn ty(&self) -> &'static TensorType {
+        self.info.ty
+    }
+
+    /// The format in which backends read the bytes in place.
+    ///
+    /// # Errors
+    /// A type that nothing here computes with.
+    pub fn format(&self) -> Result<Format> {
+        self.info.ty.format.ok_or_else(|| LlmError::UnsupportedType {
+            path: self.file.path.clone(),
+            tensor: self.info.name.to_string(),
+            ty: self.info.ty.name,
+            supported: TensorType::supported_names(),
+        })
+    }
+
+    /// The bytes in the mapped file.
+    pub fn data(&self) -> &'a [u8] {
+        // The range was checked when the file was opened.
+        self.file.map.get(self.range()).unwrap_or_default()
+    }
+
+    /// Where the bytes stand in the mapped file.
+    pub fn range(&self) -> Range<usize> {
+        self.info.offset..self.info.offset + self.info.bytes
+    }
+
+    /// All elements as `f32`, row after row.
+    ///
+    /// # Errors
+    /// A type that is not supported.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        let format = self.format()?;
+        let mut out = vec![0.0; self.elements()];
+        format.decode_row(self.data(), &mut out)?;
+        Ok(out)
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {:?}", self.info.name, self.info.ty.name, self.info.shape)
+    }
+}

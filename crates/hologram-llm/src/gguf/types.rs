@@ -1,0 +1,96 @@
+//! The tensor types that a GGUF file may hold: enough about each to check and list a file.
+
+use hologram_backends::Format;
+
+/// A tensor type of GGUF: how many bytes its tensors take.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// The number in the file.
+    pub id: u32,
+    /// The name that users know, such as `Q4_K`.
+    pub name: &'static str,
+    /// Elements in a block; divides the length of a row.
+    pub block_len: usize,
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// Bytes that each row has beside its blocks.
+    pub row_extra: usize,
+    /// Bytes that the tensor has beside its rows.
+    pub tensor_extra: usize,
+    /// The format that backends compute with, where there is one.
+    pub format: Option<Format>,
+}
+
+const fn ty(id: u32, name: &'static str, block_len: usize, block_bytes: usize) -> TensorType {
+    TensorType { id, name, block_len, block_bytes, row_extra: 0, tensor_extra: 0, format: None }
+}
+
+const fn supported(id: u32, name: &'static str, format: Format) -> TensorType {
+    TensorType { format: Some(format), ..ty(id, name, format.block_len(), format.block_bytes()) }
+}
+
+/// Every type with a known size. `Q8_1` and `Q8_K` hold activations while a graph runs and do not belong in files.
+static TYPES: [TensorType; 38] = [
+    supported(0, "F32", Format::F32),
+    supported(1, "F16", Format::F16),
+    supported(2, "Q4_0", Format::Q4_0),
+    ty(3, "Q4_1", 32, 20),
+    ty(6, "Q5_0", 32, 22),
+    ty(7, "Q5_1", 32, 24),
+    supported(8, "Q8_0", Format::Q8_0),
+    ty(9, "Q8_1", 32, 36),
+    ty(10, "Q2_K", 256, 84),
+    ty(11, "Q3_K", 256, 110),
+    ty(12, "Q4_K", 256, 144),
+    ty(13, "Q5_K", 256, 176),
+    ty(14, "Q6_K", 256, 210),
+    ty(15, "Q8_K", 256, 292),
+    ty(16, "IQ2_XXS", 256, 66),
+    ty(17, "IQ2_XS", 256, 74),
+    ty(18, "IQ3_XXS", 256, 98),
+    ty(19, "IQ1_S", 256, 50),
+    ty(20, "IQ4_NL", 32, 18),
+    ty(21, "IQ3_S", 256, 110),
+    ty(22, "IQ2_S", 256, 82),
+    ty(23, "IQ4_XS", 256, 136),
+    ty(24, "I8", 1, 1),
+    ty(25, "I16", 1, 2),
+    ty(26, "I32", 1, 4),
+    ty(27, "I64", 1, 8),
+    ty(28, "F64", 1, 8),
+    ty(29, "IQ1_M", 256, 56),
+    supported(30, "BF16", Format::BF16),
+    ty(34, "TQ1_0", 256, 54),
+    supported(35, "TQ2_0", Format::TQ2_0),
+    // Of bitnet.cpp: packed codes, then 32 bytes that begin with the scale of the whole tensor.
+    TensorType { tensor_extra: 32, ..ty(36, "I2_S", 4, 1) },
+    ty(39, "MXFP4", 32, 17),
+    ty(40, "NVFP4", 64, 36),
+    ty(41, "Q1_0", 128, 18),
+    ty(42, "Q2_0", 64, 18),
+    // Of ik_llama.cpp: each row has a scale.
+    TensorType { row_extra: 2, ..ty(134, "IQ1_BN", 64, 13) },
+    TensorType { row_extra: 4, ..ty(135, "IQ2_BN", 64, 16) },
+];
+
+impl TensorType {
+    /// The type with this number.
+    pub fn from_id(id: u32) -> Option<&'static TensorType> {
+        TYPES.iter().find(|t| t.id == id)
+    }
+
+    /// The names of the types that backends compute with, for messages.
+    pub fn supported_names() -> String {
+        let names: Vec<&str> = TYPES.iter().filter(|t| t.format.is_some()).map(|t| t.name).collect();
+        names.join(", ")
+    }
+
+    /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when a row is not whole blocks or the size overflows.
+    pub fn bytes(&self, rows: usize, row_len: usize) -> Option<usize> {
+        if !row_len.is_multiple_of(self.block_len) {
+            return None;
+        }
+        let row = (row_len / self.block_len).checked_mul(self.block_bytes)?.checked_add(self.row_extra)?;
+        row.checked_mul(rows)?.checked_add(self.tensor_extra)
+    }
+}

@@ -1,0 +1,203 @@
+//! The choice of the next token from logits.
+//!
+//! The steps are those of llama.cpp's default chain, in its order: the `top_k` highest logits are kept; of these the fewest whose
+//! probabilities (at temperature 1, among the kept) add up to `top_p`; the rest compete with the probabilities
+//! `softmax(logit / temperature)`. Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
+//!
+//! The random number is a function of the seed and the position alone, so a run can be repeated, and a token chosen again, without
+//! carrying a generator's state.
+
+use crate::error::{LlmError, Result};
+
+/// How tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplerConfig {
+    /// Divides the logits; 0 always takes the most probable token.
+    pub temperature: f32,
+    /// The number of most probable tokens that compete; 0 for all.
+    pub top_k: usize,
+    /// The share of the probability that competes, above 0; 1 for all.
+    pub top_p: f32,
+    /// Chooses the sequence of random numbers.
+    pub seed: u64,
+}
+
+impl Default for SamplerConfig {
+    /// Temperature 0.8, the 40 most probable tokens, 0.95 of the probability, seed 0.
+    fn default() -> Self {
+        SamplerConfig { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0 }
+    }
+}
+
+impl SamplerConfig {
+    /// Always the most probable token.
+    pub const GREEDY: SamplerConfig = SamplerConfig { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// Names the option that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let fail = |option, reason| Err(LlmError::Option { option, reason });
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return fail("temperature", format!("is {}, but must be a number of 0 or more", self.temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return fail("top-p", format!("is {}, but must be above 0 and at most 1", self.top_p));
+        }
+        Ok(())
+    }
+}
+
+/// Chooses tokens; keeps its buffers between calls and nothing else.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    /// Token ids with their logits as sort keys; see [`key`].
+    keys: Vec<u64>,
+    weights: Vec<f64>,
+}
+
+impl Sampler {
+    /// A sampler with these options.
+    ///
+    /// # Errors
+    /// An option out of range.
+    pub fn new(config: SamplerConfig) -> Result<Sampler> {
+        config.validate()?;
+        Ok(Sampler { config, keys: Vec::new(), weights: Vec::new() })
+    }
+
+    /// The options.
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// Chooses the token that will stand at `position` from the logits of the whole vocabulary. The same logits, seed and position
+    /// give the same token.
+    ///
+    /// # Errors
+    /// No logits, a NaN or positive infinity among them, or none above negative infinity.
+    pub fn sample(&mut self, logits: &[f32], position: u64) -> Result<u32> {
+        let fail = |reason: String| LlmError::Logits { position, reason };
+        if u32::try_from(logits.len()).is_err() {
+            return Err(fail(format!("there are {} logits, more than token ids", logits.len())));
+        }
+        let best = argmax(logits).map_err(fail)?;
+        if self.config.temperature == 0.0 || self.config.top_k == 1 {
+            return Ok(best);
+        }
+        let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
+        self.keep_top_k(logits);
+        self.keep_top_p(logits, max);
+        let temperature = f64::from(self.config.temperature);
+        self.weights.clear();
+        self.weights.extend(self.keys.iter().map(|&k| ((logit(k) - max) / temperature).exp()));
+        let total: f64 = self.weights.iter().sum();
+        let mut left = uniform(self.config.seed, position) * total;
+        for (&k, &w) in self.keys.iter().zip(&self.weights) {
+            if w > left {
+                return Ok(id(k));
+            }
+            left -= w;
+        }
+        // Rounding may leave a remainder after the last token; it then belongs to the last one that had a chance.
+        let last = self.keys.iter().zip(&self.weights).rev().find(|(_, w)| **w > 0.0);
+        Ok(last.map_or(best, |(&k, _)| id(k)))
+    }
+
+    /// Leaves in `keys` the `top_k` best, best first, or all in any order.
+    fn keep_top_k(&mut self, logits: &[f32]) {
+        self.keys.clear();
+        self.keys.extend(logits.iter().zip(0..).map(|(&l, i)| key(l, i)));
+        let k = self.config.top_k;
+        if k > 0 && k < self.keys.len() {
+            self.keys.select_nth_unstable(k - 1);
+            self.keys.truncate(k);
+            self.keys.sort_unstable();
+        }
+    }
+
+    /// Leaves in `keys` the fewest of the best whose probabilities reach `top_p`.
+    fn keep_top_p(&mut self, logits: &[f32], max: f64) {
+        let p = f64::from(self.config.top_p);
+        if p >= 1.0 {
+            return;
+        }
+        let sorted = self.keys.len() < logits.len();
+        let total: f64 = self.keys.iter().map(|&k| (logit(k) - max).exp()).sum();
+        // Usually a few tokens hold most of the probability: sort only as many of the best as it takes, four times more each time.
+        let (mut done, mut sum) = (0, 0.0);
+        let mut chunk = if sorted { self.keys.len() } else { 256 };
+        while done < self.keys.len() {
+            let rest = &mut self.keys[done..];
+            let n = chunk.min(rest.len());
+            if !sorted {
+                if n < rest.len() {
+                    rest.select_nth_unstable(n - 1);
+                }
+                rest[..n].sort_unstable();
+            }
+            for &k in &rest[..n] {
+                done += 1;
+                sum += (logit(k) - max).exp();
+                if sum >= p * total {
+                    self.keys.truncate(done);
+                    return;
+                }
+            }
+            chunk *= 4;
+        }
+    }
+}
+
+/// The highest logit's token, the lowest of equals.
+fn argmax(logits: &[f32]) -> std::result::Result<u32, String> {
+    let mut best = (f32::NEG_INFINITY, None);
+    for (&l, i) in logits.iter().zip(0u32..) {
+        if l.is_nan() || l == f32::INFINITY {
+            return Err(format!("the logit of token {i} is {l}"));
+        }
+        if l > best.0 {
+            best = (l, Some(i));
+        }
+    }
+    best.1.ok_or_else(|| format!("none of {} logits is above negative infinity", logits.len()))
+}
+
+/// A number that sorts by falling logit, then by rising token id.
+fn key(logit: f32, id: u32) -> u64 {
+    let bits = (logit + 0.0).to_bits(); // -0 becomes 0
+    let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!rising) << 32 | u64::from(id)
+}
+
+fn id(key: u64) -> u32 {
+    key as u32
+}
+
+fn logit(key: u64) -> f64 {
+    let rising = !((key >> 32) as u32);
+    f64::from(f32::from_bits(if rising >> 31 == 1 { rising & !(1 << 31) } else { !rising }))
+}
+
+/// A number in [0, 1) with 53 random bits.
+fn uniform(seed: u64, position: u64) -> f64 {
+    let [a, b, ..] = philox4x32_10([position as u32, (position >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
+    let bits = u64::from(a) | u64::from(b) << 32;
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): 128 random
+/// bits for each counter and key.
+pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counter, key);
+    for _ in 0..10 {
+        let p0 = u64::from(c0) * 0xD251_1F53;
+        let p1 = u64::from(c2) * 0xCD9E_8D57;
+        (c0, c1, c2, c3) = ((p1 >> 32) as u32 ^ c1 ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c3 ^ k1, p0 as u32);
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    [c0, c1, c2, c3]
+}
