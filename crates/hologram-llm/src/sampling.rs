@@ -183,7 +183,8 @@ fn logit(key: u64) -> f64 {
 
 /// A number in [0, 1) with 53 random bits.
 fn uniform(seed: u64, position: u64) -> f64 {
-    let [a, b, ..] = philox4x32_10([position as u32, (position >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
+    let [a, b, ..] =
+        philox4x32_10([position as u32, (position >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
     let bits = u64::from(a) | u64::from(b) << 32;
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -142,8 +142,7 @@ impl GgufFile {
     /// # Errors
     /// The file does not have it.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
-        self.tensor_opt(name)
-            .ok_or_else(|| LlmError::MissingTensor { path: self.path.clone(), tensor: name.into() })
+        self.tensor_opt(name).ok_or_else(|| LlmError::MissingTensor { path: self.path.clone(), tensor: name.into() })
     }
 
     /// A tensor by name; `None` when the file does not have it.

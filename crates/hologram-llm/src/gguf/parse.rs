@@ -115,9 +115,10 @@ pub(super) fn parse(map: &Arc<Mmap>) -> Parsed<Header> {
         None => 32,
         Some((_, Stored::Scalar { ty: ValueType::U32, at })) => {
             let n = Cursor { bytes: map, at: *at }.u32("general.alignment")?;
-            usize::try_from(n).ok().filter(|n| n.is_power_of_two()).ok_or_else(|| {
-                format!("general.alignment is {n}, which is not a power of two")
-            })?
+            usize::try_from(n)
+                .ok()
+                .filter(|n| n.is_power_of_two())
+                .ok_or_else(|| format!("general.alignment is {n}, which is not a power of two"))?
         }
         Some(_) => return Err("general.alignment is not of type u32".into()),
     };
@@ -233,9 +234,11 @@ fn tensor(cursor: &mut Cursor<'_>, index: usize, alignment: usize) -> Parsed<Ten
     let ty = TensorType::from_id(id).ok_or_else(|| format!("{what} has the unknown type {id}"))?;
     let row_len = shape.last().copied().unwrap_or(1);
     let rows = shape.iter().rev().skip(1).product();
-    let bytes = ty.bytes(rows, row_len).ok_or_else(|| {
-        format!("{what} of type {} has rows of {row_len} elements, not whole blocks of {}", ty.name, ty.block_len)
-    })?;
+    if !row_len.is_multiple_of(ty.block_len) {
+        let blocks = ty.block_len;
+        return Err(format!("{what} of type {} has rows of {row_len} elements, not whole blocks of {blocks}", ty.name));
+    }
+    let bytes = ty.bytes(rows, row_len).ok_or_else(|| format!("{what} of type {} is larger than any file", ty.name))?;
     let offset = cursor.u64(&what)?;
     let offset = usize::try_from(offset)
         .ok()

@@ -1,0 +1,306 @@
+//! The GGUF reader on files made by the reference writer, on files made wrong on purpose, and on damaged files.
+
+use hologram_backends::Format;
+use hologram_llm::LlmError;
+use hologram_llm::gguf::{GgufFile, TensorType, Value};
+use memmap2::{Mmap, MmapMut};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn map(bytes: &[u8]) -> Arc<Mmap> {
+    let mut map = MmapMut::map_anon(bytes.len().max(1)).unwrap();
+    map[..bytes.len()].copy_from_slice(bytes);
+    Arc::new(map.make_read_only().unwrap())
+}
+
+fn parse(bytes: &[u8]) -> Result<GgufFile, LlmError> {
+    GgufFile::from_map("test.gguf", map(bytes))
+}
+
+/// Little-endian bytes, written piece by piece.
+#[derive(Clone, Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn u32(mut self, v: u32) -> Self {
+        self.0.extend(v.to_le_bytes());
+        self
+    }
+    fn u64(mut self, v: u64) -> Self {
+        self.0.extend(v.to_le_bytes());
+        self
+    }
+    fn raw(mut self, v: &[u8]) -> Self {
+        self.0.extend(v);
+        self
+    }
+    fn str(self, s: &str) -> Self {
+        self.u64(s.len() as u64).raw(s.as_bytes())
+    }
+    fn header(version: u32, tensors: u64, keys: u64) -> Self {
+        Bytes::default().raw(b"GGUF").u32(version).u64(tensors).u64(keys)
+    }
+    fn tensor(self, name: &str, ne: &[u64], ty: u32, offset: u64) -> Self {
+        let with_rank = self.str(name).u32(ne.len() as u32);
+        ne.iter().fold(with_rank, |b, &n| b.u64(n)).u32(ty).u64(offset)
+    }
+    /// Pads to a multiple of 32, then appends `n` bytes of data.
+    fn data(mut self, n: usize) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(32) + n, 7);
+        self
+    }
+}
+
+/// A small file with a value of every type and tensors of several types.
+fn sample() -> Vec<u8> {
+    Bytes::header(3, 4, 15)
+        .str("u8")
+        .u32(0)
+        .raw(&[200])
+        .str("i8")
+        .u32(1)
+        .raw(&[200])
+        .str("u16")
+        .u32(2)
+        .raw(&[1, 2])
+        .str("i16")
+        .u32(3)
+        .raw(&[255, 255])
+        .str("u32")
+        .u32(4)
+        .u32(7)
+        .str("i32")
+        .u32(5)
+        .u32(-7i32 as u32)
+        .str("f32")
+        .u32(6)
+        .u32(1.5f32.to_bits())
+        .str("bool")
+        .u32(7)
+        .raw(&[1])
+        .str("string")
+        .u32(8)
+        .str("héllo")
+        .str("strings")
+        .u32(9)
+        .u32(8)
+        .u64(3)
+        .str("a")
+        .str("")
+        .str("ccc")
+        .str("numbers")
+        .u32(9)
+        .u32(5)
+        .u64(2)
+        .u32(3)
+        .u32(-4i32 as u32)
+        .str("u64")
+        .u32(10)
+        .u64(1 << 40)
+        .str("i64")
+        .u32(11)
+        .u64(-1i64 as u64)
+        .str("f64")
+        .u32(12)
+        .u64(0.1f64.to_bits())
+        .str("general.alignment")
+        .u32(4)
+        .u32(32)
+        .tensor("f32", &[5, 3, 2], 0, 0)
+        .tensor("q4_k", &[256, 2], 12, 128)
+        .tensor("i2_s", &[8, 16], 36, 416)
+        .tensor("scalar", &[], 28, 480)
+        .data(488)
+        .0
+}
+
+#[test]
+fn values_and_tensors_of_every_type() {
+    let file = parse(&sample()).unwrap();
+    assert_eq!((file.version(), file.alignment(), file.metadata().count()), (3, 32, 15));
+    assert_eq!(file.get::<u32>("u8").unwrap(), 200);
+    assert_eq!(file.get::<i32>("i8").unwrap(), -56);
+    assert_eq!(file.get::<usize>("u16").unwrap(), 0x201);
+    assert_eq!(file.get::<i32>("i16").unwrap(), -1);
+    assert_eq!(file.get::<u64>("u64").unwrap(), 1 << 40);
+    assert_eq!(file.get::<f32>("f32").unwrap(), 1.5);
+    assert_eq!(file.get::<f32>("f64").unwrap(), 0.1);
+    assert_eq!(file.get::<f32>("i32").unwrap(), -7.0);
+    assert!(file.get::<bool>("bool").unwrap());
+    assert_eq!(file.get::<&str>("string").unwrap(), "héllo");
+    assert_eq!(file.get::<Vec<i32>>("numbers").unwrap(), [3, -4]);
+    assert_eq!(file.get_opt::<u32>("nothing").unwrap(), None);
+    let Some(Value::Strings(strings)) = file.value("strings") else { panic!("not strings") };
+    assert_eq!(strings.iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"ccc"]);
+    assert_eq!(strings.get(3), None);
+
+    let t = file.tensor("f32").unwrap();
+    assert_eq!((t.shape(), t.rows(), t.row_len(), t.data().len()), (&[2, 3, 5][..], 6, 5, 120));
+    assert_eq!((t.format().unwrap(), t.range().start % 32), (Format::F32, 0));
+    assert_eq!(t.data(), &file.map()[t.range()]);
+    let t = file.tensor("i2_s").unwrap();
+    assert_eq!((t.ty().name, t.data().len()), ("I2_S", 8 * 16 / 4 + 32));
+    let t = file.tensor("scalar").unwrap();
+    assert_eq!((t.rows(), t.row_len(), t.elements(), t.data().len()), (1, 1, 1, 8));
+
+    let messages = [
+        (file.get::<u32>("none").unwrap_err(), "test.gguf: missing key none"),
+        (file.get::<u32>("string").unwrap_err(), "test.gguf: key string is a string, not u32"),
+        (file.get::<u32>("i32").unwrap_err(), "test.gguf: key i32 is -7, which does not fit u32"),
+        (file.get::<u32>("f32").unwrap_err(), "test.gguf: key f32 is of type f32, not u32"),
+        (file.get::<&str>("strings").unwrap_err(), "test.gguf: key strings is an array of strings, not a string"),
+        (
+            file.get::<Vec<u32>>("numbers").unwrap_err(),
+            "key numbers has an element 1 that is -4, which does not fit u32",
+        ),
+        (file.tensor("x").unwrap_err(), "test.gguf: missing tensor x"),
+        (
+            file.tensor("q4_k").unwrap().format().unwrap_err(),
+            "test.gguf: unsupported type Q4_K of tensor q4_k, supported are F32, F16, Q4_0, Q8_0, BF16, TQ2_0",
+        ),
+    ];
+    for (error, want) in messages {
+        assert!(error.to_string().ends_with(want), "{error}");
+    }
+}
+
+#[test]
+fn wrong_files_are_named() {
+    let one = |b: Bytes| b.data(64).0;
+    let key = |b: fn(Bytes) -> Bytes| one(b(Bytes::header(3, 0, 1)));
+    let tensor = |ne: &[u64], ty, offset| one(Bytes::header(3, 1, 0).tensor("t", ne, ty, offset));
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (b"GGUF".to_vec(), "has 4 bytes, fewer than any GGUF file"),
+        (vec![0x50; 100], "starts with \"PPPP\" instead of \"GGUF\""),
+        (one(Bytes::header(1, 0, 0)), "version 1"),
+        (one(Bytes::header(4, 0, 0)), "version 4"),
+        (one(Bytes::header(0x0300_0000, 0, 0)), "big-endian"),
+        (one(Bytes::header(3, u64::MAX, 0)), "number of tensors is 18446744073709551615"),
+        (one(Bytes::header(3, 0, 1 << 40)), "number of keys is 1099511627776"),
+        (key(|b| b.u64(1 << 63)), "the length of key 0 is 9223372036854775808"),
+        (key(|b| b.u64(2).raw(&[0xff, 0xff])), "key 0 is not UTF-8"),
+        (key(|b| b.str("k").u32(13)), "key k has the unknown type 13"),
+        (key(|b| b.str("k").u32(7).raw(&[2])), "key k holds the bool 2"),
+        (key(|b| b.str("k").u32(8).u64(1000)), "value of key k is 1000, more than the remaining"),
+        (key(|b| b.str("k").u32(8).u64(1).raw(&[0x80])), "the value of key k is not UTF-8"),
+        (key(|b| b.str("k").u32(9).u32(10).u64(1 << 61)), "array of key k is 2305843009213693952"),
+        (key(|b| b.str("k").u32(9).u32(8).u64(2).u64(90)), "string 0 of key k is 90 bytes long"),
+        (key(|b| b.str("k").u32(9).u32(9).u64(0)), "arrays in an array"),
+        (key(|b| b.str("general.alignment").u32(4).u32(24)), "general.alignment is 24"),
+        (key(|b| b.str("general.alignment").u32(4).u32(0)), "general.alignment is 0"),
+        (key(|b| b.str("general.alignment").u32(8).str("32")), "general.alignment is not of type u32"),
+        (one(Bytes::header(3, 0, 2).str("k").u32(0).raw(&[1]).str("k").u32(0).raw(&[1])), "key k occurs twice"),
+        (key(|b| b.str("split.count").u32(2).raw(&[3, 0])), "a split file (this is part 1 of 3"),
+        (tensor(&[1, 1, 1, 1, 1], 0, 0), "tensor t has 5 dimensions"),
+        (tensor(&[1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
+        (tensor(&[0, 1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
+        (tensor(&[u64::MAX], 0, 0), "tensor t has dimensions whose product is too large"),
+        (tensor(&[1 << 62], 28, 0), "tensor t of type F64 is larger than any file"),
+        (tensor(&[4], 99, 0), "tensor t has the unknown type 99"),
+        (tensor(&[48], 8, 0), "tensor t of type Q8_0 has rows of 48 elements, not whole blocks of 32"),
+        (tensor(&[4], 0, 4), "tensor t has offset 4, which is not a multiple of the alignment 32"),
+        (tensor(&[4], 0, 64), "tensor t of 16 bytes at data offset 64 ends beyond the file"),
+        (tensor(&[4], 0, u64::MAX - 31), "ends beyond the file"),
+        (one(Bytes::header(3, 2, 0).tensor("a", &[4], 0, 0).tensor("a", &[4], 0, 32)), "tensor a occurs twice"),
+        (one(Bytes::header(3, 2, 0).tensor("a", &[9], 0, 0).tensor("b", &[4], 0, 32)), "tensors a and b overlap"),
+    ];
+    for (bytes, want) in cases {
+        let error = parse(&bytes).expect_err(want).to_string();
+        assert!(error.contains(want) && error.contains("test.gguf"), "{error}\n  should say: {want}");
+    }
+    for (path, want) in
+        [("no-such.gguf", "cannot open"), ("blocks", "not a regular file"), ("tok-spm.json", "starts with")]
+    {
+        let error = GgufFile::open(fixture(path)).expect_err(want).to_string();
+        assert!(error.contains(want) && error.contains(path), "{error}");
+    }
+}
+
+#[test]
+fn sizes_of_types_and_versions() {
+    for (id, name, len, bytes) in
+        [(0, "F32", 6, 24), (2, "Q4_0", 64, 36), (14, "Q6_K", 256, 210), (35, "TQ2_0", 512, 132)]
+    {
+        let ty = TensorType::from_id(id).unwrap();
+        assert_eq!((ty.name, ty.bytes(3, len)), (name, Some(3 * bytes)));
+    }
+    assert_eq!(TensorType::from_id(134).unwrap().bytes(2, 128), Some(2 * (2 * 13 + 2)));
+    assert!(TensorType::from_id(4).is_none());
+    assert_eq!(parse(&Bytes::header(2, 1, 0).tensor("t", &[4], 0, 0).data(16).0).unwrap().version(), 2);
+}
+
+/// The files of the reference writer, and the decoders bit for bit against the reference package.
+#[test]
+fn reference_files_and_blocks() {
+    let file = GgufFile::open(fixture("llama-tiny.gguf")).unwrap();
+    assert_eq!(file.architecture().unwrap(), "llama");
+    assert_eq!(file.get::<u32>("llama.block_count").unwrap(), 2);
+    assert_eq!(file.tensor("token_embd.weight").unwrap().shape(), [384, 128]);
+    assert_eq!(file.tensor("blk.1.ffn_down.weight").unwrap().shape(), [128, 256]);
+    assert!(file.tensor("blk.1.ffn_down.weight").unwrap().to_f32().unwrap().iter().all(|x| x.is_finite()));
+    let file = GgufFile::open(fixture("bitnet-tiny.gguf")).unwrap();
+    assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().format().unwrap(), Format::TQ2_0);
+
+    let formats = [
+        ("f32", Format::F32),
+        ("f16", Format::F16),
+        ("bf16", Format::BF16),
+        ("q8_0", Format::Q8_0),
+        ("q4_0", Format::Q4_0),
+        ("tq2_0", Format::TQ2_0),
+    ];
+    for (name, format) in formats {
+        let bytes = std::fs::read(fixture(&format!("blocks/{name}.bin"))).unwrap();
+        let want = std::fs::read(fixture(&format!("blocks/{name}.f32"))).unwrap();
+        let want: Vec<u32> = want.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let mut got = vec![f32::NAN; want.len()];
+        format.decode_row(&bytes, &mut got).unwrap();
+        assert!(want.len() >= 256 && got.iter().map(|x| x.to_bits()).eq(want), "{name}");
+        assert!(format.decode_row(&bytes[1..], &mut got).is_err());
+    }
+    assert!(Format::Q8_0.decode_row(&[0; 34], &mut [0.0; 31]).is_err());
+    assert!(Format::U32.decode_row(&[0; 4], &mut [0.0]).is_err());
+}
+
+/// Uses everything that an open file offers.
+fn walk(file: &GgufFile) -> usize {
+    let values: usize = file.metadata().map(|(k, v)| k.len() + v.to_string().len()).sum();
+    let tensors: usize = file.tensors().map(|t| t.data().len() + t.rows() + t.to_f32().map_or(0, |v| v.len())).sum();
+    values + tensors
+}
+
+#[test]
+fn damaged_files_give_errors_not_panics() {
+    let good = sample();
+    assert!(walk(&parse(&good).unwrap()) > 0);
+    for len in 0..good.len() {
+        assert!(parse(&good[..len]).is_err() || len == 0, "accepted at {len} of {}", good.len());
+    }
+    let tiny = std::fs::read(fixture("tok-bpe.gguf")).unwrap();
+    for len in (0..tiny.len()).step_by(97) {
+        assert!(parse(&tiny[..len.max(1)]).is_err(), "accepted at {len} of {}", tiny.len());
+    }
+    // A fixed sequence of random damage: one to four bytes, half of it to interesting values.
+    let mut state = 1u64;
+    let mut random = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut bytes = good.clone();
+        for _ in 0..=random(4) {
+            let at = random(bytes.len());
+            bytes[at] = if random(2) == 0 { [0, 1, 9, 0x7f, 0x80, 0xff][random(6)] } else { random(256) as u8 };
+        }
+        match parse(&bytes) {
+            Ok(file) => accepted += usize::from(walk(&file) > 0),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+}

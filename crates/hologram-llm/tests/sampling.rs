@@ -1,0 +1,136 @@
+//! The choice of tokens: a table of exact cases, frequencies, and the generator's published vectors.
+
+use hologram_llm::sampling::{Sampler, SamplerConfig, philox4x32_10};
+
+fn config(temperature: f32, top_k: usize, top_p: f32) -> SamplerConfig {
+    SamplerConfig { temperature, top_k, top_p, seed: 42 }
+}
+
+/// How often each token is chosen at 20000 positions, as shares.
+fn shares(config: SamplerConfig, logits: &[f32]) -> Vec<f64> {
+    let mut sampler = Sampler::new(config).unwrap();
+    let mut counts = vec![0.0; logits.len()];
+    for position in 0..20_000 {
+        counts[sampler.sample(logits, position).unwrap() as usize] += 1.0;
+    }
+    counts.into_iter().map(|n: f64| n / 20_000.0).collect()
+}
+
+#[test]
+fn shares_follow_the_options() {
+    // Logits of the probabilities 1/2, 1/4, 1/8, 1/8, out of order.
+    let logits = [0.125f32, 0.5, 0.125, 0.25].map(f32::ln);
+    let cases = [
+        (config(1.0, 0, 1.0), [0.125, 0.5, 0.125, 0.25]),
+        (config(1.0, 4, 1.0), [0.125, 0.5, 0.125, 0.25]),
+        (config(1.0, 1000, 1.0), [0.125, 0.5, 0.125, 0.25]),
+        (config(1.0, 2, 1.0), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
+        // Of equal logits the lower id ranks first.
+        (config(1.0, 3, 1.0), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
+        (config(1.0, 1, 1.0), [0.0, 1.0, 0.0, 0.0]),
+        (config(1.0, 0, 0.74), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
+        (config(1.0, 0, 0.8), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
+        (config(1.0, 0, 1e-6), [0.0, 1.0, 0.0, 0.0]),
+        // top-p counts among what top-k kept: 2/3 of the two best is the best alone.
+        (config(1.0, 2, 0.66), [0.0, 1.0, 0.0, 0.0]),
+        // Temperature comes last: it does not change what top-p keeps; squares at temperature 1/2.
+        (config(0.5, 0, 1.0), [1.0 / 22.0, 16.0 / 22.0, 1.0 / 22.0, 4.0 / 22.0]),
+        (config(0.5, 0, 0.8), [1.0 / 21.0, 16.0 / 21.0, 0.0, 4.0 / 21.0]),
+        (config(1e6, 0, 0.8), [1.0 / 3.0, 1.0 / 3.0, 0.0, 1.0 / 3.0]),
+        (config(1e-30, 0, 1.0), [0.0, 1.0, 0.0, 0.0]),
+        (config(0.0, 0, 1.0), [0.0, 1.0, 0.0, 0.0]),
+    ];
+    for (config, want) in cases {
+        let got = shares(config, &logits);
+        for (g, w) in got.iter().zip(want) {
+            // Five standard deviations; exactly none where none is due.
+            let bound = 5.0 * (w * (1.0 - w) / 20_000.0f64).sqrt();
+            assert!((g - w).abs() <= bound, "{config:?}: {got:?}, not {want:?}");
+        }
+    }
+    // Negative infinity never wins, negative zero equals zero.
+    let got = shares(config(2.0, 3, 1.0), &[f32::NEG_INFINITY, -0.0, 0.0, f32::NEG_INFINITY]);
+    assert!(got[0] == 0.0 && got[3] == 0.0 && (got[1] - 0.5).abs() < 0.02, "{got:?}");
+}
+
+/// On a large vocabulary the partial sorts keep what a full sort keeps.
+#[test]
+fn partial_sorting_keeps_the_right_tokens() {
+    let logits: Vec<f32> = (0..1500u32).map(|i| (i.wrapping_mul(2654435761) >> 20) as f32 / 800.0).collect();
+    let mut order: Vec<u32> = (0..1500).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+    let weights: Vec<f64> = order.iter().map(|&i| f64::from(logits[i as usize]).exp()).collect();
+    for (top_k, top_p) in [(0, 0.05), (0, 0.5), (0, 0.97), (400, 1.0), (400, 0.6)] {
+        let kept = if top_k == 0 { 1500 } else { top_k };
+        let total: f64 = weights[..kept].iter().sum();
+        let mut sum = 0.0;
+        let nucleus = weights[..kept].iter().take_while(|&&w| (sum < f64::from(top_p) * total, sum += w).0).count();
+        // A high temperature makes all that are kept equally likely, so nearly all of them appear, and no other.
+        let mut sampler = Sampler::new(config(1e9, top_k, top_p)).unwrap();
+        let mut seen = vec![false; 1500];
+        let draws = 12 * nucleus as u64;
+        (0..draws).for_each(|p| seen[sampler.sample(&logits, p).unwrap() as usize] = true);
+        assert!(order[nucleus..].iter().all(|&i| !seen[i as usize]), "{top_k} {top_p}: a token outside the {nucleus}");
+        let hits = order[..nucleus].iter().filter(|&&i| seen[i as usize]).count();
+        assert!(hits + 2 >= nucleus, "{top_k} {top_p}: {hits} of {nucleus}");
+    }
+}
+
+#[test]
+fn repeatable_and_dependent_on_seed_and_position() {
+    let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.1).collect();
+    let run = |seed, from: u64| -> Vec<u32> {
+        let mut s = Sampler::new(SamplerConfig { seed, ..config(1.0, 0, 1.0) }).unwrap();
+        (from..from + 30).map(|p| s.sample(&logits, p).unwrap()).collect()
+    };
+    assert_eq!(run(1, 0), run(1, 0));
+    assert_eq!(run(1, 0)[10..], run(1, 10)[..20]);
+    assert_ne!(run(1, 0), run(2, 0));
+    assert_ne!(run(1, 0), run(1 << 32 | 1, 0));
+    assert_ne!(run(1, 0), run(1, 1 << 32));
+}
+
+/// The known answers that come with the generator's publication (Random123, `philox4x32 10`).
+#[test]
+fn philox_known_answers() {
+    let ones = u32::MAX;
+    let cases = [
+        ([0; 4], [0; 2], [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]),
+        ([ones; 4], [ones; 2], [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]),
+        (
+            [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344],
+            [0xa4093822, 0x299f31d0],
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1],
+        ),
+    ];
+    for (counter, key, want) in cases {
+        assert_eq!(philox4x32_10(counter, key), want);
+    }
+}
+
+#[test]
+fn bad_options_and_logits_are_named() {
+    for (config, want) in [
+        (config(-1.0, 0, 1.0), "temperature is -1"),
+        (config(f32::NAN, 0, 1.0), "temperature is NaN"),
+        (config(f32::INFINITY, 0, 1.0), "temperature is inf"),
+        (config(1.0, 0, 0.0), "top-p is 0"),
+        (config(1.0, 0, 1.1), "top-p is 1.1"),
+        (config(1.0, 0, f32::NAN), "top-p is NaN"),
+    ] {
+        assert!(Sampler::new(config).unwrap_err().to_string().contains(want));
+    }
+    for temperature in [0.0, 0.7] {
+        let mut s = Sampler::new(config(temperature, 40, 0.9)).unwrap();
+        for (logits, want) in [
+            (&[][..], "none of 0 logits"),
+            (&[0.0, f32::NAN], "position 5: the logit of token 1 is NaN"),
+            (&[f32::INFINITY, 0.0], "the logit of token 0 is inf"),
+            (&[f32::NEG_INFINITY; 3], "none of 3 logits is above negative infinity"),
+        ] {
+            assert!(s.sample(logits, 5).unwrap_err().to_string().contains(want));
+        }
+        assert_eq!(s.sample(&[f32::MIN], 0).unwrap(), 0);
+    }
+    assert_eq!(Sampler::new(SamplerConfig::GREEDY).unwrap().sample(&[1.0, 3.0, 3.0], 0).unwrap(), 1);
+}
