@@ -1,7 +1,7 @@
 //! Atlas: portable kernel programs.
 //!
 //! A [`Program`] is one kernel as data: typed parameters, a workgroup size, shared memory and a structured body. It is built from
-//! Rust with a [`Builder`], or parsed from text with [`parse`]; [`verify`] checks it, [`interpret`](interp::interpret) runs it and
+//! Rust with a [`Builder`], or parsed from text with [`parse`]; [`verify()`] checks it, [`interpret`](interp::interpret) runs it and
 //! thereby defines what it means. Devices compile programs; they never change what they compute: the arithmetic is correctly
 //! rounded everywhere, and `exp` and its kin are fixed decompositions into it ([`decompose`]).
 
@@ -9,7 +9,7 @@ mod builder;
 mod error;
 mod program;
 mod table;
-mod text;
+pub mod text;
 mod types;
 mod verify;
 

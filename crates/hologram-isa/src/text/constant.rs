@@ -40,16 +40,18 @@ pub(super) fn format(ty: Type, word: u32) -> String {
 
 /// The register word of a constant of type `ty`.
 pub(super) fn parse(ty: Type, text: &str) -> Result<u32, String> {
+    // A hostile token may be as long as the file.
+    let shown = text.get(..40).map_or(text.to_string(), |start| format!("{start}…"));
     if ty == Type::Bool {
         return match text {
             "true" => Ok(1),
             "false" => Ok(0),
-            _ => Err(format!("expected true or false, found `{text}`")),
+            _ => Err(format!("expected true or false, found `{shown}`")),
         };
     }
     let kind = if ty.is_float() { "number" } else { "whole number" };
-    let bad = || format!("expected a {kind} of type {ty}, found `{text}`");
-    let outside = || format!("`{text}` does not fit {ty}");
+    let bad = || format!("expected a {kind} of type {ty}, found `{shown}`");
+    let outside = || format!("`{shown}` does not fit {ty}");
     if let Some(digits) = text.strip_prefix("0x") {
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(bad());

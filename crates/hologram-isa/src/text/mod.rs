@@ -39,7 +39,7 @@ pub use parse::parse;
 pub(crate) use print::statement_lines;
 pub use print::{number_lines, print};
 
-/// The longest text that [`parse`] reads, in bytes.
+/// The longest text that [`parse()`] reads, in bytes.
 const MAX_TEXT: usize = 16 << 20;
 
 /// Words that stand for constants and therefore name no parameter or shared array.

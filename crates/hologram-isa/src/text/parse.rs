@@ -9,7 +9,7 @@ use crate::program::*;
 use crate::verify::check_header;
 use crate::{IsaError, Opcode, Type};
 
-/// Reads one program, written as the [module](crate::text) says. [`verify`](crate::verify) has the rules that it must keep beyond
+/// Reads one program, written as the [module](crate::text) says. [`verify()`](crate::verify()) has the rules that it must keep beyond
 /// its form: operand types, definite assignment, barriers.
 ///
 /// # Errors

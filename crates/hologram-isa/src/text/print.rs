@@ -9,12 +9,12 @@ use crate::program::*;
 /// Columns above which the parameters take a line each.
 const WIDTH: usize = 120;
 
-/// The program as text; [`parse`](crate::parse) gives the same program back if it is a verified one.
+/// The program as text; [`parse()`](crate::parse) gives the same program back if it is a verified one.
 pub fn print(program: &Program) -> String {
     Printer::run(program).out
 }
 
-/// Sets the line of every statement to its line in [`print`]'s text.
+/// Sets the line of every statement to its line in [`print()`]'s text.
 pub fn number_lines(program: &mut Program) {
     fn set(block: &mut [Stmt], lines: &mut impl Iterator<Item = u32>) {
         for stmt in block {
@@ -33,7 +33,7 @@ pub fn number_lines(program: &mut Program) {
     set(&mut program.body, &mut lines);
 }
 
-/// The line in [`print`]'s text of each statement, outer before inner, in text order.
+/// The line in [`print()`]'s text of each statement, outer before inner, in text order.
 pub(crate) fn statement_lines(program: &Program) -> Vec<u32> {
     Printer::run(program).lines
 }
@@ -45,7 +45,7 @@ impl std::fmt::Display for Program {
 }
 
 impl Program {
-    /// A hash (FNV-1a, 128 bits) of the text that [`print`] gives: the same for equal programs, in every process and release that
+    /// A hash (FNV-1a, 128 bits) of the text that [`print()`] gives: the same for equal programs, in every process and release that
     /// prints them alike. It keys pipeline caches; it does not resist an attacker.
     pub fn text_hash(&self) -> u128 {
         print(self).bytes().fold(0x6c62272e07bb014262b821756295c58d, |hash: u128, byte| {

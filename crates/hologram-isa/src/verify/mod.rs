@@ -11,7 +11,7 @@
 //!    after it.
 //! 7. A `for` counter is an `i32` or `u32` that nothing but `for` sets, read only inside the loop. A constant step is positive.
 //! 8. `loop` has at least one round; `break` and `continue` stand inside as many loops as they name.
-//! 9. A barrier stands only where every thread of the workgroup arrives (see [`uniformity`]).
+//! 9. A barrier stands only where every thread of the workgroup arrives (see the uniformity module).
 
 use crate::builder::{Value, check_args};
 use crate::program::*;
@@ -21,12 +21,13 @@ use crate::{IsaError, Type};
 
 mod uniformity;
 
-/// Checks a program against the rules that the text page lists: names and limits, types, definite assignment, memory access, loops,
-/// and barriers only where the whole workgroup arrives.
+/// Checks what every device relies on: names and limits, operand types, that registers are assigned before they are read on every
+/// path, the direction of memory access and constant indices of shared arrays, loops, and that the whole workgroup arrives at every
+/// barrier. A barrier is refused where a branch or a loop around it depends on a register that may differ between threads.
 ///
 /// # Errors
 /// [`IsaError::Verify`] with the first fault in text order (barriers after all others) and its line: the line that the statement
-/// came from, or for a program built in memory its line in [`print`](crate::print)'s text.
+/// came from, or for a program built in memory its line in [`print()`](crate::print())'s text.
 pub fn verify(program: &Program) -> Result<(), IsaError> {
     let error = |line, message| Err(IsaError::Verify { program: program.name.clone(), line, message });
     if let Err((_, message)) = check_header(program) {
