@@ -41,6 +41,16 @@ impl Features {
         Features::PLAIN
     }
 
+    /// What both sets have.
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            avx2: self.avx2 && other.avx2,
+            avx512: self.avx512 && other.avx512,
+            vnni: self.vnni && other.vnni,
+            bf16: self.bf16 && other.bf16,
+        }
+    }
+
     /// The names shown by `hologram devices`.
     pub fn names(self) -> Vec<&'static str> {
         [(self.avx2, "avx2"), (self.avx512, "avx512"), (self.vnni, "avx512vnni"), (self.bf16, "avx512bf16")]

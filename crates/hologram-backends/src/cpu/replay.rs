@@ -1,0 +1,179 @@
+//! Recorded lists: launches with their memory resolved, and the walk of the workers through them.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
+use super::pool::{Team, Workers};
+use crate::backend::{BackendType, Buffer};
+use crate::error::{BackendError, Result};
+use crate::host::{Allocator, HostMemory};
+
+/// One launch, ready to run.
+pub(crate) struct Step {
+    /// The kernel's name.
+    pub(crate) name: Arc<str>,
+    /// The memory of its buffers.
+    pub(crate) slices: Box<[RawSlice]>,
+    pub(crate) work: Work,
+}
+
+/// What a step runs.
+pub(crate) enum Work {
+    Native(Arc<dyn NativeKernel>),
+}
+
+impl Work {
+    fn phases(&self) -> usize {
+        match self {
+            Work::Native(kernel) => kernel.phases(),
+        }
+    }
+
+    /// Bytes of scratch: shared by the workers, and of each worker.
+    fn scratch(&self) -> (usize, usize) {
+        match self {
+            Work::Native(kernel) => (kernel.shared_scratch(), kernel.worker_scratch()),
+        }
+    }
+}
+
+/// What [`CommandList`](crate::CommandList) holds for the CPU.
+pub(crate) struct Recording {
+    pub(crate) steps: Vec<Step>,
+    /// The most scratch that a step needs, shared and of each worker.
+    pub(crate) scratch: (usize, usize),
+    /// Keeps the memory of the steps alive.
+    _buffers: Vec<Buffer>,
+}
+
+impl Recording {
+    pub(crate) fn new(steps: Vec<Step>, buffers: Vec<Buffer>) -> Recording {
+        let scratch = steps.iter().map(|s| s.work.scratch()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        Recording { steps, scratch, _buffers: buffers }
+    }
+}
+
+/// Scratch memory of a device: it grows to what the recorded lists need.
+pub(crate) struct Scratch {
+    shared: SharedScratch,
+    /// Bytes of each worker's part, a multiple of the cache line's size.
+    stride: usize,
+    memory: Option<(HostMemory, HostMemory)>,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        let none = RawSlice { data: std::ptr::dangling_mut::<u128>().cast(), bytes: 0 };
+        Scratch { shared: SharedScratch(none.into()), stride: 0, memory: None }
+    }
+
+    /// Makes room for a list.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub(crate) fn reserve(
+        &mut self,
+        allocator: &Arc<Allocator>,
+        (shared, own): (usize, usize),
+        workers: usize,
+    ) -> Result<()> {
+        let has = self.shared.0.get_mut().bytes;
+        if self.memory.is_some() && has >= shared && self.stride >= own {
+            return Ok(());
+        }
+        let stride = own.max(self.stride).checked_next_multiple_of(128);
+        let all = stride.and_then(|s| s.checked_mul(workers)).unwrap_or(usize::MAX);
+        let shared = allocator.allocate(shared.max(has))?;
+        let own = allocator.allocate(all)?;
+        *self.shared.0.get_mut() = shared.raw();
+        self.stride = all / workers;
+        self.memory = Some((shared, own));
+        Ok(())
+    }
+
+    /// The scratch memory of one worker.
+    ///
+    /// # Safety
+    /// No two slices of one worker at the same time.
+    #[expect(clippy::mut_from_ref, reason = "each worker has its own part")]
+    unsafe fn of_worker(&self, index: usize) -> &mut [u8] {
+        match &self.memory {
+            // SAFETY: `reserve` allocated `stride` initialised bytes for each worker; the caller promises exclusive use.
+            Some((_, own)) => unsafe {
+                std::slice::from_raw_parts_mut(own.raw().data.add(index * self.stride), self.stride)
+            },
+            None => &mut [],
+        }
+    }
+}
+
+/// The failure of the earliest step, and of the earliest piece of its work where that is known.
+type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;
+
+/// Runs all steps in order, each divided among all workers.
+///
+/// # Errors
+/// The error of the first kernel that failed; the steps after it did not run.
+pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, steps: &[Step]) -> Result<()> {
+    let team = Team::new(workers.count());
+    let first: FirstFailure = Mutex::new(None);
+    workers.run(&|index| walk(index, &team, scratch, steps, &first));
+    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// One worker's way through a list.
+fn walk(index: usize, team: &Team, scratch: &Scratch, steps: &[Step], first: &FirstFailure) {
+    for (number, step) in steps.iter().enumerate() {
+        for phase in 0..step.work.phases() {
+            // SAFETY: this worker's own part, given out once at a time.
+            let own = unsafe { scratch.of_worker(index) };
+            let mut worker =
+                Worker { index, count: team.count(), counter: team.counter(), shared: &scratch.shared, scratch: own };
+            let result = catch_unwind(AssertUnwindSafe(|| step.run(phase, &mut worker)));
+            let failure = match result {
+                Ok(Ok(())) => None,
+                Ok(Err(failure)) => Some(failure),
+                Err(panic) => Some((0, kernel_error(step, format!("it panicked: {}", panic_text(&*panic))))),
+            };
+            if let Some((piece, error)) = failure {
+                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                if first.as_ref().is_none_or(|(order, _)| (number, piece) < *order) {
+                    *first = Some(((number, piece), error));
+                }
+                team.fail();
+            }
+            if !team.meet() {
+                return;
+            }
+        }
+    }
+}
+
+impl Step {
+    /// Does one worker's part; a failure comes with the piece of work that failed.
+    fn run(&self, phase: usize, worker: &mut Worker<'_>) -> std::result::Result<(), (u64, BackendError)> {
+        match &self.work {
+            Work::Native(kernel) => {
+                let args = Args::new(&self.slices);
+                kernel.run(phase, &args, worker).map_err(|reason| (0, kernel_error(self, reason)))
+            }
+        }
+    }
+}
+
+fn kernel_error(step: &Step, reason: String) -> BackendError {
+    BackendError::Kernel { device: BackendType::Cpu.to_string(), kernel: step.name.to_string(), reason }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "no message",
+    }
+}

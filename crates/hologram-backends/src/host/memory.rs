@@ -1,0 +1,327 @@
+//! Buffers in the host's memory and the caching allocator behind them.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::BackendType;
+use crate::backend::{Buffer, DeviceMemory, ForeignMemory, check_range};
+use crate::cpu::kernel::RawSlice;
+use crate::error::{BackendError, Result};
+use crate::metrics::MemoryMetrics;
+
+/// Alignment of every buffer: a cache line, and the widest vector.
+const ALIGN: usize = 64;
+/// Blocks of at least this size are aligned to it, so that the system can back them by huge pages.
+const HUGE: usize = 2 << 20;
+/// The most bytes kept for reuse; beyond it, freed blocks go back to the system.
+const MAX_CACHED: usize = 1 << 30;
+
+/// Memory from the system: `data` is the aligned part of an allocation at `base`.
+struct Block {
+    base: *mut u8,
+    layout: Layout,
+    data: *mut u8,
+}
+
+// SAFETY: a block owns its memory; it is moved between threads, never used by two at once.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// Zeroed memory of one size class; `None` when the system has none. The system's zero pages are not touched, so memory that is
+    /// never written costs nothing.
+    fn allocate(class: usize) -> Option<Block> {
+        let align = match class {
+            HUGE.. => HUGE,
+            65536.. => 4096,
+            _ => ALIGN,
+        };
+        // Asking for a large alignment would make the standard allocator clear (and so touch) every page.
+        let layout = Layout::from_size_align(class.checked_add(align)?, 16).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            return None;
+        }
+        // SAFETY: at most `align` bytes further, and the allocation is that much larger than the class.
+        let data = unsafe { base.add(base.align_offset(align)) };
+        if align == HUGE {
+            advise_huge_pages(data, class);
+        }
+        Some(Block { base, layout, data })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: base and layout are those of the allocation, which nothing else frees.
+        unsafe { dealloc(self.base, self.layout) }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(data: *mut u8, bytes: usize) {
+    unsafe extern "C" {
+        fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+    }
+    const MADV_HUGEPAGE: std::ffi::c_int = 14;
+    // SAFETY: the range is whole huge pages of our own allocation. It is advice: a refusal changes nothing but speed.
+    unsafe {
+        madvise(data.cast(), bytes & !(HUGE - 1), MADV_HUGEPAGE);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_data: *mut u8, _bytes: usize) {}
+
+/// The size that an allocation is rounded to, so that freed blocks serve later ones: steps of an eighth, at most 2 MiB.
+fn size_class(bytes: usize) -> Option<usize> {
+    let step = (bytes.checked_next_power_of_two()? / 16).clamp(ALIGN, HUGE);
+    bytes.checked_next_multiple_of(step)
+}
+
+/// A caching allocator by size class.
+pub(crate) struct Allocator {
+    device: BackendType,
+    cap: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    free: BTreeMap<usize, Vec<Block>>,
+    metrics: MemoryMetrics,
+}
+
+impl Allocator {
+    /// An allocator whose live and cached bytes together stay within `cap`.
+    pub(crate) fn new(device: BackendType, cap: Option<u64>) -> Arc<Allocator> {
+        Arc::new(Allocator { device, cap, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn metrics(&self) -> MemoryMetrics {
+        self.state().metrics
+    }
+
+    /// Memory of at least 64-byte alignment; its content is what an earlier buffer left, or zeros.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
+        if bytes == 0 {
+            return Ok(HostMemory { data: ALIGN as *mut u8, bytes: 0, device: self.device, owner: Owner::Nothing });
+        }
+        let mut state = self.state();
+        let state = &mut *state;
+        let class = size_class(bytes).ok_or_else(|| self.refuse(bytes, &state.metrics, "the size overflows"))?;
+        let cached = state.free.get_mut(&class).and_then(Vec::pop);
+        let block = match cached {
+            Some(block) => {
+                state.metrics.hits += 1;
+                state.metrics.cached -= class as u64;
+                block
+            }
+            None => {
+                let room = |m: &MemoryMetrics| self.cap.is_none_or(|cap| m.live + m.cached + class as u64 <= cap);
+                if !room(&state.metrics) {
+                    state.drop_cache();
+                }
+                if !room(&state.metrics) {
+                    return Err(self.refuse(bytes, &state.metrics, "the memory cap is reached"));
+                }
+                let block = Block::allocate(class).or_else(|| {
+                    state.drop_cache();
+                    Block::allocate(class)
+                });
+                state.metrics.misses += 1;
+                block.ok_or_else(|| self.refuse(bytes, &state.metrics, "the system refused"))?
+            }
+        };
+        state.metrics.live += class as u64;
+        state.metrics.peak = state.metrics.peak.max(state.metrics.live);
+        let data = block.data;
+        let owner = Owner::Allocator { class, block: Some(block), allocator: self.clone() };
+        Ok(HostMemory { data, bytes, device: self.device, owner })
+    }
+
+    /// Foreign memory as a buffer that kernels may only read.
+    pub(crate) fn wrap(&self, memory: ForeignMemory) -> Result<HostMemory> {
+        if memory.data.is_null() && memory.bytes > 0 {
+            return Err(BackendError::InvalidArgument {
+                device: self.device.to_string(),
+                operation: "wrap".into(),
+                reason: format!("the address of {} bytes is null", memory.bytes),
+            });
+        }
+        let data = if memory.bytes == 0 { ALIGN as *mut u8 } else { memory.data.cast_mut() };
+        Ok(HostMemory { data, bytes: memory.bytes, device: self.device, owner: Owner::Foreign(memory.owner) })
+    }
+
+    fn release(&self, class: usize, block: Block) {
+        let mut state = self.state();
+        state.metrics.live -= class as u64;
+        if state.metrics.cached + class as u64 <= MAX_CACHED as u64 {
+            state.metrics.cached += class as u64;
+            state.free.entry(class).or_default().push(block);
+        }
+    }
+
+    fn refuse(&self, bytes: usize, metrics: &MemoryMetrics, why: &str) -> BackendError {
+        let cap = self.cap.map(|cap| format!(", the cap is {cap}")).unwrap_or_default();
+        BackendError::OutOfMemory {
+            device: self.device.to_string(),
+            bytes,
+            reason: format!("{why}; {} bytes are live, {} cached{cap}", metrics.live, metrics.cached),
+        }
+    }
+}
+
+impl State {
+    fn drop_cache(&mut self) {
+        self.free.clear();
+        self.metrics.cached = 0;
+    }
+}
+
+/// Who frees the bytes.
+enum Owner {
+    /// There are none.
+    Nothing,
+    Allocator {
+        class: usize,
+        block: Option<Block>,
+        allocator: Arc<Allocator>,
+    },
+    Foreign(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
+}
+
+/// The memory of a buffer. Its bytes are reached only by backends, which keep kernels and copies from running at the same time.
+pub(crate) struct HostMemory {
+    data: *mut u8,
+    bytes: usize,
+    device: BackendType,
+    owner: Owner,
+}
+
+// SAFETY: the address is exclusive to this buffer (or foreign and only read), and access is ordered by the backend's queue.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    pub(crate) fn raw(&self) -> RawSlice {
+        RawSlice { data: self.data, bytes: self.bytes }
+    }
+
+    /// Whether kernels and copies may write to it.
+    pub(crate) fn writable(&self) -> bool {
+        !matches!(self.owner, Owner::Foreign(_))
+    }
+}
+
+impl DeviceMemory for HostMemory {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn backend(&self) -> BackendType {
+        self.device
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        if let Owner::Allocator { class, block, allocator } = &mut self.owner
+            && let Some(block) = block.take()
+        {
+            allocator.release(*class, block);
+        }
+    }
+}
+
+/// A range of a buffer of this device, for a copy.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
+pub(crate) fn host_memory(
+    device: BackendType,
+    operation: &str,
+    buffer: &Buffer,
+    offset: usize,
+    bytes: usize,
+    write: bool,
+) -> Result<RawSlice> {
+    let invalid = |reason: String| BackendError::InvalidArgument {
+        device: device.to_string(),
+        operation: operation.to_string(),
+        reason,
+    };
+    let memory = match buffer.downcast::<HostMemory>() {
+        Some(memory) if buffer.backend() == device => memory,
+        _ => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
+    };
+    check_range(device, operation, buffer, offset, bytes)?;
+    if write && !memory.writable() {
+        return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
+    }
+    // SAFETY: the range lies within the buffer.
+    Ok(RawSlice { data: unsafe { memory.data.add(offset) }, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_waste_at_most_an_eighth() {
+        for bytes in [1, 63, 64, 65, 1000, 4097, 65537, 1 << 20, (1 << 20) + 1, 100 << 20, (3 << 30) + 5] {
+            let class = size_class(bytes).unwrap();
+            assert!(class >= bytes && class - bytes < (bytes / 8).max(64), "{bytes} -> {class}");
+            assert_eq!(size_class(class), Some(class));
+        }
+        assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn blocks_are_reused_counted_and_capped() {
+        let allocator = Allocator::new(BackendType::Cpu, Some(10_000));
+        let a = allocator.allocate(1000).unwrap();
+        let b = allocator.allocate(5000).unwrap();
+        let live = size_class(1000).unwrap() + size_class(5000).unwrap();
+        let expected = MemoryMetrics { live: live as u64, cached: 0, peak: live as u64, hits: 0, misses: 2 };
+        assert_eq!(allocator.metrics(), expected);
+        let error = allocator.allocate(6000).err().unwrap().to_string();
+        assert!(error.contains("cannot allocate 6000 bytes") && error.contains("cap"), "{error}");
+        let address = a.raw().data;
+        drop(a);
+        let c = allocator.allocate(990).unwrap();
+        assert_eq!(c.raw().data, address);
+        drop((b, c));
+        // The cache makes room for what would otherwise pass the cap.
+        let d = allocator.allocate(6000).unwrap();
+        let class = size_class(6000).unwrap() as u64;
+        let expected = MemoryMetrics { live: class, cached: 0, peak: live as u64, hits: 1, misses: 3 };
+        assert_eq!(allocator.metrics(), expected);
+        drop(d);
+        assert_eq!((allocator.metrics().live, allocator.metrics().cached), (0, class));
+        assert!(matches!(allocator.allocate(usize::MAX), Err(BackendError::OutOfMemory { .. })));
+        assert_eq!(allocator.allocate(0).unwrap().bytes(), 0);
+    }
+
+    #[test]
+    fn every_size_is_aligned_and_starts_zeroed() {
+        let allocator = Allocator::new(BackendType::Cpu, None);
+        for (bytes, align) in [(1, 64), (100_000, 4096), (3 << 20, HUGE)] {
+            let memory = allocator.allocate(bytes).unwrap();
+            assert_eq!(memory.raw().data.addr() % align, 0);
+            // SAFETY: the buffer's own bytes.
+            assert!(unsafe { std::slice::from_raw_parts(memory.raw().data, bytes) }.iter().all(|b| *b == 0));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Memory, recording, workers and the queue of the CPU device, with native kernels of this test.
+
+use std::sync::Arc;
+
+use hologram_backends::cpu::kernel::{Args, NativeKernel, Worker};
+use hologram_backends::cpu::{CpuBackend, CpuOptions, native_pipeline};
+use hologram_backends::{
+    Attr, Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec,
+    Launch, LaunchConfig, Pipeline, TensorSpec,
+};
+
+/// Phase 0 leaves the sum of each row in the shared scratch, phase 1 adds all sums to each element: right only when the workers
+/// meet between the phases and divide each phase completely.
+struct AddTotal;
+
+impl NativeKernel for AddTotal {
+    fn phases(&self) -> usize {
+        2
+    }
+
+    fn shared_scratch(&self) -> usize {
+        ROWS * 4
+    }
+
+    fn worker_scratch(&self) -> usize {
+        COLUMNS * 4
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let shared = worker.shared_scratch();
+        assert!(shared.bytes >= ROWS * 4 && worker.scratch.len() >= COLUMNS * 4);
+        let x: &[u32] = args.read(0);
+        // SAFETY: each row is claimed by one worker in each phase.
+        let y: &mut [u32] = unsafe { args.write(1) };
+        while let Some(row) = worker.next(ROWS) {
+            let range = row * COLUMNS..(row + 1) * COLUMNS;
+            match phase {
+                0 => {
+                    worker.scratch[..COLUMNS * 4].fill(row as u8);
+                    let sum = x[range].iter().sum::<u32>();
+                    if sum == u32::MAX {
+                        return Err(format!("row {row} is forbidden"));
+                    }
+                    assert!(x[row * COLUMNS] != 77, "row {row} is unlucky");
+                    assert!(worker.scratch[..COLUMNS * 4].iter().all(|b| *b == row as u8));
+                    // SAFETY: row < ROWS, and this worker claimed it.
+                    unsafe { shared.data.cast::<u32>().add(row).write(sum) };
+                }
+                _ => {
+                    // SAFETY: all rows were written in phase 0.
+                    let sums = unsafe { std::slice::from_raw_parts(shared.data.cast::<u32>(), ROWS) };
+                    let total: u32 = sums.iter().sum();
+                    y[range.clone()].iter_mut().zip(&x[range]).for_each(|(y, x)| *y = x + total);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const ROWS: usize = 37;
+const COLUMNS: usize = 8;
+const BYTES: usize = ROWS * COLUMNS * 4;
+
+fn add_total() -> Pipeline {
+    let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
+    let spec = KernelSpec {
+        op: "add_total",
+        inputs: vec![tensor.clone()],
+        output: tensor,
+        in_place: None,
+        attrs: vec![("unused", Attr::U32(0))],
+    };
+    native_pipeline(Arc::new(AddTotal), &spec)
+}
+
+fn launch(bindings: Vec<Binding>) -> Launch {
+    Launch { pipeline: add_total(), bindings, config: LaunchConfig { grid: [1, 1, 1] } }
+}
+
+fn upload(device: &dyn Backend, values: &[u32]) -> Buffer {
+    let buffer = device.allocate_buffer(values.len() * 4).unwrap();
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    device.copy_to_buffer(&buffer, 0, &bytes).unwrap();
+    buffer
+}
+
+fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendError> {
+    let mut bytes = vec![0; buffer.bytes()];
+    device.copy_from_buffer(buffer, 0, &mut bytes)?;
+    Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
+}
+
+/// A chain of launches x → y → x → …, and what it must give.
+fn chain(device: &dyn Backend, first: &[u32], length: usize) -> (CommandList, Buffer, Vec<u32>) {
+    let (x, y) = (upload(device, first), device.allocate_buffer(BYTES).unwrap());
+    let mut expected = first.to_vec();
+    let mut launches = Vec::new();
+    for i in 0..length {
+        let (from, to) = if i % 2 == 0 { (&x, &y) } else { (&y, &x) };
+        launches.push(launch(vec![Binding::whole(from), Binding::whole(to)]));
+        let total = expected.iter().fold(0u32, |a, b| a.wrapping_add(*b));
+        expected.iter_mut().for_each(|v| *v = v.wrapping_add(total));
+    }
+    let out = if length.is_multiple_of(2) { x } else { y };
+    (device.record(&launches).unwrap(), out, expected)
+}
+
+fn numbers() -> Vec<u32> {
+    (0..(ROWS * COLUMNS) as u32).map(|i| i % 5).collect()
+}
+
+#[test]
+fn workers_divide_phases_and_meet_between_them() {
+    for threads in [1, 2, 3] {
+        let device = CpuBackend::new(Some(threads)).unwrap();
+        assert_eq!(device.info().parallelism, threads);
+        let (list, out, expected) = chain(&device, &numbers(), 2);
+        device.submit(&list).unwrap();
+        assert_eq!(download(&device, &out).unwrap(), expected, "{threads} threads");
+        assert_eq!(device.metrics().launches, 2);
+    }
+}
+
+#[test]
+fn a_list_keeps_its_buffers_and_runs_again() {
+    let device = CpuBackend::new(Some(2)).unwrap();
+    let zero = vec![0; ROWS * COLUMNS];
+    let (list, out, _) = chain(&device, &zero, 1);
+    let live = device.metrics().memory.live;
+    for _ in 0..200 {
+        device.submit(&list).unwrap();
+    }
+    assert_eq!(device.metrics().memory.live, live, "the input is held by the list alone");
+    assert_eq!(download(&device, &out).unwrap(), zero);
+}
+
+#[test]
+fn threads_may_submit_at_the_same_time() {
+    let device = CpuBackend::new(Some(2)).unwrap();
+    std::thread::scope(|scope| {
+        for start in 0..4 {
+            let device = &device;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let first: Vec<u32> = numbers().iter().map(|v| v + start + round).collect();
+                    let (list, out, expected) = chain(device, &first, 1);
+                    let event = device.submit(&list).unwrap();
+                    device.wait(event).unwrap();
+                    assert_eq!(download(device, &out).unwrap(), expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn an_error_sticks_until_it_is_told_and_then_work_runs_again() {
+    for threads in [1, 2, 3] {
+        let device = CpuBackend::new(Some(threads)).unwrap();
+        let mut forbidden = numbers();
+        forbidden[COLUMNS..2 * COLUMNS].fill(0);
+        forbidden[COLUMNS] = u32::MAX;
+        let mut unlucky = numbers();
+        unlucky[5 * COLUMNS] = 77;
+        for (bad, text) in [(forbidden, "row 1 is forbidden"), (unlucky, "it panicked: row 5 is unlucky")] {
+            let (failing, out, _) = chain(&device, &bad, 3);
+            let (good, good_out, expected) = chain(&device, &numbers(), 1);
+            let before = download(&device, &out).unwrap();
+            device.submit(&failing).unwrap();
+            let event = device.submit(&good).unwrap();
+            let error = device.wait(event).unwrap_err();
+            assert!(matches!(error, BackendError::Kernel { .. }), "{error}");
+            assert_eq!(error.to_string(), format!("cpu: kernel add_total: {text}"));
+            device.synchronize().unwrap();
+            // Neither the launches after the failed one nor the list after it ran.
+            assert_eq!(download(&device, &out).unwrap(), before);
+            assert_ne!(download(&device, &good_out).unwrap(), expected);
+            device.submit(&good).unwrap();
+            assert_eq!(download(&device, &good_out).unwrap(), expected);
+            device.submit(&failing).unwrap();
+            assert!(download(&device, &good_out).is_err());
+            assert!(download(&device, &good_out).is_ok());
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused_when_recorded() {
+    let device = CpuBackend::new(Some(1)).unwrap();
+    let other = CpuBackend::new(Some(1)).unwrap();
+    let x = upload(&device, &numbers());
+    let big = device.allocate_buffer(BYTES + 64).unwrap();
+    let owner = Arc::new(numbers());
+    let foreign = ForeignMemory { data: owner.as_ptr().cast(), bytes: BYTES, owner: owner.clone() };
+    let foreign = device.wrap(foreign).unwrap();
+    let part = |buffer: &Buffer, range| Binding::Buffer { buffer: buffer.clone(), range };
+    let whole = Binding::whole;
+    let cases = [
+        (vec![whole(&x)], "takes 2 arguments (input 0, output), 1 are bound"),
+        (vec![whole(&x), part(&big, 65..BYTES + 65)], "bytes 65..+1184 lie outside a buffer of 1248 bytes"),
+        (vec![whole(&x), part(&big, 2..BYTES + 2)], "argument 1 (output): bytes 2..1186 are not whole, aligned u32"),
+        (vec![whole(&x), part(&big, 0..BYTES - 4)], "1180 bytes are bound, the kernel needs 1184"),
+        (vec![whole(&x), part(&big, std::ops::Range { start: 8, end: 4 })], "ends before it starts"),
+        (vec![whole(&x), whole(&foreign)], "read-only"),
+        (vec![Binding::Scalar(1), whole(&x)], "it is a buffer, a scalar is bound"),
+    ];
+    for (bindings, text) in cases {
+        let error = device.record(&[launch(bindings)]).err().unwrap();
+        assert!(matches!(error, BackendError::InvalidArgument { .. }));
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.to_string().contains("recording kernel add_total"), "{error}");
+    }
+    // Foreign memory is read in place, and kept alive.
+    let out = other.allocate_buffer(BYTES).unwrap();
+    let list = device.record(&[launch(vec![whole(&foreign), whole(&out)])]).unwrap();
+    drop(foreign);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    device.submit(&list).unwrap();
+    let total: u32 = numbers().iter().sum();
+    let expected: Vec<u32> = numbers().iter().map(|v| v + total).collect();
+    assert_eq!(download(&device, &out).unwrap(), expected);
+    drop(list);
+    assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+fn copies_are_checked_and_counted() {
+    let device = CpuBackend::new(Some(1)).unwrap();
+    let a = upload(&device, &[1, 2, 3, 4]);
+    let b = upload(&device, &[0; 4]);
+    device.copy_buffer(&a, 4, &b, 8, 8).unwrap();
+    device.copy_buffer(&b, 8, &b, 0, 8).unwrap();
+    assert_eq!(download(&device, &b).unwrap(), [2, 3, 2, 3]);
+    for result in [
+        device.copy_buffer(&a, 0, &a, 4, 8),
+        device.copy_buffer(&a, 12, &b, 0, 8),
+        device.copy_to_buffer(&a, usize::MAX, &[1]),
+        device.copy_from_buffer(&a, 15, &mut [0; 2]),
+        device.wait(Event(99)),
+    ] {
+        assert!(matches!(result, Err(BackendError::InvalidArgument { .. })), "{result:?}");
+    }
+    let metrics = device.metrics();
+    assert_eq!((metrics.bytes_to_device, metrics.bytes_from_device), (32, 16));
+    let pool = device.allocate_pool(100).unwrap();
+    device.copy_to_pool(&pool, 96, &[5; 4]).unwrap();
+    let mut back = [0; 2];
+    device.copy_from_pool(&pool, 98, &mut back).unwrap();
+    assert_eq!(back, [5; 2]);
+    device.free_pool(pool);
+}
+
+#[test]
+fn absurd_options_are_refused() {
+    for threads in [0, 1025] {
+        assert!(matches!(CpuBackend::new(Some(threads)), Err(BackendError::Unavailable { .. })));
+    }
+    let options = CpuOptions { threads: Some(1), memory_cap: Some(1 << 20), ..CpuOptions::default() };
+    let device = CpuBackend::with_options(options).unwrap();
+    let error = device.allocate_buffer(2 << 20).unwrap_err().to_string();
+    assert!(error.contains("cannot allocate 2097152 bytes") && error.contains("the cap is 1048576"), "{error}");
+    assert!(device.allocate_buffer(1 << 19).is_ok());
+    assert!(matches!(device.allocate_buffer(isize::MAX as usize), Err(BackendError::OutOfMemory { .. })));
+}
