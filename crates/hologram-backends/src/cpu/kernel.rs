@@ -102,6 +102,14 @@ impl<'a> Args<'a> {
         unsafe { std::slice::from_raw_parts_mut(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
+    /// Argument `index` as a raw range, for kernels whose workers write interleaved elements.
+    ///
+    /// # Panics
+    /// As [`Args::read`].
+    pub fn raw(&self, index: usize) -> RawSlice {
+        self.slices[index]
+    }
+
     /// The number of arguments.
     pub fn len(&self) -> usize {
         self.slices.len()

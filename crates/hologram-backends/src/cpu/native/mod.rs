@@ -1,5 +1,8 @@
 //! Native kernels of the CPU: one file for each operation, and one line for each in [`KERNELS`].
 
+mod decode;
+mod matmul;
+
 use std::sync::Arc;
 
 use super::features::Features;
@@ -10,7 +13,7 @@ use crate::KernelSpec;
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 
 /// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[];
+const KERNELS: &[Find] = &[matmul::find];
 
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {

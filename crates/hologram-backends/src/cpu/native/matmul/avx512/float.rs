@@ -1,0 +1,265 @@
+//! Float activations: `f32` with weights of any plain type, and `bf16` with `bf16`.
+
+use std::arch::x86_64::*;
+
+use super::super::float::{Element, Words};
+use super::super::row_pointers;
+use super::{first_lanes, transpose};
+
+/// The most tokens that are multiplied row by row.
+pub const FEW: usize = 4;
+
+/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. Rows up to the sixteenth
+/// repeat the last one when `to` takes `lanes` = 16.
+///
+/// # Safety
+/// The processor has AVX-512; `words` (a multiple of 4) words of each row can be read and `words * lanes` written.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn transpose_words(
+    first: *const u8,
+    row_bytes: usize,
+    count: usize,
+    words: usize,
+    lanes: usize,
+    to: *mut u8,
+) {
+    let rows: [*const u8; 16] = row_pointers(first, row_bytes, count);
+    let (mask, mut to) = (first_lanes(lanes), to.cast::<i32>());
+    for at in (0..words * 4).step_by(16) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            for words in transpose(&rows, at) {
+                _mm512_mask_storeu_epi32(to, mask, words);
+                to = to.add(lanes);
+            }
+        }
+    }
+}
+
+/// Multiplies a panel with a tile of `tokens` tokens over `words` words; adds to the output unless these are the first words.
+///
+/// # Safety
+/// The processor has AVX-512, with BF16 for pairs; panel and tile have these words; the output can be written.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn multiply(
+    words: Words,
+    tokens: usize,
+    steps: usize,
+    panel: *const u8,
+    tile: *const u8,
+    y: *mut f32,
+    stride: usize,
+    count: usize,
+    first: bool,
+) {
+    macro_rules! table {
+        ($tile:ident) => {
+            [
+                $tile::<1>,
+                $tile::<2>,
+                $tile::<3>,
+                $tile::<4>,
+                $tile::<5>,
+                $tile::<6>,
+                $tile::<7>,
+                $tile::<8>,
+                $tile::<9>,
+                $tile::<10>,
+                $tile::<11>,
+                $tile::<12>,
+            ]
+        };
+    }
+    type Tile = unsafe fn(usize, *const u8, *const u8, *mut f32, usize, u16, bool);
+    const F32: [Tile; 12] = table!(tile_f32);
+    const BF16: [Tile; 12] = table!(tile_bf16);
+    let tile_fn = match words {
+        Words::F32 => F32[tokens - 1],
+        Words::Bf16Pairs => BF16[tokens - 1],
+    };
+    // SAFETY: promised by the caller.
+    unsafe { tile_fn(steps, panel, tile, y, stride, first_lanes(count), first) }
+}
+
+macro_rules! tile {
+    ($name:ident, $features:literal, $step:expr) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const T: usize>(
+            steps: usize,
+            panel: *const u8,
+            tile: *const u8,
+            y: *mut f32,
+            stride: usize,
+            mask: u16,
+            first: bool,
+        ) {
+            let mut acc = [_mm512_setzero_ps(); T];
+            let (mut w, mut x) = (panel, tile.cast::<i32>());
+            // SAFETY: the panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
+            unsafe {
+                if !first {
+                    for t in 0..T {
+                        acc[t] = _mm512_maskz_loadu_ps(mask, y.add(t * stride));
+                    }
+                }
+                for _ in 0..steps {
+                    let weights = _mm512_loadu_si512(w.cast());
+                    for t in 0..T {
+                        acc[t] = $step(acc[t], weights, _mm512_set1_epi32(x.add(t).read_unaligned()));
+                    }
+                    w = w.add(64);
+                    x = x.add(T);
+                }
+                for t in 0..T {
+                    _mm512_mask_storeu_ps(y.add(t * stride), mask, acc[t]);
+                }
+            }
+        }
+    };
+}
+
+tile!(tile_f32, "avx512f", f32_step);
+tile!(tile_bf16, "avx512f,avx512bf16", bf16_step);
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn f32_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), acc)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+    // SAFETY: both are 512 bits of bf16 pairs.
+    unsafe {
+        _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x))
+    }
+}
+
+/// The dot products of one weight row with `tokens` (1 to [`FEW`]) rows of `x`, whose elements are `f32`, or for
+/// [`Words::Bf16Pairs`] `bf16`.
+///
+/// # Safety
+/// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read.
+pub unsafe fn multiply_rows(
+    words: Words,
+    element: Element,
+    w: *const u8,
+    x: *const u8,
+    k: usize,
+    tokens: usize,
+) -> [f32; FEW] {
+    // SAFETY: promised by the caller.
+    unsafe {
+        match words {
+            Words::Bf16Pairs => match tokens {
+                1 => dot_bf16::<1>(w, x, k),
+                2 => dot_bf16::<2>(w, x, k),
+                3 => dot_bf16::<3>(w, x, k),
+                _ => dot_bf16::<4>(w, x, k),
+            },
+            Words::F32 => match (element, tokens) {
+                (Element::F32, 1) => dot_f32::<0, 1>(w, x, k),
+                (Element::F32, 2) => dot_f32::<0, 2>(w, x, k),
+                (Element::F32, 3) => dot_f32::<0, 3>(w, x, k),
+                (Element::F32, _) => dot_f32::<0, 4>(w, x, k),
+                (Element::F16, 1) => dot_f32::<1, 1>(w, x, k),
+                (Element::F16, 2) => dot_f32::<1, 2>(w, x, k),
+                (Element::F16, 3) => dot_f32::<1, 3>(w, x, k),
+                (Element::F16, _) => dot_f32::<1, 4>(w, x, k),
+                (Element::Bf16, 1) => dot_f32::<2, 1>(w, x, k),
+                (Element::Bf16, 2) => dot_f32::<2, 2>(w, x, k),
+                (Element::Bf16, 3) => dot_f32::<2, 3>(w, x, k),
+                (Element::Bf16, _) => dot_f32::<2, 4>(w, x, k),
+            },
+        }
+    }
+}
+
+/// Registers that a dot product sums in, to hide the latency of an addition.
+const SUMS: usize = 4;
+
+/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn dot_f32<const KIND: u8, const N: usize>(w: *const u8, x: *const u8, k: usize) -> [f32; FEW] {
+    let mut acc = [[_mm512_setzero_ps(); SUMS]; N];
+    let x = x.cast::<f32>();
+    let whole = k / 64 * 64;
+    // SAFETY: the elements lie in the rows; the last ones are masked.
+    unsafe {
+        for at in (0..whole).step_by(64) {
+            for part in 0..SUMS {
+                let at = at + 16 * part;
+                let weights = weights::<KIND>(w, at, u16::MAX);
+                for t in 0..N {
+                    acc[t][part] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x.add(t * k + at)), acc[t][part]);
+                }
+            }
+        }
+        for at in (whole..k).step_by(16) {
+            let mask = first_lanes((k - at).min(16));
+            let weights = weights::<KIND>(w, at, mask);
+            for t in 0..N {
+                acc[t][0] = _mm512_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x.add(t * k + at)), acc[t][0]);
+            }
+        }
+    }
+    totals(acc)
+}
+
+/// 16 weights from element `at` on, those of the mask.
+///
+/// # Safety
+/// The elements of the mask can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        match KIND {
+            0 => _mm512_maskz_loadu_ps(mask, w.cast::<f32>().add(at)),
+            1 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, w.cast::<i16>().add(at))),
+            _ => {
+                let bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w.cast::<i16>().add(at)));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn dot_bf16<const N: usize>(w: *const u8, x: *const u8, k: usize) -> [f32; FEW] {
+    let (w, x) = (w.cast::<i16>(), x.cast::<i16>());
+    let mut acc = [[_mm512_setzero_ps(); SUMS]; N];
+    let whole = k / 128 * 128;
+    // SAFETY: as in `dot_f32`.
+    unsafe {
+        for at in (0..whole).step_by(128) {
+            for part in 0..SUMS {
+                let at = at + 32 * part;
+                let weights = _mm512_loadu_si512(w.add(at).cast());
+                for t in 0..N {
+                    acc[t][part] = bf16_step(acc[t][part], weights, _mm512_loadu_si512(x.add(t * k + at).cast()));
+                }
+            }
+        }
+        for at in (whole..k).step_by(32) {
+            let mask = ((1u64 << (k - at).min(32)) - 1) as u32;
+            let weights = _mm512_maskz_loadu_epi16(mask, w.add(at));
+            for t in 0..N {
+                acc[t][0] = bf16_step(acc[t][0], weights, _mm512_maskz_loadu_epi16(mask, x.add(t * k + at)));
+            }
+        }
+    }
+    totals(acc)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn totals<const N: usize>(acc: [[__m512; SUMS]; N]) -> [f32; FEW] {
+    let mut sums = [0.0; FEW];
+    for (sum, [a, b, c, d]) in sums.iter_mut().zip(acc) {
+        *sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+    }
+    sums
+}

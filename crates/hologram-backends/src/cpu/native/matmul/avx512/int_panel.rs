@@ -1,0 +1,202 @@
+//! Many tokens: panels of 16 unpacked rows times tiles of packed tokens.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::int::{Activations, Layout};
+use super::super::row_pointers;
+use super::{first_lanes, row_scales, transpose};
+use crate::Format;
+
+/// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI; 1 to 16 tokens exist; `to` has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, to: *mut u8) {
+    let (count, groups) = (tokens.len(), layout.k / layout.group);
+    let rows: [*const u8; 16] = row_pointers(x.codes[tokens.start * layout.k..].as_ptr(), layout.k, count);
+    let mask = first_lanes(count);
+    let mut to = to.cast::<i32>();
+    for s in 0..layout.spans() {
+        let start = to;
+        // SAFETY: the span's record of `count * (2 + span / 4)` words lies in the tile; the span's codes lie in the rows.
+        unsafe {
+            to = to.add(2 * count);
+            let mut sum = _mm512_setzero_si512();
+            for at in (0..layout.span).step_by(16) {
+                for words in transpose(&rows, s * layout.span + at) {
+                    sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), words);
+                    _mm512_mask_storeu_epi32(to, mask, words);
+                    to = to.add(count);
+                }
+            }
+            let sum = _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset()));
+            _mm512_mask_storeu_epi32(start, mask, sum);
+            let (_, group) = layout.block_and_group(s);
+            for t in 0..count {
+                start.add(count + t).cast::<f32>().write_unaligned(x.scales[(tokens.start + t) * groups + group]);
+            }
+        }
+    }
+}
+
+/// Unpacks a panel of 16 rows, of which `count` exist; the others repeat the last.
+///
+/// # Safety
+/// The processor has AVX-512; the rows exist; `to` has room for a panel.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count: usize, to: *mut u8) {
+    let mut rows: [*const u8; 16] = row_pointers(first, row_bytes, count);
+    let block_bytes = layout.weights.block_bytes();
+    let mut to = to;
+    for _ in 0..layout.k / layout.weights.block_len() {
+        // SAFETY: every row has this block; its unpacked form fits the panel.
+        unsafe {
+            match layout.weights {
+                Format::Q8_0 => q8_0(&rows, to),
+                Format::Q4_0 => q4_0(&rows, to),
+                _ => tq2_0(&rows, layout.span, to),
+            }
+        }
+        to = to.wrapping_add((layout.span + 4) * 16 * (layout.weights.block_len() / layout.span));
+        rows = rows.map(|row| row.wrapping_add(block_bytes));
+    }
+}
+
+/// # Safety
+/// A block can be read at each pointer and a span of 32 written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q8_0(rows: &[*const u8; 16], to: *mut u8) {
+    let to = to.cast::<__m512i>();
+    // SAFETY: promised by the caller.
+    unsafe {
+        for half in 0..2 {
+            for (j, words) in transpose(rows, 2 + 16 * half).into_iter().enumerate() {
+                to.add(4 * half + j).write_unaligned(_mm512_xor_si512(words, _mm512_set1_epi8(-128)));
+            }
+        }
+        to.add(8).cast::<__m512>().write_unaligned(row_scales(rows, 0));
+    }
+}
+
+/// # Safety
+/// As [`q8_0`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q4_0(rows: &[*const u8; 16], to: *mut u8) {
+    let (to, low) = (to.cast::<__m512i>(), _mm512_set1_epi8(15));
+    // SAFETY: promised by the caller.
+    unsafe {
+        for (j, words) in transpose(rows, 2).into_iter().enumerate() {
+            to.add(j).write_unaligned(_mm512_and_si512(words, low));
+            to.add(4 + j).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+        }
+        to.add(8).cast::<__m512>().write_unaligned(row_scales(rows, 0));
+    }
+}
+
+/// # Safety
+/// A block can be read at each pointer and 256 elements in spans written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn tq2_0(rows: &[*const u8; 16], span: usize, to: *mut u8) {
+    let low = _mm512_set1_epi8(3);
+    let span_bytes = (span + 4) * 16;
+    // Step `i` holds elements 4i..4i + 4 of the block.
+    let at = |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
+    // SAFETY: promised by the caller.
+    unsafe {
+        for quarter in 0..4 {
+            for (j, words) in transpose(rows, 16 * quarter).into_iter().enumerate() {
+                let word = 4 * quarter + j;
+                let step = 32 * (word / 8) + word % 8;
+                at(step).write_unaligned(_mm512_and_si512(words, low));
+                at(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
+                at(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+                at(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
+            }
+        }
+        let scales = row_scales(rows, 64);
+        for s in 0..256 / span {
+            to.add(s * span_bytes + span * 16).cast::<__m512>().write_unaligned(scales);
+        }
+    }
+}
+
+/// Multiplies a panel with a tile of `tokens` tokens; `count` rows are stored.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI; panel and tile are packed for this layout; the output can be written.
+pub unsafe fn multiply(
+    tokens: usize,
+    layout: &Layout,
+    panel: *const u8,
+    tile: *const u8,
+    y: *mut f32,
+    stride: usize,
+    count: usize,
+) {
+    type Tile = unsafe fn(usize, usize, *const u8, *const u8, *mut f32, usize, u16);
+    const TABLE: [Tile; 12] = [
+        multiply_tile::<1>,
+        multiply_tile::<2>,
+        multiply_tile::<3>,
+        multiply_tile::<4>,
+        multiply_tile::<5>,
+        multiply_tile::<6>,
+        multiply_tile::<7>,
+        multiply_tile::<8>,
+        multiply_tile::<9>,
+        multiply_tile::<10>,
+        multiply_tile::<11>,
+        multiply_tile::<12>,
+    ];
+    // SAFETY: promised by the caller.
+    unsafe { TABLE[tokens - 1](layout.spans(), layout.span / 4, panel, tile, y, stride, first_lanes(count)) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn multiply_tile<const T: usize>(
+    spans: usize,
+    steps: usize,
+    panel: *const u8,
+    tile: *const u8,
+    y: *mut f32,
+    stride: usize,
+    mask: u16,
+) {
+    let mut acc = [_mm512_setzero_ps(); T];
+    let (mut w, mut x) = (panel, tile.cast::<i32>());
+    for _ in 0..spans {
+        // SAFETY: each span of the tile has T starts, T scales and T words for each step; of the panel a register for each step and
+        // one of scales.
+        unsafe {
+            let x_scales = x.add(T).cast::<f32>();
+            let mut sum = [_mm512_setzero_si512(); T];
+            for t in 0..T {
+                sum[t] = _mm512_set1_epi32(x.add(t).read_unaligned());
+            }
+            x = x.add(2 * T);
+            for _ in 0..steps {
+                let codes = _mm512_loadu_si512(w.cast());
+                w = w.add(64);
+                for t in 0..T {
+                    sum[t] = _mm512_dpbusd_epi32(sum[t], codes, _mm512_set1_epi32(x.add(t).read_unaligned()));
+                }
+                x = x.add(T);
+            }
+            let scale = _mm512_loadu_ps(w.cast());
+            w = w.add(64);
+            for t in 0..T {
+                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t]), scale);
+                acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t]);
+            }
+        }
+    }
+    for (t, acc) in acc.into_iter().enumerate() {
+        // SAFETY: the rows of the mask and the T tokens lie in the output.
+        unsafe { _mm512_mask_storeu_ps(y.add(t * stride), mask, acc) };
+    }
+}

@@ -1,0 +1,248 @@
+//! Quantised activations times quantised weights: exact integer dot products of spans, scaled and summed in `f32`.
+
+use std::sync::Arc;
+
+use super::plain::{dot_codes, unpack_row};
+use super::{NativeKernel, Operands, Problem, Tiles, for_pieces, piece_rows};
+use crate::Format;
+use crate::cpu::features::Features;
+use crate::cpu::kernel::{Args, Worker};
+
+/// A span: the consecutive elements of a row that share both the activation's and the weight's scale, summed in integers.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub weights: Format,
+    pub k: usize,
+    /// Elements of an activation group.
+    pub group: usize,
+    /// Elements of a span: a multiple of 32 that divides the group and the weight block.
+    pub span: usize,
+}
+
+impl Layout {
+    fn new(weights: Format, k: usize, group: usize) -> Option<Layout> {
+        let block = match weights {
+            Format::Q8_0 | Format::Q4_0 => 32,
+            Format::TQ2_0 => 256,
+            _ => return None,
+        };
+        let fits = group > 0 && group.is_multiple_of(32) && k.is_multiple_of(group) && k.is_multiple_of(block);
+        fits.then(|| Layout { weights, k, group, span: gcd(group, block) })
+    }
+
+    /// Spans of a row.
+    pub fn spans(&self) -> usize {
+        self.k / self.span
+    }
+
+    /// What is added to a signed weight code to make it unsigned.
+    pub fn offset(&self) -> i32 {
+        match self.weights {
+            Format::Q8_0 => 128,
+            Format::Q4_0 => 8,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`), its scale (`f32`) and its codes.
+    pub fn token_bytes(&self) -> usize {
+        self.spans() * (8 + self.span)
+    }
+
+    /// Bytes of a panel of `rows` unpacked rows: for each span unsigned codes, four of a row in a 32-bit lane, rows in lanes, then
+    /// the rows' `f32` scales.
+    pub fn panel_bytes(&self, rows: usize) -> usize {
+        self.spans() * (self.span + 4) * rows
+    }
+
+    /// The first element of span `s` in block terms: the block and the group that it lies in.
+    pub fn block_and_group(&self, s: usize) -> (usize, usize) {
+        (s * self.span / self.weights.block_len(), s * self.span / self.group)
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Activations of a run as the tile packer reads them.
+pub struct Activations<'a> {
+    pub codes: &'a [u8],
+    pub scales: &'a [f32],
+}
+
+/// The kernels of one instruction set.
+///
+/// The functions are unsafe because they use instructions that the processor must have, and pointers.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// Weight rows of a panel.
+    pub rows: usize,
+    /// The most tokens of a tile.
+    pub tokens: usize,
+    /// The most tokens that are multiplied row by row.
+    pub few: usize,
+    /// Bytes of scratch for the row kernel.
+    pub row_scratch: fn(&Layout) -> usize,
+    /// Multiplies rows with all of at most `few` tokens: (layout, operands, worker).
+    pub by_row: unsafe fn(&Layout, &Operands<'_>, &mut Worker<'_>),
+    /// Packs a tile: (layout, activations, tokens, where to).
+    pub pack: unsafe fn(&Layout, &Activations<'_>, std::ops::Range<usize>, *mut u8),
+    /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, where to).
+    pub unpack: unsafe fn(&Layout, *const u8, usize, usize, *mut u8),
+    /// Multiplies a panel with a tile: (tokens, layout, panel, tile, output at the first token and row, its stride, rows).
+    pub multiply: unsafe fn(usize, &Layout, *const u8, *const u8, *mut f32, usize, usize),
+}
+
+/// The kernel for `I8Groups` activations.
+pub struct IntMatmul {
+    problem: Problem,
+    layout: Layout,
+    kernels: Option<Kernels>,
+}
+
+/// Panel memory that a piece of work may take, so that it stays in a level-2 cache.
+const PIECE_BYTES: usize = 384 << 10;
+/// Rows of a piece on the portable path: they share each token's activations.
+const PLAIN_ROWS: usize = 8;
+
+impl IntMatmul {
+    pub fn find(problem: Problem, group: usize, features: Features) -> Option<Arc<dyn NativeKernel>> {
+        let layout = Layout::new(problem.w, problem.k, group)?;
+        Some(Arc::new(IntMatmul { problem, layout, kernels: kernels(features) }))
+    }
+
+    fn max_rows(&self) -> usize {
+        self.problem.x.max_rows()
+    }
+
+    /// The most panels of a piece.
+    fn panels(&self, kernels: &Kernels) -> usize {
+        (PIECE_BYTES / self.layout.panel_bytes(kernels.rows)).clamp(1, 8)
+    }
+
+    fn plain(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let Layout { weights, k, group, span } = self.layout;
+        let (blocks, groups, block) = (k / weights.block_len(), k / group, weights.block_len());
+        let scratch = std::mem::take(&mut worker.scratch);
+        let (codes, scales) = scratch.split_at_mut(PLAIN_ROWS * k);
+        // SAFETY: any bytes are i8 codes; the scratch is aligned to 64 bytes and `k` is a multiple of 32, so the rest is aligned.
+        let (codes, scales) = unsafe { (codes.align_to_mut::<i8>().1, scales.align_to_mut::<f32>().1) };
+        while let Some(piece) = worker.next(self.problem.m.div_ceil(PLAIN_ROWS)) {
+            let rows = piece * PLAIN_ROWS..((piece + 1) * PLAIN_ROWS).min(self.problem.m);
+            for (i, row) in rows.clone().enumerate() {
+                unpack_row(
+                    weights,
+                    o.row(row),
+                    &mut codes[i * k..(i + 1) * k],
+                    &mut scales[i * blocks..(i + 1) * blocks],
+                );
+            }
+            for t in 0..o.n {
+                let x = &o.x[t * k..(t + 1) * k];
+                // SAFETY: any byte is an i8.
+                let x = unsafe { std::slice::from_raw_parts(x.as_ptr().cast::<i8>(), k) };
+                let x_scales = &o.scales[t * groups..(t + 1) * groups];
+                for (i, row) in rows.clone().enumerate() {
+                    let (w, w_scales) = (&codes[i * k..(i + 1) * k], &scales[i * blocks..(i + 1) * blocks]);
+                    let spans = x.chunks_exact(span).zip(w.chunks_exact(span)).enumerate();
+                    let sum: f32 = spans
+                        .map(|(s, (x, w))| {
+                            dot_codes(x, w) as f32 * (w_scales[s * span / block] * x_scales[s * span / group])
+                        })
+                        .sum();
+                    // SAFETY: token and row are in range, and this worker has claimed the row.
+                    unsafe { o.y.set(t, row, sum) };
+                }
+            }
+        }
+    }
+
+    fn by_panel(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let layout = &self.layout;
+        let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
+        let panel_bytes = layout.panel_bytes(kernels.rows);
+        let panels = worker.scratch.as_mut_ptr();
+        let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * self.panels(kernels));
+        for_pieces(worker, o.y.m, rows, |rows| {
+            for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
+                let count = (rows.end - first).min(kernels.rows);
+                // SAFETY: the kernels are of this processor's instruction set; `count` rows exist from `first`; the scratch holds
+                // the panels of a piece.
+                unsafe {
+                    (kernels.unpack)(layout, o.row(first).as_ptr(), o.row_bytes, count, panels.add(p * panel_bytes));
+                }
+            }
+            for tile in 0..tiles.count {
+                let tokens = tiles.tile(tile);
+                for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
+                    let count = (rows.end - first).min(kernels.rows);
+                    // SAFETY: as above; the tile was packed in phase 0; this worker has claimed the rows' columns of the output.
+                    unsafe {
+                        let tile = packed.add(tokens.start * layout.token_bytes());
+                        let y = o.y.data.add(tokens.start * o.y.m + first);
+                        (kernels.multiply)(tokens.len(), layout, panels.add(p * panel_bytes), tile, y, o.y.m, count);
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl NativeKernel for IntMatmul {
+    fn phases(&self) -> usize {
+        if self.kernels.is_some_and(|kernels| self.max_rows() > kernels.few) { 2 } else { 1 }
+    }
+
+    fn shared_scratch(&self) -> usize {
+        if self.phases() == 2 { self.max_rows() * self.layout.token_bytes() } else { 0 }
+    }
+
+    fn worker_scratch(&self) -> usize {
+        match &self.kernels {
+            None => PLAIN_ROWS * (self.layout.k + self.layout.k / self.layout.weights.block_len() * 4),
+            Some(kernels) => {
+                (kernels.row_scratch)(&self.layout).max(self.panels(kernels) * self.layout.panel_bytes(kernels.rows))
+            }
+        }
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let o = self.problem.operands(args)?;
+        let Some(kernels) = &self.kernels else {
+            self.plain(&o, worker);
+            return Ok(());
+        };
+        let few = o.n <= kernels.few;
+        if phase + 1 == self.phases() {
+            if few {
+                // SAFETY: the kernels are of this processor's instruction set; the operands are checked.
+                unsafe { (kernels.by_row)(&self.layout, &o, worker) };
+            } else {
+                self.by_panel(kernels, &o, worker);
+            }
+        } else if !few {
+            let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
+            let activations = Activations { codes: o.x, scales: o.scales };
+            while let Some(tile) = worker.next(tiles.count) {
+                let tokens = tiles.tile(tile);
+                // SAFETY: the tile's tokens exist; the shared scratch holds the greatest number of tokens; tiles are disjoint.
+                unsafe {
+                    let to = packed.add(tokens.start * self.layout.token_bytes());
+                    (kernels.pack)(&self.layout, &activations, tokens, to);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernels for a processor; `None` for the portable path.
+fn kernels(features: Features) -> Option<Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    if features.avx512 && features.vnni {
+        return Some(super::avx512::INT);
+    }
+    let _ = features;
+    None
+}

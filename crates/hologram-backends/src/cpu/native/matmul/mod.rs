@@ -1,0 +1,165 @@
+//! `matmul`: x [n, k], w [m, k] → y [n, m] = x·wᵀ.
+//!
+//! Weights are used in the file's layout, in place. A few tokens are multiplied row by row straight from the packed weights, which
+//! is bound by memory. For more tokens the activations are first interleaved into tiles, then each worker unpacks a panel of weight
+//! rows once and runs a register-blocked kernel over all tiles. The instruction set is chosen when the kernel is found.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod float;
+mod int;
+mod plain;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::super::features::Features;
+use super::super::kernel::{Args, NativeKernel, Worker};
+use crate::{Extent, Format, KernelSpec, TensorSpec};
+
+/// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
+pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let problem = Problem::new(spec)?;
+    match problem.x.format {
+        Format::I8Groups { group } => int::IntMatmul::find(problem, group as usize, features),
+        _ => float::FloatMatmul::find(problem, features),
+    }
+}
+
+/// The checked sizes and formats of a matmul.
+#[derive(Clone, Debug)]
+struct Problem {
+    x: TensorSpec,
+    w: Format,
+    m: usize,
+    k: usize,
+    dynamic: bool,
+}
+
+impl Problem {
+    fn new(spec: &KernelSpec) -> Option<Problem> {
+        let [x, w] = spec.inputs.as_slice() else { return None };
+        let (y, [Extent::Fixed(m), Extent::Fixed(k)]) = (&spec.output, w.shape.as_slice()) else { return None };
+        let same_rows = x.shape.split_last()?.1 == y.shape.split_last()?.1;
+        // Rows are dense for the greatest extents, so only the slowest one may vary.
+        let fixed = |e: &Extent| matches!(e, Extent::Fixed(_));
+        let dense = x.shape.iter().skip(1).all(fixed) && y.shape.last().is_some_and(fixed);
+        let served = spec.op == "matmul"
+            && spec.in_place.is_none()
+            && y.format == Format::F32
+            && same_rows
+            && dense
+            && x.shape.last().is_some_and(fixed)
+            && (x.row_len(), y.row_len()) == (*k, *m)
+            && *k > 0
+            && w.format.bytes(*m, *k).is_some()
+            && x.format.bytes(x.max_rows(), *k).is_some();
+        served.then(|| Problem { x: x.clone(), w: w.format, m: *m, k: *k, dynamic: spec.uses_step() })
+    }
+
+    /// The arguments of a launch.
+    ///
+    /// # Errors
+    /// When a buffer is smaller than its tensor.
+    fn operands<'a>(&self, args: &Args<'a>) -> Result<Operands<'a>, String> {
+        let x_views = if matches!(self.x.format, Format::I8Groups { .. }) { 2 } else { 1 };
+        let w_views = if matches!(self.w, Format::Plain(_)) { 1 } else { 2 };
+        let expected = x_views + w_views + 1 + usize::from(self.dynamic);
+        if args.len() != expected {
+            return Err(format!("matmul takes {expected} buffers, got {}", args.len()));
+        }
+        let n = self.x.rows(if self.dynamic { args.step() } else { &[] });
+        let (k, m) = (self.k, self.m);
+        let x: &[u8] = args.read(0);
+        let (x_bytes, scales): (usize, &[f32]) = match self.x.format {
+            Format::I8Groups { group } => {
+                let scales: &[f32] = args.read(1);
+                let count = n * (k / group as usize);
+                (n * k, scales.get(..count).ok_or("the scales' buffer is too small")?)
+            }
+            format => (n * k * format.block_bytes(), &[]),
+        };
+        let w: &[u8] = args.read(x_views);
+        let y = args.raw(x_views + w_views);
+        if x.len() < x_bytes || w.len() < self.w.bytes(m, k).unwrap_or(usize::MAX) || y.bytes < n * m * 4 {
+            return Err(format!("a buffer is too small for {n} x {k} times {m} x {k}"));
+        }
+        let row_bytes = self.w.bytes(1, k).unwrap_or(0);
+        Ok(Operands { n, x, scales, w, row_bytes, y: Output { data: y.data.cast(), m } })
+    }
+}
+
+/// A launch's memory, checked for size.
+struct Operands<'a> {
+    /// Tokens of this run.
+    n: usize,
+    /// Activations, or their codes.
+    x: &'a [u8],
+    /// Scales of the activations' groups.
+    scales: &'a [f32],
+    /// Packed weights.
+    w: &'a [u8],
+    /// Bytes of a weight row.
+    row_bytes: usize,
+    y: Output,
+}
+
+impl<'a> Operands<'a> {
+    /// The packed weights of a row.
+    fn row(&self, row: usize) -> &'a [u8] {
+        &self.w[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+}
+
+/// The output [n, m]; workers write disjoint columns.
+#[derive(Clone, Copy)]
+struct Output {
+    data: *mut f32,
+    m: usize,
+}
+
+impl Output {
+    /// # Safety
+    /// The token and the row are in range, and no other worker touches the row's column.
+    #[inline]
+    unsafe fn set(self, token: usize, row: usize, value: f32) {
+        // SAFETY: promised by the caller.
+        unsafe { *self.data.add(token * self.m + row) = value }
+    }
+}
+
+/// Rows of a contiguous piece of work, in multiples of `unit`: small enough that the workers finish together, and at most `most`.
+fn piece_rows(m: usize, workers: usize, unit: usize, most: usize) -> usize {
+    (m / (workers * 6)).clamp(unit, most.max(unit)) / unit * unit
+}
+
+/// Cuts `n` tokens into tiles of at most `most` that differ by at most one.
+#[derive(Clone, Copy)]
+struct Tiles {
+    n: usize,
+    count: usize,
+}
+
+impl Tiles {
+    fn new(n: usize, most: usize) -> Tiles {
+        Tiles { n, count: n.div_ceil(most) }
+    }
+
+    /// The tokens of a tile.
+    fn tile(self, index: usize) -> std::ops::Range<usize> {
+        self.n * index / self.count..self.n * (index + 1) / self.count
+    }
+}
+
+/// Runs `work` on each piece of `rows` rows that this worker claims.
+fn for_pieces(worker: &Worker<'_>, m: usize, rows: usize, mut work: impl FnMut(std::ops::Range<usize>)) {
+    while let Some(piece) = worker.next(m.div_ceil(rows)) {
+        work(piece * rows..((piece + 1) * rows).min(m));
+    }
+}
+
+/// The start of each of `N` consecutive rows; rows from `count` on repeat the last one, so that every pointer may be read.
+fn row_pointers<const N: usize>(first: *const u8, row_bytes: usize, count: usize) -> [*const u8; N] {
+    std::array::from_fn(|i| first.wrapping_add(i.min(count - 1) * row_bytes))
+}
