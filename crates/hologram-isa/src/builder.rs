@@ -288,15 +288,26 @@ impl Builder {
         self.push(StmtKind::Inst(Inst { op, ty, dst, memory, args }));
     }
 
-    fn push(&mut self, kind: StmtKind) {
+    /// Appends a statement.
+    pub(crate) fn push(&mut self, kind: StmtKind) {
         if let Some(block) = self.blocks.last_mut() {
             block.push(Stmt { line: 0, kind });
         }
     }
 
     fn block(&mut self, fill: impl FnOnce(&mut Builder)) -> Vec<Stmt> {
-        self.blocks.push(Vec::new());
+        self.begin_block();
         fill(self);
+        self.end_block()
+    }
+
+    /// Opens a block: what follows goes into it.
+    pub(crate) fn begin_block(&mut self) {
+        self.blocks.push(Vec::new());
+    }
+
+    /// Closes the innermost block.
+    pub(crate) fn end_block(&mut self) -> Vec<Stmt> {
         self.blocks.pop().unwrap_or_default()
     }
 

@@ -6,6 +6,7 @@
 //! rounded everywhere, and `exp` and its kin are fixed decompositions into it ([`decompose`]).
 
 mod builder;
+pub mod decompose;
 mod error;
 mod program;
 mod table;

@@ -1,0 +1,174 @@
+//! The functions defined by decomposition: distance from the true value over all of f32, and the exact cases.
+
+use hologram_isa::decompose::{self, Scalar};
+
+type Function = (&'static str, fn(f32) -> f32, fn(f64) -> f64, f64);
+
+/// Name, function, reference, bound in ulp.
+const FUNCTIONS: [Function; 8] = [
+    ("exp", |x| decompose::exp(&Scalar, x), f64::exp, 1.0),
+    ("exp2", |x| decompose::exp2(&Scalar, x), f64::exp2, 1.0),
+    ("log", |x| decompose::log(&Scalar, x), f64::ln, 1.0),
+    ("log2", |x| decompose::log2(&Scalar, x), f64::log2, 1.0),
+    ("sin", |x| decompose::sin(&Scalar, x), f64::sin, 1.75),
+    ("cos", |x| decompose::cos(&Scalar, x), f64::cos, 1.75),
+    ("tanh", |x| decompose::tanh(&Scalar, x), f64::tanh, 1.5),
+    ("erf", |x| decompose::erf(&Scalar, x), erf, 1.5),
+];
+
+/// The error function from its series with positive terms, and beyond 3 from the continued fraction of its complement.
+fn erf(x: f64) -> f64 {
+    let y = x.abs();
+    let scale = (-y * y).exp() / std::f64::consts::PI.sqrt();
+    let v = if y < 3.0 {
+        let (mut term, mut sum, mut n) = (2.0 * y, 2.0 * y, 1.0);
+        while term > sum * 1e-17 {
+            term *= 2.0 * y * y / (2.0 * n + 1.0);
+            sum += term;
+            n += 1.0;
+        }
+        scale * sum
+    } else {
+        let fraction = (1..60).rev().fold(0.0, |f, k| k as f64 / 2.0 / (y + f));
+        1.0 - scale / (y + fraction)
+    };
+    v.copysign(x)
+}
+
+/// |got − want| in units of the spacing of f32 at `want`; 0 where both are the same infinity, NaN or zero.
+fn ulps(got: f32, want: f64) -> f64 {
+    let nearest = want as f32;
+    if nearest.is_nan() || got.is_nan() {
+        return if nearest.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if nearest == got {
+        return if nearest.is_infinite() { 0.0 } else { (got as f64 - want).abs() / spacing(want) };
+    }
+    if got.is_infinite() || nearest.is_infinite() {
+        // One step beyond the largest number is 2^128.
+        let as_number = |v: f32| if v.is_infinite() { 2f64.powi(128).copysign(v as f64) } else { v as f64 };
+        return (as_number(got) - want.clamp(-1e39, 1e39)).abs() / 2f64.powi(104);
+    }
+    (got as f64 - want).abs() / spacing(want)
+}
+
+fn spacing(v: f64) -> f64 {
+    let exponent = ((v.abs().to_bits() >> 52) as i32 - 1023).clamp(-126, 127);
+    2f64.powi(exponent - 23)
+}
+
+#[rustfmt::skip] // The tables of places and cases are denser than the formatter likes.
+#[test]
+fn accuracy() {
+    // A prime stride over every bit pattern, and the neighbours of the places where the definitions change.
+    let mut inputs: Vec<f32> = (0..=u32::MAX).step_by(2039).map(f32::from_bits).collect();
+    let places = [
+        0.0,
+        1e-45,
+        f32::MIN_POSITIVE,
+        0.5,
+        0.70710677,
+        0.75,
+        0.875,
+        1.0,
+        std::f32::consts::SQRT_2,
+        2.0,
+        3.0,
+        4.0,
+        9.0,
+        88.72284,
+        88.0,
+        103.97,
+        104.0,
+        87.33655,
+        126.0,
+        127.0,
+        128.0,
+        149.0,
+        150.0,
+        151.0,
+        1e5,
+        65536.0,
+        16367173.0 * 2f32.powi(72),
+        f32::MAX,
+        f32::INFINITY,
+    ];
+    let turns = (1..200).map(|k| k as f32 * std::f32::consts::FRAC_PI_4);
+    let steps = (0..4000).map(|k| k as f32 / 1000.0);
+    for place in places.into_iter().chain(turns).chain(steps) {
+        for step in -3..=3 {
+            let near = f32::from_bits(place.to_bits().wrapping_add_signed(step));
+            inputs.extend([near, -near]);
+        }
+    }
+    for (name, function, reference, bound) in FUNCTIONS {
+        let (mut worst, mut at) = (0.0, 0.0);
+        for &x in &inputs {
+            let error = ulps(function(x), reference(x as f64));
+            if error > worst {
+                (worst, at) = (error, x);
+            }
+        }
+        println!("{name}: {worst:.3} ulp at {at:e} ({:#x})", at.to_bits());
+        assert!(worst <= bound, "{name}: {worst:.3} ulp at {at:e}, bound {bound}: {:e}", function(at));
+    }
+}
+
+#[rustfmt::skip]
+#[test]
+fn exact_cases() {
+    let inf = f32::INFINITY;
+    let cases: &[(usize, f32, f32)] = &[
+        (0, -inf, 0.0),
+        (0, inf, inf),
+        (0, 0.0, 1.0),
+        (0, -0.0, 1.0),
+        (0, 89.0, inf),
+        (0, -104.0, 0.0),
+        (1, -inf, 0.0),
+        (1, inf, inf),
+        (1, 10.0, 1024.0),
+        (1, 128.0, inf),
+        (1, -149.0, 1e-45),
+        (1, -150.0, 0.0),
+        (2, 0.0, -inf),
+        (2, -0.0, -inf),
+        (2, inf, inf),
+        (2, 1.0, 0.0),
+        (2, -1.0, f32::NAN),
+        (2, -inf, f32::NAN),
+        (3, 0.0, -inf),
+        (3, 8.0, 3.0),
+        (3, inf, inf),
+        (3, 1.0, 0.0),
+        (3, 1e-45, -149.0),
+        (3, -1e-45, f32::NAN),
+        (4, 0.0, 0.0),
+        (4, -0.0, -0.0),
+        (4, inf, f32::NAN),
+        (4, -inf, f32::NAN),
+        (4, 1e-45, 1e-45),
+        (5, 0.0, 1.0),
+        (5, -0.0, 1.0),
+        (5, inf, f32::NAN),
+        (5, -inf, f32::NAN),
+        (6, 0.0, 0.0),
+        (6, -0.0, -0.0),
+        (6, inf, 1.0),
+        (6, -inf, -1.0),
+        (6, -1e-45, -1e-45),
+        (7, 0.0, 0.0),
+        (7, -0.0, -0.0),
+        (7, inf, 1.0),
+        (7, -inf, -1.0),
+        (7, 5.0, 1.0),
+    ];
+    for &(f, x, want) in cases {
+        let (name, function, ..) = FUNCTIONS[f];
+        let got = function(x);
+        assert!(got.to_bits() == want.to_bits(), "{name}({x:e}) is {got:e}, not {want:e}");
+    }
+    for (name, function, ..) in FUNCTIONS {
+        assert!(function(f32::NAN).is_nan(), "{name}(NaN)");
+    }
+}
