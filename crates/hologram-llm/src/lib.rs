@@ -3,5 +3,6 @@
 pub mod error;
 pub mod gguf;
 pub mod sampling;
+pub mod tokenizer;
 
 pub use error::{LlmError, Result};

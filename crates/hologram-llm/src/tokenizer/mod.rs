@@ -1,0 +1,340 @@
+//! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file.
+//!
+//! Two families are supported: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and merges stay in the mapped file;
+//! loading only indexes them.
+
+mod bpe;
+mod decode;
+mod index;
+mod merge;
+mod pre;
+mod special;
+mod spm;
+
+pub use decode::TokenDecoder;
+
+use crate::error::{LlmError, Result};
+use crate::gguf::{FromValue, GgufFile, Numbers, Strings, Value};
+use bpe::Bpe;
+use index::StringIndex;
+use pre::PreTokenizer;
+use special::{Fragment, Specials};
+use spm::Spm;
+use std::borrow::Cow;
+
+/// What a token is for, with GGUF's numbers 1 to 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenType {
+    /// A piece of text.
+    Normal,
+    /// Stands for text that has no tokens.
+    Unknown,
+    /// Marks structure, such as the end of the text.
+    Control,
+    /// Added by hand; matched in any text before everything else.
+    UserDefined,
+    /// Merged through, but never the result.
+    Unused,
+    /// One byte, written like `<0x0A>`.
+    Byte,
+}
+
+/// Tokens that end a text under any name that models use; a file's EOS, EOT and EOM count besides.
+const END_TEXTS: [&str; 12] = [
+    "</s>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<eos>",
+    "<EOT>",
+    "[EOS]",
+];
+
+enum Model {
+    Bpe(Box<Bpe>),
+    Spm(Box<Spm>),
+}
+
+/// The tokenizer of a model.
+pub struct Tokenizer {
+    tokens: Strings,
+    types: Vec<TokenType>,
+    /// Normal, user-defined and unused tokens: those that text can become.
+    index: StringIndex,
+    specials: Specials,
+    model: Model,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    eot: Option<u32>,
+    ends: Vec<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    notes: Vec<String>,
+}
+
+impl Tokenizer {
+    /// The tokenizer that a file describes under `tokenizer.ggml.`.
+    ///
+    /// # Errors
+    /// There is none, it is of a kind that is not supported, or its parts contradict each other.
+    pub fn from_gguf(file: &GgufFile) -> Result<Tokenizer> {
+        let fail = |reason: String| LlmError::Tokenizer { path: file.path().into(), reason };
+        let key = |name: &str| format!("tokenizer.ggml.{name}");
+        let Some(model) = file.get_opt::<&str>(&key("model"))? else {
+            let hint = "bench and logits work without one";
+            return Err(fail(format!("the file has no tokenizer (missing key tokenizer.ggml.model); {hint}")));
+        };
+        let tokens = file.get::<&Strings>(&key("tokens"))?.clone();
+        if tokens.is_empty() || u32::try_from(tokens.len()).is_err() {
+            return Err(fail(format!("the vocabulary has {} tokens", tokens.len())));
+        }
+        let types = token_types(file, tokens.len())?;
+        let id = |name: &str, default: Option<u32>| -> Result<Option<u32>> {
+            let key = key(name);
+            let Some(id) = file.get_opt::<u32>(&key)? else {
+                return Ok(default.filter(|&id| (id as usize) < tokens.len()));
+            };
+            let reason = || format!("is {id}, but the vocabulary has {} tokens", tokens.len());
+            if (id as usize) < tokens.len() {
+                Ok(Some(id))
+            } else {
+                Err(LlmError::BadKey { path: file.path().into(), key, reason: reason() })
+            }
+        };
+        let text_like =
+            |i| matches!(types.get(i), Some(TokenType::Normal | TokenType::UserDefined | TokenType::Unused));
+        let index = StringIndex::new(tokens.clone(), text_like);
+        let specials = Specials::new(&tokens, &types);
+        let mut notes = Vec::new();
+
+        // Where a file does not name the SentencePiece ids, they are those of Llama's own vocabulary.
+        let spm_default = |id| (model == "llama").then_some(id);
+        let unknown = id("unknown_token_id", spm_default(0))?;
+        let bos = id("bos_token_id", spm_default(1))?;
+        let eos = id("eos_token_id", spm_default(2))?;
+        let eot = id("eot_token_id", None)?;
+        let eom = id("eom_token_id", None)?;
+
+        let (model, add_bos) = match model {
+            "gpt2" => {
+                let pre = match file.get_opt::<&str>(&key("pre"))? {
+                    Some(name) => name,
+                    None => {
+                        // Early conversions of Llama 3 and of models with its vocabulary lack the key.
+                        let llama3 = specials.get("<|begin_of_text|>").is_some();
+                        let name = if llama3 { "llama-bpe" } else { "gpt-2" };
+                        notes.push(format!("the file has no tokenizer.ggml.pre; words are split as by {name}"));
+                        name
+                    }
+                };
+                let pre = PreTokenizer::new(pre).map_err(fail)?;
+                let add_bos = pre.add_bos();
+                let merges = StringIndex::new(file.get::<&Strings>(&key("merges"))?.clone(), |_| true);
+                let bpe = Bpe::new(pre, merges, &index, unknown);
+                if bpe.lost_bytes() > 0 {
+                    notes.push(format!("{} byte values have no token; a text loses them", bpe.lost_bytes()));
+                }
+                (Model::Bpe(Box::new(bpe)), add_bos)
+            }
+            "llama" => {
+                let prefix = file.get_opt::<bool>(&key("add_space_prefix"))?.unwrap_or(true);
+                let scores = file.get::<Numbers>(&key("scores"))?;
+                if scores.len() != tokens.len() {
+                    return Err(fail(format!("there are {} scores for {} tokens", scores.len(), tokens.len())));
+                }
+                let scores = scores.iter().map(|s| f32::from_value(s).unwrap_or(0.0));
+                let bytes = byte_tokens(&tokens, &types);
+                (Model::Spm(Box::new(Spm::new(prefix, scores, bytes, unknown).map_err(fail)?)), true)
+            }
+            other => {
+                return Err(fail(format!(
+                    "the tokenizer model {other} is not supported, supported are gpt2 and llama"
+                )));
+            }
+        };
+        let flag = |name: &str, id: Option<u32>, id_name: &str, default: bool| -> Result<bool> {
+            match file.get_opt::<bool>(&key(name))? {
+                Some(true) if id.is_none() => {
+                    Err(fail(format!("tokenizer.ggml.{name} is true, but there is no tokenizer.ggml.{id_name}")))
+                }
+                Some(on) => Ok(on),
+                None => Ok(default && id.is_some()),
+            }
+        };
+        let add_bos = flag("add_bos_token", bos, "bos_token_id", add_bos)?;
+        let add_eos = flag("add_eos_token", eos, "eos_token_id", false)?;
+
+        let mut ends: Vec<u32> = [eos, eot, eom].into_iter().flatten().collect();
+        ends.extend(END_TEXTS.iter().filter_map(|t| specials.get(t)));
+        ends.sort_unstable();
+        ends.dedup();
+        let eot = eot.or_else(|| ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"].iter().find_map(|t| specials.get(t)));
+        Ok(Tokenizer { tokens, types, index, specials, model, bos, eos, eot, ends, add_bos, add_eos, notes })
+    }
+
+    /// The tokens of a text in which control tokens are plain text. With `add_special`, BOS and EOS are added where the model
+    /// expects them.
+    pub fn encode(&self, text: &str, add_special: bool) -> Vec<u32> {
+        self.encode_with(text, add_special, false)
+    }
+
+    /// As [`Tokenizer::encode`]; with `parse_special`, control tokens that are spelled out in the text are recognised, as in the
+    /// output of a chat template, and a text that begins with BOS gets no second one. User-defined tokens are recognised in any
+    /// text.
+    pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        let mut out = Vec::new();
+        // The first stretch of text, and any after a control token, begins as a text of its own.
+        let mut fresh = true;
+        self.specials.split(text, parse_special, |fragment| match fragment {
+            Fragment::Token(id) => {
+                out.push(id);
+                fresh = true;
+            }
+            Fragment::Text(text) => {
+                match &self.model {
+                    Model::Bpe(bpe) => bpe.encode(&self.index, text, &mut out),
+                    Model::Spm(spm) => spm.encode(&self.index, &self.types, text, fresh, &mut out),
+                }
+                fresh = false;
+            }
+        });
+        if add_special && self.add_bos && (out.first().copied() != self.bos || out.is_empty()) {
+            out.splice(0..0, self.bos);
+        }
+        if add_special && self.add_eos {
+            out.extend(self.eos);
+        }
+        out
+    }
+
+    /// The text of whole tokens, from its beginning: a leading space that `encode` added is taken away again. Control tokens
+    /// become nothing, or with `show_control` are spelled out. To continue a text, or to print tokens as they come, use
+    /// [`TokenDecoder`].
+    pub fn decode(&self, ids: &[u32], show_control: bool) -> String {
+        let mut decoder = if show_control { TokenDecoder::with_control() } else { TokenDecoder::new() };
+        let mut text = String::new();
+        for &id in ids {
+            text.push_str(decoder.push(self, id));
+        }
+        text.push_str(decoder.finish());
+        if matches!(&self.model, Model::Spm(spm) if spm.add_space_prefix) && text.starts_with(' ') {
+            text.remove(0);
+        }
+        text
+    }
+
+    /// Appends the bytes of a token; false when there is no such token.
+    fn append_bytes(&self, id: u32, show_control: bool, out: &mut Vec<u8>) -> bool {
+        let (Some(text), Some(ty)) = (self.tokens.get(id as usize), self.types.get(id as usize)) else { return false };
+        match (ty, &self.model) {
+            (TokenType::Control, _) if !show_control => {}
+            (TokenType::Control, _) => out.extend_from_slice(text),
+            // What SentencePiece prints: a double question mark between spaces.
+            (TokenType::Unknown, _) if !show_control => out.extend_from_slice(" \u{2047} ".as_bytes()),
+            (TokenType::Unknown, _) => out.extend_from_slice(text),
+            (TokenType::Byte, _) => match spm::token_byte(text) {
+                Some(byte) => out.push(byte),
+                None => out.extend_from_slice(text),
+            },
+            (TokenType::UserDefined, Model::Bpe(_)) => out.extend_from_slice(text),
+            (_, Model::Bpe(_)) => bpe::decode(text, out),
+            (_, Model::Spm(_)) => spm::decode(text, out),
+        }
+        true
+    }
+
+    /// The number of tokens in the vocabulary. A model's output may have more rows than that.
+    pub fn vocab_len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// A token as the vocabulary spells it: "Ġthe", "▁the", "<|eot_id|>".
+    pub fn token_text(&self, id: u32) -> Option<Cow<'_, str>> {
+        self.tokens.get(id as usize).map(String::from_utf8_lossy)
+    }
+
+    /// What a token is for.
+    pub fn token_type(&self, id: u32) -> Option<TokenType> {
+        self.types.get(id as usize).copied()
+    }
+
+    /// The token that the vocabulary spells like this.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.specials.get(text).or_else(|| self.index.get(text.as_bytes()))
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token that ends a turn of a conversation.
+    pub fn eot(&self) -> Option<u32> {
+        self.eot
+    }
+
+    /// Whether generation ends with this token.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// Whether `encode` with `add_special` begins with BOS.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// What was assumed because the file does not say, in sentences for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let model = if matches!(self.model, Model::Bpe(_)) { "gpt2" } else { "llama" };
+        f.debug_struct("Tokenizer").field("model", &model).field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
+
+/// The type of each token; all are normal when the file does not say. An unknown number counts as normal text.
+fn token_types(file: &GgufFile, count: usize) -> Result<Vec<TokenType>> {
+    let key = "tokenizer.ggml.token_type";
+    let Some(numbers) = file.get_opt::<Numbers>(key)? else { return Ok(vec![TokenType::Normal; count]) };
+    if numbers.len() != count {
+        let reason = format!("has {} elements for {count} tokens", numbers.len());
+        return Err(LlmError::BadKey { path: file.path().into(), key: key.into(), reason });
+    }
+    let ty = |v: Value<'_>| match i32::from_value(v) {
+        Ok(2) => TokenType::Unknown,
+        Ok(3) => TokenType::Control,
+        Ok(4) => TokenType::UserDefined,
+        Ok(5) => TokenType::Unused,
+        Ok(6) => TokenType::Byte,
+        _ => TokenType::Normal,
+    };
+    Ok(numbers.iter().map(ty).collect())
+}
+
+/// The tokens of the 256 bytes. Without token types those spelled like one count.
+fn byte_tokens(tokens: &Strings, types: &[TokenType]) -> [Option<u32>; 256] {
+    let typed = types.contains(&TokenType::Byte);
+    let mut bytes = [None; 256];
+    for ((text, &ty), id) in tokens.iter().zip(types).zip(0u32..) {
+        if (ty == TokenType::Byte || !typed)
+            && let Some(byte) = spm::token_byte(text)
+        {
+            bytes[usize::from(byte)].get_or_insert(id);
+        }
+    }
+    bytes
+}

@@ -1,0 +1,272 @@
+//! Tokenizers against the tables that the reference libraries produced, and on vocabularies made for one question each.
+
+use hologram_llm::gguf::GgufFile;
+use hologram_llm::tokenizer::{TokenDecoder, Tokenizer};
+use memmap2::MmapMut;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+fn load(name: &str) -> (Tokenizer, Value) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let file = GgufFile::open(path.with_extension("gguf")).unwrap();
+    let table = std::fs::read_to_string(path.with_extension("json")).unwrap();
+    (Tokenizer::from_gguf(&file).unwrap(), serde_json::from_str(&table).unwrap())
+}
+
+fn ids(case: &Value) -> Vec<u32> {
+    case["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+/// The text as the tokens come one by one.
+fn stream(tokenizer: &Tokenizer, ids: &[u32]) -> String {
+    let mut decoder = TokenDecoder::with_control();
+    let mut text: String = ids.iter().map(|&id| decoder.push(tokenizer, id).to_string()).collect();
+    text.push_str(decoder.finish());
+    text
+}
+
+#[test]
+fn the_tables_of_the_reference_libraries() {
+    for name in ["tok-spm", "tok-bpe"] {
+        let (tokenizer, table) = load(name);
+        assert_eq!(tokenizer.vocab_len() as u64, table["vocab"].as_u64().unwrap());
+        assert_eq!(tokenizer.bos(), table["bos"].as_u64().map(|v| v as u32));
+        assert_eq!(tokenizer.eos(), table["eos"].as_u64().map(|v| v as u32));
+        assert!(tokenizer.adds_bos() && tokenizer.is_end(tokenizer.eos().unwrap()) && tokenizer.notes().is_empty());
+        let (cases, special) = (table["cases"].as_array().unwrap(), table["special"].as_array().unwrap());
+        assert!(cases.len() > 30);
+        for (case, parse) in cases.iter().map(|c| (c, false)).chain(special.iter().map(|c| (c, true))) {
+            let (text, want) = (case["text"].as_str().unwrap(), ids(case));
+            assert_eq!(tokenizer.encode_with(text, false, parse), want, "{name}: {text:?}");
+            assert_eq!(tokenizer.decode(&want, true), case["decoded"].as_str().unwrap(), "{name}: {text:?}");
+            let space = if name == "tok-spm" && !text.is_empty() { " " } else { "" };
+            assert_eq!(stream(&tokenizer, &want), format!("{space}{}", case["decoded"].as_str().unwrap()));
+            let begun = tokenizer.encode_with(text, true, parse);
+            assert_eq!(begun.first(), tokenizer.bos().as_ref());
+            assert_eq!(begun.len(), want.len() + usize::from(want.first().copied() != tokenizer.bos()));
+        }
+    }
+}
+
+#[test]
+fn control_tokens_and_lookups() {
+    let (bpe, _) = load("tok-bpe");
+    let eot = bpe.token_id("<|eot_id|>").unwrap();
+    assert_eq!((bpe.eot(), bpe.token_text(eot).as_deref()), (Some(eot), Some("<|eot_id|>")));
+    assert!(bpe.is_end(bpe.token_id("<|end_of_text|>").unwrap()) && !bpe.is_end(0));
+    assert!(!bpe.encode("<|eot_id|>", false).contains(&eot));
+    assert_eq!(bpe.encode_with("<|eot_id|>", false, true), [eot]);
+    let hello = bpe.encode_with("Hello<|eot_id|>", false, true);
+    assert_eq!((bpe.decode(&hello, false).as_str(), bpe.decode(&hello, true).as_str()), ("Hello", "Hello<|eot_id|>"));
+    assert_eq!((bpe.token_text(907), bpe.decode(&[907], false).as_str()), (None, "\u{fffd}"));
+    // A token after a control token begins a text of its own: SentencePiece puts a space in front of it.
+    let (spm, _) = load("tok-spm");
+    let twice = spm.encode_with("a</s>a", false, true);
+    assert_eq!(twice, [spm.encode("a", false), vec![2], spm.encode("a", false)].concat());
+}
+
+/// No half character is ever shown, and bytes that cannot become one turn into U+FFFD.
+#[test]
+fn streaming_holds_back_half_characters() {
+    let (spm, _) = load("tok-spm");
+    // The first ids are the unknown, BOS and EOS tokens.
+    let byte = |b: u8| 3 + u32::from(b);
+    let cases: [(&[u8], &[&str], &str); 6] = [
+        ("é".as_bytes(), &["", "é"], ""),
+        ("😀".as_bytes(), &["", "", "", "😀"], ""),
+        (&[0xe2, 0x82], &["", ""], "\u{fffd}"),
+        (&[0xe2, b'a'], &["", "\u{fffd}a"], ""),
+        (&[0xff, 0x80], &["\u{fffd}", "\u{fffd}"], ""),
+        (&[0xf0, 0x9f, 0xf0, 0x9f, 0x98, 0x80], &["", "", "\u{fffd}", "", "", "😀"], ""),
+    ];
+    for (bytes, want, end) in cases {
+        let mut decoder = TokenDecoder::new();
+        let got: Vec<String> = bytes.iter().map(|&b| decoder.push(&spm, byte(b)).to_string()).collect();
+        assert_eq!((got, decoder.finish()), (want.iter().map(|s| s.to_string()).collect(), end), "{bytes:x?}");
+    }
+}
+
+/// Long words take n log n steps: quadratic merging would not come back from a word of this length.
+#[test]
+fn long_words() {
+    for name in ["tok-spm", "tok-bpe"] {
+        let (tokenizer, _) = load(name);
+        for unit in ["a", "th", "the ", "😀", "1", " "] {
+            let text = unit.repeat(200_000 / unit.len());
+            let ids = tokenizer.encode(&text, false);
+            assert_eq!(tokenizer.decode(&ids, false), text, "{name}: {unit:?}");
+        }
+    }
+}
+
+/// A GGUF file without tensors.
+#[derive(Default)]
+struct Vocabulary {
+    keys: u64,
+    bytes: Vec<u8>,
+}
+
+impl Vocabulary {
+    fn key(mut self, name: &str, ty: u32, value: &[u8]) -> Self {
+        let name = if name.contains('.') { name.to_string() } else { format!("tokenizer.ggml.{name}") };
+        self.bytes.extend([&(name.len() as u64).to_le_bytes(), name.as_bytes(), &ty.to_le_bytes(), value].concat());
+        self.keys += 1;
+        self
+    }
+    fn str(self, name: &str, value: &str) -> Self {
+        self.key(name, 8, &[&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat())
+    }
+    fn id(self, name: &str, value: u32) -> Self {
+        self.key(name, 4, &value.to_le_bytes())
+    }
+    fn array<T>(self, name: &str, ty: u32, values: &[T], bytes: impl Fn(&T) -> Vec<u8>) -> Self {
+        let head = [ty.to_le_bytes().to_vec(), (values.len() as u64).to_le_bytes().to_vec()].concat();
+        let body: Vec<u8> = values.iter().flat_map(bytes).collect();
+        self.key(name, 9, &[head, body].concat())
+    }
+    fn strings(self, name: &str, values: &[&str]) -> Self {
+        self.array(name, 8, values, |s| [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat())
+    }
+    fn types(self, values: &[i32]) -> Self {
+        self.array("token_type", 5, values, |v| v.to_le_bytes().to_vec())
+    }
+    fn scores(self, values: &[f32]) -> Self {
+        self.array("scores", 6, values, |v| v.to_le_bytes().to_vec())
+    }
+    fn load(&self) -> Result<Tokenizer, String> {
+        let head = [&b"GGUF"[..], &3u32.to_le_bytes(), &0u64.to_le_bytes(), &self.keys.to_le_bytes()].concat();
+        let bytes = [head, self.bytes.clone()].concat();
+        let mut map = MmapMut::map_anon(bytes.len()).unwrap();
+        map.copy_from_slice(&bytes);
+        let file =
+            GgufFile::from_map("test.gguf", Arc::new(map.make_read_only().unwrap())).map_err(|e| e.to_string())?;
+        Tokenizer::from_gguf(&file).map_err(|e| e.to_string())
+    }
+}
+
+/// GPT-2's printable stand-ins for all bytes, as a vocabulary without merges: a token is a byte, whatever the words.
+fn letters() -> Vec<String> {
+    let printable = |b: &u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    let (mut keep, mut extra): (Vec<u32>, Vec<u32>) = ((0..256).filter(printable).collect(), Vec::new());
+    extra.extend(0x100..0x100 + 256 - keep.len() as u32);
+    keep.append(&mut extra);
+    keep.iter().map(|&c| char::from_u32(c).unwrap().to_string()).collect()
+}
+
+/// How each pre-tokenizer cuts a text, seen through a vocabulary in which every word of up to four letters becomes one token.
+#[test]
+fn pre_tokenizers_cut_as_published() {
+    let alphabet = ["a", "s", "S", "'", "1", ".", "Ġ", "Ċ"];
+    let mut tokens = letters();
+    let mut words = vec![vec![String::new()]];
+    for n in 1..=4 {
+        let longer = |word: &String| alphabet.map(|letter| format!("{word}{letter}"));
+        words.push(words[n - 1].iter().flat_map(longer).collect());
+    }
+    tokens.extend(words[2..].concat());
+    let mut merges = Vec::new();
+    for (a, b) in [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)] {
+        merges.extend(words[a].iter().flat_map(|x| words[b].iter().map(move |y| format!("{x} {y}"))));
+    }
+    let tokens: Vec<&str> = tokens.iter().map(|s| &**s).collect();
+    let merges: Vec<&str> = merges.iter().map(|s| &**s).collect();
+    let cases = [
+        // text, llama-bpe, gpt-2, qwen2, smollm
+        ("aa aa", "aa| aa", "aa| aa", "aa| aa", "aa| aa"),
+        ("a   a", "a|  | a", "a|  | a", "a|  | a", "a|  | a"),
+        ("a  ", "a|  ", "a|  ", "a|  ", "a|  "),
+        ("a\n\na", "a|\n\n|a", "a|\n|\n|a", "a|\n\n|a", "a|\n|\n|a"),
+        (" \n a", " \n| a", " \n| a", " \n| a", " \n| a"),
+        ("1111", "111|1", "1111", "1|1|1|1", "1|1|1|1"),
+        ("a 11", "a| |11", "a| 11", "a| |1|1", "a| |1|1"),
+        (".a", ".a", ".|a", ".a", ".|a"),
+        ("..\n", "..\n", "..|\n", "..\n", "..|\n"),
+        ("a's", "a|'s", "a|'s", "a|'s", "a|'s"),
+        ("a'S", "a|'S", "a|'|S", "a|'S", "a|'|S"),
+        (" 's", " '|s", " '|s", " '|s", " '|s"),
+        ("a  1", "a| | |1", "a| | 1", "a| | |1", "a|  |1"),
+    ];
+    for (i, pre) in ["llama-bpe", "gpt-2", "qwen2", "smollm"].into_iter().enumerate() {
+        let vocabulary = Vocabulary::default()
+            .str("model", "gpt2")
+            .str("pre", pre)
+            .strings("tokens", &tokens)
+            .strings("merges", &merges);
+        let tokenizer = vocabulary.load().unwrap();
+        assert!(!tokenizer.adds_bos());
+        for (text, a, b, c, d) in cases {
+            let got: Vec<String> =
+                tokenizer.encode(text, true).iter().map(|&id| tokenizer.decode(&[id], false)).collect();
+            assert_eq!(got.join("|"), [a, b, c, d][i], "{pre}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn small_vocabularies() {
+    // Merges go by rank, then from the left; a merge whose result is no token falls back to bytes.
+    let mut tokens = letters();
+    tokens.extend(["ab", "bc", "aa", "<x>", "<|begin_of_text|>"].map(String::from));
+    let tokens: Vec<&str> = tokens.iter().map(|s| &**s).collect();
+    let mut types = vec![1; 261];
+    (types[259], types[260]) = (4, 3);
+    let vocabulary = Vocabulary::default()
+        .str("model", "gpt2")
+        .strings("tokens", &tokens)
+        .types(&types)
+        .strings("merges", &["b c", "a b", "a a", "d e"])
+        .id("bos_token_id", 260);
+    let tokenizer = vocabulary.load().unwrap();
+    let cut = |text: &str| -> Vec<String> {
+        tokenizer.encode(text, false).iter().map(|&id| tokenizer.token_text(id).unwrap().into_owned()).collect()
+    };
+    assert_eq!(cut("abc"), ["a", "bc"]);
+    assert_eq!(cut("aaaaa"), ["aa", "aa", "a"]);
+    assert_eq!(cut("aab"), ["a", "ab"]);
+    assert_eq!(cut("de"), ["d", "e"]);
+    assert_eq!(cut("a<x>b"), ["a", "<x>", "b"]);
+    assert!(tokenizer.notes()[0].contains("split as by llama-bpe") && tokenizer.adds_bos());
+
+    // Without byte tokens a character becomes the unknown token; unused pieces are merged through and cut again.
+    let spm = |types: &[i32]| {
+        Vocabulary::default()
+            .str("model", "llama")
+            .strings("tokens", &["<unk>", "<s>", "</s>", "\u{2581}", "a", "b", "ab", "aba", "\u{2581}a", "<u>"])
+            .scores(&[0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -1.0, -2.0, -3.0, 0.0])
+            .types(types)
+            .key("add_space_prefix", 7, &[0])
+    };
+    let tokenizer = spm(&[2, 3, 3, 1, 1, 1, 1, 1, 1, 4]).load().unwrap();
+    assert_eq!(tokenizer.encode("abaxab a<u>", true), [1, 7, 0, 6, 8, 9]);
+    assert_eq!(tokenizer.decode(&[1, 8, 0, 2], false), " a \u{2047} ");
+    let tokenizer = spm(&[2, 3, 3, 1, 1, 1, 5, 1, 1, 4]).load().unwrap();
+    assert_eq!(tokenizer.encode("abaab", false), [7, 4, 5]);
+
+    let base = || Vocabulary::default().str("model", "gpt2").strings("tokens", &["a", "b"]);
+    let llama = || Vocabulary::default().str("model", "llama").strings("tokens", &["a", "b"]);
+    let cases = [
+        (
+            Vocabulary::default(),
+            "test.gguf: the file has no tokenizer (missing key tokenizer.ggml.model); bench and logits",
+        ),
+        (Vocabulary::default().str("model", "t5").strings("tokens", &["a"]), "the tokenizer model t5 is not supported"),
+        (Vocabulary::default().str("model", "gpt2"), "missing key tokenizer.ggml.tokens"),
+        (Vocabulary::default().str("model", "gpt2").strings("tokens", &[]), "the vocabulary has 0 tokens"),
+        (base(), "missing key tokenizer.ggml.merges"),
+        (base().str("pre", "klingon"), "unknown pre-tokenizer klingon, supported are llama-bpe"),
+        (base().id("bos_token_id", 2), "key tokenizer.ggml.bos_token_id is 2, but the vocabulary has 2 tokens"),
+        (base().strings("merges", &[]).key("add_bos_token", 7, &[1]), "add_bos_token is true, but there is no"),
+        (base().types(&[1]), "has 1 elements for 2 tokens"),
+        (llama(), "missing key tokenizer.ggml.scores"),
+        (llama().scores(&[0.0]), "1 scores for 2 tokens"),
+        (Vocabulary::default().str("model", "llama").id("tokens", 1), "is of type u32, not an array of strings"),
+    ];
+    for (vocabulary, want) in cases {
+        let error = vocabulary.load().expect_err(want);
+        assert!(error.contains(want), "{error}\n  should say: {want}");
+    }
+    let lossy = base().strings("merges", &[]).load().unwrap();
+    assert!(lossy.notes()[1].contains("254 byte values have no token"));
+    assert_eq!(lossy.encode("abc", false), [0, 1]);
+}
