@@ -15,7 +15,7 @@ struct Scalar {
     operands: usize,
     emit: fn(&mut Builder, &[Value]) -> Value,
     reference: fn(&[f64]) -> f64,
-    /// Relative error bound in units of the last place.
+    /// Relative error bound in units of 2⁻²³; a correctly rounded operation has 0.5.
     ulp: f64,
 }
 
@@ -116,14 +116,9 @@ impl Op for Cast {
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
-        let epsilon = match self.to {
-            Type::BF16 => f64::powi(2.0, -8),
-            Type::F16 => f64::powi(2.0, -11),
-            _ => 0.0,
-        };
         let mut out = Reference::default();
         for v in inputs.iter().flat_map(|t| &t.values) {
-            out.push(*v, v.abs() * epsilon + f64::powi(2.0, -25));
+            out.push(super::rounded(*v, Format::Plain(self.to)), 0.0);
         }
         out
     }
@@ -224,12 +219,12 @@ operations! {
     exp(x) 2.0 "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
     tanh(x) 2.0 "Hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
     relu(x) 0.0 "max(x, 0).", |b, v| b.max(v[0], 0.0f32), |v| v[0].max(0.0);
-    sigmoid(x) 6.0 "1 / (1 + e⁻ˣ).", |b, v| sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
-    silu(x) 7.0 "x · sigmoid(x).", |b, v| { let s = sigmoid(b, v[0]); b.mul(v[0], s) }, |v| v[0] / (1.0 + (-v[0]).exp());
-    swiglu(gate, up) 8.0 "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
+    sigmoid(x) 3.0 "1 / (1 + e⁻ˣ).", |b, v| sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
+    silu(x) 3.5 "x · sigmoid(x).", |b, v| { let s = sigmoid(b, v[0]); b.mul(v[0], s) }, |v| v[0] / (1.0 + (-v[0]).exp());
+    swiglu(gate, up) 4.0 "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
         |b, v| { let s = sigmoid(b, v[0]); let s = b.mul(v[0], s); b.mul(s, v[1]) },
         |v| v[0] / (1.0 + (-v[0]).exp()) * v[1];
-    relu2_mul(gate, up) 1.5 "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58.",
+    relu2_mul(gate, up) 1.0 "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58.",
         |b, v| { let r = b.max(v[0], 0.0f32); let r = b.mul(r, r); b.mul(r, v[1]) },
         |v| v[0].max(0.0).powi(2) * v[1];
 }

@@ -3,18 +3,25 @@
 //! A file holds what the operation computes, its shape and type rule, its portable program, its reference in `f64` with the error
 //! bound, its test cases, and its method on [`Graph`](crate::Graph).
 
+mod attention;
 mod elementwise;
+mod gather;
 mod kernel;
+mod kv_append;
+mod matmul;
+mod quantize;
 mod rms_norm;
+mod rope;
 
 use std::fmt;
 use std::sync::Arc;
 
-use hologram_backends::{Attr, KernelSpec};
-use hologram_isa::{Builder, Value};
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Builder, Type, Value};
 
 pub(crate) use elementwise::elementwise_program;
 pub use kernel::{Kernel, TensorArg};
+pub use rope::RopeStyle;
 
 use crate::conformance::{Case, HostTensor, Reference};
 use crate::error::Result;
@@ -67,9 +74,32 @@ pub trait Elementwise {
 
 /// The conformance cases of every operation: one line for each file.
 pub fn cases() -> Vec<Case> {
-    let lists: &[fn() -> Vec<Case>] = &[elementwise::cases, rms_norm::cases];
+    let lists: &[fn() -> Vec<Case>] = &[
+        elementwise::cases,
+        gather::cases,
+        rms_norm::cases,
+        quantize::cases,
+        matmul::cases,
+        rope::cases,
+        kv_append::cases,
+        attention::cases,
+    ];
     lists.iter().flat_map(|f| f()).collect()
 }
 
 /// A shared operation.
 pub type SharedOp = Arc<dyn Op>;
+
+/// Whether weights come in this format.
+fn is_weight(format: Format) -> bool {
+    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16) | Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
+}
+
+/// An `f32` value rounded to the nearest of a plain float format.
+fn rounded(value: f64, format: Format) -> f64 {
+    match format {
+        Format::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),
+        Format::Plain(Type::BF16) => half::bf16::from_f32(value as f32).to_f64(),
+        _ => value,
+    }
+}

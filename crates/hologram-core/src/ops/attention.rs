@@ -1,0 +1,332 @@
+//! Causal attention of new tokens over a paged key and value cache, with grouped heads.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
+
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; its inputs are those of [`Graph::attention`] in order.
+#[derive(Debug)]
+struct Attention {
+    scale: f32,
+}
+
+impl Graph {
+    /// softmax(q·kᵀ·`scale`)·v in `f32`, one token at a time: token t attends to positions 0 to `positions[t]` of sequence
+    /// `sequences[t]`, its own included.
+    ///
+    /// `q` is `f32 [n, h, d]`; `k` and `v` are `f32` or `f16 [blocks, kv_heads, block_size, d]`; `positions` and `sequences` are
+    /// `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`: position p of sequence s lies in block
+    /// `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads kv head `j / (h / kv_heads)`. A sequence, position or
+    /// block outside is an error of the run.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    #[expect(clippy::too_many_arguments, reason = "attention reads a paged cache through its tables")]
+    pub fn attention(
+        &mut self,
+        q: NodeId,
+        k: NodeId,
+        v: NodeId,
+        positions: NodeId,
+        sequences: NodeId,
+        block_table: NodeId,
+        scale: f32,
+    ) -> Result<NodeId> {
+        self.apply(Attention { scale }, &[q, k, v, positions, sequences, block_table])
+    }
+}
+
+const THREADS: u32 = 64;
+const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
+
+impl Op for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [q, k, v, positions, sequences, table] = inputs else {
+            return Err("takes q, k, v, positions, sequences and a block table".into());
+        };
+        let cache = matches!(k.format, Format::F32 | Format::F16) && k == v;
+        let indices = [positions, sequences, table].iter().all(|t| t.format == Format::U32);
+        if q.format != Format::F32 || !cache || !indices {
+            return Err("takes f32 q, k and v alike in f32 or f16, and u32 positions, sequences and block table".into());
+        }
+        let (
+            [n, Dim::Fixed(heads), Dim::Fixed(d)],
+            [Dim::Fixed(_), Dim::Fixed(kv_heads), Dim::Fixed(block), Dim::Fixed(e)],
+        ) = (q.shape.as_slice(), k.shape.as_slice())
+        else {
+            return Err("takes q [n, h, d] and k and v [blocks, kv_heads, block size, d]".into());
+        };
+        if d != e || *d == 0 || *block == 0 || *kv_heads == 0 || !heads.is_multiple_of(*kv_heads) {
+            return Err("heads must be as long as those of the cache, and a multiple of them in number".into());
+        }
+        match (positions.shape.as_slice(), sequences.shape.as_slice(), table.shape.as_slice()) {
+            ([p], [s], [Dim::Fixed(_), Dim::Fixed(_)]) if p == n && s == n => Ok((*q).clone()),
+            _ => Err("takes positions [n], sequences [n] and a block table [seqs, max_blocks]".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("scale", Attr::F32(self.scale))]
+    }
+
+    /// One workgroup for each token and head. It goes over the positions in chunks of one for each thread: each thread computes the
+    /// score of its position, the workgroup finds the greatest, what was summed so far is rescaled to it, and then each thread adds
+    /// the chunk's values to the elements that it owns.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let size = |input: usize, i: usize| spec.inputs[input].shape.get(i).map_or(1, |e| e.max()) as u32;
+        let (heads, d) = (size(0, 1), size(0, 2));
+        let (blocks, kv_heads, block_size) = (size(1, 0), size(1, 1), size(1, 2));
+        let (sequences_max, blocks_max) = (size(5, 0), size(5, 1));
+        let mut k = Kernel::new(spec, THREADS);
+        let partial = k.b.shared("partial", Type::F32, SUBGROUPS);
+        let weights = k.b.shared("weights", Type::F32, THREADS);
+        let starts = k.b.shared("starts", Type::U32, THREADS);
+        let rows = k.rows(&spec.output);
+        let [q, keys, values, positions, sequences, table] = [0, 1, 2, 3, 4, 5].map(|i| k.inputs[i].clone());
+        let out = k.output.clone();
+        let b = &mut k.b;
+        let row = b.builtin(Opcode::GroupX);
+        let inside = b.lt(row, rows);
+        b.if_(inside, |b| {
+            let thread = b.builtin(Opcode::ThreadX);
+            let lane = b.builtin(Opcode::Lane);
+            let subgroup = b.builtin(Opcode::Subgroup);
+            let token = b.div(row, heads);
+            let head = b.rem(row, heads);
+            let kv_head = b.div(head, heads / kv_heads);
+            let q_start = b.mul(row, d);
+            let position = b.load(positions.views[0], token);
+            let sequence = b.load(sequences.views[0], token);
+            let known = b.lt(sequence, sequences_max);
+            let reached = b.lt(position, blocks_max * block_size);
+            let exists = b.and(known, reached);
+            let table_row = b.mul(sequence, blocks_max);
+            // With the error that follows in mind one position suffices where there is none.
+            let last = b.select(exists, position, 0u32);
+            let len = b.add(last, 1u32);
+
+            let greatest = b.var(f32::MIN);
+            let total = b.var(0.0f32);
+            let sums: Vec<Value> = (0..d.div_ceil(THREADS)).map(|_| b.var(0.0f32)).collect();
+            b.for_(0u32, len, THREADS, |b, base| {
+                let p = b.add(base, thread);
+                let mine = b.lt(p, len);
+                let score = b.var(f32::MIN);
+                b.if_(mine, |b| {
+                    let page = b.div(p, block_size);
+                    let offset = b.rem(p, block_size);
+                    let at = b.add(table_row, page);
+                    // Nothing has an element at u32::MAX: a sequence, position or block outside fails.
+                    let at = b.select(exists, at, u32::MAX);
+                    let block = b.load(table.views[0], at);
+                    let valid = b.lt(block, blocks);
+                    let at = b.mul(block, kv_heads);
+                    let at = b.add(at, kv_head);
+                    let at = b.mul(at, block_size);
+                    let at = b.add(at, offset);
+                    let at = b.mul(at, d);
+                    let start = b.select(valid, at, u32::MAX);
+                    b.store(starts, thread, start);
+                    let dot = b.var(0.0f32);
+                    b.for_(0u32, d, 1u32, |b, e| {
+                        let (qi, ki) = (b.add(q_start, e), b.add(start, e));
+                        let (qv, kv) = (q.load(b, qi), keys.load(b, ki));
+                        b.assign_op(dot, Opcode::Fma, &[qv, kv, dot]);
+                    });
+                    b.assign_op(score, Opcode::Mul, &[dot, self.scale.into()]);
+                });
+
+                let of_subgroup = b.subgroup_max(score);
+                let leader = b.eq(lane, 0u32);
+                b.if_(leader, |b| b.store(partial, subgroup, of_subgroup));
+                b.barrier();
+                let new = b.var(greatest);
+                b.for_(0u32, SUBGROUPS, 1u32, |b, i| {
+                    let v = b.load(partial, i);
+                    b.assign_op(new, Opcode::Max, &[new, v]);
+                });
+                let weight = exp_difference(b, score, new);
+                b.store(weights, thread, weight);
+                let correction = exp_difference(b, greatest, new);
+                b.assign(greatest, new);
+                b.barrier();
+
+                b.assign_op(total, Opcode::Mul, &[total, correction]);
+                for sum in &sums {
+                    b.assign_op(*sum, Opcode::Mul, &[*sum, correction]);
+                }
+                let rest = b.sub(len, base);
+                let count = b.min(rest, THREADS);
+                b.for_(0u32, count, 1u32, |b, j| {
+                    let weight = b.load(weights, j);
+                    let start = b.load(starts, j);
+                    b.assign_op(total, Opcode::Add, &[total, weight]);
+                    for (i, sum) in sums.iter().enumerate() {
+                        let e = b.add(thread, i as u32 * THREADS);
+                        let owned = b.lt(e, d);
+                        b.if_(owned, |b| {
+                            let at = b.add(start, e);
+                            let v = values.load(b, at);
+                            b.assign_op(*sum, Opcode::Fma, &[weight, v, *sum]);
+                        });
+                    }
+                });
+                b.barrier();
+            });
+            for (i, sum) in sums.iter().enumerate() {
+                let e = b.add(thread, i as u32 * THREADS);
+                let owned = b.lt(e, d);
+                b.if_(owned, |b| {
+                    let y = b.div(*sum, total);
+                    let at = b.add(q_start, e);
+                    out.store(b, at, y);
+                });
+            }
+        });
+        k.finish(spec.output.max_rows())
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [q, keys, values, positions, sequences, table] = inputs else { return Reference::default() };
+        let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.shape[..], &keys.shape[..]) else {
+            return Reference::default();
+        };
+        let (d, blocks_max, epsilon) = (*d, table.row_len(), f64::from(f32::EPSILON));
+        let mut out = Reference::default();
+        for (row, q) in q.values.chunks(d).enumerate() {
+            let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
+            let starts: Vec<usize> = (0..=positions.values[token] as usize)
+                .map(|p| {
+                    let at = sequences.values[token] as usize * blocks_max + p / block_size;
+                    ((table.values[at] as usize * kv_heads + kv_head) * block_size + p % block_size) * d
+                })
+                .collect();
+            let scale = f64::from(self.scale);
+            let mut score_bound: f64 = 0.0;
+            let scores: Vec<f64> = starts
+                .iter()
+                .map(|at| {
+                    let (mut sum, mut squares) = (0.0, 0.0);
+                    for (a, b) in q.iter().zip(&keys.values[*at..at + d]) {
+                        sum += a * b;
+                        squares += (a * b).powi(2);
+                    }
+                    score_bound = score_bound.max(super::matmul::sum_bound(d as f64, sum, squares) * scale.abs());
+                    sum * scale
+                })
+                .collect();
+            let greatest = scores.iter().fold(f64::MIN, |a, s| a.max(*s));
+            let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            // An absolute error of a score is a relative error of its weight; the exponential adds 2 ulp, each sum its roundings.
+            let relative = 2.0 * score_bound + (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
+            for e in 0..d {
+                let terms = || weights.iter().zip(&starts).map(|(w, at)| w * values.values[at + e] / total);
+                let size: f64 = terms().map(f64::abs).sum();
+                out.push(terms().sum(), size * relative + f64::from(f32::MIN_POSITIVE));
+            }
+        }
+        out
+    }
+}
+
+/// exp(a − b).
+fn exp_difference(b: &mut Builder, x: Value, greatest: Value) -> Value {
+    let x = b.sub(x, greatest);
+    b.exp(x)
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    struct Shape<'a> {
+        heads: (usize, usize),
+        d: usize,
+        block_size: usize,
+        tokens: (usize, usize),
+        positions: &'a [f32],
+        sequences: &'a [f32],
+        table: (usize, usize, &'a [f32]),
+    }
+    let shapes = [
+        Shape {
+            heads: (1, 1),
+            d: 8,
+            block_size: 16,
+            tokens: (1, 1),
+            positions: &[0.0],
+            sequences: &[0.0],
+            table: (1, 1, &[0.0]),
+        },
+        Shape {
+            heads: (2, 1),
+            d: 32,
+            block_size: 16,
+            tokens: (3, 0),
+            positions: &[],
+            sequences: &[],
+            table: (1, 2, &[1.0, 0.0]),
+        },
+        // A prompt of one sequence in the middle of its context.
+        Shape {
+            heads: (4, 2),
+            d: 64,
+            block_size: 32,
+            tokens: (6, 5),
+            positions: &[62.0, 63.0, 64.0, 65.0, 66.0],
+            sequences: &[0.0; 5],
+            table: (1, 4, &[3.0, 0.0, 5.0, 1.0]),
+        },
+        // One token of each of several sequences, of very different lengths.
+        Shape {
+            heads: (6, 2),
+            d: 128,
+            block_size: 32,
+            tokens: (3, 3),
+            positions: &[130.0, 0.0, 31.0],
+            sequences: &[1.0, 0.0, 2.0],
+            table: (3, 5, &[4.0, 9.0, 9.0, 9.0, 9.0, 2.0, 8.0, 1.0, 7.0, 3.0, 6.0, 9.0, 9.0, 9.0, 9.0]),
+        },
+        Shape {
+            heads: (3, 3),
+            d: 80,
+            block_size: 16,
+            tokens: (2, 2),
+            positions: &[32.0, 33.0],
+            sequences: &[0.0, 0.0],
+            table: (1, 3, &[2.0, 1.0, 0.0]),
+        },
+    ];
+    let mut cases = Vec::new();
+    for ty in [Type::F32, Type::F16] {
+        for s in &shapes {
+            let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+            let (max, n) = s.tokens;
+            let index = |shape: &[Dim], values: &[f32]| CaseInput {
+                format: Format::U32,
+                shape: shape.to_vec(),
+                fill: Fill::Values(values.to_vec()),
+            };
+            let cache = CaseInput::normal(Format::Plain(ty), &dims(&[10, s.heads.1, s.block_size, s.d]));
+            let q = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
+            let (seqs, blocks, table) = s.table;
+            cases.push(
+                Case::new(Attention { scale: 1.0 / (s.d as f32).sqrt() }, &[(max, n)])
+                    .input(q)
+                    .input(cache.clone())
+                    .input(cache)
+                    .input(index(&[Dim::Extent(0)], s.positions))
+                    .input(index(&[Dim::Extent(0)], s.sequences))
+                    .input(index(&dims(&[seqs, blocks]), table)),
+            );
+        }
+    }
+    cases
+}

@@ -1,0 +1,109 @@
+//! Rows of a table by index: token embeddings, and the rows whose logits are wanted.
+
+use hologram_backends::{Format, KernelSpec};
+
+use super::{Kernel, Launchable, Op, is_weight};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; the table is `[rows, d]` in a weight format, `ids` is `u32 [n]`.
+#[derive(Debug)]
+struct Gather;
+
+impl Graph {
+    /// The rows of `table` (`[rows, d]` in any weight format) named by `ids` (`u32 [n]`), decoded: `f32 [n, d]`. An id that is not
+    /// less than the number of rows is an error of the run.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn gather(&mut self, table: NodeId, ids: NodeId) -> Result<NodeId> {
+        self.apply(Gather, &[table, ids])
+    }
+}
+
+const THREADS: u32 = 256;
+
+impl Op for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [table, ids] = inputs else { return Err("takes a table and ids".into()) };
+        if !is_weight(table.format) {
+            return Err("the table must be in a weight format".into());
+        }
+        match (table.shape.as_slice(), ids.shape.as_slice()) {
+            ([_, Dim::Fixed(d)], [n]) if ids.format == Format::U32 && *d > 0 => {
+                Ok(TensorType::new(Format::F32, [*n, Dim::Fixed(*d)]))
+            }
+            _ => Err("takes a table of two dimensions and u32 ids of one".into()),
+        }
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let d = spec.output.row_len() as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let rows = k.rows(&spec.inputs[0]);
+        let (table, ids, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let token = b.div(i, d);
+            let column = b.rem(i, d);
+            let id = b.load(ids.views[0], token);
+            let exists = b.lt(id, rows);
+            let start = b.mul(id, d);
+            let at = b.add(start, column);
+            // No table has an element at u32::MAX, so that the load of an id outside fails instead of wrapping round.
+            let at = b.select(exists, at, u32::MAX);
+            let value = table.load(b, at);
+            out.store(b, i, value);
+        });
+        let max = spec.output.max_rows() * spec.output.row_len();
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [table, ids] = inputs else { return Reference::default() };
+        let d = table.row_len();
+        let mut out = Reference::default();
+        for id in &ids.values {
+            // A scale has 11 significant bits and a code at most 8, so that decoded values are exact in f32.
+            for v in table.values.iter().skip(*id as usize * d).take(d) {
+                out.push(*v, 0.0);
+            }
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |format: Format, rows: usize, d: usize, n: usize, max: usize| {
+        Case::new(Gather, &[(max, n)])
+            .input(CaseInput::normal(format, &[Dim::Fixed(rows), Dim::Fixed(d)]))
+            .input(CaseInput::below(rows as u32, &[Dim::Extent(0)]))
+    };
+    let mut cases = vec![
+        case(Format::F32, 1, 1, 1, 1),
+        case(Format::F32, 10, 33, 0, 4),
+        case(Format::F16, 10, 33, 3, 4),
+        case(Format::BF16, 7, 65, 9, 9),
+    ];
+    for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        cases.push(case(format, 5, 256, 3, 4));
+        cases.push(case(format, 11, 1024, 9, 9));
+    }
+    // A table that is itself as long as the run.
+    let ids = CaseInput { format: Format::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };
+    cases.push(
+        Case::new(Gather, &[(8, 5)])
+            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(48)]))
+            .input(ids),
+    );
+    cases
+}

@@ -1,0 +1,202 @@
+//! Matrix product with a transposed right side, y = x·wᵀ: every projection of a model.
+
+use hologram_backends::{Format, KernelSpec};
+use hologram_isa::{Opcode, Type};
+
+use super::{Kernel, Launchable, Op, is_weight};
+use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; `x` is `[n, k]`, `w` is `[m, k]`.
+#[derive(Debug)]
+struct Matmul;
+
+impl Graph {
+    /// The product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
+    ///
+    /// - `x` in `f32`, `w` in any weight format: weights are decoded, products and sums are in `f32`.
+    /// - `x` and `w` in `bf16`: products and sums are in `f32`.
+    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in `Q8_0`, `Q4_0` or `TQ2_0`: dot products of codes are exact
+    ///   within each weight block and group; their multiples by both scales are summed in `f32`. Groups and blocks nest.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn matmul(&mut self, x: NodeId, w: NodeId) -> Result<NodeId> {
+        self.apply(Matmul, &[x, w])
+    }
+}
+
+const THREADS: u32 = 64;
+
+/// Whether the formats multiply.
+fn fits(x: Format, w: Format) -> bool {
+    match (x, w) {
+        (Format::Plain(Type::F32), w) => is_weight(w),
+        (Format::Plain(Type::BF16), Format::Plain(Type::BF16)) => true,
+        (Format::I8Groups { group }, Format::Q8_0 | Format::Q4_0) => group == 32,
+        (Format::I8Groups { group }, Format::TQ2_0) => {
+            group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
+        }
+        _ => false,
+    }
+}
+
+/// Elements of a row whose products are summed before a scale is applied.
+fn unit(x: Format, w: Format, k: usize) -> usize {
+    match (x, w) {
+        (Format::I8Groups { group }, w) => w.block_len().min(group as usize),
+        (_, Format::Plain(_)) => k,
+        (_, w) => w.block_len(),
+    }
+}
+
+impl Op for Matmul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, w] = inputs else { return Err("takes x and w".into()) };
+        if !fits(x.format, w.format) {
+            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()));
+        }
+        match (x.shape.as_slice(), w.shape.as_slice()) {
+            ([n, Dim::Fixed(k)], [Dim::Fixed(m), Dim::Fixed(l)]) if k == l && *k > 0 => {
+                Ok(TensorType::new(Format::F32, [*n, Dim::Fixed(*m)]))
+            }
+            _ => Err("takes x [n, k] and w [m, k]".into()),
+        }
+    }
+
+    /// One thread for each element of the output.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let (m, row_len) = (spec.output.row_len() as u32, spec.inputs[0].row_len() as u32);
+        let unit = unit(spec.inputs[0].format, spec.inputs[1].format, row_len as usize) as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let (x, w, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let row = b.div(i, m);
+            let column = b.rem(i, m);
+            let x_start = b.mul(row, row_len);
+            let w_start = b.mul(column, row_len);
+            let sum = b.var(0.0f32);
+            match (x.spec.format, w.spec.format) {
+                (Format::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
+                    let x_block = b.add(x_start, block);
+                    let w_block = b.add(w_start, block);
+                    let dot = b.var(0i32);
+                    b.for_(0u32, unit, 1u32, |b, e| {
+                        let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                        let (xc, wc) = (x.load_code(b, xi), w.load_code(b, wi));
+                        let product = b.mul(xc, wc);
+                        b.assign_op(dot, Opcode::Add, &[dot, product]);
+                    });
+                    let (xs, ws) = (x.load_scale(b, x_block), w.load_scale(b, w_block));
+                    let dot = b.cvt(Type::F32, dot);
+                    let scaled = b.mul(dot, ws);
+                    b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
+                }),
+                (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
+                    let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
+                    let (xv, wv) = (x.load(b, xi), w.load(b, wi));
+                    b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
+                }),
+                _ => b.for_(0u32, row_len, unit, |b, block| {
+                    let x_block = b.add(x_start, block);
+                    let w_block = b.add(w_start, block);
+                    let dot = b.var(0.0f32);
+                    b.for_(0u32, unit, 1u32, |b, e| {
+                        let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                        let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
+                        let code = b.cvt(Type::F32, code);
+                        b.assign_op(dot, Opcode::Fma, &[xv, code, dot]);
+                    });
+                    let scale = w.load_scale(b, w_block);
+                    b.assign_op(sum, Opcode::Fma, &[dot, scale, sum]);
+                }),
+            }
+            out.store(b, i, sum);
+        });
+        let max = spec.output.max_rows() * m as usize;
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, w] = inputs else { return Reference::default() };
+        let k = x.row_len();
+        // Codes are summed exactly, so that only the units' sums are terms with an error.
+        let exact = match x.format {
+            Format::I8Groups { .. } => unit(x.format, w.format, k),
+            _ => 1,
+        };
+        let mut out = Reference::default();
+        for xr in x.values.chunks(k) {
+            for wr in w.values.chunks(k) {
+                let (mut sum, mut squares) = (0.0, 0.0);
+                for (xu, wu) in xr.chunks(exact).zip(wr.chunks(exact)) {
+                    let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
+                    sum += term;
+                    squares += term * term;
+                }
+                out.push(sum, sum_bound((k / exact) as f64, sum, squares));
+            }
+        }
+        out
+    }
+}
+
+/// The bound of a sum of `n` rounded products of independent sign, in any order: partial sums are about as large as the root of the
+/// sum of squares, or the result; the roundings of each by 2⁻²⁴ add up like a random walk, here taken four times as far.
+pub(super) fn sum_bound(n: f64, sum: f64, squares: f64) -> f64 {
+    let size = sum.abs() + squares.sqrt();
+    (2.0 + 2.0 * n.sqrt()) * size * f64::from(f32::EPSILON) + n * f64::from(f32::MIN_POSITIVE)
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |x: Format, w: Format, n: usize, max: usize, m: usize, k: usize| {
+        Case::new(Matmul, &[(max, n)])
+            .input(CaseInput::normal(x, &[Dim::Extent(0), Dim::Fixed(k)]))
+            .input(CaseInput::normal(w, &[Dim::Fixed(m), Dim::Fixed(k)]))
+    };
+    let mut cases = Vec::new();
+    let plain = [
+        (Format::F32, Format::F32),
+        (Format::F32, Format::F16),
+        (Format::F32, Format::BF16),
+        (Format::BF16, Format::BF16),
+    ];
+    for (x, w) in plain {
+        cases.push(case(x, w, 1, 1, 1, 1));
+        for (n, max, m, k) in [(0, 2, 3, 8), (1, 4, 67, 131), (5, 7, 33, 64), (37, 40, 70, 320)] {
+            cases.push(case(x, w, n, max, m, k));
+        }
+    }
+    let i8 = |group: u32| Format::I8Groups { group };
+    for (x, w, block) in [
+        (Format::F32, Format::Q8_0, 32),
+        (Format::F32, Format::Q4_0, 32),
+        (Format::F32, Format::TQ2_0, 256),
+        (i8(32), Format::Q8_0, 32),
+        (i8(32), Format::Q4_0, 32),
+        (i8(32), Format::TQ2_0, 256),
+        (i8(64), Format::TQ2_0, 256),
+        (i8(256), Format::TQ2_0, 256),
+    ] {
+        for (n, max, m, k) in
+            [(1, 1, 1, block), (0, 2, 3, block), (1, 4, 67, 3 * block), (5, 7, 33, 2 * block), (37, 40, 70, 768)]
+        {
+            cases.push(case(x, w, n, max, m, k));
+        }
+    }
+    // One group for the whole row, as BitNet has it.
+    for (n, max, m, k) in [(1, 1, 67, 2560), (5, 7, 33, 768)] {
+        cases.push(case(i8(k as u32), Format::TQ2_0, n, max, m, k));
+    }
+    cases
+}

@@ -1,0 +1,150 @@
+//! Activations to 8-bit codes with one scale for each group of a row.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
+
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; `x` is `f32 [n, k]`.
+#[derive(Debug)]
+struct Quantize {
+    group: u32,
+    floor: f32,
+}
+
+impl Graph {
+    /// Quantises the rows of `x` (`f32 [n, k]`) in groups of `group` elements, which must divide k, to
+    /// [`Format::I8Groups`]. With a = max(max|x|, `floor`) over a group, its scale is a / 127 and its codes are x · (127 / a), rounded
+    /// to nearest even and clamped to -128..=127; where a is 0, scale and codes are 0.
+    ///
+    /// # Errors
+    /// When the operand does not fit or the group does not divide k.
+    pub fn quantize(&mut self, x: NodeId, group: u32, floor: f32) -> Result<NodeId> {
+        self.apply(Quantize { group, floor }, &[x])
+    }
+}
+
+const THREADS: u32 = 256;
+const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
+
+impl Op for Quantize {
+    fn name(&self) -> &'static str {
+        "quantize"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x] = inputs else { return Err("takes x".into()) };
+        match x.shape.as_slice() {
+            [_, Dim::Fixed(k)] if x.format == Format::F32 => {
+                if self.group == 0 || *k == 0 || !k.is_multiple_of(self.group as usize) {
+                    return Err(format!("groups of {} do not divide rows of {k}", self.group));
+                }
+                if !(self.floor >= 0.0 && self.floor.is_finite()) {
+                    return Err(format!("the floor must be a finite number and not negative, not {}", self.floor));
+                }
+                Ok(TensorType::new(Format::I8Groups { group: self.group }, x.shape.clone()))
+            }
+            _ => Err("takes f32 of two dimensions".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("group", Attr::U32(self.group)), ("floor", Attr::F32(self.floor))]
+    }
+
+    /// One subgroup for each group.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let groups_of_row = spec.output.row_len() as u32 / self.group;
+        let mut k = Kernel::new(spec, THREADS);
+        let rows = k.rows(&spec.output);
+        let (x, out) = (k.inputs[0].clone(), k.output.clone());
+        let b = &mut k.b;
+        let groups = b.mul(rows, groups_of_row);
+        let workgroup = b.builtin(Opcode::GroupX);
+        let subgroup = b.builtin(Opcode::Subgroup);
+        let first = b.mul(workgroup, SUBGROUPS);
+        let group = b.add(first, subgroup);
+        let inside = b.lt(group, groups);
+        b.if_(inside, |b| {
+            let lane = b.builtin(Opcode::Lane);
+            let start = b.mul(group, self.group);
+            let greatest = b.var(self.floor);
+            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
+                let at = b.add(start, i);
+                let v = x.load(b, at);
+                let v = b.abs(v);
+                b.assign_op(greatest, Opcode::Max, &[greatest, v]);
+            });
+            let greatest = b.subgroup_max(greatest);
+            let zero = b.eq(greatest, 0.0f32);
+            let inverse = b.div(127.0f32, greatest);
+            let inverse = b.select(zero, 0.0f32, inverse);
+            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
+                let at = b.add(start, i);
+                let v = x.load(b, at);
+                let v = b.mul(v, inverse);
+                let v = b.round(v);
+                let v = b.max(v, -128.0f32);
+                let v = b.min(v, 127.0f32);
+                let code = b.cvt(Type::I8, v);
+                b.store(out.views[0], at, code);
+            });
+            let scale = b.div(greatest, 127.0f32);
+            let leader = b.eq(lane, 0u32);
+            b.if_(leader, |b| b.store(out.views[1], group, scale));
+        });
+        let max = spec.output.max_rows() * groups_of_row as usize;
+        k.finish(max.div_ceil(SUBGROUPS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x] = inputs else { return Reference::default() };
+        let mut out = Reference::default();
+        for group in x.values.chunks(self.group as usize) {
+            let greatest = group.iter().fold(f64::from(self.floor), |a, v| a.max(v.abs()));
+            let scale = greatest / 127.0;
+            for v in group {
+                let code = if greatest == 0.0 { 0.0 } else { v / scale };
+                let rounded = code.round_ties_even().clamp(-128.0, 127.0);
+                // The quotient is off by 2⁻²³ at most, which decides only codes that close to a tie; the scale by half an ulp.
+                let tie = (code - code.floor() - 0.5).abs() <= code.abs() * f64::from(f32::EPSILON);
+                let step = if tie { scale } else { 0.0 };
+                let value = rounded * scale;
+                out.push(value, value.abs() * f64::from(f32::EPSILON) / 2.0 + step + f64::from(f32::MIN_POSITIVE));
+            }
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |group: u32, floor: f32, rows: usize, max: usize, k: usize| {
+        Case::new(Quantize { group, floor }, &[(max, rows)])
+            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(k)]))
+    };
+    let values = |group: u32, floor: f32, row: &[f32]| {
+        let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(1), Dim::Fixed(row.len())]);
+        input.fill = crate::conformance::Fill::Values(row.to_vec());
+        Case::new(Quantize { group, floor }, &[]).input(input)
+    };
+    let mut zeros = vec![0.0; 64];
+    let all_zero = values(32, 0.0, &zeros);
+    let below_floor = values(64, 1e-5, &zeros.iter().map(|_| -1e-7).collect::<Vec<_>>());
+    // Scale 1: halves are ties.
+    zeros[..8].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127.0]);
+    vec![
+        case(32, 0.0, 1, 1, 32),
+        case(32, 0.0, 0, 3, 64),
+        case(32, 0.0, 5, 8, 1056),
+        case(256, 1e-5, 2, 3, 256),
+        case(2560, 1e-5, 3, 4, 2560),
+        case(7, 0.0, 3, 3, 21),
+        all_zero,
+        below_floor,
+        values(32, 0.0, &zeros),
+    ]
+}
