@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics};
 
 use crate::error::{CoreError, Result};
-use crate::tensor::{Element, bytes_of, bytes_of_mut};
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 
 /// A handle to one device. Clones share it.
 #[derive(Clone)]
@@ -57,6 +58,28 @@ impl Executor {
     /// The device's counters.
     pub fn metrics(&self) -> Metrics {
         self.backend.metrics()
+    }
+
+    /// Computes a small graph once: `build` gets the tensors as graph values and returns the value wanted. What runs more than once
+    /// is better compiled once, as a [`Graph`].
+    ///
+    /// # Errors
+    /// When an operation does not take its operands, or the device fails at once; errors of kernels come with [`Tensor::to_vec`].
+    pub fn eval<const N: usize>(
+        &self,
+        inputs: [&Tensor; N],
+        build: impl FnOnce(&mut Graph, [NodeId; N]) -> Result<NodeId>,
+    ) -> Result<Tensor> {
+        let mut graph = Graph::new();
+        let mut nodes = [NodeId(0); N];
+        for (node, tensor) in nodes.iter_mut().zip(inputs) {
+            *node = graph.constant(tensor)?;
+        }
+        let result = build(&mut graph, nodes)?;
+        graph.output("result", result)?;
+        let mut plan = graph.compile(self, &[])?;
+        plan.run()?;
+        plan.output_tensor("result")
     }
 
     /// Memory for `len` elements with undefined content.

@@ -2,6 +2,41 @@
 //!
 //! An [`Executor`] is a device; a [`Tensor`] is data on it; a [`Graph`] of operations is compiled into a [`Plan`] that is run again
 //! and again while its inputs and extents change.
+//!
+//! ```
+//! use hologram_core::{Dim, Executor, Graph, Tensor};
+//! use hologram_backends::Format;
+//!
+//! # fn main() -> hologram_core::Result<()> {
+//! let executor = Executor::new_auto()?;
+//!
+//! // Memory on the device, as plain elements or with a shape.
+//! let buffer = executor.upload(&[1.0f32, 2.0, 3.0])?;
+//! assert_eq!(buffer.read()?, [1.0, 2.0, 3.0]);
+//! let a = Tensor::from_slice(&executor, &[3], &[1.0f32, 2.0, 3.0])?;
+//! let b = Tensor::from_slice(&executor, &[3], &[10.0f32, 20.0, 30.0])?;
+//!
+//! // An operation, once.
+//! let sum = executor.eval([&a, &b], |g, [a, b]| g.add(a, b))?;
+//! assert_eq!(sum.to_vec::<f32>()?, [11.0, 22.0, 33.0]);
+//!
+//! // A graph, compiled once for up to 8 rows and run with any number of them.
+//! let mut g = Graph::new();
+//! let rows = g.extent("rows", 8);
+//! let x = g.input("x", Format::F32, &[rows, Dim::Fixed(3)])?;
+//! let w = g.constant(&a)?;
+//! let y = g.mul(x, w)?;
+//! let y = g.relu(y)?;
+//! g.output("y", y)?;
+//! let mut plan = g.compile(&executor, &[])?;
+//!
+//! plan.set_extent("rows", 2)?;
+//! plan.write("x", &[1.0f32, 1.0, 1.0, -1.0, 0.0, 1.0])?;
+//! plan.run()?;
+//! assert_eq!(plan.read::<f32>("y")?, [1.0, 2.0, 3.0, 0.0, 0.0, 3.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod conformance;
 mod error;
@@ -12,5 +47,5 @@ mod tensor;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor};
-pub use graph::{Graph, NodeId, Plan};
+pub use graph::{CompileOptions, Graph, NodeId, Plan};
 pub use tensor::{Dim, Element, Tensor, TensorType, bytes_of, bytes_of_mut};

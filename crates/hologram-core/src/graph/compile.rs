@@ -34,6 +34,19 @@ impl Bounds<'_> {
     }
 }
 
+/// Choices of [`Graph::compile_with`].
+#[derive(Clone, Copy, Debug)]
+pub struct CompileOptions {
+    /// Whether a backend's native kernels are used; without them every operation runs its portable program.
+    pub native: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { native: true }
+    }
+}
+
 impl Graph {
     /// Compiles the graph for a device: fuses elementwise chains, chooses native kernels or compiles programs, plans memory, records.
     /// `bounds` lowers the greatest value of extents for this plan (a bucket); the others keep their own.
@@ -41,6 +54,14 @@ impl Graph {
     /// # Errors
     /// When a bound names no extent or exceeds it, a state or weight lies on another device, or the device fails.
     pub fn compile(&self, executor: &Executor, bounds: &[(&str, usize)]) -> Result<Plan> {
+        self.compile_with(executor, bounds, CompileOptions::default())
+    }
+
+    /// As [`Graph::compile`], with choices.
+    ///
+    /// # Errors
+    /// As [`Graph::compile`].
+    pub fn compile_with(&self, executor: &Executor, bounds: &[(&str, usize)], options: CompileOptions) -> Result<Plan> {
         let mut max: Vec<usize> = self.extents.iter().map(|e| e.max).collect();
         for (name, bound) in bounds {
             let Some(i) = self.extents.iter().position(|e| e.name == *name) else {
@@ -76,17 +97,21 @@ impl Graph {
             }
             let spec = bounds.spec(id);
             let (rows, row_len) = (spec.max_rows(), spec.row_len());
-            match &node.source {
+            let storage = self.storage(id).0 as usize;
+            match &self.nodes[storage].source {
                 Source::Tensor(t) => t.bindings(),
                 Source::Input { name } => {
                     let at = inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset);
                     bind_views(&step, at, spec.format, rows, row_len)
                 }
-                Source::Op { .. } => bind_views(&arena, offsets[id.0 as usize], spec.format, rows, row_len),
+                Source::Op { .. } | Source::Reshape(_) => {
+                    bind_views(&arena, offsets[storage], spec.format, rows, row_len)
+                }
             }
         };
 
         let mut launches = Vec::with_capacity(steps.len());
+        let mut native_launches = 0;
         for s in &steps {
             let spec = self.kernel_spec(&bounds, s)?;
             let mut bindings: Vec<Binding> = s.inputs.iter().flat_map(|i| bind(*i)).collect();
@@ -96,8 +121,12 @@ impl Graph {
             if spec.uses_step() {
                 bindings.push(Binding::Buffer { buffer: step.clone(), range: 0..self.extents.len() * 4 });
             }
-            let (pipeline, grid) = match executor.backend().native(&spec) {
-                Some(pipeline) => (pipeline, [1, 1, 1]),
+            let native = if options.native { executor.backend().native(&spec) } else { None };
+            let (pipeline, grid) = match native {
+                Some(pipeline) => {
+                    native_launches += 1;
+                    (pipeline, [1, 1, 1])
+                }
                 None => {
                     let (program, grid) = self.program(s, &spec)?;
                     (executor.backend().compile(&program)?, grid)
@@ -110,10 +139,14 @@ impl Graph {
         let outputs = self
             .outputs
             .iter()
-            .map(|(name, id)| OutputSlot { name: name.clone(), offset: offsets[id.0 as usize], spec: bounds.spec(*id) })
+            .map(|(name, id)| {
+                let offset = offsets[self.storage(*id).0 as usize];
+                OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) }
+            })
             .collect();
         let extents = self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect();
-        Ok(Plan::new(executor.clone(), list, launches.len(), step, extents, inputs, arena, outputs))
+        let launches = [launches.len(), native_launches];
+        Ok(Plan::new(executor.clone(), list, launches, step, extents, inputs, arena, outputs))
     }
 
     /// What a backend is told of a launch.
@@ -157,12 +190,13 @@ impl Graph {
         let mut lifetimes: Vec<(NodeId, Lifetime)> = Vec::new();
         for (now, step) in steps.iter().enumerate() {
             if self.nodes[step.root.0 as usize].state.is_none() {
-                let last = if self.outputs.iter().any(|(_, o)| *o == step.root) { steps.len() } else { now };
+                let is_output = self.outputs.iter().any(|(_, o)| self.storage(*o) == step.root);
+                let last = if is_output { steps.len() } else { now };
                 let bytes = bounds.spec(step.root).max_bytes();
                 lifetimes.push((step.root, Lifetime { bytes, first: now, last }));
             }
             for input in &step.inputs {
-                if let Some((_, l)) = lifetimes.iter_mut().find(|(id, _)| id == input) {
+                if let Some((_, l)) = lifetimes.iter_mut().find(|(id, _)| *id == self.storage(*input)) {
                     l.last = l.last.max(now);
                 }
             }

@@ -20,22 +20,26 @@ pub(crate) struct Step {
 
 impl Graph {
     /// The launches of a graph in order: nodes that no output or state update needs are left out, and an elementwise node with a
-    /// single user that is elementwise too, of the same shape, is computed inside that user.
+    /// single user that is elementwise too, of the same shape, is computed inside that user. A node that reads a state is not: the
+    /// state may be overwritten before its user runs.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let live = self.live();
         let mut users: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
         for (id, op_inputs) in self.op_nodes().filter(|(id, _)| live[id.0 as usize]) {
             for input in op_inputs {
-                users.entry(*input).or_default().push(id);
+                users.entry(self.storage(*input)).or_default().push(id);
             }
         }
-        let is_output = |id: NodeId| self.outputs.iter().any(|(_, o)| *o == id);
+        let is_output = |id: NodeId| self.outputs.iter().any(|(_, o)| self.storage(*o) == id);
+        let reads = |user: NodeId, id: NodeId| matches!(&self.nodes[user.0 as usize].source, Source::Op { inputs, .. } if inputs.contains(&id));
         let inlined = |id: NodeId| {
-            let Some(op) = self.op(id) else { return false };
+            let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
             op.elementwise().is_some()
+                && inputs.iter().all(|i| self.nodes[i.0 as usize].state.is_none())
                 && !is_output(id)
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
-                    if self.op(*user).is_some_and(|u| u.elementwise().is_some()) && self.type_of(*user).shape == self.type_of(id).shape
+                    if self.op(*user).is_some_and(|u| u.elementwise().is_some()) && reads(*user, id)
+                    && self.type_of(*user).shape == self.type_of(id).shape
                     && self.type_of(id).format == hologram_backends::Format::F32)
         };
         let mut steps = Vec::new();
@@ -90,12 +94,13 @@ impl Graph {
         }
         for (i, node) in self.nodes.iter().enumerate().rev() {
             live[i] |= node.state.is_some();
-            if live[i]
-                && let Source::Op { inputs, .. } = &node.source
-            {
-                for input in inputs {
-                    live[input.0 as usize] = true;
-                }
+            if !live[i] {
+                continue;
+            }
+            match &node.source {
+                Source::Op { inputs, .. } => inputs.iter().for_each(|input| live[input.0 as usize] = true),
+                Source::Reshape(of) => live[of.0 as usize] = true,
+                Source::Input { .. } | Source::Tensor(_) => {}
             }
         }
         live

@@ -7,6 +7,7 @@ mod plan;
 
 use std::sync::Arc;
 
+pub use compile::CompileOptions;
 pub use plan::Plan;
 
 use hologram_backends::Format;
@@ -58,6 +59,8 @@ pub(crate) enum Source {
     Tensor(Tensor),
     /// An operation.
     Op { op: SharedOp, inputs: Vec<NodeId> },
+    /// Another node's memory, seen with another shape.
+    Reshape(NodeId),
 }
 
 impl Graph {
@@ -108,6 +111,11 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit, or when one is a version of a state that an earlier operation has overwritten.
     pub fn apply(&mut self, op: impl Op + 'static, inputs: &[NodeId]) -> Result<NodeId> {
+        self.apply_shared(Arc::new(op), inputs)
+    }
+
+    /// As [`Graph::apply`].
+    pub(crate) fn apply_shared(&mut self, op: SharedOp, inputs: &[NodeId]) -> Result<NodeId> {
         let name = op.name();
         let mut types = Vec::with_capacity(inputs.len());
         for id in inputs {
@@ -135,12 +143,46 @@ impl Graph {
                 None => return Err(CoreError::Graph(format!("{name} updates a tensor that is not a state"))),
             },
         };
-        let id = self.push(Source::Op { op: Arc::new(op), inputs: inputs.to_vec() }, ty)?;
+        let id = self.push(Source::Op { op, inputs: inputs.to_vec() }, ty)?;
         if let Some(state) = state {
             self.nodes[id.0 as usize].state = Some(state);
             self.newest[state] = id;
         }
         Ok(id)
+    }
+
+    /// The same elements in row-major order with another shape, without a copy: `f32 [tokens, h·d]` as `[tokens, h, d]`.
+    ///
+    /// # Errors
+    /// When the number of elements differs, the first dimension is an extent of only one of the shapes, the format is not plain, or
+    /// the value is a state.
+    pub fn reshape(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
+        let node = self.nodes.get(x.0 as usize).ok_or_else(|| CoreError::Graph("reshape: unknown operand".into()))?;
+        let split = |shape: &[Dim]| {
+            shape.iter().try_fold((None, 1usize), |(extent, n), d| match d {
+                Dim::Fixed(size) => Some((extent, n.checked_mul(*size)?)),
+                Dim::Extent(e) => Some((Some(*e), n)),
+            })
+        };
+        let to = TensorType::new(node.ty.format, shape);
+        let reason = if node.state.is_some() {
+            "a state keeps its shape".into()
+        } else if !matches!(node.ty.format, Format::Plain(_)) {
+            "only plain formats have another shape".into()
+        } else if split(shape).is_none() || split(shape) != split(&node.ty.shape) {
+            format!("{} has not the same elements", self.describe(&to))
+        } else {
+            return self.push(Source::Reshape(self.storage(x)), to);
+        };
+        Err(CoreError::Operands { op: "reshape", reason, operands: self.describe(&node.ty) })
+    }
+
+    /// The node whose memory a value lies in: its own but for reshapes.
+    pub(crate) fn storage(&self, id: NodeId) -> NodeId {
+        match self.nodes[id.0 as usize].source {
+            Source::Reshape(of) => of,
+            _ => id,
+        }
     }
 
     /// Names a value that is read after a run.
@@ -151,7 +193,7 @@ impl Graph {
         if self.outputs.iter().any(|(other, _)| other == name) {
             return Err(CoreError::Graph(format!("two outputs are named {name}")));
         }
-        if !matches!(self.nodes[value.0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
+        if !matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
             return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
         }
         self.outputs.push((name.into(), value));

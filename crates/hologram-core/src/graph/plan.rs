@@ -4,7 +4,7 @@ use hologram_backends::{Buffer, CommandList, Format, TensorSpec};
 
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
-use crate::tensor::{Element, bytes_of, bytes_of_mut};
+use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 
 /// A graph compiled for one device and one bucket of extents.
 ///
@@ -17,7 +17,8 @@ use crate::tensor::{Element, bytes_of, bytes_of_mut};
 pub struct Plan {
     executor: Executor,
     list: CommandList,
-    launches: usize,
+    /// All launches, and those of native kernels.
+    launches: [usize; 2],
     /// The step block: the extents' values, then the inputs; the host's copy is sent whole before a run.
     step: Buffer,
     host_step: Vec<u8>,
@@ -46,7 +47,7 @@ impl Plan {
     pub(crate) fn new(
         executor: Executor,
         list: CommandList,
-        launches: usize,
+        launches: [usize; 2],
         step: Buffer,
         extents: Vec<(String, usize)>,
         inputs: Vec<InputSlot>,
@@ -138,6 +139,36 @@ impl Plan {
         Ok(self.executor.backend().copy_from_buffer(&self.arena, slot.offset, bytes_of_mut(out))?)
     }
 
+    /// Sets all bytes of an input, in its format's layout for the greatest extents.
+    pub(crate) fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        match self.inputs.iter().find(|i| i.name == name && i.spec.max_bytes() == bytes.len()) {
+            Some(slot) => self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes),
+            None => return Err(CoreError::Run(format!("there is no input named {name} of {} bytes", bytes.len()))),
+        }
+        Ok(())
+    }
+
+    /// Fills the arena with a byte.
+    pub(crate) fn fill_arena(&self, byte: u8) -> Result<()> {
+        let bytes = vec![byte; self.arena.bytes()];
+        Ok(self.executor.backend().copy_to_buffer(&self.arena, 0, &bytes)?)
+    }
+
+    /// Waits and reads all bytes of an output, in its format's layout for the greatest extents.
+    pub(crate) fn read_raw(&self, name: &str) -> Result<Vec<u8>> {
+        let slot = self.output(name)?;
+        let mut bytes = vec![0; slot.spec.max_bytes()];
+        self.executor.backend().copy_from_buffer(&self.arena, slot.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// An output as a tensor over the arena, valid until the next run; of a plan without run-time extents.
+    pub(crate) fn output_tensor(&self, name: &str) -> Result<Tensor> {
+        let slot = self.output(name)?;
+        let shape: Vec<usize> = slot.spec.shape.iter().map(|e| e.max()).collect();
+        Tensor::from_buffer(&self.executor, self.arena.clone(), slot.offset, slot.spec.format, &shape)
+    }
+
     /// Number of elements of an output with the extents as set.
     ///
     /// # Errors
@@ -152,7 +183,12 @@ impl Plan {
 
     /// Kernels launched by a run.
     pub fn launches(&self) -> usize {
-        self.launches
+        self.launches[0]
+    }
+
+    /// Those of them that are native kernels of the backend.
+    pub fn native_launches(&self) -> usize {
+        self.launches[1]
     }
 
     /// Bytes of the arena that holds every intermediate value.
