@@ -4,8 +4,7 @@
 //! and again while its inputs and extents change.
 //!
 //! ```
-//! use hologram_core::{Dim, Executor, Graph, Tensor};
-//! use hologram_backends::Format;
+//! use hologram_core::{Dim, Executor, Format, Graph, Tensor};
 //!
 //! # fn main() -> hologram_core::Result<()> {
 //! let executor = Executor::new_auto()?;
@@ -48,4 +47,6 @@ mod tensor;
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor};
 pub use graph::{CompileOptions, Graph, NodeId, Plan};
+pub use hologram_backends::{BackendType, Format};
+pub use hologram_isa::Type;
 pub use tensor::{Dim, Element, Tensor, TensorType, bytes_of, bytes_of_mut};

@@ -162,6 +162,11 @@ impl Plan {
         Ok(bytes)
     }
 
+    /// Format and greatest shape of an output.
+    pub(crate) fn output_spec(&self, name: &str) -> Result<&TensorSpec> {
+        Ok(&self.output(name)?.spec)
+    }
+
     /// An output as a tensor over the arena, valid until the next run; of a plan without run-time extents.
     pub(crate) fn output_tensor(&self, name: &str) -> Result<Tensor> {
         let slot = self.output(name)?;

@@ -1,0 +1,157 @@
+//! What the cases' inputs hold, and what their bytes mean.
+
+use half::{bf16, f16};
+use hologram_backends::{Format, TensorSpec};
+use hologram_isa::Type;
+
+use super::{Case, CaseInput, Fill, HostTensor};
+use crate::error::{CoreError, Result};
+
+/// The byte that memory which a kernel must not read or write is filled with: NaN as any float, and an index outside any tensor.
+pub(super) const POISON: u8 = 0xff;
+
+/// A generator of random numbers (SplitMix64).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u32) -> u32 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u32
+    }
+
+    /// Uniform in (0, 1].
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f32 {
+        ((-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()) as f32
+    }
+
+    /// The scale of a block: now and then negative, zero or the least that `f16` has.
+    fn scale(&mut self, size: f32) -> f32 {
+        match self.below(16) {
+            0 => 0.0,
+            1 => f16::from_bits(1).to_f32(),
+            2 => -size,
+            _ => size * (0.5 + self.unit() as f32),
+        }
+    }
+}
+
+/// An input's bytes in its format's layout for the greatest extents, poisoned beyond the actual ones, and its values.
+pub(super) fn draw(case: &Case, input: &CaseInput, random: &mut Random) -> Result<(Vec<u8>, HostTensor)> {
+    let max: Vec<usize> = input.shape.iter().map(|d| case.size(*d).0).collect();
+    let shape: Vec<usize> = input.shape.iter().map(|d| case.size(*d).1).collect();
+    let (max_rows, row_len) = max.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
+    let len: usize = shape.iter().product();
+    let rows = if max.len() < 2 { 1 } else { len / row_len.max(1) };
+    let bytes = input
+        .format
+        .bytes(max_rows, row_len)
+        .ok_or_else(|| CoreError::Tensor(format!("{case}: rows of {row_len} do not fit {}", input.format.name())))?;
+    let mut data = vec![POISON; bytes];
+    match (input.format, &input.fill) {
+        (Format::Plain(ty), fill) => {
+            for (i, at) in data.chunks_exact_mut(ty.size()).take(len).enumerate() {
+                let value = match fill {
+                    Fill::Normal(size) => size * random.normal(),
+                    Fill::Below(bound) => random.below(*bound) as f32,
+                    Fill::Values(values) => values.get(i).copied().unwrap_or_default(),
+                };
+                match ty {
+                    Type::F32 => at.copy_from_slice(&value.to_le_bytes()),
+                    Type::F16 => at.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+                    Type::BF16 => at.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+                    Type::U32 => at.copy_from_slice(&(value as u32).to_le_bytes()),
+                    Type::I32 => at.copy_from_slice(&(value as i32).to_le_bytes()),
+                    Type::I8 => at.copy_from_slice(&(value as i8).to_le_bytes()),
+                    Type::U8 | Type::Bool => at.copy_from_slice(&[value as u8]),
+                }
+            }
+        }
+        (Format::I8Groups { group }, fill) => {
+            let views = input.format.views(max_rows, row_len);
+            for code in &mut data[..rows * row_len] {
+                // What quantising gives: never -128.
+                *code = (random.below(255) as i32 - 127) as i8 as u8;
+            }
+            let scales = &mut data[views.last().map_or(0, |v| v.offset)..];
+            for scale in scales.chunks_exact_mut(4).take(rows * row_len / group.max(1) as usize) {
+                scale.copy_from_slice(&random.scale(size_of_fill(fill) / 64.0).to_le_bytes());
+            }
+        }
+        (format, fill) => {
+            // Any byte is a code; the scale lies at a block's start, but for TQ2_0 at its end.
+            let (at, size) = match format {
+                Format::Q8_0 => (0, 1.0 / 64.0),
+                Format::Q4_0 => (0, 0.25),
+                _ => (64, 1.0),
+            };
+            let blocks = rows * row_len / format.block_len();
+            for block in data.chunks_exact_mut(format.block_bytes()).take(blocks) {
+                block.fill_with(|| random.next() as u8);
+                let scale = f16::from_f32(random.scale(size_of_fill(fill) * size));
+                block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+    let values = decode(input.format, max_rows, row_len, len, &data)?;
+    Ok((data, HostTensor { format: input.format, shape, values }))
+}
+
+fn size_of_fill(fill: &Fill) -> f32 {
+    match fill {
+        Fill::Normal(size) => *size,
+        Fill::Below(_) | Fill::Values(_) => 1.0,
+    }
+}
+
+/// The first `len` values of a tensor laid out for `max_rows` rows.
+pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
+    let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+    Ok(match format {
+        Format::Plain(Type::U32) => {
+            data.chunks_exact(4).take(len).map(|b| f64::from(u32::from_le_bytes(word(b)))).collect()
+        }
+        Format::Plain(Type::I32) => {
+            data.chunks_exact(4).take(len).map(|b| f64::from(i32::from_le_bytes(word(b)))).collect()
+        }
+        Format::Plain(Type::I8) => data.iter().take(len).map(|b| f64::from(*b as i8)).collect(),
+        Format::Plain(Type::U8 | Type::Bool) => data.iter().take(len).map(|b| f64::from(*b)).collect(),
+        Format::I8Groups { group } => {
+            let at = format.views(max_rows, row_len).last().map_or(0, |v| v.offset);
+            let scales: Vec<f32> = data[at..].chunks_exact(4).map(|b| f32::from_le_bytes(word(b))).collect();
+            let value = |(i, code): (usize, &u8)| f64::from(*code as i8) * f64::from(scales[i / group as usize]);
+            data[..len].iter().enumerate().map(value).collect()
+        }
+        _ => {
+            let mut values = vec![0.0f32; len];
+            let bytes = format.bytes(1, len).unwrap_or(0).min(data.len());
+            format.decode_row(&data[..bytes], &mut values)?;
+            values.into_iter().map(f64::from).collect()
+        }
+    })
+}
+
+/// The first byte beyond the first `len` elements that is no longer poison.
+pub(super) fn overwritten(spec: &TensorSpec, len: usize, data: &[u8]) -> Option<usize> {
+    let (max_rows, row_len) = (spec.max_rows(), spec.row_len());
+    let total = (max_rows * row_len).max(1);
+    spec.format.views(max_rows, row_len).iter().find_map(|v| {
+        // Whole rows, whose bytes are in proportion.
+        let used = (v.bytes as u128 * len as u128 / total as u128) as usize;
+        (v.offset + used..v.offset + v.bytes).find(|i| data[*i] != POISON)
+    })
+}

@@ -1,0 +1,180 @@
+//! The conformance suite: every operation's cases, run on a device as program and as native kernel, against the reference in `f64`.
+
+mod data;
+mod run;
+
+pub use run::{CaseResult, run, run_case, run_op};
+
+use std::fmt;
+
+use hologram_backends::Format;
+
+use crate::ops::{Op, SharedOp};
+use crate::tensor::Dim;
+
+/// One case of an operation.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The operation.
+    pub op: SharedOp,
+    /// Greatest and actual value of each extent that the inputs' shapes name by index.
+    pub extents: Vec<(usize, usize)>,
+    /// The inputs.
+    pub inputs: Vec<CaseInput>,
+}
+
+impl Case {
+    /// A case without inputs yet.
+    pub fn new(op: impl Op + 'static, extents: &[(usize, usize)]) -> Case {
+        Case { op: std::sync::Arc::new(op), extents: extents.to_vec(), inputs: Vec::new() }
+    }
+
+    /// Adds an input.
+    pub fn input(mut self, input: CaseInput) -> Case {
+        self.inputs.push(input);
+        self
+    }
+
+    /// The size of a dimension: the greatest, for which memory is laid out, and the actual one.
+    pub(crate) fn size(&self, dim: Dim) -> (usize, usize) {
+        match dim {
+            Dim::Fixed(n) => (n, n),
+            Dim::Extent(e) => self.extents.get(e as usize).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// Formats and shapes, with an extent as actual/greatest size: `quantize(f32[3/4, 64])`.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dim = |d: &Dim| match (*d, self.size(*d)) {
+            (Dim::Fixed(n), _) => n.to_string(),
+            (Dim::Extent(_), (max, actual)) => format!("{actual}/{max}"),
+        };
+        let operand =
+            |i: &CaseInput| format!("{}[{}]", i.format.name(), i.shape.iter().map(dim).collect::<Vec<_>>().join(", "));
+        write!(f, "{}({})", self.op.name(), self.inputs.iter().map(operand).collect::<Vec<_>>().join(", "))?;
+        match self.op.attrs().as_slice() {
+            [] => Ok(()),
+            attrs => write!(f, " {attrs:?}"),
+        }
+    }
+}
+
+/// An input of a case: its type and how its values are drawn.
+#[derive(Clone, Debug)]
+pub struct CaseInput {
+    /// Storage format.
+    pub format: Format,
+    /// Shape; [`Dim::Extent`] indexes [`Case::extents`].
+    pub shape: Vec<Dim>,
+    /// The values.
+    pub fill: Fill,
+}
+
+/// How an input's values are drawn, by a generator seeded with the case's number.
+#[derive(Clone, Debug)]
+pub enum Fill {
+    /// Normal with this standard deviation; block formats get random codes and scales of this size.
+    Normal(f32),
+    /// Whole numbers below a bound.
+    Below(u32),
+    /// These values.
+    Values(Vec<f32>),
+}
+
+impl CaseInput {
+    /// An input of standard normal values.
+    pub fn normal(format: Format, shape: &[Dim]) -> CaseInput {
+        CaseInput { format, shape: shape.to_vec(), fill: Fill::Normal(1.0) }
+    }
+
+    /// A `u32` input of whole numbers below a bound.
+    pub fn below(bound: u32, shape: &[Dim]) -> CaseInput {
+        CaseInput { format: Format::U32, shape: shape.to_vec(), fill: Fill::Below(bound) }
+    }
+}
+
+/// An operand on the host: actual shape and decoded values.
+#[derive(Clone, Debug)]
+pub struct HostTensor {
+    /// Storage format it was decoded from.
+    pub format: Format,
+    /// Actual sizes, slowest first.
+    pub shape: Vec<usize>,
+    /// Decoded values, row-major.
+    pub values: Vec<f64>,
+}
+
+impl HostTensor {
+    /// Length of the last dimension.
+    pub fn row_len(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+}
+
+/// A reference result.
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
+    /// Values, row-major.
+    pub values: Vec<f64>,
+    /// The greatest absolute deviation allowed for each.
+    pub bounds: Vec<f64>,
+}
+
+impl Reference {
+    /// Appends a value with its bound.
+    pub fn push(&mut self, value: f64, bound: f64) {
+        self.values.push(value);
+        self.bounds.push(bound);
+    }
+}
+
+/// Makes a module of tests of a device: one `#[test]` for each operation, each running all its cases.
+///
+/// The expression opens the device and is evaluated once. The number bounds the size of the cases in multiplications, for devices
+/// that are slow by design.
+///
+/// ```text
+/// hologram_core::conformance_suite!(Executor::open("reference", None).unwrap(), max_work: 100_000);
+/// ```
+#[macro_export]
+macro_rules! conformance_suite {
+    ($executor:expr, max_work: $max_work:expr) => {
+        $crate::conformance_suite!(@tests $executor, $max_work,
+            add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
+            gather rms_norm quantize matmul rope kv_append attention
+        );
+    };
+    ($executor:expr) => {
+        $crate::conformance_suite!($executor, max_work: usize::MAX);
+    };
+    (@tests $executor:expr, $max_work:expr, $($op:ident)*) => {
+        mod conformance {
+            use super::*;
+
+            fn check(op: &str) {
+                static EXECUTOR: std::sync::LazyLock<$crate::Executor> = std::sync::LazyLock::new(|| $executor);
+                let results = $crate::conformance::run_op(&EXECUTOR, op, $max_work);
+                assert!(!results.is_empty(), "{op} has no cases");
+                let failures: Vec<String> = results.iter().filter(|r| r.failure.is_some()).map(|r| r.to_string()).collect();
+                assert!(failures.is_empty(), "{} of {} cases fail:\n{}", failures.len(), results.len(), failures.join("\n"));
+            }
+
+            $(
+                #[test]
+                fn $op() {
+                    check(stringify!($op));
+                }
+            )*
+
+            #[test]
+            fn every_operation_is_tested() {
+                let tested = [$(stringify!($op)),*];
+                for case in $crate::ops::cases() {
+                    assert!(tested.contains(&case.op.name()), "{} has cases but no test", case.op.name());
+                }
+            }
+        }
+    };
+}

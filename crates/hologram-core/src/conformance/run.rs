@@ -1,0 +1,198 @@
+//! Runs cases on a device.
+
+use std::fmt;
+
+use super::data::{self, POISON, Random};
+use super::{Case, Reference};
+use crate::error::Result;
+use crate::executor::Executor;
+use crate::graph::{CompileOptions, Graph};
+use crate::ops;
+use crate::tensor::{Dim, Tensor};
+
+/// What a case came to.
+#[derive(Clone, Debug)]
+pub struct CaseResult {
+    /// The operation.
+    pub op: &'static str,
+    /// The case's place among the operation's.
+    pub index: usize,
+    /// Formats and shapes.
+    pub case: String,
+    /// Whether the device has a native kernel for it, which then ran too.
+    pub native: bool,
+    /// What was wrong; `None` when nothing was.
+    pub failure: Option<String>,
+}
+
+impl fmt::Display for CaseResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "case {} {}: {}", self.index, self.case, self.failure.as_deref().unwrap_or("ok"))
+    }
+}
+
+/// Runs every case of every operation.
+pub fn run(executor: &Executor) -> Vec<CaseResult> {
+    let mut ops: Vec<&'static str> = ops::cases().iter().map(|c| c.op.name()).collect();
+    ops.dedup();
+    ops.iter().flat_map(|op| run_op(executor, op, usize::MAX)).collect()
+}
+
+/// Runs the cases of an operation that take at most about `max_work` multiplications.
+pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult> {
+    let cases = ops::cases().into_iter().filter(|c| c.op.name() == op).enumerate();
+    cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, &c)).collect()
+}
+
+/// Runs one case, as the operation's program and, where the device has one, as its native kernel.
+pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
+    let mut result = CaseResult { op: case.op.name(), index, case: case.to_string(), native: false, failure: None };
+    for (native, way) in [(false, "program"), (true, "native kernel")] {
+        match attempt(executor, index, case, native) {
+            Ok(Outcome::NoKernel) => {}
+            Ok(Outcome::Right) => result.native = native,
+            Ok(Outcome::Wrong(reason)) => result.failure = Some(format!("{way}: {reason}")),
+            Err(e) => result.failure = Some(format!("{way}: {e}")),
+        }
+        if result.failure.is_some() {
+            break;
+        }
+    }
+    result
+}
+
+enum Outcome {
+    /// The device has no native kernel for the case.
+    NoKernel,
+    Right,
+    Wrong(String),
+}
+
+fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Outcome> {
+    let mut random = Random::new(index as u64 + 1);
+    let mut graph = Graph::new();
+    for (i, (max, _)) in case.extents.iter().enumerate() {
+        graph.extent(&format!("extent{i}"), *max);
+    }
+    let (mut nodes, mut operands, mut written) = (Vec::new(), Vec::new(), Vec::new());
+    let mut state: Option<Tensor> = None;
+    for (i, input) in case.inputs.iter().enumerate() {
+        let (bytes, operand) = data::draw(case, input, &mut random)?;
+        let tensor = || Tensor::from_bytes(executor, input.format, &operand.shape, &bytes);
+        nodes.push(if case.op.in_place() == Some(i) {
+            graph.state(state.insert(tensor()?))?
+        } else if input.shape.iter().any(|d| matches!(d, Dim::Extent(_))) {
+            let name = format!("input{i}");
+            let node = graph.input(&name, input.format, &input.shape)?;
+            written.push((name, bytes));
+            node
+        } else {
+            graph.constant(&tensor()?)?
+        });
+        operands.push(operand);
+    }
+    let result = graph.apply_shared(case.op.clone(), &nodes)?;
+    if state.is_none() {
+        graph.output("result", result)?;
+    }
+    let mut plan = graph.compile_with(executor, &[], CompileOptions { native })?;
+    if native && plan.native_launches() == 0 {
+        return Ok(Outcome::NoKernel);
+    }
+    for (i, (_, actual)) in case.extents.iter().enumerate() {
+        plan.set_extent(&format!("extent{i}"), *actual)?;
+    }
+    for (name, bytes) in &written {
+        plan.write_raw(name, bytes)?;
+    }
+    plan.fill_arena(POISON)?;
+    plan.run()?;
+
+    let reference = case.op.reference(&operands);
+    let ty = graph.type_of(result);
+    let sizes: Vec<usize> = ty.shape.iter().map(|d| case.size(*d).1).collect();
+    let len: usize = sizes.iter().product();
+    let row_len = sizes.last().copied().unwrap_or(1);
+    let (bytes, max_rows) = match &state {
+        Some(tensor) => {
+            let mut bytes = vec![0; tensor.bytes()];
+            executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
+            (bytes, len / row_len.max(1))
+        }
+        None => {
+            let spec = plan.output_spec("result")?;
+            let bytes = plan.read_raw("result")?;
+            if let Some(at) = data::overwritten(spec, len, &bytes) {
+                return Ok(Outcome::Wrong(format!("byte {at}, which lies beyond the extents, was written")));
+            }
+            (bytes, spec.max_rows())
+        }
+    };
+    let got = data::decode(ty.format, max_rows, row_len, len, &bytes)?;
+    Ok(compare(&got, &reference, row_len))
+}
+
+/// Finds the first element beyond its bound.
+fn compare(got: &[f64], want: &Reference, row_len: usize) -> Outcome {
+    if got.len() != want.values.len() {
+        return Outcome::Wrong(format!("the reference has {} elements, the result {}", want.values.len(), got.len()));
+    }
+    let expected = || want.values.iter().zip(&want.bounds);
+    let wrong = |((got, (want, bound)), i): ((&f64, (&f64, &f64)), usize)| (!agree(*got, *want, *bound)).then_some(i);
+    let failures: Vec<usize> = got.iter().zip(expected()).zip(0..).filter_map(wrong).collect();
+    match failures.first() {
+        None => Outcome::Right,
+        Some(&i) => Outcome::Wrong(format!(
+            "row {}, column {}: got {}, want {} ± {:.3e}; {} of {} elements are beyond their bounds",
+            i / row_len.max(1),
+            i % row_len.max(1),
+            got[i],
+            want.values[i],
+            want.bounds[i],
+            failures.len(),
+            got.len()
+        )),
+    }
+}
+
+/// Whether a result lies within the bound of the exact value. Beyond the range of `f32` that means infinity.
+fn agree(got: f64, want: f64, bound: f64) -> bool {
+    let max = f64::from(f32::MAX);
+    if got.is_infinite() {
+        want.is_sign_positive() == got.is_sign_positive() && want.abs() + bound >= max
+    } else {
+        want.is_nan() && got.is_nan() || (got - want).abs() <= bound
+    }
+}
+
+/// About how many multiplications a case takes.
+fn work(case: &Case) -> usize {
+    let elements = |i: &super::CaseInput| i.shape.iter().map(|d| case.size(*d).1).product::<usize>();
+    match case.inputs.as_slice() {
+        [x, w] if case.op.name() == "matmul" => elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1),
+        inputs => inputs.iter().map(elements).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agree;
+
+    #[test]
+    fn agreement_covers_overflow_and_nan() {
+        for (got, want, bound, right) in [
+            (1.0, 1.0 + 1e-7, 1e-7, true),
+            (1.0, 1.0 + 1.1e-7, 1e-7, false),
+            (f64::INFINITY, 1e39, 0.0, true),
+            (f64::INFINITY, -1e39, 0.0, false),
+            (f64::INFINITY, 1e38, 1e32, false),
+            (f64::from(f32::MAX), 1e39, 1e33, false),
+            (f64::NAN, 1.0, 1.0, false),
+            (1.0, f64::NAN, 1.0, false),
+            (f64::NAN, f64::NAN, 0.0, true),
+            (0.0, -0.0, 0.0, true),
+        ] {
+            assert_eq!(agree(got, want, bound), right, "got {got}, want {want} ± {bound}");
+        }
+    }
+}
