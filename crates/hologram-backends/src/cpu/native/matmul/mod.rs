@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
+use super::only_slowest_varies;
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 
 /// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
@@ -42,15 +43,12 @@ impl Problem {
         let [x, w] = spec.inputs.as_slice() else { return None };
         let (y, [Extent::Fixed(m), Extent::Fixed(k)]) = (&spec.output, w.shape.as_slice()) else { return None };
         let same_rows = x.shape.split_last()?.1 == y.shape.split_last()?.1;
-        // Rows are dense for the greatest extents, so only the slowest one may vary.
-        let fixed = |e: &Extent| matches!(e, Extent::Fixed(_));
-        let dense = x.shape.iter().skip(1).all(fixed) && y.shape.last().is_some_and(fixed);
         let served = spec.op == "matmul"
             && spec.in_place.is_none()
             && y.format == Format::F32
             && same_rows
-            && dense
-            && x.shape.last().is_some_and(fixed)
+            && only_slowest_varies(x)
+            && only_slowest_varies(y)
             && (x.row_len(), y.row_len()) == (*k, *m)
             && *k > 0
             && w.format.bytes(*m, *k).is_some()
