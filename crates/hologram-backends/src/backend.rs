@@ -299,6 +299,15 @@ pub trait Backend: Send + Sync {
     /// Counters since the device was opened.
     fn metrics(&self) -> Metrics;
 
+    /// Sustained read bandwidth of device memory in bytes per second, measured now: the ceiling of kernels bound by memory.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] for a device that has no such measurement.
+    fn read_bandwidth(&self) -> Result<f64> {
+        let (device, what) = (self.info().backend.to_string(), "measuring its read bandwidth".into());
+        Err(BackendError::Unsupported { device, what })
+    }
+
     /// A fixed-size arena.
     ///
     /// # Errors

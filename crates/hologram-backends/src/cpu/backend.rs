@@ -224,6 +224,10 @@ impl Backend for CpuBackend {
         self.queue().sticky.take()
     }
 
+    fn read_bandwidth(&self) -> Result<f64> {
+        native::bandwidth::measure_read_bandwidth(self, self.features)
+    }
+
     fn metrics(&self) -> Metrics {
         self.counters.metrics(self.allocator.metrics())
     }

@@ -63,6 +63,8 @@ unsafe impl Pod for u32 {}
 // SAFETY: as above.
 unsafe impl Pod for i32 {}
 // SAFETY: as above.
+unsafe impl Pod for u64 {}
+// SAFETY: as above.
 unsafe impl Pod for f32 {}
 // SAFETY: a transparent wrapper of u16.
 unsafe impl Pod for half::f16 {}

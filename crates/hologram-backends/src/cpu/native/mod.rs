@@ -1,5 +1,6 @@
 //! Native kernels of the CPU: one file for each operation, and one line for each in [`KERNELS`].
 
+pub(crate) mod bandwidth;
 mod cast;
 mod decode;
 mod gather;
