@@ -157,8 +157,13 @@ impl Tensor {
         &self.executor
     }
 
-    /// The bindings of its views, in order.
-    pub(crate) fn bindings(&self) -> Vec<Binding> {
+    /// Whether both begin at the same byte of the same memory.
+    pub fn same_memory(&self, other: &Tensor) -> bool {
+        self.offset == other.offset && self.buffer.same_memory(&other.buffer)
+    }
+
+    /// The bindings of its views, in order, for a launch.
+    pub fn bindings(&self) -> Vec<Binding> {
         let (rows, row_len) = rows_of(&self.shape);
         bind_views(&self.buffer, self.offset, self.format, rows, row_len)
     }

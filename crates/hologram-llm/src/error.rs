@@ -85,6 +85,22 @@ pub enum LlmError {
         /// For instance "is -1, but must be 0 or more".
         reason: String,
     },
+    /// A prompt has more tokens than the context holds.
+    #[error(
+        "the prompt has {tokens} tokens, but the context holds {context}: shorten the prompt or give a larger --ctx"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt, special tokens included.
+        tokens: usize,
+        /// Positions of the context.
+        context: usize,
+    },
+    /// A sequence cannot grow further.
+    #[error("the context of {context} positions is full")]
+    ContextFull {
+        /// Positions of the context.
+        context: usize,
+    },
     /// No token can be chosen from these logits.
     #[error("cannot sample a token at position {position}: {reason}")]
     Logits {

@@ -1,8 +1,30 @@
-//! Language models on Hologram: model files, tokenizers, graphs, the KV cache, sampling.
+//! Language models: files, tokenizers, graphs, KV cache, sampling.
+//!
+//! ```no_run
+//! use hologram_llm::{GenerateOptions, Model};
+//! let mut model = Model::load("model.gguf")?;
+//! for piece in model.generate("Once upon a time", &GenerateOptions::default())? {
+//!     print!("{}", piece?.text);
+//! }
+//! # Ok::<(), hologram_llm::LlmError>(())
+//! ```
 
-pub mod error;
+mod error;
+mod generate;
 pub mod gguf;
+mod kv;
+mod model;
+mod models;
+mod random;
 pub mod sampling;
+mod session;
 pub mod tokenizer;
+mod weights;
 
 pub use error::{LlmError, Result};
+pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
+pub use model::Model;
+pub use models::config::Config;
+pub use models::{ARCHITECTURES, Architecture, Gate, TernaryActivations};
+pub use random::{SHAPES, Shape};
+pub use session::{Logits, Session, SessionOptions};

@@ -2,23 +2,22 @@
 
 use hologram_backends::Format;
 use hologram_llm::LlmError;
-use hologram_llm::gguf::{GgufFile, TensorType, Value};
-use memmap2::{Mmap, MmapMut};
+use hologram_llm::gguf::{FileBytes, GgufFile, TensorType, Value};
+use memmap2::MmapMut;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-fn map(bytes: &[u8]) -> Arc<Mmap> {
+fn map(bytes: &[u8]) -> FileBytes {
     let mut map = MmapMut::map_anon(bytes.len().max(1)).unwrap();
     map[..bytes.len()].copy_from_slice(bytes);
-    Arc::new(map.make_read_only().unwrap())
+    FileBytes::Map(map.make_read_only().unwrap())
 }
 
 fn parse(bytes: &[u8]) -> Result<GgufFile, LlmError> {
-    GgufFile::from_map("test.gguf", map(bytes))
+    GgufFile::from_bytes("test.gguf", map(bytes))
 }
 
 /// Little-endian bytes, written piece by piece.

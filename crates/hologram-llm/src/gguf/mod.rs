@@ -20,10 +20,30 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The bytes of a model file.
+#[derive(Debug)]
+pub enum FileBytes {
+    /// A mapped file.
+    Map(Mmap),
+    /// Bytes that are part of the program, such as a model that it ships with, aligned to 64 bytes.
+    Static(&'static [u8]),
+}
+
+impl std::ops::Deref for FileBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            FileBytes::Map(map) => map,
+            FileBytes::Static(bytes) => bytes,
+        }
+    }
+}
+
 /// An open GGUF file.
 pub struct GgufFile {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<FileBytes>,
     header: Header,
 }
 
@@ -48,15 +68,15 @@ impl GgufFile {
         // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
         // model files does.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        GgufFile::from_map(path, Arc::new(map))
+        GgufFile::from_bytes(path, FileBytes::Map(map))
     }
 
-    /// Reads a file that is mapped already; `path` serves in messages.
+    /// Reads a file that is in memory already; `path` serves in messages.
     ///
     /// # Errors
     /// As [`GgufFile::open`].
-    pub fn from_map(path: impl Into<PathBuf>, map: Arc<Mmap>) -> Result<GgufFile> {
-        let path = path.into();
+    pub fn from_bytes(path: impl Into<PathBuf>, bytes: FileBytes) -> Result<GgufFile> {
+        let (path, map) = (path.into(), Arc::new(bytes));
         match parse::parse(&map) {
             Err(reason) => Err(LlmError::Malformed { path, reason }),
             Ok(header) => {
@@ -78,7 +98,7 @@ impl GgufFile {
     }
 
     /// The mapped bytes. A clone keeps the map alive when the `GgufFile` is gone.
-    pub fn map(&self) -> Arc<Mmap> {
+    pub fn map(&self) -> Arc<FileBytes> {
         self.map.clone()
     }
 

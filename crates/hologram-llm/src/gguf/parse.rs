@@ -1,9 +1,9 @@
 //! The header of a GGUF file: every count, length, offset and size is checked against the file before it is believed, and nothing
 //! is allocated by a count that the file merely claims.
 
+use super::FileBytes;
 use super::types::TensorType;
 use super::value::{Strings, ValueType};
-use memmap2::Mmap;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Reads the header of a mapped file.
-pub(super) fn parse(map: &Arc<Mmap>) -> Parsed<Header> {
+pub(super) fn parse(map: &Arc<FileBytes>) -> Parsed<Header> {
     let mut cursor = Cursor { bytes: map, at: 0 };
     let version = version(&mut cursor)?;
     let tensor_count = cursor.count("the number of tensors", 24)?;
@@ -152,7 +152,7 @@ fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
     }
 }
 
-fn value(cursor: &mut Cursor<'_>, map: &Arc<Mmap>, key: &str) -> Parsed<Stored> {
+fn value(cursor: &mut Cursor<'_>, map: &Arc<FileBytes>, key: &str) -> Parsed<Stored> {
     let what = format!("the value of key {key}");
     match value_type(cursor, key)? {
         ValueType::String => {
@@ -174,7 +174,7 @@ fn value_type(cursor: &mut Cursor<'_>, key: &str) -> Parsed<ValueType> {
     ValueType::from_id(id).ok_or_else(|| format!("key {key} has the unknown type {id}"))
 }
 
-fn array(cursor: &mut Cursor<'_>, map: &Arc<Mmap>, key: &str, what: &str) -> Parsed<Stored> {
+fn array(cursor: &mut Cursor<'_>, map: &Arc<FileBytes>, key: &str, what: &str) -> Parsed<Stored> {
     let ty = value_type(cursor, key)?;
     let length = format!("the length of the array of key {key}");
     if let Some(size) = ty.size() {

@@ -1,6 +1,6 @@
 //! Metadata values: read from the map when asked for, converted with a named reason when they do not fit.
 
-use memmap2::Mmap;
+use super::FileBytes;
 use std::fmt;
 use std::sync::Arc;
 
@@ -167,14 +167,14 @@ impl fmt::Display for Value<'_> {
 /// An array of strings in the mapped file. Cloning is cheap, and a clone keeps the map alive.
 #[derive(Clone)]
 pub struct Strings {
-    map: Arc<Mmap>,
+    map: Arc<FileBytes>,
     /// Where each string's length stands in the file.
     starts: Arc<[usize]>,
 }
 
 impl Strings {
     /// `starts` must be positions of lengths that were checked against the map.
-    pub(super) fn new(map: Arc<Mmap>, starts: Vec<usize>) -> Strings {
+    pub(super) fn new(map: Arc<FileBytes>, starts: Vec<usize>) -> Strings {
         Strings { map, starts: starts.into() }
     }
 

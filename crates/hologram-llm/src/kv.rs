@@ -1,0 +1,114 @@
+//! The paged KV cache: blocks of positions in a pool for each layer, handed to sequences as they grow.
+
+use hologram_backends::Format;
+use hologram_core::{Executor, Tensor};
+
+use crate::error::{LlmError, Result};
+use crate::models::config::Config;
+
+/// Positions in a block.
+pub const BLOCK_SIZE: usize = 32;
+
+/// Keys and values of every layer in device memory, at fixed addresses, and the host's book of which block belongs to whom.
+pub(crate) struct KvCache {
+    /// For each layer keys and values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`.
+    layers: Vec<(Tensor, Tensor)>,
+    blocks_per_sequence: usize,
+    free: Vec<u32>,
+    sequences: Vec<Sequence>,
+}
+
+/// A sequence's blocks in order, and how many positions are in use.
+#[derive(Clone, Debug, Default)]
+struct Sequence {
+    blocks: Vec<u32>,
+    len: usize,
+}
+
+impl KvCache {
+    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32` or `f16`).
+    ///
+    /// # Errors
+    /// When the device has not that much memory.
+    pub fn new(
+        executor: &Executor,
+        config: &Config,
+        max_sequences: usize,
+        context: usize,
+        format: Format,
+    ) -> Result<KvCache> {
+        let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
+        let blocks = blocks_per_sequence * max_sequences;
+        let shape = [blocks, config.kv_heads, BLOCK_SIZE, config.head_dim];
+        let mut layers = Vec::with_capacity(config.layers);
+        for _ in 0..config.layers {
+            layers.push((Tensor::empty(executor, format, &shape)?, Tensor::empty(executor, format, &shape)?));
+        }
+        Ok(KvCache {
+            layers,
+            blocks_per_sequence,
+            free: (0..blocks as u32).rev().collect(),
+            sequences: vec![Sequence::default(); max_sequences],
+        })
+    }
+
+    /// The keys and values of a layer.
+    pub fn layer(&self, index: usize) -> (&Tensor, &Tensor) {
+        (&self.layers[index].0, &self.layers[index].1)
+    }
+
+    /// The most sequences.
+    pub fn max_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Columns of the block table.
+    pub fn blocks_per_sequence(&self) -> usize {
+        self.blocks_per_sequence
+    }
+
+    /// Positions that a sequence can hold.
+    pub fn context(&self) -> usize {
+        self.blocks_per_sequence * BLOCK_SIZE
+    }
+
+    /// Positions in use.
+    pub fn len(&self, sequence: usize) -> usize {
+        self.sequences[sequence].len
+    }
+
+    /// Appends a position to a sequence; returns its slot, block · BLOCK_SIZE + offset.
+    ///
+    /// # Errors
+    /// When the sequence or the pool is full.
+    pub fn append(&mut self, sequence: usize) -> Result<u32> {
+        let s = &mut self.sequences[sequence];
+        let (block, offset) = (s.len / BLOCK_SIZE, s.len % BLOCK_SIZE);
+        if offset == 0 {
+            let free = if block < self.blocks_per_sequence { self.free.pop() } else { None };
+            let Some(free) = free else {
+                return Err(LlmError::ContextFull { context: self.blocks_per_sequence * BLOCK_SIZE });
+            };
+            s.blocks.push(free);
+        }
+        s.len += 1;
+        Ok(s.blocks[block] * BLOCK_SIZE as u32 + offset as u32)
+    }
+
+    /// Shortens a sequence to `len` positions and gives back the blocks it no longer needs.
+    pub fn truncate(&mut self, sequence: usize, len: usize) {
+        let s = &mut self.sequences[sequence];
+        s.len = s.len.min(len);
+        let keep = s.len.div_ceil(BLOCK_SIZE);
+        self.free.extend(s.blocks.drain(keep.min(s.blocks.len())..).rev());
+    }
+
+    /// Writes the block table, row-major `[sequences, blocks_per_sequence]`; unused entries are 0 and never read.
+    pub fn write_table(&self, table: &mut Vec<u32>) {
+        table.clear();
+        for s in &self.sequences {
+            table.extend_from_slice(&s.blocks);
+            table.resize(table.len() + self.blocks_per_sequence - s.blocks.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Models of known shapes with random weights, made on the device.
+
+use hologram_backends::{Binding, Format, LaunchConfig};
+use hologram_core::{CoreError, Executor, Tensor};
+use hologram_isa::{Access, Builder, Program, Type, Value};
+
+use crate::error::Result;
+use crate::models::config::Config;
+use crate::models::{self, Architecture};
+use crate::weights::Weights;
+
+/// The sizes of a published model.
+#[derive(Debug)]
+pub struct Shape {
+    /// The name on the command line.
+    pub name: &'static str,
+    architecture: &'static str,
+    layers: usize,
+    width: usize,
+    ffn: usize,
+    heads: usize,
+    kv_heads: usize,
+    vocab: usize,
+    rope_base: f32,
+    /// The embedding's format, where it is not that of the other matrices: ternary models keep it in 8 bits.
+    tied_embedding: Option<Format>,
+}
+
+/// The known shapes: Llama 3.1 8B; Llama 3.2 1B with an output matrix of its own; TinyLlama 1.1B; BitNet b1.58 2B4T with its tied
+/// embedding in `Q8_0`.
+pub const SHAPES: &[Shape] = &[
+    Shape {
+        name: "llama-8b",
+        architecture: "llama",
+        layers: 32,
+        width: 4096,
+        ffn: 14336,
+        heads: 32,
+        kv_heads: 8,
+        vocab: 128256,
+        rope_base: 500000.0,
+        tied_embedding: None,
+    },
+    Shape {
+        name: "llama-1b",
+        architecture: "llama",
+        layers: 16,
+        width: 2048,
+        ffn: 8192,
+        heads: 32,
+        kv_heads: 8,
+        vocab: 128256,
+        rope_base: 500000.0,
+        tied_embedding: None,
+    },
+    Shape {
+        name: "tinyllama-1.1b",
+        architecture: "llama",
+        layers: 22,
+        width: 2048,
+        ffn: 5632,
+        heads: 32,
+        kv_heads: 4,
+        vocab: 32000,
+        rope_base: 10000.0,
+        tied_embedding: None,
+    },
+    Shape {
+        name: "bitnet-2b",
+        architecture: "bitnet-b1.58",
+        layers: 30,
+        width: 2560,
+        ffn: 6912,
+        heads: 20,
+        kv_heads: 5,
+        vocab: 128256,
+        rope_base: 500000.0,
+        tied_embedding: Some(Format::Q8_0),
+    },
+];
+
+impl Shape {
+    /// The shape of this name.
+    pub fn find(name: &str) -> Option<&'static Shape> {
+        SHAPES.iter().find(|s| s.name == name)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let architecture: &'static Architecture = models::find(self.architecture).unwrap_or(models::ARCHITECTURES[0]);
+        let head_dim = self.width / self.heads;
+        Config {
+            architecture,
+            name: self.name.into(),
+            layers: self.layers,
+            width: self.width,
+            ffn: self.ffn,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim,
+            vocab: self.vocab,
+            context: 8192,
+            eps: 1e-5,
+            rope_dim: head_dim,
+            rope_base: self.rope_base,
+            rope_factor: 1.0,
+        }
+    }
+}
+
+/// Random weights of one format; norms are 1.
+pub(crate) struct RandomWeights<'a> {
+    executor: &'a Executor,
+    shape: &'a Shape,
+    format: Format,
+}
+
+impl<'a> RandomWeights<'a> {
+    pub fn new(executor: &'a Executor, shape: &'a Shape, format: Format) -> RandomWeights<'a> {
+        RandomWeights { executor, shape, format }
+    }
+}
+
+impl Weights for RandomWeights<'_> {
+    fn executor(&self) -> &Executor {
+        self.executor
+    }
+
+    fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
+        let format = match self.shape.tied_embedding {
+            Some(format) if name == "token_embd.weight" => format,
+            _ => self.format,
+        };
+        let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+        Ok(random_tensor(self.executor, format, &[rows, row_len], seed)?)
+    }
+
+    fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
+        let tied = self.shape.tied_embedding.is_some();
+        if tied { Ok(None) } else { self.matrix(name, rows, row_len).map(Some) }
+    }
+
+    fn vector(&self, _name: &str, len: usize) -> Result<Tensor> {
+        Ok(Tensor::from_slice(self.executor, &[len], &vec![1.0f32; len])?)
+    }
+
+    fn optional_values(&self, _name: &str, _len: usize) -> Result<Option<Vec<f32>>> {
+        Ok(None)
+    }
+}
+
+/// Threads of a workgroup, and workgroups in x; larger grids go on in y.
+const THREADS: u32 = 256;
+const GRID_X: u32 = 1 << 15;
+
+/// A tensor of random values of about the size that trained weights have, computed on the device.
+fn random_tensor(
+    executor: &Executor,
+    format: Format,
+    shape: &[usize],
+    seed: u32,
+) -> std::result::Result<Tensor, CoreError> {
+    let tensor = Tensor::empty(executor, format, shape)?;
+    let elements: usize = shape.iter().product();
+    let run = |program: &Program, items: usize, views: &[usize]| -> std::result::Result<(), CoreError> {
+        let all = tensor.bindings();
+        let mut bindings: Vec<Binding> = views.iter().filter_map(|v| all.get(*v).cloned()).collect();
+        bindings.extend([Binding::Scalar(items as u32), Binding::Scalar(seed)]);
+        let groups = (items as u32).div_ceil(THREADS).max(1);
+        let grid = [groups.min(GRID_X), groups.div_ceil(GRID_X), 1];
+        Ok(executor.backend().execute_program(program, &bindings, &LaunchConfig { grid })?)
+    };
+    match format {
+        Format::Plain(ty) => run(&fill_values(ty)?, elements, &[0])?,
+        _ => {
+            let bytes = tensor.bytes();
+            run(&fill_codes(format)?, bytes, &[0])?;
+            run(&fill_scales(format)?, elements / format.block_len(), &[1])?;
+        }
+    }
+    Ok(tensor)
+}
+
+/// Starts a program with one thread an item: its buffer, and the body where the item exists.
+fn per_item(
+    name: &str,
+    ty: Type,
+    body: impl FnOnce(&mut Builder, hologram_isa::Array, Value, Value),
+) -> std::result::Result<Program, CoreError> {
+    let mut b = Builder::new(name, [THREADS, 1, 1]);
+    let out = b.buffer("out", ty, Access::Write);
+    let items = b.scalar("items", Type::U32);
+    let seed = b.scalar("seed", Type::U32);
+    let row = b.builtin(hologram_isa::Opcode::GroupY);
+    let row = b.mul(row, GRID_X * THREADS);
+    let column = b.global_x();
+    let i = b.add(row, column);
+    let inside = b.lt(i, items);
+    b.if_(inside, |b| {
+        let hash = hash(b, i, seed);
+        body(b, out, i, hash);
+    });
+    Ok(b.finish()?)
+}
+
+/// A hash of an index: the finaliser of MurmurHash3 over index · odd constant + seed.
+fn hash(b: &mut Builder, i: Value, seed: Value) -> Value {
+    let mut h = b.mul(i, 0x9e37_79b1u32);
+    h = b.add(h, seed);
+    for (shift, factor) in [(16u32, 0x85eb_ca6bu32), (13, 0xc2b2_ae35)] {
+        let s = b.shr(h, shift);
+        h = b.xor(h, s);
+        h = b.mul(h, factor);
+    }
+    let s = b.shr(h, 16u32);
+    b.xor(h, s)
+}
+
+/// Uniform values with a standard deviation of 0.02.
+fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
+    per_item("random_values", ty, |b, out, i, hash| {
+        let signed = b.bitcast(Type::I32, hash);
+        let v = b.cvt(Type::F32, signed);
+        let v = b.mul(v, 0.02 * 1.732 / 2_147_483_648.0f32);
+        b.store(out, i, v);
+    })
+}
+
+/// Random codes in every byte of a block format's tensor, the scales' bytes included.
+fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
+    let ty = if format == Format::Q8_0 { Type::I8 } else { Type::U8 };
+    per_item("random_codes", ty, |b, out, i, hash| {
+        let mut byte = b.and(hash, 255u32);
+        if format == Format::TQ2_0 {
+            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the lower.
+            let high = b.shr(byte, 1u32);
+            let both = b.and(byte, high);
+            let both = b.and(both, 0x55u32);
+            byte = b.xor(byte, both);
+        }
+        let byte = b.cvt(ty, byte);
+        b.store(out, i, byte);
+    })
+}
+
+/// Scales that give values a standard deviation of about 0.02.
+fn fill_scales(format: Format) -> std::result::Result<Program, CoreError> {
+    let (stride, offset, size) = match format {
+        Format::Q8_0 => (17u32, 0u32, 0.02 / 74.0f32),
+        Format::Q4_0 => (9, 0, 0.02 / 4.6),
+        _ => (33, 32, 0.025),
+    };
+    per_item("random_scales", Type::F16, |b, out, i, _| {
+        let at = b.mul(i, stride);
+        let at = b.add(at, offset);
+        b.store(out, at, size);
+    })
+}

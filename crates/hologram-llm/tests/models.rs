@@ -1,0 +1,142 @@
+//! Small random models against the reference implementations' logits (`tools/fixtures` says how they were made), on every device.
+
+use std::path::PathBuf;
+
+use hologram_core::Executor;
+use hologram_llm::{LlmError, Logits, Model, SessionOptions};
+
+/// The fixtures with the greatest relative error allowed for their logits. Weights are F32, F16 and ternary with F32.
+const MODELS: [(&str, f64); 3] = [("llama-tiny", 1e-5), ("llama3-tiny", 1e-5), ("bitnet-tiny", 1e-5)];
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// The 4-byte little-endian elements of a .npy file of version 1.
+fn npy(name: &str) -> Vec<[u8; 4]> {
+    let data = std::fs::read(fixture(name)).unwrap();
+    let start = 10 + usize::from(u16::from_le_bytes([data[8], data[9]]));
+    data[start..].as_chunks::<4>().0.to_vec()
+}
+
+fn tokens(model: &str, sequence: &str) -> Vec<u32> {
+    npy(&format!("{model}.tokens-{sequence}.npy")).into_iter().map(u32::from_le_bytes).collect()
+}
+
+fn logits(model: &str, sequence: &str) -> Vec<f32> {
+    npy(&format!("{model}.logits-{sequence}.npy")).into_iter().map(f32::from_le_bytes).collect()
+}
+
+fn load(name: &str, executor: &Executor) -> Model {
+    Model::load_on(fixture(&format!("{name}.gguf")), executor).unwrap()
+}
+
+/// ‖got − want‖ / ‖want‖.
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
+        got.iter().zip(want).map(|(g, w)| f(f64::from(*g), f64::from(*w))).sum()
+    };
+    (sum(&|g, w| (g - w).powi(2)) / sum(&|_, w| w * w)).sqrt()
+}
+
+fn options(batch: usize) -> SessionOptions {
+    SessionOptions { context: 64, batch, ..SessionOptions::default() }
+}
+
+#[test]
+fn logits_agree_with_the_reference_implementation() {
+    for threads in [1, 2] {
+        let executor = Executor::open("cpu", Some(threads)).unwrap();
+        for (name, bound) in MODELS {
+            let model = load(name, &executor);
+            for sequence in ["a", "b"] {
+                // One step for all tokens, several steps, and token by token.
+                for batch in [64, 8, 1] {
+                    let mut session = model.session(options(batch)).unwrap();
+                    let got = session.feed(0, &tokens(name, sequence), Logits::All).unwrap();
+                    let error = relative_error(got, &logits(name, sequence));
+                    assert!(error < bound, "{name} {sequence}, batch {batch}: {error:.2e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reference_interpreter_agrees() {
+    let executor = Executor::open("reference", None).unwrap();
+    for (name, bound) in MODELS {
+        let model = load(name, &executor);
+        let mut session = model.session(options(8)).unwrap();
+        let got = session.feed(0, &tokens(name, "a"), Logits::All).unwrap();
+        let error = relative_error(got, &logits(name, "a"));
+        assert!(error < bound, "{name}: {error:.2e}");
+    }
+}
+
+#[test]
+fn greedy_continuations_agree() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    for (name, _) in MODELS {
+        let text = std::fs::read_to_string(fixture(&format!("{name}.greedy.json"))).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let expected: Vec<u32> =
+            expected["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+        let model = load(name, &executor);
+        let mut session = model.session(options(8)).unwrap();
+        let mut pending = tokens(name, "a");
+        let mut got = Vec::new();
+        while got.len() < expected.len() {
+            let logits = session.feed(0, &pending, Logits::Last).unwrap();
+            let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+            got.push(best);
+            pending = vec![best];
+        }
+        assert_eq!(got, expected, "{name}");
+    }
+}
+
+#[test]
+fn sequences_do_not_disturb_each_other_and_can_be_shortened() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let model = load("llama-tiny", &executor);
+    let (a, b) = (tokens("llama-tiny", "a"), tokens("llama-tiny", "b"));
+    let mut session = model.session(SessionOptions { sequences: 2, ..options(16) }).unwrap();
+    // Two sequences in turn, a piece at a time.
+    let (mut got_a, mut got_b) = (Vec::new(), Vec::new());
+    got_a.extend_from_slice(session.feed(0, &a[..2], Logits::All).unwrap());
+    got_b.extend_from_slice(session.feed(1, &b[..33], Logits::All).unwrap());
+    got_a.extend_from_slice(session.feed(0, &a[2..], Logits::All).unwrap());
+    got_b.extend_from_slice(session.feed(1, &b[33..], Logits::All).unwrap());
+    assert!(relative_error(&got_a, &logits("llama-tiny", "a")) < 1e-5);
+    assert!(relative_error(&got_b, &logits("llama-tiny", "b")) < 1e-5);
+    // After other tokens in their place, the same tokens give the same logits.
+    session.truncate(1, 30);
+    session.feed(1, &a, Logits::None).unwrap();
+    session.truncate(1, 30);
+    let vocab = session.vocab();
+    let again = session.feed(1, &b[30..], Logits::All).unwrap();
+    assert!(relative_error(again, &logits("llama-tiny", "b")[30 * vocab..]) < 1e-5);
+}
+
+#[test]
+fn wrong_use_is_named() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let model = load("llama-tiny", &executor);
+    let mut session = model.session(options(16)).unwrap();
+    let message = |r: Result<&[f32], LlmError>| r.unwrap_err().to_string();
+    assert!(message(session.feed(0, &[9999], Logits::Last)).contains("token 9999"));
+    assert!(message(session.feed(1, &[1], Logits::Last)).contains("sequence"));
+    assert!(message(session.feed(0, &[1; 65], Logits::Last)).contains("context of 64"));
+    assert_eq!(session.len(0), 0, "a refused call leaves the sequence as it was");
+    session.feed(0, &[1; 64], Logits::None).unwrap();
+    assert!(message(session.feed(0, &[1], Logits::Last)).contains("full"));
+    for (options, name) in [
+        (SessionOptions { context: 0, ..options(8) }, "ctx"),
+        (SessionOptions { batch: 0, ..options(8) }, "batch"),
+        (SessionOptions { kv: hologram_core::Format::Q8_0, ..options(8) }, "kv"),
+    ] {
+        assert!(model.session(options).err().unwrap().to_string().contains(name));
+    }
+}
