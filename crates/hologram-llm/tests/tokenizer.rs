@@ -270,3 +270,32 @@ fn small_vocabularies() {
     assert!(lossy.notes()[1].contains("254 byte values have no token"));
     assert_eq!(lossy.encode("abc", false), [0, 1]);
 }
+
+/// Damaged vocabularies load or give an error, and what loads encodes and decodes any text.
+#[test]
+fn damaged_vocabularies_do_not_panic() {
+    let mut state = 7u64;
+    let mut random = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for name in ["tok-spm.gguf", "tok-bpe.gguf"] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        let good = std::fs::read(path).unwrap();
+        let mut loaded = 0;
+        for _ in 0..1500 {
+            let mut map = MmapMut::map_anon(good.len()).unwrap();
+            map.copy_from_slice(&good);
+            for _ in 0..1 + random(4) {
+                map[random(good.len())] = random(256) as u8;
+            }
+            let Ok(file) = GgufFile::from_map("test.gguf", Arc::new(map.make_read_only().unwrap())) else { continue };
+            let Ok(tokenizer) = Tokenizer::from_gguf(&file) else { continue };
+            loaded += 1;
+            let ids = tokenizer.encode_with("  Héllo 123 <s><|eot_id|>\n😀 the end", true, true);
+            assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_len()));
+            tokenizer.decode(&ids, true);
+        }
+        assert!(loaded > 100, "{name}: {loaded} loaded");
+    }
+}
