@@ -28,7 +28,8 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 #[test]
 fn chains_of_elementwise_operations_are_one_launch() -> Result<()> {
     type Build = fn(&mut Graph, NodeId) -> Result<NodeId>;
-    let cases: &[(&str, usize, fn(f32) -> f32, Build)] = &[
+    type Chain<'a> = (&'a str, usize, fn(f32) -> f32, Build);
+    let cases: &[Chain] = &[
         (
             "a chain",
             1,
@@ -382,7 +383,7 @@ fn transformer(executor: &Executor) -> Result<Graph> {
         let (q, k, v) = (heads(&mut g, 2)?, heads(&mut g, 1)?, heads(&mut g, 1)?);
         let q = g.rope(q, positions, freqs, RopeStyle::HalfSplit)?;
         let k = g.rope(k, positions, freqs, RopeStyle::HalfSplit)?;
-        let mut append = |g: &mut Graph, x: NodeId| {
+        let append = |g: &mut Graph, x: NodeId| {
             let cache = Tensor::empty(executor, Format::F16, &[4, 1, 16, 16])?;
             cache.zero()?;
             let cache = g.state(&cache)?;
