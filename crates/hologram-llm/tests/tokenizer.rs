@@ -1,11 +1,10 @@
 //! Tokenizers against the tables that the reference libraries produced, and on vocabularies made for one question each.
 
-use hologram_llm::gguf::GgufFile;
+use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::tokenizer::{TokenDecoder, Tokenizer};
 use memmap2::MmapMut;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 fn load(name: &str) -> (Tokenizer, Value) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -139,8 +138,8 @@ impl Vocabulary {
         let bytes = [head, self.bytes.clone()].concat();
         let mut map = MmapMut::map_anon(bytes.len()).unwrap();
         map.copy_from_slice(&bytes);
-        let file =
-            GgufFile::from_map("test.gguf", Arc::new(map.make_read_only().unwrap())).map_err(|e| e.to_string())?;
+        let file = GgufFile::from_bytes("test.gguf", FileBytes::Map(map.make_read_only().unwrap()))
+            .map_err(|e| e.to_string())?;
         Tokenizer::from_gguf(&file).map_err(|e| e.to_string())
     }
 }
@@ -289,7 +288,9 @@ fn damaged_vocabularies_do_not_panic() {
             for _ in 0..1 + random(4) {
                 map[random(good.len())] = random(256) as u8;
             }
-            let Ok(file) = GgufFile::from_map("test.gguf", Arc::new(map.make_read_only().unwrap())) else { continue };
+            let Ok(file) = GgufFile::from_bytes("test.gguf", FileBytes::Map(map.make_read_only().unwrap())) else {
+                continue;
+            };
             let Ok(tokenizer) = Tokenizer::from_gguf(&file) else { continue };
             loaded += 1;
             let ids = tokenizer.encode_with("  Héllo 123 <s><|eot_id|>\n😀 the end", true, true);
