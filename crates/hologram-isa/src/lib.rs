@@ -8,6 +8,8 @@
 mod builder;
 pub mod decompose;
 mod error;
+pub mod interp;
+pub mod meaning;
 mod program;
 mod table;
 pub mod text;

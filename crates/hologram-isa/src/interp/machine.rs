@@ -1,0 +1,398 @@
+//! One workgroup at work.
+
+use super::shared::{Shared, outside};
+use super::{Binding, operand_type};
+use crate::meaning::{eval, read_element, write_element};
+use crate::program::*;
+use crate::table::Signature;
+use crate::{IsaError, Opcode, Type};
+
+/// Threads of a subgroup.
+const LANES: usize = SUBGROUP_SIZE as usize;
+
+/// Which threads are active.
+type Mask = Vec<bool>;
+
+/// An open loop.
+struct Loop {
+    /// Threads that wait for its next round.
+    continued: Mask,
+    /// Threads that have left it.
+    broken: Mask,
+}
+
+/// A launch in progress.
+pub(super) struct Machine<'a, 'm> {
+    program: &'a Program,
+    grid: [u32; 3],
+    memories: &'a mut [&'m mut [u8]],
+    bindings: &'a [Binding],
+    /// Threads of a workgroup.
+    threads: usize,
+    group: [u32; 3],
+    /// The words of each register, by thread.
+    registers: Vec<Vec<u32>>,
+    shared: Vec<Shared>,
+    /// Barriers passed by this workgroup, plus 1.
+    phase: u32,
+    /// Open loops, innermost last.
+    loops: Vec<Loop>,
+    /// The line of the statement at work.
+    line: u32,
+}
+
+impl<'a, 'm> Machine<'a, 'm> {
+    /// A launch whose bindings have been checked.
+    pub(super) fn new(
+        program: &'a Program,
+        grid: [u32; 3],
+        memories: &'a mut [&'m mut [u8]],
+        bindings: &'a [Binding],
+    ) -> Machine<'a, 'm> {
+        let threads = program.workgroup_threads() as usize;
+        let registers = vec![vec![0; threads]; program.registers.len()];
+        let (group, shared, loops) = ([0; 3], Vec::new(), Vec::new());
+        Machine { program, grid, memories, bindings, threads, group, registers, shared, phase: 1, loops, line: 0 }
+    }
+
+    /// Runs one workgroup to its end.
+    pub(super) fn run_group(&mut self, group: [u32; 3]) -> Result<(), IsaError> {
+        self.group = group;
+        self.shared = self.program.shared.iter().map(Shared::new).collect();
+        self.phase = 1;
+        let program = self.program;
+        self.block(&program.body, &mut vec![true; self.threads])
+    }
+
+    /// Runs a block; threads that leave it by `break` or `continue` are taken out of `active`.
+    fn block(&mut self, block: &[Stmt], active: &mut Mask) -> Result<(), IsaError> {
+        for stmt in block {
+            if !active.contains(&true) {
+                return Ok(());
+            }
+            self.line = stmt.line;
+            match &stmt.kind {
+                StmtKind::Inst(inst) => self.inst(inst, active)?,
+                StmtKind::If { cond, then, otherwise } => {
+                    let cond = self.operand(*cond)?;
+                    let mut yes: Mask = active.iter().zip(&cond).map(|(a, c)| *a && *c != 0).collect();
+                    let mut no: Mask = active.iter().zip(&cond).map(|(a, c)| *a && *c == 0).collect();
+                    self.block(then, &mut yes)?;
+                    self.block(otherwise, &mut no)?;
+                    *active = union(&yes, &no);
+                }
+                StmtKind::For { var, start, end, step, body } => {
+                    self.counted_loop(*var, [*start, *end, *step], body, active)?;
+                }
+                StmtKind::Loop { max, body } => {
+                    self.open_loop();
+                    for _ in 0..*max {
+                        if !active.contains(&true) {
+                            break;
+                        }
+                        self.round(body, active)?;
+                    }
+                    self.close_loop(active);
+                }
+                StmtKind::Break { depth, cond } => {
+                    let leaving = self.leaving(*cond, active)?;
+                    let frame = self.frame(*depth)?;
+                    frame.broken = union(&frame.broken, &leaving);
+                }
+                StmtKind::Continue { depth, cond } => {
+                    let leaving = self.leaving(*cond, active)?;
+                    let frame = self.frame(*depth)?;
+                    frame.continued = union(&frame.continued, &leaving);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_loop(&mut self) {
+        let none = vec![false; self.threads];
+        self.loops.push(Loop { continued: none.clone(), broken: none });
+    }
+
+    /// Runs a loop's body once; threads that `continue` are active again afterwards.
+    fn round(&mut self, body: &[Stmt], active: &mut Mask) -> Result<(), IsaError> {
+        self.block(body, active)?;
+        if let Some(frame) = self.loops.last_mut() {
+            *active = union(active, &frame.continued);
+            frame.continued.fill(false);
+        }
+        Ok(())
+    }
+
+    /// Ends the innermost loop; threads that left it by `break` are active again.
+    fn close_loop(&mut self, active: &mut Mask) {
+        if let Some(frame) = self.loops.pop() {
+            *active = union(active, &frame.broken);
+        }
+    }
+
+    /// A `for` loop over the operands start, end and step.
+    fn counted_loop(
+        &mut self,
+        var: Reg,
+        bounds: [Operand; 3],
+        body: &[Stmt],
+        active: &mut Mask,
+    ) -> Result<(), IsaError> {
+        let signed = operand_type(self.program, Operand::Reg(var)) == Some(Type::I32);
+        // In 64 bits no counter wraps.
+        let widen = |w: u32| if signed { i64::from(w as i32) } else { i64::from(w) };
+        let mut words = Vec::with_capacity(3);
+        for operand in bounds {
+            words.push(self.operand(operand)?.into_iter().map(widen).collect::<Vec<i64>>());
+        }
+        let [next, end, step] = words.as_mut_slice() else { return Ok(()) };
+        if let Some(thread) = (0..self.threads).find(|t| active[*t] && step[*t] <= 0) {
+            return Err(self.error(thread, format!("the step of a for loop is {}, it must be positive", step[thread])));
+        }
+        let line = self.line;
+        self.open_loop();
+        let mut finished = vec![false; self.threads];
+        loop {
+            for t in 0..self.threads {
+                if active[t] && next[t] >= end[t] {
+                    active[t] = false;
+                    finished[t] = true;
+                }
+                if active[t] {
+                    self.set(var, t, next[t] as u32)?;
+                    next[t] += step[t];
+                }
+            }
+            if !active.contains(&true) {
+                break;
+            }
+            self.round(body, active)?;
+            self.line = line;
+        }
+        *active = finished;
+        self.close_loop(active);
+        Ok(())
+    }
+
+    /// Takes the threads where `cond` holds out of `active`.
+    fn leaving(&mut self, cond: Option<Operand>, active: &mut Mask) -> Result<Mask, IsaError> {
+        let leaving = match cond {
+            Some(cond) => self.operand(cond)?.iter().zip(active.iter()).map(|(c, a)| *a && *c != 0).collect(),
+            None => active.clone(),
+        };
+        for (a, leaves) in active.iter_mut().zip(&leaving) {
+            *a &= !leaves;
+        }
+        Ok(leaving)
+    }
+
+    /// The loop that `break` or `continue` names.
+    fn frame(&mut self, depth: u32) -> Result<&mut Loop, IsaError> {
+        match self.loops.len().checked_sub(1 + depth as usize) {
+            Some(index) => Ok(&mut self.loops[index]),
+            None => Err(self.error(0, format!("there is no loop at depth {depth}"))),
+        }
+    }
+
+    /// One instruction on the active threads.
+    fn inst(&mut self, inst: &Inst, active: &Mask) -> Result<(), IsaError> {
+        let mut args = Vec::with_capacity(inst.args.len());
+        for operand in &inst.args {
+            args.push(self.operand(*operand)?);
+        }
+        match (inst.op, inst.memory) {
+            (Opcode::Barrier, _) => {
+                if let Some(thread) = active.iter().position(|a| !a) {
+                    return Err(self.error(thread, "this thread does not reach a barrier that others wait at".into()));
+                }
+                self.phase += 1;
+                return Ok(());
+            }
+            (Opcode::Load | Opcode::Store, Some(memory)) => return self.access(inst, memory, &args, active),
+            _ => {}
+        }
+        let Some(dst) = inst.dst else { return Err(self.error(0, "the instruction has no destination".into())) };
+        let unknown = |m: &Self, thread| {
+            let message = format!("{}.{} does not exist for these operands", inst.op.info().mnemonic, inst.ty);
+            Err(m.error(thread, message))
+        };
+        if matches!(inst.op.info().signature, Signature::Reduce | Signature::Shuffle) || inst.op == Opcode::Broadcast {
+            for base in (0..self.threads).step_by(LANES) {
+                let Some(words) = subgroup(inst, &args, active, base) else { return unknown(self, base) };
+                for (thread, word) in (base..self.threads).zip(words).filter(|(t, _)| active[*t]) {
+                    self.set(dst, thread, word)?;
+                }
+            }
+            return Ok(());
+        }
+        let from = inst.args.first().and_then(|a| operand_type(self.program, *a)).unwrap_or(inst.ty);
+        let whole = matches!(inst.ty, Type::I32 | Type::U32);
+        let mut words = [0; 3];
+        let Some(words) = words.get_mut(..args.len()) else { return unknown(self, 0) };
+        for thread in (0..self.threads).filter(|t| active[*t]) {
+            for (word, values) in words.iter_mut().zip(&args) {
+                *word = values[thread];
+            }
+            if whole && matches!(inst.op, Opcode::Div | Opcode::Rem) && words.get(1) == Some(&0) {
+                return Err(self.error(thread, format!("{} by zero", inst.op.info().mnemonic)));
+            }
+            let Some(word) = self.builtin(inst.op, thread as u32).or_else(|| eval(inst.op, inst.ty, from, words))
+            else {
+                return unknown(self, thread);
+            };
+            self.set(dst, thread, word)?;
+        }
+        Ok(())
+    }
+
+    /// Where a thread is.
+    fn builtin(&self, op: Opcode, thread: u32) -> Option<u32> {
+        let [sx, sy, _] = self.program.workgroup;
+        let x = thread % sx;
+        Some(match op {
+            Opcode::ThreadX => x,
+            Opcode::ThreadY => thread / sx % sy,
+            Opcode::ThreadZ => thread / sx / sy,
+            Opcode::GroupX => self.group[0],
+            Opcode::GroupY => self.group[1],
+            Opcode::GroupZ => self.group[2],
+            Opcode::GridX => self.grid[0],
+            Opcode::GridY => self.grid[1],
+            Opcode::GridZ => self.grid[2],
+            Opcode::GlobalX => self.group[0].wrapping_mul(sx).wrapping_add(x),
+            Opcode::Lane => thread % SUBGROUP_SIZE,
+            Opcode::Subgroup => thread / SUBGROUP_SIZE,
+            _ => return None,
+        })
+    }
+
+    /// A load or store of an element on the active threads, in their order.
+    fn access(&mut self, inst: &Inst, memory: Memory, args: &[Vec<u32>], active: &Mask) -> Result<(), IsaError> {
+        let Some(indices) = args.first() else { return Err(self.error(0, "there is no index".into())) };
+        for thread in (0..self.threads).filter(|t| active[*t]) {
+            let index = indices[thread];
+            let stored = args.get(1).map(|values| values[thread]);
+            match (self.element(memory, inst.ty, index, stored, thread as u32), inst.dst) {
+                (Ok(word), Some(dst)) => self.set(dst, thread, word)?,
+                (Ok(_), None) => {}
+                (Err(what), _) => {
+                    let kind = if matches!(memory, Memory::Shared(_)) { "shared array" } else { "buffer" };
+                    let name = self.memory_name(memory);
+                    return Err(self.error(thread, format!("element {index} of {kind} {name} {what}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an element, or sets it to `stored`.
+    fn element(
+        &mut self,
+        memory: Memory,
+        ty: Type,
+        index: u32,
+        stored: Option<u32>,
+        thread: u32,
+    ) -> Result<u32, String> {
+        const MISSING: &str = "does not exist";
+        match memory {
+            Memory::Shared(array) => {
+                let shared = self.shared.get_mut(array as usize).ok_or(MISSING)?;
+                match stored {
+                    Some(word) => shared.store(index, word, thread, self.phase).map(|()| word),
+                    None => shared.load(index, thread, self.phase),
+                }
+            }
+            Memory::Param(param) => {
+                let Some(&Binding::Buffer { memory, offset, len }) = self.bindings.get(param as usize) else {
+                    return Err(MISSING.into());
+                };
+                let range = offset..offset.saturating_add(len);
+                let bytes = self.memories.get_mut(memory).and_then(|m| m.get_mut(range)).ok_or(MISSING)?;
+                let word = match stored {
+                    Some(word) => write_element(ty, bytes, index as usize, word).map(|()| word),
+                    None => read_element(ty, bytes, index as usize),
+                };
+                word.ok_or_else(|| outside(len / ty.size()))
+            }
+        }
+    }
+
+    fn memory_name(&self, memory: Memory) -> &str {
+        let name = match memory {
+            Memory::Param(p) => self.program.params.get(p as usize).map(|p| &p.name),
+            Memory::Shared(s) => self.program.shared.get(s as usize).map(|s| &s.name),
+        };
+        name.map_or("?", String::as_str)
+    }
+
+    /// The words of an operand, by thread.
+    fn operand(&self, operand: Operand) -> Result<Vec<u32>, IsaError> {
+        let words = match operand {
+            Operand::Const(_, word) => Some(vec![word; self.threads]),
+            Operand::Reg(Reg(r)) => self.registers.get(r as usize).cloned(),
+            Operand::Scalar(p) => match self.bindings.get(p as usize) {
+                Some(Binding::Scalar(word)) => Some(vec![*word; self.threads]),
+                _ => None,
+            },
+        };
+        words.ok_or_else(|| self.error(0, format!("there is no operand {operand:?}")))
+    }
+
+    /// Sets a register of one thread.
+    fn set(&mut self, reg: Reg, thread: usize, word: u32) -> Result<(), IsaError> {
+        match self.registers.get_mut(reg.0 as usize).and_then(|r| r.get_mut(thread)) {
+            Some(slot) => {
+                *slot = word;
+                Ok(())
+            }
+            None => Err(self.error(thread, format!("there is no register {}", reg.0))),
+        }
+    }
+
+    fn error(&self, thread: usize, message: String) -> IsaError {
+        let program = self.program.name.clone();
+        IsaError::Run { program, line: self.line, group: self.group, thread: thread as u32, message }
+    }
+}
+
+/// The results of a subgroup instruction for the lanes from thread `base` on; those of inactive lanes mean nothing.
+fn subgroup(inst: &Inst, args: &[Vec<u32>], active: &Mask, base: usize) -> Option<[u32; LANES]> {
+    let values = args.first()?.get(base..)?;
+    // The value of a lane that exists and is active.
+    let lane = |l: usize| active.get(base + l).is_some_and(|a| *a).then(|| values[l]);
+    let Some(lowest) = (0..LANES).find_map(lane) else { return Some([0; LANES]) };
+    Some(match inst.op {
+        Opcode::SubgroupAdd => {
+            let zero = if inst.ty == Type::F32 { (-0.0f32).to_bits() } else { 0 };
+            let mut sums = std::array::from_fn(|l| lane(l).unwrap_or(zero));
+            for distance in [16, 8, 4, 2, 1] {
+                let before: [u32; LANES] = sums;
+                for (l, sum) in sums.iter_mut().enumerate() {
+                    *sum = eval(Opcode::Add, inst.ty, inst.ty, &[before[l], before[l ^ distance]])?;
+                }
+            }
+            sums
+        }
+        Opcode::SubgroupMin | Opcode::SubgroupMax => {
+            let op = if inst.op == Opcode::SubgroupMin { Opcode::Min } else { Opcode::Max };
+            let best = |best, value| eval(op, inst.ty, inst.ty, &[best, value]);
+            [(0..LANES).filter_map(lane).try_fold(lowest, best)?; LANES]
+        }
+        Opcode::Shuffle => {
+            let sources = args.get(1)?.get(base..)?;
+            std::array::from_fn(|l| match (sources.get(l), values.get(l)) {
+                (Some(source), Some(own)) => lane(*source as usize % LANES).unwrap_or(*own),
+                _ => 0,
+            })
+        }
+        Opcode::Broadcast => [lowest; LANES],
+        _ => return None,
+    })
+}
+
+/// The threads in either mask.
+fn union(a: &Mask, b: &Mask) -> Mask {
+    a.iter().zip(b).map(|(a, b)| *a || *b).collect()
+}

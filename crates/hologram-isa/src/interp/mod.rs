@@ -1,0 +1,114 @@
+//! The reference interpreter: the definition of what a program does.
+//!
+//! It runs one workgroup after the other, each in lock step: an instruction runs on every active thread before the next one does,
+//! `if` and loops narrow the set of active threads, a register is an array over the threads. It checks what devices do not: every
+//! index, division by zero, shared elements read before they are written, threads that meet in a shared element without a barrier
+//! between, barriers that not every thread reaches.
+
+mod machine;
+mod shared;
+
+use crate::program::*;
+use crate::text::is_canonical;
+use crate::{IsaError, Type, number_lines};
+use machine::Machine;
+
+/// What a parameter of a launch is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// A range of one of the launch's memories. Ranges may overlap: one memory can be seen as several element types.
+    Buffer {
+        /// Index of the memory.
+        memory: usize,
+        /// First byte; a multiple of the element's size.
+        offset: usize,
+        /// Bytes; a multiple of the element's size.
+        len: usize,
+    },
+    /// A scalar as the register word described at [`Type`].
+    Scalar(u32),
+}
+
+/// Runs a program on a grid of workgroups. `bindings` has one entry for each parameter, in order; elements are little-endian.
+///
+/// # Errors
+/// [`IsaError::Launch`] where the bindings do not fit the parameters; [`IsaError::Run`] with line, workgroup and thread at the first
+/// fault, which leaves the memories as they are at that moment.
+pub fn interpret(
+    program: &Program,
+    grid: [u32; 3],
+    memories: &mut [&mut [u8]],
+    bindings: &[Binding],
+) -> Result<(), IsaError> {
+    let launch_error = |message| Err(IsaError::Launch { program: program.name.clone(), message });
+    let (given, taken) = (bindings.len(), program.params.len());
+    if given != taken {
+        let names: Vec<&str> = program.params.iter().map(|p| p.name.as_str()).collect();
+        return launch_error(format!("it takes {taken} arguments ({}), {given} are bound", names.join(", ")));
+    }
+    for (param, binding) in program.params.iter().zip(bindings) {
+        if let Err(message) = check(param.kind, *binding, memories) {
+            return launch_error(format!("parameter {}: {message}", param.name));
+        }
+    }
+    if !(1..=MAX_WORKGROUP as u64).contains(&program.workgroup.iter().map(|n| u64::from(*n)).product()) {
+        return launch_error(format!("a workgroup of {:?} threads", program.workgroup));
+    }
+    let shared_bytes: usize =
+        program.shared.iter().map(|a| (a.len as usize).saturating_mul(a.element.size())).fold(0, usize::saturating_add);
+    if shared_bytes > MAX_SHARED_BYTES {
+        return launch_error(format!("{shared_bytes} bytes of shared memory are more than {MAX_SHARED_BYTES}"));
+    }
+    // A program built in memory has no lines; its errors name those of its printed text.
+    let numbered;
+    let mut program = program;
+    if program.body.first().is_some_and(|s| s.line == 0) {
+        let mut copy = program.clone();
+        number_lines(&mut copy);
+        numbered = copy;
+        program = &numbered;
+    }
+    let mut machine = Machine::new(program, grid, memories, bindings);
+    for z in 0..grid[2] {
+        for y in 0..grid[1] {
+            for x in 0..grid[0] {
+                machine.run_group([x, y, z])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a binding fits a parameter; otherwise what is wrong.
+fn check(kind: ParamKind, binding: Binding, memories: &[&mut [u8]]) -> Result<(), String> {
+    match (kind, binding) {
+        (ParamKind::Scalar(ty), Binding::Scalar(word)) if is_canonical(ty, word) => Ok(()),
+        (ParamKind::Scalar(ty), Binding::Scalar(word)) => Err(format!("{word:#x} is not the register word of a {ty}")),
+        (ParamKind::Scalar(ty), Binding::Buffer { .. }) => Err(format!("it is a scalar {ty}, a buffer is bound")),
+        (ParamKind::Buffer { .. }, Binding::Scalar(_)) => Err("it is a buffer, a scalar is bound".into()),
+        (ParamKind::Buffer { element, .. }, Binding::Buffer { memory, offset, len }) => {
+            let Some(bytes) = memories.get(memory) else {
+                return Err(format!("memory {memory} of {} is bound", memories.len()));
+            };
+            if offset.checked_add(len).is_none_or(|end| end > bytes.len()) {
+                return Err(format!("{len} bytes from byte {offset} do not fit into {} bytes", bytes.len()));
+            }
+            if !offset.is_multiple_of(element.size()) || !len.is_multiple_of(element.size()) {
+                return Err(format!("{len} bytes from byte {offset} are not whole, aligned elements of {element}"));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The type of an operand, where it names something that exists.
+fn operand_type(program: &Program, operand: Operand) -> Option<Type> {
+    match operand {
+        Operand::Const(ty, _) => Some(ty),
+        Operand::Reg(Reg(r)) => program.registers.get(r as usize).map(|r| r.ty),
+        Operand::Scalar(p) => match program.params.get(p as usize)?.kind {
+            ParamKind::Scalar(ty) => Some(ty),
+            ParamKind::Buffer { .. } => None,
+        },
+    }
+}
