@@ -84,3 +84,24 @@ pub(crate) fn feature_sets() -> Vec<Features> {
     sets.dedup();
     sets
 }
+
+/// Reproducible numbers from a linear congruential generator.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// 31 random bits.
+    pub(crate) fn bits(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// A number in -1..=1.
+    pub(crate) fn float(&mut self) -> f32 {
+        self.bits() as f32 / (1u64 << 30) as f32 - 1.0
+    }
+
+    /// Numbers in -1..=1.
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
+    }
+}

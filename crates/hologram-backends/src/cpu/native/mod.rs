@@ -1,23 +1,25 @@
 //! Native kernels of the CPU: one file for each operation, and one line for each in [`KERNELS`].
 
+mod attention;
 pub(crate) mod bandwidth;
 mod cast;
 mod decode;
 mod gather;
 mod matmul;
 mod quantize;
+mod simd;
 
 use std::sync::Arc;
 
 use super::features::Features;
-use super::kernel::NativeKernel;
+use super::kernel::{Args, NativeKernel, Pod};
 use crate::{Extent, KernelSpec, TensorSpec};
 
 /// A function that gives a kernel for the specs it serves.
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 
 /// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[matmul::find, quantize::find, gather::find, cast::find];
+const KERNELS: &[Find] = &[matmul::find, quantize::find, gather::find, cast::find, attention::find];
 
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
@@ -27,4 +29,10 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
 /// Whether the rows of a run are dense: memory is laid out for the greatest extents, so only the slowest dimension may vary.
 fn only_slowest_varies(tensor: &TensorSpec) -> bool {
     tensor.shape.len() > 1 && tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
+}
+
+/// The first `len` elements of an argument.
+fn input<'a, T: Pod>(args: &Args<'a>, index: usize, len: usize) -> Result<&'a [T], String> {
+    let all = args.read::<T>(index);
+    all.get(..len).ok_or_else(|| format!("argument {index} has {} elements, needs {len}", all.len()))
 }

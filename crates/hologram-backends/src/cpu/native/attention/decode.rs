@@ -1,0 +1,115 @@
+//! A tile of few query rows: vectors run along the head's elements for the scores' dot products, along positions for the softmax,
+//! and along the values' elements for the sums of values.
+
+use super::product::{Left, product};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace};
+use crate::cpu::native::simd::Simd;
+
+static LANE_NUMBERS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
+#[inline(always)]
+pub(super) fn attend<S: Simd>(
+    s: S,
+    kernel: &Attention,
+    inputs: Inputs<'_>,
+    piece: &Piece<'_>,
+    ws: &mut Workspace<'_>,
+    plan: &Plan,
+    target: &mut [f32],
+) -> Result<(), String> {
+    let (d, rows) = (kernel.d, piece.rows());
+    for (r, q) in ws.q.chunks_exact_mut(d).take(rows).enumerate() {
+        let (token, head) = piece.token_head(r);
+        for (to, x) in q.iter_mut().zip(&inputs.q[(token * kernel.heads + head) * d..]) {
+            *to = x * kernel.scale;
+        }
+    }
+    ws.acc[..rows * d].fill(0.0);
+    ws.peak[..rows].fill(LOWEST);
+    ws.total[..rows * S::LANES].fill(0.0);
+
+    let mut start = piece.span.start;
+    while start < piece.span.end {
+        let end = (start + STEP).min(piece.span.end);
+        let mut position = start;
+        while position < end {
+            let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
+            for r in 0..rows {
+                let q = &ws.q[r * d..(r + 1) * d];
+                let scores = &mut ws.scores[r * STEP + (position - start)..(r + 1) * STEP];
+                for i in (0..count).step_by(S::LANES) {
+                    let keys = &keys[i * d..(i + S::LANES) * d];
+                    let scores = &mut scores[i..i + S::LANES];
+                    // SAFETY: `q` has d elements, `keys` has LANES rows of d elements, `scores` has LANES elements.
+                    unsafe { s.store(scores.as_mut_ptr(), s.dots(q.as_ptr(), keys.as_ptr(), d, d)) };
+                }
+            }
+            position += count;
+        }
+        for r in 0..rows {
+            let visible = inputs.positions[piece.token_head(r).0] as usize + 1;
+            let row = Row {
+                scores: &mut ws.scores[r * STEP..(r + 1) * STEP],
+                acc: &mut ws.acc[r * d..(r + 1) * d],
+                peak: &mut ws.peak[r],
+                total: &mut ws.total[r * S::LANES..(r + 1) * S::LANES],
+            };
+            soften(s, row, visible.saturating_sub(start).min(end - start), end - start);
+        }
+        let mut position = start;
+        while position < end {
+            let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
+            let powers = Left { data: &ws.scores[position - start..rows * STEP], row: STEP, step: 1 };
+            product::<S, true>(s, (rows, d / S::LANES, count), powers, (values, d), (&mut *ws.acc, d));
+            position += count;
+        }
+        start = end;
+    }
+    kernel.finish(piece, (&*ws.acc, d, 1), (&*ws.peak, &*ws.total, S::LANES), plan, target);
+    Ok(())
+}
+
+/// A query row's state.
+struct Row<'a> {
+    scores: &'a mut [f32],
+    acc: &'a mut [f32],
+    peak: &'a mut f32,
+    total: &'a mut [f32],
+}
+
+/// Turns the first `visible` of `count` scores into powers relative to the new running maximum, the others into 0, and brings the
+/// running sums to that maximum.
+#[inline(always)]
+fn soften<S: Simd>(s: S, row: Row<'_>, visible: usize, count: usize) {
+    let vectors = visible.div_ceil(S::LANES);
+    let scores = &mut row.scores[..count.next_multiple_of(S::LANES)];
+    scores[vectors * S::LANES..].fill(0.0);
+    if visible == 0 {
+        return;
+    }
+    let (scores, total) = (scores.as_mut_ptr(), row.total.as_mut_ptr());
+    // SAFETY: `scores` has at least `vectors` vectors, `total` has one, `acc` a whole number, `LANE_NUMBERS` as many as any vector has.
+    unsafe {
+        let last = scores.add((vectors - 1) * S::LANES);
+        let in_last = s.splat((visible - 1 - (vectors - 1) * S::LANES) as f32);
+        s.store(last, s.keep_where_ge(s.load(last), in_last, s.load(LANE_NUMBERS.as_ptr())));
+        let mut peak = s.splat(*row.peak);
+        for i in 0..vectors {
+            peak = s.max(peak, s.load(scores.add(i * S::LANES)));
+        }
+        let new_peak = s.peak(peak);
+        let factor = s.exp2(s.splat(*row.peak - new_peak));
+        *row.peak = new_peak;
+        let peak = s.splat(new_peak);
+        let mut sum = s.mul(s.load(total), factor);
+        for i in 0..vectors {
+            let power = s.exp2(s.sub(s.load(scores.add(i * S::LANES)), peak));
+            s.store(scores.add(i * S::LANES), power);
+            sum = s.add(sum, power);
+        }
+        s.store(total, sum);
+        for acc in row.acc.chunks_exact_mut(S::LANES) {
+            s.store(acc.as_mut_ptr(), s.mul(s.load(acc.as_ptr()), factor));
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! `attention` over a paged cache of keys and values.
+//!
+//! The query rows (a token and a head) that read the same keys are worked on together: a *tile* is some consecutive tokens of one
+//! sequence and the heads of one key/value head. A tile walks its sequence's positions in steps of [`STEP`] through the block table
+//! with a running maximum and sum, so keys and values are read once for a tile. A tile of many rows keeps a row in each vector lane
+//! ([`prefill`]), one of few rows spreads the head's elements over the lanes ([`decode`]). When there are fewer tiles than the workers
+//! need, each tile's positions are split, and phase 1 combines the parts.
+
+mod decode;
+mod prefill;
+mod product;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::f16;
+use hologram_isa::Type;
+
+use crate::cpu::features::Features;
+use crate::cpu::kernel::{Args, NativeKernel, Worker};
+use crate::cpu::native::input;
+use crate::cpu::native::simd::{Isa, Simd, simd_entry};
+use crate::{Extent, Format, KernelSpec};
+
+/// Most query rows of a tile; a multiple of every vector length and of three vectors, the width of the product's register tile.
+const TILE_ROWS: usize = 48;
+/// Positions between two updates of the running maximum and sum; a multiple of 16.
+const STEP: usize = 128;
+/// Bound on tokens × parts when positions are split.
+const MAX_PARTS: usize = 64;
+/// Least positions of a part.
+const MIN_PART: usize = 128;
+/// The running maximum before the first score: finite, so that differences with it are never NaN.
+const LOWEST: f32 = f32::MIN / 2.0;
+
+// Arguments in the order of the spec's bindings.
+const Q: usize = 0;
+const K: usize = 1;
+const V: usize = 2;
+const POSITIONS: usize = 3;
+const SEQUENCES: usize = 4;
+const BLOCK_TABLE: usize = 5;
+const OUTPUT: usize = 6;
+
+/// Serves caches of F32 and F16 with a head size that is a multiple of 16 and a block size that is a multiple of 16.
+pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
+    let f16 = match k.format {
+        Format::Plain(Type::F32) => false,
+        Format::Plain(Type::F16) => true,
+        _ => return None,
+    };
+    let formats_fit = v.format == k.format
+        && [q, &spec.output].iter().all(|t| t.format == Format::F32)
+        && [positions, sequences, table].iter().all(|t| t.format == Format::U32);
+    let ([tokens, heads, d], [blocks, kv_heads, block_size, kd]) = (q.shape.as_slice(), k.shape.as_slice()) else {
+        return None;
+    };
+    let ([table_rows, max_blocks], [p_len], [s_len]) =
+        (table.shape.as_slice(), positions.shape.as_slice(), sequences.shape.as_slice())
+    else {
+        return None;
+    };
+    let fixed = |e: &Extent| match e {
+        Extent::Fixed(n) if *n > 0 => Some(*n),
+        _ => None,
+    };
+    let (heads, d, kv_heads, block_size, kd) =
+        (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
+    let shapes_fit = spec.op == "attention"
+        && spec.in_place.is_none()
+        && k.shape == v.shape
+        && q.shape == spec.output.shape
+        && p_len == tokens
+        && s_len == tokens
+        && d == kd
+        && heads % kv_heads == 0
+        && d % 16 == 0
+        && block_size % 16 == 0;
+    if !(formats_fit && shapes_fit) {
+        return None;
+    }
+    Some(Arc::new(Attention {
+        isa: Isa::widest(features),
+        f16,
+        // The softmax is computed with powers of two.
+        scale: spec.attr_f32("scale")? * std::f32::consts::LOG2_E,
+        tokens: *tokens,
+        table_rows: *table_rows,
+        max_blocks: fixed(max_blocks)?,
+        blocks: fixed(blocks)?,
+        heads,
+        kv_heads,
+        d,
+        block_size,
+        uses_step: spec.uses_step(),
+    }))
+}
+
+#[derive(Debug)]
+struct Attention {
+    isa: Isa,
+    f16: bool,
+    scale: f32,
+    tokens: Extent,
+    table_rows: Extent,
+    max_blocks: usize,
+    blocks: usize,
+    heads: usize,
+    kv_heads: usize,
+    d: usize,
+    block_size: usize,
+    uses_step: bool,
+}
+
+/// How a run is divided: pieces are numbered by group of heads, then tile (the last, which reads most, first), then part.
+struct Plan {
+    /// Tiles' count.
+    tiles: usize,
+    /// Head groups: each key/value head's query heads, at most [`TILE_ROWS`] at a time.
+    groups: usize,
+    /// Parts that each tile's positions are split in.
+    parts: usize,
+    /// Positions of a part.
+    part_len: usize,
+}
+
+/// A piece of the work: a tile and a part of its positions.
+struct Piece<'a> {
+    tokens: Range<usize>,
+    /// Query heads.
+    heads: Range<usize>,
+    kv_head: usize,
+    sequence: u32,
+    /// The sequence's row of the block table.
+    table: &'a [u32],
+    /// Positions; none when the part begins behind the tile's last position.
+    span: Range<usize>,
+    part: usize,
+}
+
+impl Piece<'_> {
+    fn rows(&self) -> usize {
+        self.tokens.len() * self.heads.len()
+    }
+
+    /// The token and the head of a row.
+    fn token_head(&self, row: usize) -> (usize, usize) {
+        (self.tokens.start + row / self.heads.len(), self.heads.start + row % self.heads.len())
+    }
+}
+
+/// A run's arguments.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    q: &'a [f32],
+    k: Cache<'a>,
+    v: Cache<'a>,
+    positions: &'a [u32],
+    sequences: &'a [u32],
+    /// Whole rows of `max_blocks` blocks.
+    table: &'a [u32],
+}
+
+/// Keys or values.
+#[derive(Clone, Copy)]
+enum Cache<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+/// A worker's scratch memory.
+struct Workspace<'a> {
+    /// Scaled queries.
+    q: &'a mut [f32],
+    /// Scores of a step and then their powers.
+    scores: &'a mut [f32],
+    /// Sums of values, not yet divided by the sum of powers.
+    acc: &'a mut [f32],
+    /// Running maximum of each row.
+    peak: &'a mut [f32],
+    /// Running sum of each row, in one or more lanes.
+    total: &'a mut [f32],
+    /// Decoded keys or values of one block.
+    decoded: &'a mut [f32],
+    /// First token of each tile.
+    starts: &'a mut [f32],
+}
+
+impl Attention {
+    /// Lengths of [`Workspace`]'s parts, multiples of 16.
+    fn workspace_lens(&self) -> [usize; 7] {
+        let rows = TILE_ROWS * self.d;
+        let decoded = if self.f16 { self.block_size.min(STEP) * self.d } else { 0 };
+        let starts = (self.tokens.max() + 1).next_multiple_of(16);
+        [rows, TILE_ROWS * STEP, rows, TILE_ROWS, TILE_ROWS * 16, decoded, starts]
+    }
+
+    /// Elements of a partial result: the sums of values, the maximum and the sum.
+    fn partial_len(&self) -> usize {
+        self.d + 16
+    }
+
+    fn tile_tokens(&self) -> usize {
+        (TILE_ROWS / (self.heads / self.kv_heads)).max(1)
+    }
+
+    /// Groups of heads for each key/value head.
+    fn groups_of_kv_head(&self) -> usize {
+        (self.heads / self.kv_heads).div_ceil(TILE_ROWS)
+    }
+
+    /// Finds the tiles: runs of tokens of the same sequence, cut to the tile's size. Writes each tile's first token, and the number of
+    /// tokens at the end.
+    fn find_tiles(&self, sequences: &[u32], starts: &mut [f32]) -> usize {
+        let (mut tiles, mut start) = (0, 0);
+        for t in 0..sequences.len() {
+            if t == start || (sequences[t] == sequences[start] && t - start < self.tile_tokens()) {
+                continue;
+            }
+            starts[tiles] = f32::from_bits(start as u32);
+            (tiles, start) = (tiles + 1, t);
+        }
+        if !sequences.is_empty() {
+            starts[tiles] = f32::from_bits(start as u32);
+            tiles += 1;
+        }
+        starts[tiles] = f32::from_bits(sequences.len() as u32);
+        tiles
+    }
+
+    fn plan(&self, tiles: usize, positions: &[u32], workers: usize) -> Plan {
+        let groups = self.kv_heads * self.groups_of_kv_head();
+        let longest =
+            positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0).min(self.max_blocks * self.block_size);
+        let pieces = tiles * groups;
+        let wanted = if pieces.is_multiple_of(workers) || pieces > 4 * workers {
+            1
+        } else {
+            (4 * workers).div_ceil(pieces.max(1))
+        };
+        let parts = wanted.min(MAX_PARTS / positions.len().max(1)).min(longest / MIN_PART).max(1);
+        Plan { tiles, groups, parts, part_len: longest.div_ceil(parts).next_multiple_of(16) }
+    }
+
+    /// The piece of this number, after checking its tokens' sequences and positions.
+    fn piece<'a>(&self, plan: &Plan, index: usize, starts: &[f32], inputs: &Inputs<'a>) -> Result<Piece<'a>, String> {
+        let (rest, part) = (index / plan.parts, index % plan.parts);
+        let (group, tile) = (rest / plan.tiles, plan.tiles - 1 - rest % plan.tiles);
+        let tokens = starts[tile].to_bits() as usize..starts[tile + 1].to_bits() as usize;
+        let (kv_head, part_of_group) = (group / self.groups_of_kv_head(), group % self.groups_of_kv_head());
+        let of_kv_head = self.heads / self.kv_heads;
+        let first = part_of_group * TILE_ROWS;
+        let heads = kv_head * of_kv_head + first..kv_head * of_kv_head + (first + TILE_ROWS).min(of_kv_head);
+
+        let sequence = inputs.sequences[tokens.start];
+        let table_rows = inputs.table.len() / self.max_blocks;
+        if sequence as usize >= table_rows {
+            let token = tokens.start;
+            return Err(format!(
+                "token {token}: sequence {sequence} is outside a block table of {table_rows} sequences"
+            ));
+        }
+        let capacity = self.max_blocks * self.block_size;
+        let mut end = 0;
+        for token in tokens.clone() {
+            let position = inputs.positions[token] as usize;
+            if position >= capacity {
+                return Err(format!(
+                    "token {token}: position {position} is outside a block table of {} blocks of {} positions",
+                    self.max_blocks, self.block_size
+                ));
+            }
+            end = end.max(position + 1);
+        }
+        let row = sequence as usize * self.max_blocks;
+        let span = (part * plan.part_len).min(end)..((part + 1) * plan.part_len).min(end);
+        Ok(Piece { tokens, heads, kv_head, sequence, table: &inputs.table[row..row + self.max_blocks], span, part })
+    }
+
+    /// The rows of keys or values from `position`, at most up to `end` and the end of its block, padded to a multiple of 16 rows of the
+    /// same block; with their number before padding. Half-precision rows are decoded into `decoded`.
+    #[inline(always)]
+    fn cache_rows<'a, S: Simd>(
+        &self,
+        s: S,
+        cache: Cache<'a>,
+        piece: &Piece<'_>,
+        position: usize,
+        end: usize,
+        decoded: &'a mut [f32],
+    ) -> Result<(&'a [f32], usize), String> {
+        let (slot, offset) = (position / self.block_size, position % self.block_size);
+        let block = piece.table[slot] as usize;
+        if block >= self.blocks {
+            return Err(format!(
+                "sequence {}: entry {slot} of the block table names block {block}, outside a cache of {} blocks",
+                piece.sequence, self.blocks
+            ));
+        }
+        let count = (self.block_size - offset).min(end - position);
+        let first = ((block * self.kv_heads + piece.kv_head) * self.block_size + offset) * self.d;
+        let elements = first..first + count.next_multiple_of(16) * self.d;
+        match cache {
+            Cache::F32(data) => Ok((&data[elements], count)),
+            Cache::F16(data) => {
+                let data = &data[elements];
+                let decoded = &mut decoded[..data.len()];
+                for i in (0..data.len()).step_by(S::LANES) {
+                    // SAFETY: both slices have the same length, a multiple of 16 and so of the lanes.
+                    unsafe { s.store(decoded.as_mut_ptr().add(i), s.load_f16(data.as_ptr().add(i))) };
+                }
+                Ok((decoded, count))
+            }
+        }
+    }
+
+    /// Writes a piece's result: to the output, or where phase 1 finds it. `acc`'s element `j` of row `r` is at `r·row + j·step`; `total`
+    /// has a row's sum in `lanes` consecutive elements.
+    #[inline(always)]
+    fn finish(
+        &self,
+        piece: &Piece<'_>,
+        (acc, row, step): (&[f32], usize, usize),
+        (peak, total, lanes): (&[f32], &[f32], usize),
+        plan: &Plan,
+        target: &mut [f32],
+    ) {
+        for r in 0..piece.rows() {
+            let (token, head) = piece.token_head(r);
+            let total: f32 = total[r * lanes..(r + 1) * lanes].iter().sum();
+            let index = token * self.heads + head;
+            let (to, factor) = if plan.parts == 1 {
+                (&mut target[index * self.d..][..self.d], 1.0 / total)
+            } else {
+                let to = &mut target[(index * plan.parts + piece.part) * self.partial_len()..][..self.partial_len()];
+                (to[self.d], to[self.d + 1]) = (peak[r], total);
+                (&mut to[..self.d], 1.0)
+            };
+            for (j, to) in to.iter_mut().enumerate() {
+                *to = acc[r * row + j * step] * factor;
+            }
+        }
+    }
+
+    /// Phase 1: output rows from their parts.
+    fn combine(&self, args: &Args<'_>, plan: &Plan, rows: usize, worker: &Worker<'_>) {
+        let shared = worker.shared_scratch();
+        // SAFETY: shared scratch memory has room for `rows` × `parts` partial results (`shared_scratch`), and no worker writes it in
+        // this phase.
+        let partials = unsafe { std::slice::from_raw_parts(shared.data.cast::<f32>(), shared.bytes / 4) };
+        // SAFETY: each row is claimed by one worker.
+        let output = unsafe { args.write::<f32>(OUTPUT) };
+        while let Some(row) = worker.next(rows) {
+            let of_row = &partials[row * plan.parts * self.partial_len()..][..plan.parts * self.partial_len()];
+            let parts = || of_row.chunks_exact(self.partial_len());
+            let peak = parts().map(|p| p[self.d]).fold(LOWEST, f32::max);
+            let weight = |p: &[f32]| (p[self.d] - peak).exp2();
+            let total: f32 = parts().map(|p| p[self.d + 1] * weight(p)).sum();
+            let output = &mut output[row * self.d..][..self.d];
+            output.fill(0.0);
+            for part in parts() {
+                let weight = weight(part) / total;
+                for (y, x) in output.iter_mut().zip(part) {
+                    *y += x * weight;
+                }
+            }
+        }
+    }
+}
+
+impl NativeKernel for Attention {
+    fn phases(&self) -> usize {
+        2
+    }
+
+    fn shared_scratch(&self) -> usize {
+        MAX_PARTS * self.heads * self.partial_len() * 4
+    }
+
+    fn worker_scratch(&self) -> usize {
+        self.workspace_lens().iter().sum::<usize>() * 4
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let step = if self.uses_step { args.step() } else { &[] };
+        let (tokens, table_rows) = (self.tokens.value(step), self.table_rows.value(step));
+        let cache_len = self.blocks * self.kv_heads * self.block_size * self.d;
+        let cache = |index| -> Result<Cache<'_>, String> {
+            Ok(if self.f16 {
+                Cache::F16(input(args, index, cache_len)?)
+            } else {
+                Cache::F32(input(args, index, cache_len)?)
+            })
+        };
+        let rows = tokens * self.heads;
+        input::<f32>(args, OUTPUT, rows * self.d)?;
+        let inputs = Inputs {
+            q: input(args, Q, rows * self.d)?,
+            k: cache(K)?,
+            v: cache(V)?,
+            positions: input(args, POSITIONS, tokens)?,
+            sequences: input(args, SEQUENCES, tokens)?,
+            table: input(args, BLOCK_TABLE, table_rows * self.max_blocks)?,
+        };
+        let scratch = std::mem::take(&mut worker.scratch);
+        // SAFETY: any bytes are an `f32`; the memory is aligned to 64 bytes.
+        let (_, floats, _) = unsafe { scratch.align_to_mut::<f32>() };
+        let mut rest = floats;
+        let [q, scores, acc, peak, total, decoded, starts] = self.workspace_lens().map(|len| {
+            let (part, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            part
+        });
+        let mut ws = Workspace { q, scores, acc, peak, total, decoded, starts };
+
+        let tiles = self.find_tiles(inputs.sequences, ws.starts);
+        let plan = self.plan(tiles, inputs.positions, worker.count);
+        if phase == 1 {
+            if plan.parts > 1 {
+                self.combine(args, &plan, rows, worker);
+            }
+            return Ok(());
+        }
+        let target = if plan.parts == 1 {
+            // SAFETY: a piece writes only the output rows of its tokens and heads, and is claimed by one worker.
+            unsafe { args.write::<f32>(OUTPUT) }
+        } else {
+            let shared = worker.shared_scratch();
+            // SAFETY: a piece writes only the partial results of its rows and part, and is claimed by one worker.
+            unsafe { std::slice::from_raw_parts_mut(shared.data.cast::<f32>(), shared.bytes / 4) }
+        };
+        while let Some(index) = worker.next(plan.groups * plan.tiles * plan.parts) {
+            let piece = self.piece(&plan, index, ws.starts, &inputs)?;
+            attend(self.isa, self, inputs, &piece, &mut ws, &plan, target)?;
+        }
+        Ok(())
+    }
+}
+
+simd_entry! {
+    /// One piece of the work.
+    fn attend(
+        kernel: &Attention,
+        inputs: Inputs<'_>,
+        piece: &Piece<'_>,
+        ws: &mut Workspace<'_>,
+        plan: &Plan,
+        target: &mut [f32],
+    ) -> Result<(), String> = attend_with
+}
+
+#[inline(always)]
+fn attend_with<S: Simd>(
+    s: S,
+    kernel: &Attention,
+    inputs: Inputs<'_>,
+    piece: &Piece<'_>,
+    ws: &mut Workspace<'_>,
+    plan: &Plan,
+    target: &mut [f32],
+) -> Result<(), String> {
+    // Rows in lanes pay when most lanes of the last vector are used.
+    if 4 * piece.rows() >= 3 * S::LANES {
+        prefill::attend(s, kernel, inputs, piece, ws, plan, target)
+    } else {
+        decode::attend(s, kernel, inputs, piece, ws, plan, target)
+    }
+}

@@ -1,0 +1,141 @@
+//! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across lanes. Scores are
+//! kept as [position, row], sums of values as [element, row].
+
+use super::product::{Left, product};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace};
+use crate::cpu::native::simd::Simd;
+
+#[inline(always)]
+pub(super) fn attend<S: Simd>(
+    s: S,
+    kernel: &Attention,
+    inputs: Inputs<'_>,
+    piece: &Piece<'_>,
+    ws: &mut Workspace<'_>,
+    plan: &Plan,
+    target: &mut [f32],
+) -> Result<(), String> {
+    let (d, rows) = (kernel.d, piece.rows());
+    let width = rows.next_multiple_of(S::LANES);
+    let vectors = width / S::LANES;
+
+    // The last position that each row sees; rows of padding see what the first row sees, and are never written out.
+    let mut last_visible = [inputs.positions[piece.tokens.start]; TILE_ROWS];
+    ws.q[..d * width].fill(0.0);
+    for (r, last_visible) in last_visible.iter_mut().enumerate().take(rows) {
+        let (token, head) = piece.token_head(r);
+        *last_visible = inputs.positions[token];
+        let q = &inputs.q[(token * kernel.heads + head) * d..][..d];
+        for (to, x) in ws.q[r..].iter_mut().step_by(width).zip(q) {
+            *to = x * kernel.scale;
+        }
+    }
+    let all_see = last_visible[..width].iter().copied().min().unwrap_or(0) as usize;
+    ws.acc[..d * width].fill(0.0);
+    ws.peak[..width].fill(LOWEST);
+    ws.total[..width].fill(0.0);
+
+    let mut start = piece.span.start;
+    while start < piece.span.end {
+        let end = (start + STEP).min(piece.span.end);
+        let mut position = start;
+        while position < end {
+            let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
+            // Padding to 8 fills the product's register tiles; the padded scores are not read.
+            let size = (count.next_multiple_of(8), vectors, d);
+            let scores = &mut ws.scores[(position - start) * width..];
+            product::<S, false>(s, size, Left { data: keys, row: d, step: 1 }, (&*ws.q, width), (scores, width));
+            position += count;
+        }
+        for v in 0..vectors {
+            let lanes = v * S::LANES..(v + 1) * S::LANES;
+            let mut limits = [0.0; 16];
+            for (limit, last) in limits.iter_mut().zip(&last_visible[lanes.clone()]) {
+                *limit = (i64::from(*last) - start as i64).clamp(-1, STEP as i64) as f32;
+            }
+            let column = Column {
+                scores: &mut ws.scores[lanes.start..(end - start) * width],
+                acc: &mut ws.acc[lanes.start..d * width],
+                peak: &mut ws.peak[lanes.clone()],
+                total: &mut ws.total[lanes],
+                width,
+            };
+            let limits = (all_see + 1 < end).then_some(limits);
+            soften(s, column, end - start, d, limits);
+        }
+        let mut position = start;
+        while position < end {
+            let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
+            let powers = &ws.scores[(position - start) * width..];
+            product::<S, true>(
+                s,
+                (d, vectors, count),
+                Left { data: values, row: 1, step: d },
+                (powers, width),
+                (&mut *ws.acc, width),
+            );
+            position += count;
+        }
+        start = end;
+    }
+    kernel.finish(piece, (&*ws.acc, 1, width), (&*ws.peak, &*ws.total, 1), plan, target);
+    Ok(())
+}
+
+/// The state of a vector of query rows; consecutive positions or elements are `width` apart.
+struct Column<'a> {
+    scores: &'a mut [f32],
+    acc: &'a mut [f32],
+    peak: &'a mut [f32],
+    total: &'a mut [f32],
+    width: usize,
+}
+
+/// Turns `count` scores of each row into powers relative to the new running maximum and brings the running sums to it. With `limits`,
+/// a row's scores behind its limit count as negative infinity.
+#[inline(always)]
+fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, d: usize, limits: Option<[f32; 16]>) {
+    let width = column.width;
+    assert!(count > 0 && (count - 1) * width + S::LANES <= column.scores.len());
+    assert!(d > 0 && (d - 1) * width + S::LANES <= column.acc.len());
+    assert!(column.peak.len() == S::LANES && column.total.len() == S::LANES);
+    let scores = column.scores.as_mut_ptr();
+    // SAFETY: the assertions cover `count` vectors of scores, `d` of acc, one of peak and total; limits has 16.
+    unsafe {
+        let old_peak = s.load(column.peak.as_ptr());
+        let mut peaks = [old_peak; 4];
+        if let Some(limits) = limits {
+            let limits = s.load(limits.as_ptr());
+            for p in 0..count {
+                let score = s.keep_where_ge(s.load(scores.add(p * width)), limits, s.splat(p as f32));
+                s.store(scores.add(p * width), score);
+                peaks[0] = s.max(peaks[0], score);
+            }
+        } else {
+            let mut p = 0;
+            while p + 4 <= count {
+                for (i, peak) in peaks.iter_mut().enumerate() {
+                    *peak = s.max(*peak, s.load(scores.add((p + i) * width)));
+                }
+                p += 4;
+            }
+            for p in p..count {
+                peaks[0] = s.max(peaks[0], s.load(scores.add(p * width)));
+            }
+        }
+        let peak = s.max(s.max(peaks[0], peaks[1]), s.max(peaks[2], peaks[3]));
+        s.store(column.peak.as_mut_ptr(), peak);
+        let factor = s.exp2(s.sub(old_peak, peak));
+        let mut sum = s.mul(s.load(column.total.as_ptr()), factor);
+        for p in 0..count {
+            let power = s.exp2(s.sub(s.load(scores.add(p * width)), peak));
+            s.store(scores.add(p * width), power);
+            sum = s.add(sum, power);
+        }
+        s.store(column.total.as_mut_ptr(), sum);
+        let acc = column.acc.as_mut_ptr();
+        for i in 0..d {
+            s.store(acc.add(i * width), s.mul(s.load(acc.add(i * width)), factor));
+        }
+    }
+}

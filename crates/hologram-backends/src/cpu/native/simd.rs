@@ -1,0 +1,249 @@
+//! Vectors of `f32` behind one trait, so that a kernel is written once and compiled for each instruction set.
+//!
+//! A kernel's body is an `#[inline(always)]` function over `S: Simd`; [`simd_entry!`] compiles it once for each instruction set in a
+//! function with that target feature, into which everything is inlined. A value of an instruction set's type is the evidence that
+//! the processor has it, which makes the arithmetic safe to call.
+
+use half::f16;
+
+use crate::cpu::features::Features;
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx2, Avx512};
+
+/// The instruction set that a kernel was chosen for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Isa {
+    /// No extension.
+    Plain,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// The widest of a processor's instruction sets.
+    pub(super) fn widest(features: Features) -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        {
+            // The kernel will execute these instructions: believe the processor, not the caller.
+            let here = Features::detect();
+            if features.avx512 && here.avx512 {
+                return Isa::Avx512;
+            }
+            if features.avx2 && here.avx2 {
+                return Isa::Avx2;
+            }
+        }
+        let _ = features;
+        Isa::Plain
+    }
+}
+
+/// Defines `fn name(isa: Isa, args…)`, which runs `body(s, args…)` compiled for that instruction set, where `s` is its [`Simd`].
+macro_rules! simd_entry {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+        $(#[$doc])*
+        fn $name(isa: $crate::cpu::native::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            fn avx512(s: $crate::cpu::native::simd::Avx512, $($arg: $ty),*) $(-> $ret)? {
+                $body(s, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2(s: $crate::cpu::native::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
+                $body(s, $($arg),*)
+            }
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::native::simd::Isa::Avx512 => {
+                    // SAFETY: `Isa::widest` gives this variant only on a processor that has the features.
+                    unsafe { avx512($crate::cpu::native::simd::Avx512::assume(), $($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::native::simd::Isa::Avx2 => {
+                    // SAFETY: as above.
+                    unsafe { avx2($crate::cpu::native::simd::Avx2::assume(), $($arg),*) }
+                }
+                $crate::cpu::native::simd::Isa::Plain => $body($crate::cpu::native::simd::Plain, $($arg),*),
+            }
+        }
+    };
+}
+pub(super) use simd_entry;
+
+/// Arithmetic on vectors of [`Simd::LANES`] `f32` values. Every method is inlined into the kernel.
+pub(super) trait Simd: Copy {
+    /// A vector.
+    type V: Copy;
+    /// Values in a vector: 4, 8 or 16.
+    const LANES: usize;
+    /// Whether there are 32 vector registers rather than 16.
+    const WIDE_FILE: bool;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::V;
+
+    /// # Safety
+    /// `p` is valid for reading `LANES` values; no alignment is needed.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+
+    /// Loads half-precision values.
+    ///
+    /// # Safety
+    /// As [`Simd::load`].
+    unsafe fn load_f16(self, p: *const f16) -> Self::V;
+
+    /// # Safety
+    /// `p` is valid for writing `LANES` values; no alignment is needed.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The greater; unspecified when one is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b + c`, rounded once where the processor has it.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `v` in lanes where `limit >= bound`, elsewhere negative infinity.
+    fn keep_where_ge(self, v: Self::V, limit: Self::V, bound: Self::V) -> Self::V;
+    /// 2 to the power `x` for `x` ≤ 0, within 1 ulp; results below the normal numbers may be 0, negative infinity gives 0.
+    fn exp2(self, x: Self::V) -> Self::V;
+    /// The sum of the lanes.
+    fn sum(self, v: Self::V) -> f32;
+    /// The greatest lane; unspecified when one is NaN.
+    fn peak(self, v: Self::V) -> f32;
+
+    /// `LANES` dot products of length `n`, a multiple of `LANES`: lane `i` is `q[..n] · k[i·stride..][..n]`.
+    ///
+    /// # Safety
+    /// `q` is valid for reading `n` values and `k` for `(LANES - 1)·stride + n`.
+    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> Self::V;
+}
+
+/// Coefficients of `(2^f - 1) / f` on -½..=½ from the constant up; relative error of `2^f` below 1e-8.
+const EXP2: [f32; 6] =
+    [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
+
+/// Plain Rust, four lanes: what SSE2 and NEON have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain;
+
+/// Applies an expression to each lane.
+macro_rules! lanes {
+    (|$i:ident| $e:expr) => {
+        [{ const $i: usize = 0; $e }, { const $i: usize = 1; $e }, { const $i: usize = 2; $e }, { const $i: usize = 3; $e }]
+    };
+}
+
+impl Simd for Plain {
+    type V = [f32; 4];
+    const LANES: usize = 4;
+    const WIDE_FILE: bool = cfg!(target_arch = "aarch64");
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> [f32; 4] {
+        [x; 4]
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> [f32; 4] {
+        // SAFETY: the caller's promise; the read is unaligned.
+        unsafe { p.cast::<[f32; 4]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> [f32; 4] {
+        // SAFETY: the caller's promise; the read is unaligned.
+        unsafe { p.cast::<[f16; 4]>().read_unaligned() }.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: [f32; 4]) {
+        // SAFETY: the caller's promise; the write is unaligned.
+        unsafe { p.cast::<[f32; 4]>().write_unaligned(v) };
+    }
+
+    #[inline(always)]
+    fn add(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        lanes!(|I| a[I] + b[I])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        lanes!(|I| a[I] - b[I])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        lanes!(|I| a[I] * b[I])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        lanes!(|I| if a[I] > b[I] { a[I] } else { b[I] })
+    }
+
+    #[inline(always)]
+    fn fma(self, a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+            lanes!(|I| a[I].mul_add(b[I], c[I]))
+        } else {
+            lanes!(|I| a[I] * b[I] + c[I])
+        }
+    }
+
+    #[inline(always)]
+    fn keep_where_ge(self, v: [f32; 4], limit: [f32; 4], bound: [f32; 4]) -> [f32; 4] {
+        lanes!(|I| if limit[I] >= bound[I] { v[I] } else { f32::NEG_INFINITY })
+    }
+
+    #[inline(always)]
+    fn exp2(self, x: [f32; 4]) -> [f32; 4] {
+        // Adding and subtracting 1.5·2²³ rounds to the nearest integer, which is then in the low bits of the sum.
+        const ROUND: f32 = 12_582_912.0;
+        let x = self.max([-127.0; 4], x);
+        let shifted = self.add(x, [ROUND; 4]);
+        let f = self.sub(x, self.sub(shifted, [ROUND; 4]));
+        let mut p = [EXP2[5]; 4];
+        for c in EXP2[..5].iter().rev() {
+            p = self.fma(p, f, [*c; 4]);
+        }
+        let p = self.fma(p, f, [1.0; 4]);
+        lanes!(|I| p[I] * f32::from_bits(shifted[I].to_bits().wrapping_add(127) << 23))
+    }
+
+    #[inline(always)]
+    fn sum(self, v: [f32; 4]) -> f32 {
+        (v[0] + v[1]) + (v[2] + v[3])
+    }
+
+    #[inline(always)]
+    fn peak(self, v: [f32; 4]) -> f32 {
+        v[0].max(v[1]).max(v[2].max(v[3]))
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> [f32; 4] {
+        let mut acc = [[0.0; 4]; 4];
+        for c in (0..n).step_by(4) {
+            // SAFETY: c + 4 ≤ n values of q, and of each of the four rows of k.
+            unsafe {
+                let x = self.load(q.add(c));
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = self.fma(x, self.load(k.add(i * stride + c)), *acc);
+                }
+            }
+        }
+        acc.map(|a| self.sum(a))
+    }
+}

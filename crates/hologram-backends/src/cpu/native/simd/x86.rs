@@ -1,0 +1,311 @@
+//! AVX2 and AVX-512.
+
+use std::arch::x86_64::*;
+
+use half::f16;
+
+use super::{EXP2, Simd};
+
+/// AVX2, FMA and F16C: eight lanes.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Avx2(());
+
+/// AVX-512 F, BW, DQ, VL: sixteen lanes.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Avx512(());
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in super::super) unsafe fn assume() -> Avx2 {
+        Avx2(())
+    }
+}
+
+impl Avx512 {
+    /// # Safety
+    /// The processor has AVX-512 F, BW, DQ, VL.
+    #[inline(always)]
+    pub(in super::super) unsafe fn assume() -> Avx512 {
+        Avx512(())
+    }
+}
+
+// The SAFETY reason of every block below: `self` exists only where the processor has the instructions (`assume`), and a pointer is
+// valid for a whole vector by the method's contract.
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const WIDE_FILE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m256) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn keep_where_ge(self, v: __m256, limit: __m256, bound: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let keep = _mm256_cmp_ps::<_CMP_GE_OQ>(limit, bound);
+            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, keep)
+        }
+    }
+
+    #[inline(always)]
+    fn exp2(self, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            // The second operand wins when the first is NaN. A biased exponent of 0, from -127, scales by 0.
+            let x = _mm256_max_ps(_mm256_set1_ps(-127.0), x);
+            let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+            let f = _mm256_sub_ps(x, n);
+            let mut p = _mm256_set1_ps(EXP2[5]);
+            for c in EXP2[..5].iter().rev() {
+                p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(*c));
+            }
+            let p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0));
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+
+    #[inline(always)]
+    fn peak(self, v: __m256) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> __m256 {
+        // SAFETY: as above; c + 8 ≤ n values of q and of each of the eight rows of k.
+        unsafe {
+            let mut acc = [_mm256_setzero_ps(); 8];
+            for c in (0..n).step_by(8) {
+                let x = _mm256_loadu_ps(q.add(c));
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = _mm256_fmadd_ps(x, _mm256_loadu_ps(k.add(i * stride + c)), *acc);
+                }
+            }
+            let low = quad256(pair256(acc[0], acc[1]), pair256(acc[2], acc[3]));
+            let high = quad256(pair256(acc[4], acc[5]), pair256(acc[6], acc[7]));
+            _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+        }
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const WIDE_FILE: bool = true;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn keep_where_ge(self, v: __m512, limit: __m512, bound: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let keep = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(limit, bound);
+            _mm512_mask_blend_ps(keep, _mm512_set1_ps(f32::NEG_INFINITY), v)
+        }
+    }
+
+    #[inline(always)]
+    fn exp2(self, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            // The second operand wins when the first is NaN; 2^-200 rounds to 0.
+            let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
+            let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+            let f = _mm512_sub_ps(x, n);
+            let mut p = _mm512_set1_ps(EXP2[5]);
+            for c in EXP2[..5].iter().rev() {
+                p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(*c));
+            }
+            _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0)), n)
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_add_ps(v) }
+    }
+
+    #[inline(always)]
+    fn peak(self, v: __m512) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> __m512 {
+        // SAFETY: as above; c + 16 ≤ n values of q and of each of the sixteen rows of k.
+        unsafe {
+            let mut acc = [_mm512_setzero_ps(); 16];
+            for c in (0..n).step_by(16) {
+                let x = _mm512_loadu_ps(q.add(c));
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = _mm512_fmadd_ps(x, _mm512_loadu_ps(k.add(i * stride + c)), *acc);
+                }
+            }
+            let (low, high) = (halves512(&acc, 0), halves512(&acc, 8));
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(low, high), _mm512_shuffle_f32x4::<0xdd>(low, high))
+        }
+    }
+}
+
+// Steps of the reduction of several vectors to one with a sum in each lane: every step adds the halves of its operands' groups of
+// lanes, `a`'s to the first half of the result, `b`'s to the second.
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair256(a: __m256, b: __m256) -> __m256 {
+    _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn quad256(a: __m256, b: __m256) -> __m256 {
+    let (a, b) = (_mm256_castps_pd(a), _mm256_castps_pd(b));
+    _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pair512(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quad512(a: __m512, b: __m512) -> __m512 {
+    let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+    _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)))
+}
+
+/// The sums of `v[i..i + 8]`, each in two parts.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves512(v: &[__m512; 16], i: usize) -> __m512 {
+    let a = quad512(pair512(v[i], v[i + 1]), pair512(v[i + 2], v[i + 3]));
+    let b = quad512(pair512(v[i + 4], v[i + 5]), pair512(v[i + 6], v[i + 7]));
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+}
