@@ -4,9 +4,13 @@ mod attention;
 pub(crate) mod bandwidth;
 mod cast;
 mod decode;
+mod elementwise;
 mod gather;
+mod kv_append;
 mod matmul;
 mod quantize;
+mod rms_norm;
+mod rope;
 mod simd;
 
 use std::sync::Arc;
@@ -19,7 +23,17 @@ use crate::{Extent, KernelSpec, TensorSpec};
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 
 /// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[matmul::find, quantize::find, gather::find, cast::find, attention::find];
+const KERNELS: &[Find] = &[
+    matmul::find,
+    quantize::find,
+    gather::find,
+    cast::find,
+    attention::find,
+    rms_norm::find,
+    rope::find,
+    kv_append::find,
+    elementwise::find,
+];
 
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {

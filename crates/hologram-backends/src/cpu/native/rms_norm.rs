@@ -1,0 +1,125 @@
+//! `rms_norm`: x f32 [.., d], w f32 [d] → f32 of x's shape, `x / √(mean(x²) + ε) · w` for each row.
+
+use std::sync::Arc;
+
+use crate::cpu::features::Features;
+use crate::cpu::kernel::{Args, NativeKernel, Worker};
+use crate::cpu::native::simd::{Isa, Simd, simd_entry};
+use crate::cpu::native::{input, only_slowest_varies};
+use crate::{Extent, Format, KernelSpec, TensorSpec};
+
+struct RmsNorm {
+    isa: Isa,
+    x: TensorSpec,
+    uses_step: bool,
+    eps: f32,
+}
+
+/// The native kernel for `rms_norm`; `None` for any other spec.
+pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let [x, w] = spec.inputs.as_slice() else { return None };
+    let served = spec.op == "rms_norm"
+        && spec.in_place.is_none()
+        && [x, w, &spec.output].iter().all(|t| t.format == Format::F32)
+        && x.shape == spec.output.shape
+        && only_slowest_varies(x)
+        && x.row_len() > 0
+        && w.shape.as_slice() == [Extent::Fixed(x.row_len())];
+    let eps = spec.attr_f32("eps")?;
+    let kernel = || RmsNorm { isa: Isa::widest(features), x: x.clone(), uses_step: spec.uses_step(), eps };
+    served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+}
+
+impl NativeKernel for RmsNorm {
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let (rows, d) = (self.x.rows(if self.uses_step { args.step() } else { &[] }), self.x.row_len());
+        let (x, w) = (input::<f32>(args, 0, rows * d)?, input::<f32>(args, 1, d)?);
+        input::<f32>(args, 2, rows * d)?;
+        let share = worker.share(rows, 1);
+        // SAFETY: the shares of the workers do not overlap.
+        let out = unsafe { args.write::<f32>(2) };
+        let elements = share.start * d..share.end * d;
+        normalise(self.isa, &x[elements.clone()], w, &mut out[elements], self.eps);
+        Ok(())
+    }
+}
+
+simd_entry! {
+    /// Normalises the rows of `x`, as long as `w`, into `out`.
+    fn normalise(x: &[f32], w: &[f32], out: &mut [f32], eps: f32) = normalise_with
+}
+
+#[inline(always)]
+fn normalise_with<S: Simd>(s: S, x: &[f32], w: &[f32], out: &mut [f32], eps: f32) {
+    let d = w.len();
+    for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
+        let mean = sum_of_squares(s, x) / d as f32;
+        let scale = 1.0 / (mean + eps).sqrt();
+        for ((y, x), w) in out.iter_mut().zip(x).zip(w) {
+            *y = x * scale * w;
+        }
+    }
+}
+
+#[inline(always)]
+fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let mut sums = [s.splat(0.0); 4];
+    let blocks = x.chunks_exact(4 * S::LANES);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for (sum, v) in sums.iter_mut().zip(block.chunks_exact(S::LANES)) {
+            // SAFETY: `v` has LANES elements.
+            let v = unsafe { s.load(v.as_ptr()) };
+            *sum = s.fma(v, v, *sum);
+        }
+    }
+    let rest: f32 = rest.iter().map(|v| v * v).sum();
+    s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Attr;
+    use crate::cpu::testing::{Memory, Random, feature_sets, launch};
+
+    #[test]
+    fn agrees_with_the_definition() {
+        // Rows in the run, heads (0: none), row length, workers.
+        for (rows, heads, d, workers) in
+            [(1, 0, 2048, 2), (3, 0, 257, 2), (5, 4, 64, 3), (0, 0, 32, 1), (2, 3, 80, 2), (7, 0, 1, 1), (1, 0, 63, 1)]
+        {
+            let heads = (heads > 0).then_some(Extent::Fixed(heads));
+            let shape: Vec<_> =
+                [Some(Extent::Step { slot: 0, max: 8 }), heads, Some(Extent::Fixed(d))].into_iter().flatten().collect();
+            let x = TensorSpec { format: Format::F32, shape };
+            let w = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(d)] };
+            let spec = KernelSpec {
+                op: "rms_norm",
+                inputs: vec![x.clone(), w],
+                output: x.clone(),
+                in_place: None,
+                attrs: vec![("eps", Attr::F32(1e-5))],
+            };
+            let mut random = Random(d as u64);
+            let values = random.floats(x.max_rows() * d);
+            let weights = random.floats(d);
+            let used = x.rows(&[rows]) * d;
+            for features in feature_sets() {
+                let kernel = find(&spec, features).expect("served");
+                let out = Memory::filled(values.len() * 4, 0xff);
+                let mut memory = [Memory::of(&values), Memory::of(&weights), out, Memory::of(&[rows])];
+                launch(&*kernel, &mut memory, workers).expect("runs");
+                let out = memory[2].elements::<f32>();
+                for (x, y) in values[..used].chunks(d).zip(out.chunks(d)) {
+                    let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / d as f64;
+                    for ((x, w), y) in x.iter().zip(&weights).zip(y) {
+                        let want = f64::from(*x) * f64::from(*w) / (mean + f64::from(1e-5f32)).sqrt();
+                        assert!((f64::from(*y) - want).abs() <= 1e-6 * want.abs(), "{features:?} d {d}: {y} {want}");
+                    }
+                }
+                assert!(out[used..].iter().all(|y| y.is_nan()), "wrote behind the run's rows");
+            }
+        }
+    }
+}
