@@ -1,6 +1,8 @@
 //! The functions defined by decomposition: distance from the true value over all of f32, and the exact cases.
 
 use hologram_isa::decompose::{self, Scalar};
+use hologram_isa::interp::{Binding, interpret};
+use hologram_isa::{Access, Builder, Opcode, Type};
 
 type Function = (&'static str, fn(f32) -> f32, fn(f64) -> f64, f64);
 
@@ -170,5 +172,38 @@ fn exact_cases() {
     }
     for (name, function, ..) in FUNCTIONS {
         assert!(function(f32::NAN).is_nan(), "{name}(NaN)");
+    }
+}
+
+/// The expansion into instructions gives the bits of the function, and so does the instruction itself.
+#[test]
+fn expansions_give_the_same_bits() {
+    let inputs: Vec<f32> = (0..=u32::MAX).step_by(262139).chain(0x7f80_0000..0x7f80_0004).map(f32::from_bits).collect();
+    let mut bytes: Vec<u8> = inputs.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let binding = |memory| Binding::Buffer { memory, offset: 0, len: bytes.len() };
+    let bindings = [binding(0), binding(1), binding(2)];
+    for (name, function, ..) in FUNCTIONS {
+        let op = Opcode::from_mnemonic(name).unwrap();
+        let mut b = Builder::new(name, [256, 1, 1]);
+        let [x, expanded, direct] = [("x", Access::Read), ("expanded", Access::Write), ("direct", Access::Write)]
+            .map(|(name, access)| b.buffer(name, Type::F32, access));
+        let i = b.global_x();
+        let inside = b.lt(i, inputs.len() as u32);
+        b.if_(inside, |b| {
+            let v = b.load(x, i);
+            let e = decompose::expand(b, op, v).unwrap();
+            let d = b.inst(op, Type::F32, &[v]);
+            b.store(expanded, i, e);
+            b.store(direct, i, d);
+        });
+        let program = b.finish().unwrap();
+        let (mut out, mut out_direct) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+        let groups = inputs.len().div_ceil(256) as u32;
+        interpret(&program, [groups, 1, 1], &mut [&mut bytes, &mut out, &mut out_direct], &bindings).unwrap();
+        for (i, x) in inputs.iter().enumerate() {
+            let want = function(*x).to_le_bytes();
+            assert_eq!(out[4 * i..][..4], want, "{name}({x:e}) by its expansion");
+            assert_eq!(out_direct[4 * i..][..4], want, "{name}({x:e}) by its instruction");
+        }
     }
 }
