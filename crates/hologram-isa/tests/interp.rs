@@ -70,7 +70,7 @@ fn threads_leave_nested_loops_each_in_its_own_round() {
                     continue;
                 }
                 acc += 100;
-                if (r + t) % 11 == 0 {
+                if (r + t).is_multiple_of(11) {
                     acc += 7;
                     continue 'outer;
                 }
