@@ -33,8 +33,12 @@ impl fmt::Display for CaseResult {
 
 /// Runs every case of every operation.
 pub fn run(executor: &Executor) -> Vec<CaseResult> {
-    let mut ops: Vec<&'static str> = ops::cases().iter().map(|c| c.op.name()).collect();
-    ops.dedup();
+    let mut ops: Vec<&'static str> = Vec::new();
+    for case in ops::cases() {
+        if !ops.contains(&case.op.name()) {
+            ops.push(case.op.name());
+        }
+    }
     ops.iter().flat_map(|op| run_op(executor, op, usize::MAX)).collect()
 }
 

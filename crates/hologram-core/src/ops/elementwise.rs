@@ -252,11 +252,20 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
-    let special = [0.0, -0.0, 1.0, -1.0, 88.0, -88.0, 104.0, -104.0, 1e-30, 20.0, -20.0];
-    for scalar in TABLE.iter().filter(|s| s.operands == 1) {
-        let mut input = CaseInput::normal(Format::F32, &dims(None, special.len()));
-        input.fill = Fill::Values(special.to_vec());
-        cases.push(Case::new(Map { scalar }, &[]).input(input));
+    let special = [0.0, -0.0, 1.0, -1.0, 88.0, -88.0, 104.0, -104.0, 1e-30, 20.0, -20.0, 1e15, -1e15, 1e-15];
+    for scalar in TABLE {
+        // Every value, or every pair of values.
+        let n = special.len();
+        let columns = match scalar.operands {
+            1 => vec![special.to_vec()],
+            _ => vec![special.repeat(n), special.iter().flat_map(|v| std::iter::repeat_n(*v, n)).collect()],
+        };
+        let input = |values: Vec<f32>| CaseInput {
+            format: Format::F32,
+            shape: dims(None, values.len()),
+            fill: Fill::Values(values),
+        };
+        cases.push(columns.into_iter().fold(Case::new(Map { scalar }, &[]), |case, values| case.input(input(values))));
     }
     for to in [Type::F16, Type::BF16] {
         cases.push(

@@ -140,8 +140,8 @@ impl Op for Rope {
                 let (sin, cos) = angle.sin_cos();
                 let (i0, i1) = self.pair(i, half);
                 let (x0, x1) = (values[i0], values[i1]);
-                // Sine and cosine within 2⁻²³, two products and a sum correctly rounded.
-                let bound = |p: f64, q: f64| (p.abs() + q.abs() + x0.abs() + x1.abs()) * f64::from(f32::EPSILON);
+                // Sine and cosine are within 2 ulp; products and sum are correctly rounded.
+                let bound = |p: f64, q: f64| 3.0 * (p.abs() + q.abs()) * f64::from(f32::EPSILON);
                 y[i0] = (x0 * cos - x1 * sin, bound(x0 * cos, x1 * sin));
                 y[i1] = (x0 * sin + x1 * cos, bound(x0 * sin, x1 * cos));
             }
