@@ -228,7 +228,7 @@ impl Op for Attention {
             let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
             let total: f64 = weights.iter().sum();
             // An absolute error of a score is a relative error of its weight; the exponential adds 2 ulp, each sum its roundings.
-            let relative = 2.0 * score_bound + (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
+            let relative = score_bound + (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
             for e in 0..d {
                 let terms = || weights.iter().zip(&starts).map(|(w, at)| w * values.values[at + e] / total);
                 let size: f64 = terms().map(f64::abs).sum();

@@ -75,7 +75,9 @@ impl Op for Map {
                 *a = t.values[i % t.values.len()];
             }
             let y = (self.scalar.reference)(&args);
-            out.push(y, y.abs() * self.scalar.ulp * f64::from(f32::EPSILON) + f64::from(f32::MIN_POSITIVE));
+            // What underflows on the way may still be multiplied by an operand.
+            let underflow = args.iter().product::<f64>().abs().max(1.0) * f64::from(f32::MIN_POSITIVE);
+            out.push(y, y.abs() * self.scalar.ulp * f64::from(f32::EPSILON) + underflow);
         }
         out
     }

@@ -91,8 +91,8 @@ impl Op for RmsNorm {
             let scale = 1.0 / (mean + f64::from(self.eps)).sqrt();
             for (v, g) in row.iter().zip(&w.values) {
                 let y = v * scale * g;
-                // The sum of squares has no cancellation; its roundings walk at random and are halved by the root. Six more follow.
-                out.push(y, y.abs() * ((d as f64).sqrt() / 4.0 + 4.0) * f64::from(f32::EPSILON));
+                // The sum of squares has no cancellation; its roundings walk at random and are halved by the root. Five more follow.
+                out.push(y, y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * f64::from(f32::EPSILON));
             }
         }
         out
