@@ -1,7 +1,7 @@
 //! The reference interpreter: control flow, barriers and shared memory, subgroups, and every error that it finds.
 
 use hologram_isa::interp::{Binding, interpret};
-use hologram_isa::{Access, Builder, IsaError, Opcode, Type, parse, verify};
+use hologram_isa::{Access, Builder, IsaError, Opcode, Program, Type, parse, verify};
 
 /// Runs a text on buffers of 32-bit elements, bound to the parameters in order, without verifying it.
 fn run(text: &str, grid: [u32; 3], buffers: &mut [Vec<u32>]) -> Result<(), IsaError> {
@@ -305,6 +305,26 @@ fn faults_name_line_workgroup_and_thread() {
 }
 
 #[test]
+fn the_softmax_example() {
+    const COLUMNS: usize = 301;
+    let program = parse(include_str!("../../../examples/softmax.atlas")).unwrap();
+    let x: Vec<f32> = (0..2 * COLUMNS).map(|i| (i * 7919 % 1013) as f32 / 50.0 - 10.0).collect();
+    let mut input: Vec<u8> = x.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut out = vec![0; input.len()];
+    let buffer = |memory| Binding::Buffer { memory, offset: 0, len: 8 * COLUMNS };
+    let bindings = [buffer(0), buffer(1), Binding::Scalar(COLUMNS as u32)];
+    interpret(&program, [2, 1, 1], &mut [&mut input, &mut out], &bindings).unwrap();
+    for (row, got) in x.chunks(COLUMNS).zip(out.chunks(4 * COLUMNS)) {
+        let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
+        for (v, bytes) in row.iter().zip(got.chunks(4)) {
+            let (want, got) = ((*v as f64).exp() / sum, f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            // The rounding of x − max, which is at most 20.3, to f32 comes back as a relative error of 2^-20.
+            assert!((got as f64 - want).abs() <= 2e-6 * want, "softmax of {v}: {got:e}, not {want:e}");
+        }
+    }
+}
+
+#[test]
 fn stores_of_one_value_by_several_threads_are_no_race() {
     let text = "kernel k(out: buffer<u32, write>) workgroup(8) shared(tile: u32[1]) {
         store.u32 tile[0], 7
@@ -352,4 +372,9 @@ fn launches_that_do_not_fit() {
         assert!(error.starts_with("program k: ") && error.contains(message), "{error:?} does not say {message:?}");
     }
     interpret(&program, [1, 1, 1], &mut [&mut [0; 16]], &[x(0, 4, 12), p]).unwrap();
+    for workgroup in [[0, 1, 1], [u32::MAX; 3], [1025, 1, 1]] {
+        let wrong = Program { workgroup, ..program.clone() };
+        let error = interpret(&wrong, [1, 1, 1], &mut [&mut [0; 16]], &[x(0, 4, 12), p]).unwrap_err();
+        assert!(matches!(error, IsaError::Launch { .. }), "{error}");
+    }
 }

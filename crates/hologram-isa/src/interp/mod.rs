@@ -51,7 +51,8 @@ pub fn interpret(
             return launch_error(format!("parameter {}: {message}", param.name));
         }
     }
-    if !(1..=MAX_WORKGROUP as u64).contains(&program.workgroup.iter().map(|n| u64::from(*n)).product()) {
+    let threads = program.workgroup.iter().try_fold(1u32, |n, size| n.checked_mul(*size));
+    if !threads.is_some_and(|n| (1..=MAX_WORKGROUP).contains(&n)) {
         return launch_error(format!("a workgroup of {:?} threads", program.workgroup));
     }
     let shared_bytes: usize =
