@@ -304,9 +304,32 @@ pub(super) fn cases() -> Vec<Case> {
             table: (1, 3, &[2.0, 1.0, 0.0]),
         },
     ];
+    // Long enough for several tiles of any kernel: two tokens at the end of a context, and a prompt from its start.
+    let long: Vec<f32> = (0..22).map(|i| (i * 5 % 22) as f32).collect();
+    let prompt: Vec<f32> = (0..70).map(|i| i as f32).collect();
+    let long = [
+        Shape {
+            heads: (8, 2),
+            d: 64,
+            block_size: 32,
+            tokens: (2, 2),
+            positions: &[699.0, 700.0],
+            sequences: &[0.0; 2],
+            table: (1, 22, &long),
+        },
+        Shape {
+            heads: (2, 1),
+            d: 64,
+            block_size: 32,
+            tokens: (80, 70),
+            positions: &prompt,
+            sequences: &[0.0; 70],
+            table: (1, 3, &[1.0, 2.0, 0.0]),
+        },
+    ];
     let mut cases = Vec::new();
     for ty in [Type::F32, Type::F16] {
-        for s in &shapes {
+        for s in shapes.iter().chain(&long) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
             let index = |shape: &[Dim], values: &[f32]| CaseInput {
@@ -314,7 +337,8 @@ pub(super) fn cases() -> Vec<Case> {
                 shape: shape.to_vec(),
                 fill: Fill::Values(values.to_vec()),
             };
-            let cache = CaseInput::normal(Format::Plain(ty), &dims(&[10, s.heads.1, s.block_size, s.d]));
+            let pool = s.table.2.iter().fold(0, |n, block| n.max(*block as usize + 1));
+            let cache = CaseInput::normal(Format::Plain(ty), &dims(&[pool, s.heads.1, s.block_size, s.d]));
             let q = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             cases.push(

@@ -188,9 +188,14 @@ pub(super) fn cases() -> Vec<Case> {
         (i8(64), Format::TQ2_0, 256),
         (i8(256), Format::TQ2_0, 256),
     ] {
-        for (n, max, m, k) in
-            [(1, 1, 1, block), (0, 2, 3, block), (1, 4, 67, 3 * block), (5, 7, 33, 2 * block), (37, 40, 70, 768)]
-        {
+        for (n, max, m, k) in [
+            (1, 1, 1, block),
+            (0, 2, 3, block),
+            (1, 4, 67, 3 * block),
+            (1, 1, 9, 4096),
+            (5, 7, 33, 2 * block),
+            (37, 40, 70, 768),
+        ] {
             cases.push(case(x, w, n, max, m, k));
         }
     }
