@@ -353,6 +353,18 @@ fn what_is_wrong_with_a_run_is_said() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn tensors_of_another_device_are_refused() -> Result<()> {
+    let (here, there) = (cpu(), Executor::open("reference", None)?);
+    let mut g = Graph::new();
+    let x = g.constant(&Tensor::from_slice(&there, &[2], &[1.0f32, 2.0])?)?;
+    let y = g.neg(x)?;
+    g.output("y", y)?;
+    let error = g.compile(&here, &[]).map(drop).expect_err("a tensor of another device").to_string();
+    assert!(error.contains("reference"), "{error}");
+    Ok(())
+}
+
 /// Two layers of attention and feed-forward as a Llama has them, with 2 heads of 16 elements that share one kv head.
 fn transformer(executor: &Executor) -> Result<Graph> {
     const D: usize = 32;

@@ -18,8 +18,9 @@ impl Graph {
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are decoded, products and sums are in `f32`.
     /// - `x` and `w` in `bf16`: products and sums are in `f32`.
-    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in `Q8_0`, `Q4_0` or `TQ2_0`: dot products of codes are exact
-    ///   within each weight block and group; their multiples by both scales are summed in `f32`. Groups and blocks nest.
+    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in `Q8_0`, `Q4_0` or `TQ2_0`: codes are multiplied as integers
+    ///   and summed exactly within each weight block and group (four products at a time at least, in native kernels); the sums times
+    ///   both scales are added in `f32`. Groups and blocks nest.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -130,11 +131,8 @@ impl Op for Matmul {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w] = inputs else { return Reference::default() };
         let k = x.row_len();
-        // Codes are summed exactly, so that only the units' sums are terms with an error.
-        let exact = match x.format {
-            Format::I8Groups { .. } => unit(x.format, w.format, k),
-            _ => 1,
-        };
+        // Products of codes are summed exactly four at a time: what 8-bit dot product instructions give.
+        let exact = if matches!(x.format, Format::I8Groups { .. }) { 4 } else { 1 };
         let mut out = Reference::default();
         for xr in x.values.chunks(k) {
             for wr in w.values.chunks(k) {
