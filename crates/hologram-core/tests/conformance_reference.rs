@@ -4,5 +4,5 @@ use hologram_core::Executor;
 
 hologram_core::conformance_suite!(
     Executor::open("reference", None).expect("the interpreter is always there"),
-    max_work: 1_000_000
+    max_work: 300_000
 );

@@ -308,6 +308,11 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
             let rows = g.extent("rows", 4);
             g.input("x", Format::F32, &[Dim::Fixed(2), rows]).map(drop)
         }),
+        ("graph: two extents are named rows", &|g| {
+            g.extent("rows", 4);
+            g.extent("rows", 5);
+            g.compile(&executor, &[]).map(drop)
+        }),
         ("graph: there is no extent named cols", &|g| g.compile(&executor, &[("cols", 1)]).map(drop)),
         ("graph: extent rows is at most 4, not 5", &|g| {
             g.extent("rows", 4);

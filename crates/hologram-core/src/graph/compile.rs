@@ -52,7 +52,7 @@ impl Graph {
     /// `bounds` lowers the greatest value of extents for this plan (a bucket); the others keep their own.
     ///
     /// # Errors
-    /// When a bound names no extent or exceeds it, a state or weight lies on another device, or the device fails.
+    /// When two extents have one name, a bound names no extent or exceeds it, a state or weight lies on another device, or the device fails.
     pub fn compile(&self, executor: &Executor, bounds: &[(&str, usize)]) -> Result<Plan> {
         self.compile_with(executor, bounds, CompileOptions::default())
     }
@@ -62,6 +62,11 @@ impl Graph {
     /// # Errors
     /// As [`Graph::compile`].
     pub fn compile_with(&self, executor: &Executor, bounds: &[(&str, usize)], options: CompileOptions) -> Result<Plan> {
+        for (i, e) in self.extents.iter().enumerate() {
+            if self.extents[..i].iter().any(|other| other.name == e.name) {
+                return Err(CoreError::Graph(format!("two extents are named {}", e.name)));
+            }
+        }
         let mut max: Vec<usize> = self.extents.iter().map(|e| e.max).collect();
         for (name, bound) in bounds {
             let Some(i) = self.extents.iter().position(|e| e.name == *name) else {

@@ -69,7 +69,8 @@ impl Graph {
         Graph::default()
     }
 
-    /// Declares a run-time extent with its greatest value. It may be the first dimension of inputs.
+    /// Declares a run-time extent with its greatest value. It may be the first dimension of inputs. Its name must be its own, which
+    /// [`Graph::compile`] checks.
     pub fn extent(&mut self, name: &str, max: usize) -> Dim {
         self.extents.push(ExtentInfo { name: name.into(), max });
         Dim::Extent(self.extents.len() as u32 - 1)
@@ -192,6 +193,9 @@ impl Graph {
     pub fn output(&mut self, name: &str, value: NodeId) -> Result<()> {
         if self.outputs.iter().any(|(other, _)| other == name) {
             return Err(CoreError::Graph(format!("two outputs are named {name}")));
+        }
+        if value.0 as usize >= self.nodes.len() {
+            return Err(CoreError::Graph(format!("output {name}: unknown value")));
         }
         if !matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
             return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
