@@ -78,6 +78,19 @@ macro_rules! simd_entry {
 }
 pub(super) use simd_entry;
 
+/// Asks for a cache line ahead of its use; any address may be given.
+#[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, and every x86-64 processor has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Arithmetic on vectors of [`Simd::LANES`] `f32` values. Every method is inlined into the kernel.
 pub(super) trait Simd: Copy {
     /// A vector.

@@ -35,6 +35,7 @@ pub(super) fn attend<S: Simd>(
         while position < end {
             let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
             for r in 0..rows {
+                kernel.prefetch(inputs.v, piece, position, (r, rows));
                 let q = &ws.q[r * d..(r + 1) * d];
                 let scores = &mut ws.scores[r * STEP + (position - start)..(r + 1) * STEP];
                 for i in (0..count).step_by(S::LANES) {
@@ -59,6 +60,7 @@ pub(super) fn attend<S: Simd>(
         let mut position = start;
         while position < end {
             let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
+            kernel.prefetch(inputs.k, piece, position + STEP, (0, 1));
             let powers = Left { data: &ws.scores[position - start..rows * STEP], row: STEP, step: 1 };
             product::<S, true>(s, (rows, d / S::LANES, count), powers, (values, d), (&mut *ws.acc, d));
             position += count;

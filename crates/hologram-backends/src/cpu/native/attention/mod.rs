@@ -21,7 +21,7 @@ use hologram_isa::Type;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
-use crate::cpu::native::simd::{Isa, Simd, simd_entry};
+use crate::cpu::native::simd::{Isa, Simd, prefetch, simd_entry};
 use crate::{Extent, Format, KernelSpec};
 
 /// Most query rows of a tile; a multiple of every vector length and of three vectors, the width of the product's register tile.
@@ -280,18 +280,10 @@ impl Attention {
         Ok(Piece { tokens, heads, kv_head, sequence, table: &inputs.table[row..row + self.max_blocks], span, part })
     }
 
-    /// The rows of keys or values from `position`, at most up to `end` and the end of its block, padded to a multiple of 16 rows of the
-    /// same block; with their number before padding. Half-precision rows are decoded into `decoded`.
+    /// Where the cache has the rows from `position`, at most up to `end` and the end of its block, padded to a multiple of 16 rows of
+    /// the same block; with their number before padding.
     #[inline(always)]
-    fn cache_rows<'a, S: Simd>(
-        &self,
-        s: S,
-        cache: Cache<'a>,
-        piece: &Piece<'_>,
-        position: usize,
-        end: usize,
-        decoded: &'a mut [f32],
-    ) -> Result<(&'a [f32], usize), String> {
+    fn cache_range(&self, piece: &Piece<'_>, position: usize, end: usize) -> Result<(Range<usize>, usize), String> {
         let (slot, offset) = (position / self.block_size, position % self.block_size);
         let block = piece.table[slot] as usize;
         if block >= self.blocks {
@@ -302,7 +294,22 @@ impl Attention {
         }
         let count = (self.block_size - offset).min(end - position);
         let first = ((block * self.kv_heads + piece.kv_head) * self.block_size + offset) * self.d;
-        let elements = first..first + count.next_multiple_of(16) * self.d;
+        Ok((first..first + count.next_multiple_of(16) * self.d, count))
+    }
+
+    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Half-precision rows are decoded into
+    /// `decoded`.
+    #[inline(always)]
+    fn cache_rows<'a, S: Simd>(
+        &self,
+        s: S,
+        cache: Cache<'a>,
+        piece: &Piece<'_>,
+        position: usize,
+        end: usize,
+        decoded: &'a mut [f32],
+    ) -> Result<(&'a [f32], usize), String> {
+        let (elements, count) = self.cache_range(piece, position, end)?;
         match cache {
             Cache::F32(data) => Ok((&data[elements], count)),
             Cache::F16(data) => {
@@ -314,6 +321,23 @@ impl Attention {
                 }
                 Ok((decoded, count))
             }
+        }
+    }
+
+    /// Fetches a part of the rows from `position` into the caches ahead of their use; none behind the piece's span.
+    #[inline(always)]
+    fn prefetch(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize, (part, parts): (usize, usize)) {
+        if position >= piece.span.end {
+            return;
+        }
+        let Ok((elements, _)) = self.cache_range(piece, position, piece.span.end) else { return };
+        let (data, size) = match cache {
+            Cache::F32(data) => (data.as_ptr().cast::<u8>(), 4),
+            Cache::F16(data) => (data.as_ptr().cast::<u8>(), 2),
+        };
+        let lines = (elements.len() * size).div_ceil(64);
+        for line in lines * part / parts..lines * (part + 1) / parts {
+            prefetch(data.wrapping_add(elements.start * size + line * 64));
         }
     }
 
