@@ -80,18 +80,29 @@ pub struct Kernels {
     pub rows: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
-    /// The most tokens that are multiplied row by row.
-    pub few: usize,
-    /// Bytes of scratch for the row kernel.
-    pub row_scratch: fn(&Layout) -> usize,
-    /// Multiplies rows with all of at most `few` tokens: (layout, operands, worker).
-    pub by_row: unsafe fn(&Layout, &Operands<'_>, &mut Worker<'_>),
     /// Packs a tile: (layout, activations, tokens, where to).
     pub pack: unsafe fn(&Layout, &Activations<'_>, std::ops::Range<usize>, *mut u8),
+    /// Multiplies packed rows with the only tile: (layout, tokens, where).
+    pub direct: unsafe fn(&Layout, usize, &Direct),
     /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, where to).
     pub unpack: unsafe fn(&Layout, *const u8, usize, usize, *mut u8),
     /// Multiplies a panel with a tile: (tokens, layout, panel, tile, output at the first token and row, its stride, rows).
     pub multiply: unsafe fn(usize, &Layout, *const u8, *const u8, *mut f32, usize, usize),
+}
+
+/// Where a direct product reads and writes.
+pub struct Direct {
+    /// As many packed rows as a panel has.
+    pub rows: *const u8,
+    pub row_bytes: usize,
+    /// The rows that come next, to be fetched from memory meanwhile; may lie outside the weights.
+    pub next: *const u8,
+    pub tile: *const u8,
+    /// Output at the first token and row.
+    pub y: *mut f32,
+    pub stride: usize,
+    /// The rows that are stored.
+    pub mask: u16,
 }
 
 /// The kernel for `I8Groups` activations.
@@ -158,6 +169,53 @@ impl IntMatmul {
         }
     }
 
+    /// Whether a run is multiplied straight from packed weights: the tokens fit one tile.
+    fn is_direct(&self, kernels: &Kernels, n: usize) -> bool {
+        n <= kernels.tokens && self.problem.m >= kernels.rows && self.layout.span == self.layout.weights.block_len()
+    }
+
+    /// Packs a tile of tokens.
+    ///
+    /// # Safety
+    /// The kernels are of this processor's instruction set; `to` can take the tokens.
+    unsafe fn pack(&self, kernels: &Kernels, o: &Operands<'_>, tokens: std::ops::Range<usize>, to: *mut u8) {
+        // SAFETY: promised by the caller; the operands are checked.
+        unsafe { (kernels.pack)(&self.layout, &Activations { codes: o.x, scales: o.scales }, tokens, to) };
+    }
+
+    fn direct(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let tile: *const u8 = if self.phases() == 2 {
+            worker.shared_scratch().data
+        } else {
+            let tile = worker.scratch.as_mut_ptr();
+            // SAFETY: the scratch holds a token.
+            unsafe { self.pack(kernels, o, 0..o.n, tile) };
+            tile
+        };
+        let (m, rows) = (o.y.m, kernels.rows);
+        let panels = m.div_ceil(rows);
+        // The last panel may begin earlier and store fewer rows.
+        let first = |panel: usize| (panel * rows).min(m - rows);
+        let mut claimed = worker.next(panels);
+        while let Some(panel) = claimed {
+            claimed = worker.next(panels);
+            let (at, skip) = (first(panel), panel * rows - first(panel));
+            let d = Direct {
+                rows: o.row(at).as_ptr(),
+                row_bytes: o.row_bytes,
+                next: o.row(first(claimed.unwrap_or(panel))).as_ptr(),
+                tile,
+                // SAFETY: a row of the output.
+                y: unsafe { o.y.data.add(at) },
+                stride: m,
+                mask: u16::MAX << skip,
+            };
+            // SAFETY: the kernels are of this processor's instruction set; the rows exist; the tile is packed; this worker has
+            // claimed the panel's columns of the output.
+            unsafe { (kernels.direct)(&self.layout, o.n, &d) };
+        }
+    }
+
     fn by_panel(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
         let layout = &self.layout;
         let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
@@ -191,7 +249,8 @@ impl IntMatmul {
 
 impl NativeKernel for IntMatmul {
     fn phases(&self) -> usize {
-        if self.kernels.is_some_and(|kernels| self.max_rows() > kernels.few) { 2 } else { 1 }
+        // A single token is packed by each worker for itself: that is cheaper than another barrier.
+        if self.kernels.is_some_and(|kernels| self.max_rows() > 1 || !self.is_direct(&kernels, 1)) { 2 } else { 1 }
     }
 
     fn shared_scratch(&self) -> usize {
@@ -201,9 +260,8 @@ impl NativeKernel for IntMatmul {
     fn worker_scratch(&self) -> usize {
         match &self.kernels {
             None => PLAIN_ROWS * (self.layout.k + self.layout.k / self.layout.weights.block_len() * 4),
-            Some(kernels) => {
-                (kernels.row_scratch)(&self.layout).max(self.panels(kernels) * self.layout.panel_bytes(kernels.rows))
-            }
+            Some(_) if self.phases() == 1 => self.layout.token_bytes(),
+            Some(kernels) => self.panels(kernels) * self.layout.panel_bytes(kernels.rows),
         }
     }
 
@@ -213,25 +271,23 @@ impl NativeKernel for IntMatmul {
             self.plain(&o, worker);
             return Ok(());
         };
-        let few = o.n <= kernels.few;
-        if phase + 1 == self.phases() {
-            if few {
-                // SAFETY: the kernels are of this processor's instruction set; the operands are checked.
-                unsafe { (kernels.by_row)(&self.layout, &o, worker) };
-            } else {
-                self.by_panel(kernels, &o, worker);
-            }
-        } else if !few {
+        if o.n == 0 {
+            return Ok(());
+        }
+        if phase + 1 < self.phases() {
             let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
-            let activations = Activations { codes: o.x, scales: o.scales };
             while let Some(tile) = worker.next(tiles.count) {
                 let tokens = tiles.tile(tile);
-                // SAFETY: the tile's tokens exist; the shared scratch holds the greatest number of tokens; tiles are disjoint.
+                // SAFETY: the shared scratch holds the greatest number of tokens; tiles are disjoint.
                 unsafe {
                     let to = packed.add(tokens.start * self.layout.token_bytes());
-                    (kernels.pack)(&self.layout, &activations, tokens, to);
+                    self.pack(kernels, &o, tokens, to);
                 }
             }
+        } else if self.is_direct(kernels, o.n) {
+            self.direct(kernels, &o, worker);
+        } else {
+            self.by_panel(kernels, &o, worker);
         }
         Ok(())
     }

@@ -156,8 +156,3 @@ fn for_pieces(worker: &Worker<'_>, m: usize, rows: usize, mut work: impl FnMut(s
         work(piece * rows..((piece + 1) * rows).min(m));
     }
 }
-
-/// The start of each of `N` consecutive rows; rows from `count` on repeat the last one, so that every pointer may be read.
-fn row_pointers<const N: usize>(first: *const u8, row_bytes: usize, count: usize) -> [*const u8; N] {
-    std::array::from_fn(|i| first.wrapping_add(i.min(count - 1) * row_bytes))
-}

@@ -3,8 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::float::{Element, Words};
-use super::super::row_pointers;
-use super::{first_lanes, transpose};
+use super::{Rows, first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;
@@ -23,12 +22,12 @@ pub unsafe fn transpose_words(
     lanes: usize,
     to: *mut u8,
 ) {
-    let rows: [*const u8; 16] = row_pointers(first, row_bytes, count);
+    let rows = Rows::new(first, row_bytes, count);
     let (mask, mut to) = (first_lanes(lanes), to.cast::<i32>());
     for at in (0..words * 4).step_by(16) {
         // SAFETY: promised by the caller.
         unsafe {
-            for words in transpose(&rows, at) {
+            for words in transpose::<false>(rows, at) {
                 _mm512_mask_storeu_epi32(to, mask, words);
                 to = to.add(lanes);
             }

@@ -4,8 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::int::{Activations, Layout};
-use super::super::row_pointers;
-use super::{first_lanes, row_scales, transpose};
+use super::{Rows, first_lanes, scales, transpose};
 use crate::Format;
 
 /// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
@@ -15,7 +14,7 @@ use crate::Format;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, to: *mut u8) {
     let (count, groups) = (tokens.len(), layout.k / layout.group);
-    let rows: [*const u8; 16] = row_pointers(x.codes[tokens.start * layout.k..].as_ptr(), layout.k, count);
+    let rows = Rows::new(x.codes[tokens.start * layout.k..].as_ptr(), layout.k, count);
     let mask = first_lanes(count);
     let mut to = to.cast::<i32>();
     for s in 0..layout.spans() {
@@ -25,7 +24,7 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
             to = to.add(2 * count);
             let mut sum = _mm512_setzero_si512();
             for at in (0..layout.span).step_by(16) {
-                for words in transpose(&rows, s * layout.span + at) {
+                for words in transpose::<false>(rows, s * layout.span + at) {
                     sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), words);
                     _mm512_mask_storeu_epi32(to, mask, words);
                     to = to.add(count);
@@ -45,39 +44,58 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
 ///
 /// # Safety
 /// The processor has AVX-512; the rows exist; `to` has room for a panel.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count: usize, to: *mut u8) {
-    let mut rows: [*const u8; 16] = row_pointers(first, row_bytes, count);
-    let block_bytes = layout.weights.block_bytes();
-    let mut to = to;
-    for _ in 0..layout.k / layout.weights.block_len() {
+    let rows = Rows::new(first, row_bytes, count);
+    // SAFETY: promised by the caller.
+    unsafe {
+        match (layout.weights, rows.whole()) {
+            (Format::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
+            (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
+            (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
+            (Format::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
+            (_, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
+            (_, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
+        }
+    }
+}
+
+const Q8_0: u8 = 0;
+const Q4_0: u8 = 1;
+const TQ2_0: u8 = 2;
+
+/// # Safety
+/// As [`unpack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, rows: Rows, to: *mut u8) {
+    let (block_len, block_bytes) = (layout.weights.block_len(), layout.weights.block_bytes());
+    let unpacked = (layout.span + 4) * 16 * (block_len / layout.span);
+    for block in 0..layout.k / block_len {
+        let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {
-            match layout.weights {
-                Format::Q8_0 => q8_0(&rows, to),
-                Format::Q4_0 => q4_0(&rows, to),
-                _ => tq2_0(&rows, layout.span, to),
+            match FORMAT {
+                Q8_0 => q8_0::<WHOLE>(rows, at, to),
+                Q4_0 => q4_0::<WHOLE>(rows, at, to),
+                _ => tq2_0::<WHOLE>(rows, at, layout.span, to),
             }
         }
-        to = to.wrapping_add((layout.span + 4) * 16 * (layout.weights.block_len() / layout.span));
-        rows = rows.map(|row| row.wrapping_add(block_bytes));
     }
 }
 
 /// # Safety
-/// A block can be read at each pointer and a span of 32 written.
+/// A block can be read at byte `at` of each row and a span of 32 written.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q8_0(rows: &[*const u8; 16], to: *mut u8) {
+unsafe fn q8_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
     let to = to.cast::<__m512i>();
     // SAFETY: promised by the caller.
     unsafe {
         for half in 0..2 {
-            for (j, words) in transpose(rows, 2 + 16 * half).into_iter().enumerate() {
+            for (j, words) in transpose::<WHOLE>(rows, at + 2 + 16 * half).into_iter().enumerate() {
                 to.add(4 * half + j).write_unaligned(_mm512_xor_si512(words, _mm512_set1_epi8(-128)));
             }
         }
-        to.add(8).cast::<__m512>().write_unaligned(row_scales(rows, 0));
+        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
     }
 }
 
@@ -85,40 +103,40 @@ unsafe fn q8_0(rows: &[*const u8; 16], to: *mut u8) {
 /// As [`q8_0`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q4_0(rows: &[*const u8; 16], to: *mut u8) {
+unsafe fn q4_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
     let (to, low) = (to.cast::<__m512i>(), _mm512_set1_epi8(15));
     // SAFETY: promised by the caller.
     unsafe {
-        for (j, words) in transpose(rows, 2).into_iter().enumerate() {
+        for (j, words) in transpose::<WHOLE>(rows, at + 2).into_iter().enumerate() {
             to.add(j).write_unaligned(_mm512_and_si512(words, low));
             to.add(4 + j).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
         }
-        to.add(8).cast::<__m512>().write_unaligned(row_scales(rows, 0));
+        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
     }
 }
 
 /// # Safety
-/// A block can be read at each pointer and 256 elements in spans written.
+/// A block can be read at byte `at` of each row and 256 elements in spans written.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn tq2_0(rows: &[*const u8; 16], span: usize, to: *mut u8) {
+unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut u8) {
     let low = _mm512_set1_epi8(3);
     let span_bytes = (span + 4) * 16;
     // Step `i` holds elements 4i..4i + 4 of the block.
-    let at = |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
+    let place = |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
     // SAFETY: promised by the caller.
     unsafe {
         for quarter in 0..4 {
-            for (j, words) in transpose(rows, 16 * quarter).into_iter().enumerate() {
+            for (j, words) in transpose::<WHOLE>(rows, at + 16 * quarter).into_iter().enumerate() {
                 let word = 4 * quarter + j;
                 let step = 32 * (word / 8) + word % 8;
-                at(step).write_unaligned(_mm512_and_si512(words, low));
-                at(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
-                at(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
-                at(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
+                place(step).write_unaligned(_mm512_and_si512(words, low));
+                place(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
+                place(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+                place(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
             }
         }
-        let scales = row_scales(rows, 64);
+        let scales = scales::<WHOLE>(rows, at + 64);
         for s in 0..256 / span {
             to.add(s * span_bytes + span * 16).cast::<__m512>().write_unaligned(scales);
         }

@@ -3,8 +3,8 @@
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
 mod float;
+mod int_direct;
 mod int_panel;
-mod int_row;
 
 use std::arch::x86_64::*;
 
@@ -15,10 +15,8 @@ use super::int::Kernels as IntKernels;
 pub const INT: IntKernels = IntKernels {
     rows: 16,
     tokens: 12,
-    few: int_row::FEW,
-    row_scratch: int_row::scratch,
-    by_row: int_row::multiply,
     pack: int_panel::pack,
+    direct: int_direct::multiply,
     unpack: int_panel::unpack,
     multiply: int_panel::multiply,
 };
@@ -33,21 +31,47 @@ pub const FLOAT: FloatKernels = FloatKernels {
     multiply: float::multiply,
 };
 
+/// 16 rows of packed memory; when fewer exist, the last one repeats.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const u8,
+    bytes: usize,
+    last: usize,
+}
+
+impl Rows {
+    fn new(first: *const u8, bytes: usize, count: usize) -> Rows {
+        Rows { first, bytes, last: count - 1 }
+    }
+
+    fn whole(self) -> bool {
+        self.last >= 15
+    }
+
+    /// Byte `at` of a row; with `WHOLE` all 16 exist.
+    #[inline(always)]
+    fn at<const WHOLE: bool>(self, row: usize, at: usize) -> *const u8 {
+        let row = if WHOLE { row } else { row.min(self.last) };
+        self.first.wrapping_add(row * self.bytes + at)
+    }
+}
+
 /// 16 bytes at `at` of each of 16 rows, transposed: register `j` holds 32-bit word `j` of every row.
 ///
 /// # Safety
 /// The bytes can be read.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn transpose(rows: &[*const u8; 16], at: usize) -> [__m512i; 4] {
+unsafe fn transpose<const WHOLE: bool>(rows: Rows, at: usize) -> [__m512i; 4] {
     macro_rules! quad {
         ($first:literal) => {{
             // SAFETY: promised by the caller.
-            let load = |row: usize| unsafe { _mm_loadu_si128(rows[row].add(at).cast()) };
-            let v = _mm512_castsi128_si512(load($first));
-            let v = _mm512_inserti32x4::<1>(v, load($first + 4));
-            let v = _mm512_inserti32x4::<2>(v, load($first + 8));
-            _mm512_inserti32x4::<3>(v, load($first + 12))
+            unsafe {
+                let v = _mm512_castsi128_si512(_mm_loadu_si128(rows.at::<WHOLE>($first, at).cast()));
+                let v = _mm512_inserti32x4::<1>(v, _mm_loadu_si128(rows.at::<WHOLE>($first + 4, at).cast()));
+                let v = _mm512_inserti32x4::<2>(v, _mm_loadu_si128(rows.at::<WHOLE>($first + 8, at).cast()));
+                _mm512_inserti32x4::<3>(v, _mm_loadu_si128(rows.at::<WHOLE>($first + 12, at).cast()))
+            }
         }};
     }
     let (a, b, c, d) = (quad!(0), quad!(1), quad!(2), quad!(3));
@@ -61,27 +85,20 @@ unsafe fn transpose(rows: &[*const u8; 16], at: usize) -> [__m512i; 4] {
     ]
 }
 
-/// The 16 `f16` values whose bits `word` gives, as `f32`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn scales(word: impl Fn(usize) -> i16) -> __m512 {
-    let w: [i16; 16] = std::array::from_fn(word);
-    #[rustfmt::skip]
-    let words = _mm256_set_epi16(
-        w[15], w[14], w[13], w[12], w[11], w[10], w[9], w[8], w[7], w[6], w[5], w[4], w[3], w[2], w[1], w[0],
-    );
-    _mm512_cvtph_ps(words)
-}
-
-/// The `f16` scales at `at` of each of 16 rows.
+/// The 16 `f16` values at byte `at` of each row, as `f32`.
 ///
 /// # Safety
 /// The bytes can be read.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn row_scales(rows: &[*const u8; 16], at: usize) -> __m512 {
-    // SAFETY: promised by the caller.
-    scales(|row| unsafe { rows[row].add(at).cast::<i16>().read_unaligned() })
+unsafe fn scales<const WHOLE: bool>(rows: Rows, at: usize) -> __m512 {
+    macro_rules! words {
+        ($($row:literal)*) => {
+            // SAFETY: promised by the caller.
+            unsafe { _mm256_set_epi16($(rows.at::<WHOLE>($row, at).cast::<i16>().read_unaligned()),*) }
+        };
+    }
+    _mm512_cvtph_ps(words!(15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0))
 }
 
 /// A mask of the lowest `count` of 16 lanes.

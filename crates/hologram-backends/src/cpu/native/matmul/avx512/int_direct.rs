@@ -1,0 +1,198 @@
+//! One tile of tokens: 16 packed rows at a time are transposed in registers and multiplied at once.
+
+use std::arch::x86_64::*;
+
+use super::super::int::{Direct, Layout};
+use super::{Rows, scales, transpose};
+use crate::Format;
+
+/// Multiplies 16 packed rows with a tile.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI; the rows exist and the tile is packed for this layout, whose spans are whole blocks; the output
+/// can be written.
+pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
+    macro_rules! table {
+        ($tile:ident, $chains:literal) => {
+            [
+                $tile::<1, $chains>,
+                $tile::<2, 2>,
+                $tile::<3, 1>,
+                $tile::<4, 1>,
+                $tile::<5, 1>,
+                $tile::<6, 1>,
+                $tile::<7, 1>,
+                $tile::<8, 1>,
+                $tile::<9, 1>,
+                $tile::<10, 1>,
+                $tile::<11, 1>,
+                $tile::<12, 1>,
+            ]
+        };
+    }
+    type Tile = unsafe fn(usize, &Direct);
+    const Q8_0: [Tile; 12] = table!(q8_0, 2);
+    const Q4_0: [Tile; 12] = table!(q4_0, 2);
+    const TQ2_0: [Tile; 12] = table!(tq2_0, 4);
+    let table = match layout.weights {
+        Format::Q8_0 => &Q8_0,
+        Format::Q4_0 => &Q4_0,
+        _ => &TQ2_0,
+    };
+    // SAFETY: promised by the caller.
+    unsafe { table[tokens - 1](layout.spans(), d) }
+}
+
+/// Fetches the next rows' bytes while these are used: `bytes` for the step `index` of steps that fetch as much each.
+#[inline(always)]
+fn prefetch(next: *const u8, index: usize, bytes: usize) {
+    let from = next.wrapping_add(index * bytes);
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) };
+    }
+}
+
+/// Defines a kernel for blocks of 32: T tokens, whose sums each run in `CHAINS` registers to hide the latency of an instruction.
+macro_rules! blocks_of_32 {
+    ($name:ident, $bytes:literal, $codes:ident) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+        unsafe fn $name<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) {
+            let rows = Rows::new(d.rows, d.row_bytes, 16);
+            let mut acc = [_mm512_setzero_ps(); T];
+            let mut x = d.tile.cast::<i32>();
+            for block in 0..blocks {
+                prefetch(d.next, block, 16 * $bytes);
+                // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 8 steps.
+                unsafe {
+                    let codes = $codes(rows, block * $bytes);
+                    let scale = scales::<true>(rows, block * $bytes);
+                    for t in 0..T {
+                        let mut sums = [_mm512_setzero_si512(); CHAINS];
+                        sums[0] = _mm512_set1_epi32(x.add(t).read_unaligned());
+                        for step in 0..8 {
+                            let word = _mm512_set1_epi32(x.add((2 + step) * T + t).read_unaligned());
+                            sums[step % CHAINS] = _mm512_dpbusd_epi32(sums[step % CHAINS], codes[step], word);
+                        }
+                        let sum = if CHAINS == 2 { _mm512_add_epi32(sums[0], sums[1]) } else { sums[0] };
+                        let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+                        let x_scale = x.add(T + t).cast::<f32>().read_unaligned();
+                        acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), acc[t]);
+                    }
+                    x = x.add(10 * T);
+                }
+            }
+            // SAFETY: promised by the caller.
+            unsafe { store(acc, d) };
+        }
+    };
+}
+
+blocks_of_32!(q8_0, 34, q8_0_codes);
+blocks_of_32!(q4_0, 18, q4_0_codes);
+
+/// # Safety
+/// A block can be read at byte `at` of each row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q8_0_codes(rows: Rows, at: usize) -> [__m512i; 8] {
+    let flip = _mm512_set1_epi8(-128);
+    // SAFETY: promised by the caller.
+    let ([a, b, c, d], [e, f, g, h]) = unsafe { (transpose::<true>(rows, at + 2), transpose::<true>(rows, at + 18)) };
+    [
+        _mm512_xor_si512(a, flip),
+        _mm512_xor_si512(b, flip),
+        _mm512_xor_si512(c, flip),
+        _mm512_xor_si512(d, flip),
+        _mm512_xor_si512(e, flip),
+        _mm512_xor_si512(f, flip),
+        _mm512_xor_si512(g, flip),
+        _mm512_xor_si512(h, flip),
+    ]
+}
+
+/// # Safety
+/// As [`q8_0_codes`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q4_0_codes(rows: Rows, at: usize) -> [__m512i; 8] {
+    let low = _mm512_set1_epi8(15);
+    // SAFETY: promised by the caller.
+    let [a, b, c, d] = unsafe { transpose::<true>(rows, at + 2) };
+    [
+        _mm512_and_si512(a, low),
+        _mm512_and_si512(b, low),
+        _mm512_and_si512(c, low),
+        _mm512_and_si512(d, low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(a), low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(b), low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(c), low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(d), low),
+    ]
+}
+
+/// The kernel for ternary blocks, as those above; one span is a block of 256.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) {
+    const STEPS: usize = 64;
+    let rows = Rows::new(d.rows, d.row_bytes, 16);
+    let low = _mm512_set1_epi8(3);
+    let mut acc = [_mm512_setzero_ps(); T];
+    let mut x = d.tile.cast::<i32>();
+    for block in 0..blocks {
+        // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 64 steps.
+        unsafe {
+            let mut sums = [[_mm512_setzero_si512(); CHAINS]; T];
+            for t in 0..T {
+                sums[t][0] = _mm512_set1_epi32(x.add(t).read_unaligned());
+            }
+            for quarter in 0..4 {
+                prefetch(d.next, 4 * block + quarter, 16 * 66 / 4);
+                let transposed = transpose::<true>(rows, block * 66 + 16 * quarter);
+                for j in 0..4 {
+                    // Bytes 4·word.. of the block hold elements 4·step.. and those 32, 64 and 96 further on.
+                    let word = 4 * quarter + j;
+                    let step = 32 * (word / 8) + word % 8;
+                    let bits = transposed[j];
+                    let codes = [
+                        _mm512_and_si512(bits, low),
+                        _mm512_and_si512(_mm512_srli_epi16::<2>(bits), low),
+                        _mm512_and_si512(_mm512_srli_epi16::<4>(bits), low),
+                        _mm512_and_si512(_mm512_srli_epi16::<6>(bits), low),
+                    ];
+                    let words = x.add((2 + step) * T);
+                    for l in 0..4 {
+                        for t in 0..T {
+                            let word = _mm512_set1_epi32(words.add(8 * l * T + t).read_unaligned());
+                            sums[t][l % CHAINS] = _mm512_dpbusd_epi32(sums[t][l % CHAINS], codes[l], word);
+                        }
+                    }
+                }
+            }
+            let scale = scales::<true>(rows, block * 66 + 64);
+            for t in 0..T {
+                let mut sum = sums[t][0];
+                for chain in 1..CHAINS {
+                    sum = _mm512_add_epi32(sum, sums[t][chain]);
+                }
+                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+                let x_scale = x.add(T + t).cast::<f32>().read_unaligned();
+                acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), acc[t]);
+            }
+            x = x.add((2 + STEPS) * T);
+        }
+    }
+    // SAFETY: promised by the caller.
+    unsafe { store(acc, d) };
+}
+
+/// # Safety
+/// The masked rows of T tokens lie in the output.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const T: usize>(acc: [__m512; T], d: &Direct) {
+    for t in 0..T {
+        // SAFETY: promised by the caller.
+        unsafe { _mm512_mask_storeu_ps(d.y.wrapping_add(t * d.stride), d.mask, acc[t]) };
+    }
+}
