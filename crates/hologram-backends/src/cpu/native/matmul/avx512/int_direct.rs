@@ -13,7 +13,7 @@ use crate::Format;
 /// can be written.
 pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
     macro_rules! table {
-        ($tile:ident, $chains:literal) => {
+        ($tile:ident, $chains:literal, $three:literal) => {
             [
                 $tile::<1, $chains>,
                 $tile::<2, 2>,
@@ -31,9 +31,9 @@ pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
         };
     }
     type Tile = unsafe fn(usize, &Direct);
-    const Q8_0: [Tile; 12] = table!(q8_0, 2);
-    const Q4_0: [Tile; 12] = table!(q4_0, 2);
-    const TQ2_0: [Tile; 12] = table!(tq2_0, 4);
+    const Q8_0: [Tile; 12] = table!(q8_0, 2, 1);
+    const Q4_0: [Tile; 12] = table!(q4_0, 2, 1);
+    const TQ2_0: [Tile; 12] = table!(tq2_0, 4, 4);
     let table = match layout.weights {
         Format::Q8_0 => &Q8_0,
         Format::Q4_0 => &Q4_0,
@@ -53,9 +53,10 @@ fn prefetch(next: *const u8, index: usize, bytes: usize) {
     }
 }
 
-/// Defines a kernel for blocks of 32: T tokens, whose sums each run in `CHAINS` registers to hide the latency of an instruction.
+/// Defines a kernel for blocks of 32: T tokens, whose sums each run in `CHAINS` registers to hide the latency of an instruction. With
+/// two chains the second's codes are left shifted by `$shift` bits in their bytes, and its sum is shifted instead.
 macro_rules! blocks_of_32 {
-    ($name:ident, $bytes:literal, $codes:ident) => {
+    ($name:ident, $bytes:literal, $codes:ident, $shift:literal) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
         unsafe fn $name<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) {
             let rows = Rows::new(d.rows, d.row_bytes, 16);
@@ -65,16 +66,21 @@ macro_rules! blocks_of_32 {
                 prefetch(d.next, block, 16 * $bytes);
                 // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 8 steps.
                 unsafe {
-                    let codes = $codes(rows, block * $bytes);
+                    let codes = $codes::<CHAINS>(rows, block * $bytes);
                     let scale = scales::<true>(rows, block * $bytes);
                     for t in 0..T {
                         let mut sums = [_mm512_setzero_si512(); CHAINS];
                         sums[0] = _mm512_set1_epi32(x.add(t).read_unaligned());
                         for step in 0..8 {
                             let word = _mm512_set1_epi32(x.add((2 + step) * T + t).read_unaligned());
-                            sums[step % CHAINS] = _mm512_dpbusd_epi32(sums[step % CHAINS], codes[step], word);
+                            let sum = &mut sums[step * CHAINS / 8];
+                            *sum = _mm512_dpbusd_epi32(*sum, codes[step], word);
                         }
-                        let sum = if CHAINS == 2 { _mm512_add_epi32(sums[0], sums[1]) } else { sums[0] };
+                        let sum = if CHAINS == 2 {
+                            _mm512_add_epi32(sums[0], _mm512_srai_epi32::<$shift>(sums[1]))
+                        } else {
+                            sums[0]
+                        };
                         let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
                         let x_scale = x.add(T + t).cast::<f32>().read_unaligned();
                         acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), acc[t]);
@@ -88,14 +94,14 @@ macro_rules! blocks_of_32 {
     };
 }
 
-blocks_of_32!(q8_0, 34, q8_0_codes);
-blocks_of_32!(q4_0, 18, q4_0_codes);
+blocks_of_32!(q8_0, 34, q8_0_codes, 0);
+blocks_of_32!(q4_0, 18, q4_0_codes, 4);
 
 /// # Safety
 /// A block can be read at byte `at` of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q8_0_codes(rows: Rows, at: usize) -> [__m512i; 8] {
+unsafe fn q8_0_codes<const CHAINS: usize>(rows: Rows, at: usize) -> [__m512i; 8] {
     let flip = _mm512_set1_epi8(-128);
     // SAFETY: promised by the caller.
     let ([a, b, c, d], [e, f, g, h]) = unsafe { (transpose::<true>(rows, at + 2), transpose::<true>(rows, at + 18)) };
@@ -115,23 +121,33 @@ unsafe fn q8_0_codes(rows: Rows, at: usize) -> [__m512i; 8] {
 /// As [`q8_0_codes`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q4_0_codes(rows: Rows, at: usize) -> [__m512i; 8] {
+unsafe fn q4_0_codes<const CHAINS: usize>(rows: Rows, at: usize) -> [__m512i; 8] {
     let low = _mm512_set1_epi8(15);
     // SAFETY: promised by the caller.
     let [a, b, c, d] = unsafe { transpose::<true>(rows, at + 2) };
+    macro_rules! high {
+        ($packed:ident) => {
+            if CHAINS == 2 {
+                _mm512_and_si512($packed, _mm512_set1_epi8(0xf0_u8 as i8))
+            } else {
+                _mm512_and_si512(_mm512_srli_epi16::<4>($packed), low)
+            }
+        };
+    }
     [
         _mm512_and_si512(a, low),
         _mm512_and_si512(b, low),
         _mm512_and_si512(c, low),
         _mm512_and_si512(d, low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(a), low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(b), low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(c), low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(d), low),
+        high!(a),
+        high!(b),
+        high!(c),
+        high!(d),
     ]
 }
 
-/// The kernel for ternary blocks, as those above; one span is a block of 256.
+/// The kernel for ternary blocks, as those above; one span is a block of 256. With four chains the codes are masked where they lie
+/// in their bytes: chain l sums them times 4^l, and is shifted once at the end.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) {
     const STEPS: usize = 64;
@@ -154,12 +170,21 @@ unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) 
                     let word = 4 * quarter + j;
                     let step = 32 * (word / 8) + word % 8;
                     let bits = transposed[j];
-                    let codes = [
-                        _mm512_and_si512(bits, low),
-                        _mm512_and_si512(_mm512_srli_epi16::<2>(bits), low),
-                        _mm512_and_si512(_mm512_srli_epi16::<4>(bits), low),
-                        _mm512_and_si512(_mm512_srli_epi16::<6>(bits), low),
-                    ];
+                    let codes = if CHAINS == 4 {
+                        [
+                            _mm512_and_si512(bits, low),
+                            _mm512_and_si512(bits, _mm512_set1_epi8(0x0c)),
+                            _mm512_and_si512(bits, _mm512_set1_epi8(0x30)),
+                            _mm512_and_si512(bits, _mm512_set1_epi8(0xc0_u8 as i8)),
+                        ]
+                    } else {
+                        [
+                            _mm512_and_si512(bits, low),
+                            _mm512_and_si512(_mm512_srli_epi16::<2>(bits), low),
+                            _mm512_and_si512(_mm512_srli_epi16::<4>(bits), low),
+                            _mm512_and_si512(_mm512_srli_epi16::<6>(bits), low),
+                        ]
+                    };
                     let words = x.add((2 + step) * T);
                     for l in 0..4 {
                         for t in 0..T {
@@ -171,10 +196,13 @@ unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) 
             }
             let scale = scales::<true>(rows, block * 66 + 64);
             for t in 0..T {
-                let mut sum = sums[t][0];
-                for chain in 1..CHAINS {
-                    sum = _mm512_add_epi32(sum, sums[t][chain]);
-                }
+                let sum = if CHAINS == 4 {
+                    let low = _mm512_add_epi32(sums[t][0], _mm512_srai_epi32::<2>(sums[t][1]));
+                    let high = _mm512_add_epi32(sums[t][2], _mm512_srai_epi32::<2>(sums[t][3]));
+                    _mm512_add_epi32(low, _mm512_srai_epi32::<4>(high))
+                } else {
+                    sums[t][0]
+                };
                 let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
                 let x_scale = x.add(T + t).cast::<f32>().read_unaligned();
                 acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), acc[t]);

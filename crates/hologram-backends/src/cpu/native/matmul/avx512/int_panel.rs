@@ -14,6 +14,10 @@ use crate::Format;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, to: *mut u8) {
     let (count, groups) = (tokens.len(), layout.k / layout.group);
+    if count == 1 {
+        // SAFETY: promised by the caller.
+        return unsafe { pack_one(layout, x, tokens.start, to) };
+    }
     let rows = Rows::new(x.codes[tokens.start * layout.k..].as_ptr(), layout.k, count);
     let mask = first_lanes(count);
     let mut to = to.cast::<i32>();
@@ -36,6 +40,36 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
             for t in 0..count {
                 start.add(count + t).cast::<f32>().write_unaligned(x.scales[(tokens.start + t) * groups + group]);
             }
+        }
+    }
+}
+
+/// [`pack`] for one token, whose codes stay in order.
+///
+/// # Safety
+/// As [`pack`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn pack_one(layout: &Layout, x: &Activations<'_>, token: usize, to: *mut u8) {
+    let codes = &x.codes[token * layout.k..(token + 1) * layout.k];
+    let scales = &x.scales[token * (layout.k / layout.group)..];
+    let mut to = to;
+    for (s, span) in codes.chunks_exact(layout.span).enumerate() {
+        let (_, group) = layout.block_and_group(s);
+        let mut sums = _mm256_setzero_si256();
+        // SAFETY: the record of `8 + span` bytes lies in the tile.
+        unsafe {
+            for (i, codes) in span.chunks_exact(32).enumerate() {
+                let codes = _mm256_loadu_si256(codes.as_ptr().cast());
+                sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), codes);
+                _mm256_storeu_si256(to.add(8 + 32 * i).cast(), codes);
+            }
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sums = _mm_hadd_epi32(sums, sums);
+            let sum = _mm_cvtsi128_si32(_mm_hadd_epi32(sums, sums));
+            to.cast::<i32>().write_unaligned(-layout.offset() * sum);
+            to.add(4).cast::<f32>().write_unaligned(scales[group]);
+            to = to.add(8 + layout.span);
         }
     }
 }
