@@ -1,1 +1,28 @@
-fn main() {}
+//! The `hologram` command: runs language models and Atlas programs on the best device of the machine.
+
+mod args;
+mod commands;
+mod npy;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            // One sentence, with its causes, whatever the error's type; a closed standard error changes nothing.
+            let _ = writeln!(std::io::stderr(), "hologram: {e:#}");
+            ExitCode::from(if e.is::<args::UsageError>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// Whether the reader of our output went away, as `head` does: no error of ours.
+fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

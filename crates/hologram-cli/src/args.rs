@@ -1,0 +1,180 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs language models and Atlas programs at the speed of the hardware.
+///
+/// Without a command, continues a sample prompt with the model that ships with the program.
+#[derive(Parser)]
+#[command(name = "hologram", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Continue a prompt
+    Run(RunArgs),
+    /// Measure prefill and decode speed
+    Bench(BenchArgs),
+    /// Write the logits of given tokens
+    Logits(LogitsArgs),
+    /// Show a model file's metadata, tensors and memory
+    Inspect(InspectArgs),
+    /// Run an Atlas program
+    Exec(ExecArgs),
+    /// Check Atlas programs without running them
+    Check(CheckArgs),
+    /// List the devices of this machine
+    Devices(DevicesArgs),
+}
+
+/// Options of commands that use a device.
+#[derive(Args, Clone)]
+pub struct DeviceArgs {
+    /// Device to use: auto, cpu, reference
+    #[arg(long, default_value = "auto", value_name = "D")]
+    pub device: String,
+    /// Worker threads of the CPU [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
+        Ok(hologram_core::Executor::open(&self.device, self.threads.map(|n| n as usize))?)
+    }
+}
+
+/// Options of `run`.
+#[derive(Args)]
+pub struct RunArgs {
+    /// The prompt; without one it is read from standard input, if that is not a terminal
+    pub prompt: Option<String>,
+    /// Model file (.gguf) [default: the model that ships with the program]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// The most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_tokens: usize,
+    /// Randomness; 0 always takes the most probable token
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f32,
+    /// Choose among the K most probable tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Choose among the most probable tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Seed of the random choice [default: another one each time]
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Positions of the context [default: the model's, but at most 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Options of `bench`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Model file (.gguf) [default: the model that ships with the program]
+    #[arg(conflicts_with = "shape")]
+    pub model: Option<PathBuf>,
+    /// Random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
+    #[arg(long, value_name = "SHAPE", requires = "type_")]
+    pub shape: Option<String>,
+    /// Format of the random weights: F32, F16, BF16, Q8_0, Q4_0, TQ2_0
+    #[arg(long = "type", id = "type_", value_name = "T", requires = "shape")]
+    pub format: Option<String>,
+    /// Tokens of the prefill test; 0 leaves it out
+    #[arg(short, value_name = "N", default_value_t = 512)]
+    pub prompt: usize,
+    /// Tokens of the decode test; 0 leaves it out
+    #[arg(short = 'n', value_name = "N", default_value_t = 128)]
+    pub decode: usize,
+    /// Repetitions
+    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repetitions: u32,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `logits`.
+#[derive(Args)]
+pub struct LogitsArgs {
+    /// Model file (.gguf)
+    pub model: PathBuf,
+    /// Token ids, separated by commas
+    #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
+    pub tokens: Vec<u32>,
+    /// File to write: float32 [tokens, vocabulary]
+    #[arg(long, value_name = "FILE.npy")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Options of `inspect`.
+#[derive(Args)]
+pub struct InspectArgs {
+    /// Model file (.gguf) [default: the model that ships with the program]
+    pub model: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `exec`.
+#[derive(Args)]
+pub struct ExecArgs {
+    /// Program file (.atlas)
+    pub file: PathBuf,
+    /// Workgroups: X, X,Y or X,Y,Z
+    #[arg(long, value_name = "X[,Y[,Z]]")]
+    pub grid: String,
+    /// An argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
+    #[arg(long = "arg", value_name = "NAME=VALUE")]
+    pub args: Vec<String>,
+    /// Where a buffer is written after the run: FILE.npy for the only out buffer, or NAME=FILE.npy; printed when not given
+    #[arg(long, value_name = "[NAME=]FILE.npy")]
+    pub out: Vec<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Options of `check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Program files (.atlas)
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Options of `devices`.
+#[derive(Args)]
+pub struct DevicesArgs {
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An error in how the command was called: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Fails with a usage error.
+pub fn usage<T>(message: impl Into<String>) -> anyhow::Result<T> {
+    Err(UsageError(message.into()).into())
+}

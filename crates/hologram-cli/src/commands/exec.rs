@@ -1,0 +1,211 @@
+//! `hologram exec`: runs an Atlas program on arrays.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use half::{bf16, f16};
+use hologram_backends::{Binding, Buffer, LaunchConfig};
+use hologram_isa::{Access, ParamKind, Program, Type};
+
+use super::check;
+use crate::args::{ExecArgs, usage};
+use crate::npy::{self, Array};
+
+/// Elements of a result that are printed.
+const SHOWN: usize = 16;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the program is rejected, an argument does not fit its parameter, or the run fails.
+pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
+    let program = check::load(&args.file)?;
+    let grid = parse_grid(&args.grid)?;
+    let given = parse_arguments(args)?;
+    for name in given.keys() {
+        if !program.params.iter().any(|p| p.name == *name) {
+            return usage(format!(
+                "--arg {name}: program {} has no such parameter; it has {}",
+                program.name,
+                names(&program)
+            ));
+        }
+    }
+    let executor = args.device.open()?;
+    let backend = executor.backend();
+    let mut bindings = Vec::new();
+    let mut results: Vec<(String, Array, Buffer)> = Vec::new();
+    for param in &program.params {
+        let Some(text) = given.get(param.name.as_str()) else {
+            return usage(format!(
+                "--arg {}=… is missing; program {} takes {}",
+                param.name,
+                program.name,
+                names(&program)
+            ));
+        };
+        match param.kind {
+            ParamKind::Scalar(ty) => bindings.push(Binding::Scalar(parse_scalar(&param.name, ty, text)?)),
+            ParamKind::Buffer { element, access } => {
+                let array = buffer_argument(&param.name, element, text)?;
+                let buffer = backend.allocate_buffer(array.bytes.len().max(1))?;
+                backend.copy_to_buffer(&buffer, 0, &array.bytes)?;
+                bindings.push(Binding::Buffer { buffer: buffer.clone(), range: 0..array.bytes.len() });
+                if access != Access::Read {
+                    results.push((param.name.clone(), array, buffer));
+                }
+            }
+        }
+    }
+    let files = output_files(args, &results)?;
+    backend.execute_program(&program, &bindings, &LaunchConfig { grid })?;
+    let mut out = std::io::stdout().lock();
+    for (name, mut array, buffer) in results {
+        backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
+        match files.get(&name) {
+            Some(path) => npy::write(path, &array)?,
+            None => writeln!(out, "{name} = {}", show(&array))?,
+        }
+    }
+    Ok(())
+}
+
+fn names(program: &Program) -> String {
+    let describe = |p: &hologram_isa::Param| match p.kind {
+        ParamKind::Scalar(ty) => format!("{}: {ty}", p.name),
+        ParamKind::Buffer { element, .. } => format!("{}: buffer of {element}", p.name),
+    };
+    program.params.iter().map(describe).collect::<Vec<_>>().join(", ")
+}
+
+fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
+    let mut grid = [1; 3];
+    let parts: Vec<&str> = text.split([',', 'x']).collect();
+    if parts.len() > 3 {
+        return usage(format!("--grid is {text}, but has at most three sizes: X,Y,Z"));
+    }
+    for (g, part) in grid.iter_mut().zip(&parts) {
+        match part.trim().parse() {
+            Ok(n) if n > 0 => *g = n,
+            _ => return usage(format!("--grid is {text}, but its sizes must be whole numbers from 1 to {}", u32::MAX)),
+        }
+    }
+    Ok(grid)
+}
+
+/// The `--arg` options by parameter name.
+fn parse_arguments(args: &ExecArgs) -> anyhow::Result<HashMap<&str, &str>> {
+    let mut given = HashMap::new();
+    for arg in &args.args {
+        let Some((name, value)) = arg.split_once('=') else {
+            return usage(format!("--arg {arg}: expected NAME=VALUE, NAME=@FILE.npy or NAME=out:TYPE[LENGTH]"));
+        };
+        if given.insert(name, value).is_some() {
+            return usage(format!("--arg {name} is given twice"));
+        }
+    }
+    Ok(given)
+}
+
+/// A scalar as its 32-bit register word.
+fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u32> {
+    let word = match ty {
+        Type::Bool => text.parse::<bool>().ok().map(u32::from),
+        Type::I8 => text.parse::<i8>().ok().map(|v| v as i32 as u32),
+        Type::U8 => text.parse::<u8>().ok().map(u32::from),
+        Type::I32 => text.parse::<i32>().ok().map(|v| v as u32),
+        Type::U32 => text.parse::<u32>().ok(),
+        Type::F16 => text.parse::<f32>().ok().map(|v| f16::from_f32(v).to_bits().into()),
+        Type::BF16 => text.parse::<f32>().ok().map(|v| bf16::from_f32(v).to_bits().into()),
+        Type::F32 => text.parse::<f32>().ok().map(f32::to_bits),
+    };
+    match word {
+        Some(word) => Ok(word),
+        None => usage(format!("--arg {name}={text}: expected a value of type {ty}")),
+    }
+}
+
+/// The first content of a buffer argument: a file's array, or zeros.
+fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Array> {
+    if let Some(path) = text.strip_prefix('@') {
+        let mut array = npy::read(&PathBuf::from(path)).with_context(|| format!("--arg {name}"))?;
+        if array.ty != element {
+            bail!("--arg {name}: {path} has elements of type {}, but the parameter takes {element}", array.ty);
+        }
+        // Every byte of a bool buffer is 0 or 1.
+        if element == Type::Bool {
+            array.bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        }
+        return Ok(array);
+    }
+    let parsed = text.strip_prefix("out:").and_then(|t| t.strip_suffix(']')).and_then(|t| t.split_once('['));
+    let Some((ty, len)) = parsed else {
+        return usage(format!("--arg {name}={text}: a buffer is given as @FILE.npy or out:{element}[LENGTH]"));
+    };
+    if Type::from_name(ty) != Some(element) {
+        return usage(format!("--arg {name}={text}: the parameter takes {element}"));
+    }
+    let shape: Result<Vec<usize>, _> = len.split(',').map(|n| n.trim().parse()).collect();
+    let bytes = shape.as_ref().ok().and_then(|s| s.iter().try_fold(element.size(), |n, d| n.checked_mul(*d)));
+    match (shape, bytes) {
+        (Ok(shape), Some(bytes)) if bytes <= isize::MAX as usize => {
+            let mut zeros = Vec::new();
+            zeros.try_reserve_exact(bytes).with_context(|| format!("--arg {name}={text}"))?;
+            zeros.resize(bytes, 0);
+            Ok(Array { ty: element, shape, bytes: zeros })
+        }
+        _ => usage(format!("--arg {name}={text}: the length must be a whole number, or several separated by commas")),
+    }
+}
+
+/// The files of the `--out` options by parameter name.
+fn output_files(args: &ExecArgs, results: &[(String, Array, Buffer)]) -> anyhow::Result<HashMap<String, PathBuf>> {
+    let known: Vec<&str> = results.iter().map(|(name, ..)| name.as_str()).collect();
+    let mut files = HashMap::new();
+    for out in &args.out {
+        let (name, path) = match out.split_once('=') {
+            Some((name, path)) => (name, path),
+            None => match known.as_slice() {
+                [only] => (*only, out.as_str()),
+                _ => {
+                    return usage(format!(
+                        "--out {out}: name the buffer, as NAME={out}; there are {}",
+                        known.join(", ")
+                    ));
+                }
+            },
+        };
+        if !known.contains(&name) {
+            return usage(format!(
+                "--out {out}: {name} is not a buffer that the program writes; there are {}",
+                known.join(", ")
+            ));
+        }
+        files.insert(name.to_string(), PathBuf::from(path));
+    }
+    Ok(files)
+}
+
+/// The first elements of an array.
+fn show(array: &Array) -> String {
+    let size = array.ty.size();
+    let element = |c: &[u8]| -> String {
+        match (array.ty, c) {
+            (Type::Bool, [b]) => (*b != 0).to_string(),
+            (Type::I8, [b]) => (*b as i8).to_string(),
+            (Type::U8, [b]) => b.to_string(),
+            (Type::F16, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),
+            (Type::BF16, [a, b]) => bf16::from_le_bytes([*a, *b]).to_string(),
+            (Type::I32, [a, b, c, d]) => i32::from_le_bytes([*a, *b, *c, *d]).to_string(),
+            (Type::U32, [a, b, c, d]) => u32::from_le_bytes([*a, *b, *c, *d]).to_string(),
+            (Type::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]).to_string(),
+            _ => String::new(),
+        }
+    };
+    let shown: Vec<String> = array.bytes.chunks_exact(size).take(SHOWN).map(element).collect();
+    let len = array.bytes.len() / size;
+    let more = if len > SHOWN { format!(", … ({len} elements)") } else { String::new() };
+    format!("[{}{more}]", shown.join(", "))
+}

@@ -1,0 +1,103 @@
+//! `hologram inspect`: what is in a model file.
+
+use std::io::Write;
+
+use hologram_llm::Config;
+use hologram_llm::gguf::{GgufFile, Value, ValueType};
+use serde_json::{Map, json};
+
+use super::shipped;
+use crate::args::InspectArgs;
+
+/// Elements of an array that are shown.
+const SHOWN: usize = 6;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the file cannot be read or standard output fails.
+pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    let file = shipped::open(args.model.as_deref())?;
+    let weights: u64 = file.tensors().map(|t| t.data().len() as u64).sum();
+    let parameters: u64 = file.tensors().map(|t| t.elements() as u64).sum();
+    // A file of an architecture that cannot be run can still be looked into.
+    let config = Config::from_gguf(&file);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        return Ok(writeln!(out, "{}", as_json(&file, weights, parameters, config.ok().as_ref()))?);
+    }
+    writeln!(out, "{}: GGUF version {}", file.path().display(), file.version())?;
+    writeln!(out, "\nmetadata")?;
+    for (key, value) in file.metadata() {
+        writeln!(out, "  {key} = {}", show(&value))?;
+    }
+    writeln!(out, "\ntensors")?;
+    for t in file.tensors() {
+        let shape: Vec<String> = t.shape().iter().map(ToString::to_string).collect();
+        writeln!(out, "  {:<28} {:<6} [{}]", t.name(), t.ty().name, shape.join(", "))?;
+    }
+    writeln!(out, "\nmemory")?;
+    writeln!(out, "  weights: {:.1} MB ({:.1} million parameters)", weights as f64 / 1e6, parameters as f64 / 1e6)?;
+    match config {
+        Ok(c) => {
+            let context = c.context.min(4096);
+            let bytes = c.kv_bytes_per_position(4);
+            let total = (bytes * context) as f64 / 1e6;
+            writeln!(out, "  KV cache: {bytes} bytes a position in f32, {total:.1} MB for {context} positions")?;
+        }
+        Err(e) => writeln!(out, "  cannot be run: {e}")?,
+    }
+    Ok(())
+}
+
+fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Config>) -> serde_json::Value {
+    let metadata: Map<String, serde_json::Value> =
+        file.metadata().map(|(key, value)| (key.to_string(), value_json(&value))).collect();
+    let tensors: Vec<serde_json::Value> = file
+        .tensors()
+        .map(|t| json!({ "name": t.name(), "type": t.ty().name, "shape": t.shape(), "bytes": t.data().len() }))
+        .collect();
+    json!({
+        "file": file.path().display().to_string(),
+        "version": file.version(),
+        "metadata": metadata,
+        "tensors": tensors,
+        "parameters": parameters,
+        "weight_bytes": weights,
+        "kv_bytes_per_position": config.map(|c| c.kv_bytes_per_position(4)),
+    })
+}
+
+/// A value as one line of text; long arrays and strings are cut.
+fn show(value: &Value<'_>) -> String {
+    let list = |shown: Vec<String>, len: usize| {
+        let more = if len > shown.len() { format!(", … ({len} in all)") } else { String::new() };
+        format!("[{}{more}]", shown.join(", "))
+    };
+    match value {
+        Value::String(s) => {
+            let cut: String = s.chars().take(200).collect();
+            let more = if cut.len() < s.len() { "…" } else { "" };
+            format!("{cut:?}{more}")
+        }
+        Value::Strings(s) => {
+            let shown = s.iter().take(SHOWN).map(|t| format!("{:?}", String::from_utf8_lossy(t))).collect();
+            list(shown, s.len())
+        }
+        Value::Numbers(n) => list(n.iter().take(SHOWN).map(|v| show(&v)).collect(), n.len()),
+        other => other.to_string(),
+    }
+}
+
+fn value_json(value: &Value<'_>) -> serde_json::Value {
+    match value {
+        Value::Unsigned(_, v) => json!(v),
+        Value::Signed(_, v) => json!(v),
+        Value::Float(ValueType::F32, v) => json!(*v as f32),
+        Value::Float(_, v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(s) => json!(s),
+        Value::Strings(s) => s.iter().map(|t| json!(String::from_utf8_lossy(t))).collect(),
+        Value::Numbers(n) => n.iter().map(|v| value_json(&v)).collect(),
+    }
+}

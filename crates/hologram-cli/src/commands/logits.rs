@@ -1,0 +1,26 @@
+//! `hologram logits`: the logits of given tokens, for comparison with other engines.
+
+use hologram_llm::gguf::GgufFile;
+use hologram_llm::{Logits, Model, SessionOptions};
+
+use crate::args::LogitsArgs;
+use crate::npy::{self, Array};
+
+/// Tokens in one step: bounds the memory of a step's logits.
+const BATCH: usize = 64;
+
+/// Runs the command.
+///
+/// # Errors
+/// When a token is not in the vocabulary, or the device, the model or the output file fails.
+pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
+    let executor = args.device.open()?;
+    let model = Model::from_gguf(GgufFile::open(&args.model)?, &executor)?;
+    let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
+    let mut session = model.session(options)?;
+    let logits = session.feed(0, &args.tokens, Logits::All)?;
+    let shape = vec![args.tokens.len(), model.config().vocab];
+    npy::write(&args.out, &Array::from_f32(shape.clone(), logits))?;
+    eprintln!("wrote {} (float32 {shape:?})", args.out.display());
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! The commands, one file each.
+
+mod bench;
+mod check;
+mod devices;
+mod exec;
+mod inspect;
+mod logits;
+mod run;
+mod shipped;
+
+use crate::args::{Cli, Command};
+
+/// Runs the command of the command line.
+///
+/// # Errors
+/// What failed, as one sentence with its causes.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        None => run::sample(),
+        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Exec(args)) => exec::run(&args),
+        Some(Command::Check(args)) => check::run(&args),
+        Some(Command::Devices(args)) => devices::run(&args),
+    }
+}

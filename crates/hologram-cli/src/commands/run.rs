@@ -1,0 +1,100 @@
+//! `hologram run`: continues a prompt.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hologram_llm::sampling::SamplerConfig;
+use hologram_llm::{Finish, GenerateOptions, Model};
+
+use super::shipped;
+use crate::args::{DeviceArgs, RunArgs, usage};
+
+/// What the shipped model continues when nobody gives it a prompt.
+const SAMPLE_PROMPT: &str = "A closure in Rust is";
+
+/// The program called without a command.
+///
+/// # Errors
+/// When the device or the model fails.
+pub fn sample() -> anyhow::Result<()> {
+    let options = GenerateOptions {
+        sampling: SamplerConfig { seed: fresh_seed(), ..SamplerConfig::default() },
+        ..GenerateOptions::default()
+    };
+    let device = DeviceArgs { device: "auto".into(), threads: None };
+    stream(None, SAMPLE_PROMPT, &options, &device)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When an option is out of range, or the device or the model fails.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let sampling = SamplerConfig {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed.unwrap_or_else(fresh_seed),
+    };
+    if let Err(e) = sampling.validate() {
+        return usage(format!("--{e}"));
+    }
+    let options = GenerateOptions { max_tokens: args.max_tokens, sampling, context: args.ctx.map(|n| n as usize) };
+    let prompt = match &args.prompt {
+        Some(prompt) => prompt.clone(),
+        None if std::io::stdin().is_terminal() => match args.model {
+            None => SAMPLE_PROMPT.into(),
+            Some(_) => return usage("give a prompt, as an argument or on standard input"),
+        },
+        None => {
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+            let text = String::from_utf8(bytes).context("the prompt on standard input is not UTF-8")?;
+            // The newline that ends a line of input is not part of the prompt.
+            text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string()
+        }
+    };
+    stream(args.model.as_deref(), &prompt, &options, &args.device)
+}
+
+/// Prints the prompt's continuation as it is generated, and the figures at the end.
+fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: &DeviceArgs) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let executor = device.open()?;
+    let mut model = Model::from_gguf(shipped::open(path)?, &executor)?;
+    eprintln!("{} on {} ({})", model.config().name, executor.info().backend, executor.info().name);
+    let mut out = std::io::stdout().lock();
+    let mut generation = model.generate(prompt, options)?;
+    write!(out, "{prompt}")?;
+    out.flush()?;
+    let mut first_token = None;
+    while let Some(piece) = generation.next() {
+        write!(out, "{}", piece?.text)?;
+        out.flush()?;
+        first_token.get_or_insert_with(|| started.elapsed());
+    }
+    writeln!(out)?;
+    let stats = generation.stats();
+    let rate = |n: usize, time: Duration| n as f64 / time.as_secs_f64().max(1e-9);
+    eprintln!(
+        "prompt: {} tokens, {:.1} tokens/s; generated: {} tokens, {:.1} tokens/s; first token after {:.0} ms{}",
+        stats.prompt_tokens,
+        rate(stats.prompt_tokens, stats.prompt_time),
+        stats.generated_tokens,
+        rate(stats.decode_steps, stats.decode_time),
+        first_token.unwrap_or_default().as_secs_f64() * 1e3,
+        match generation.finish() {
+            Some(Finish::ContextFull) => "; stopped because the context is full (see --ctx)",
+            _ => "",
+        }
+    );
+    Ok(())
+}
+
+/// A seed that differs between runs.
+fn fresh_seed() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since_epoch.map_or(0, |d| d.as_nanos() as u64)
+}

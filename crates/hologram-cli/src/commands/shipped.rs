@@ -1,0 +1,25 @@
+//! The model that ships with the program, as part of its binary.
+
+use std::path::Path;
+
+use hologram_llm::gguf::{FileBytes, GgufFile};
+
+/// Aligns the embedded file as a mapped one would be.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../../assets/rust-docs-bitnet.gguf"));
+
+/// The name shown in place of a path.
+const NAME: &str = "rust-docs-bitnet (shipped)";
+
+/// A model file: the given one, or the shipped model.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn open(path: Option<&Path>) -> anyhow::Result<GgufFile> {
+    Ok(match path {
+        Some(path) => GgufFile::open(path)?,
+        None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?,
+    })
+}

@@ -1,0 +1,151 @@
+//! NumPy's `.npy` files (format versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>): dense
+//! arrays of plain numbers.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use hologram_isa::Type;
+
+/// An array of plain numbers in memory, row-major, little-endian.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Element type; `bf16` is stored as `uint16`, its bits.
+    pub ty: Type,
+    /// Sizes, slowest first.
+    pub shape: Vec<usize>,
+    /// The elements.
+    pub bytes: Vec<u8>,
+}
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Element types and NumPy's names for them, without the byte order.
+const TYPES: [(Type, &str); 8] = [
+    (Type::F32, "f4"),
+    (Type::F16, "f2"),
+    (Type::I32, "i4"),
+    (Type::U32, "u4"),
+    (Type::I8, "i1"),
+    (Type::U8, "u1"),
+    (Type::Bool, "b1"),
+    (Type::BF16, "u2"),
+];
+
+impl Array {
+    /// An array of `f32`.
+    pub fn from_f32(shape: Vec<usize>, values: &[f32]) -> Array {
+        Array { ty: Type::F32, shape, bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect() }
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// When it is not a `.npy` file of little-endian numbers in C order, or its size contradicts its header.
+pub fn read(path: &Path) -> anyhow::Result<Array> {
+    let data = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&data).with_context(|| format!("cannot read {} as a .npy file", path.display()))
+}
+
+fn parse(data: &[u8]) -> anyhow::Result<Array> {
+    ensure!(data.starts_with(MAGIC), "it does not begin as one");
+    let (start, header_len) = match (data.get(6), data.get(8..12)) {
+        (Some(1), Some(n)) => (10, usize::from(u16::from_le_bytes([n[0], n[1]]))),
+        (Some(2 | 3), Some(n)) => (12, u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize),
+        (Some(v), Some(_)) => bail!("its version is {v}, not 1, 2 or 3"),
+        _ => bail!("it is truncated"),
+    };
+    let end = start + header_len;
+    let header = data.get(start..end).context("it is truncated")?;
+    let header = std::str::from_utf8(header).context("its header is not text")?;
+    let descr = field(header, "descr").context("its header has no descr")?;
+    let descr = descr.trim_matches(['\'', '"']);
+    let (order, name) = descr.split_at_checked(1).unwrap_or(("", descr));
+    let known = TYPES.iter().find(|(_, n)| *n == name);
+    let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
+        let names: Vec<String> = TYPES.iter().map(|(_, n)| format!("<{n}")).collect();
+        bail!("its elements are {descr}; supported are {}", names.join(", "));
+    };
+    ensure!(field(header, "fortran_order") == Some("False"), "it is in Fortran order; save it in C order");
+    let shape = field(header, "shape").context("its header has no shape")?;
+    let shape = shape.trim_matches(['(', ')']).split(',').map(str::trim).filter(|s| !s.is_empty());
+    let shape: Vec<usize> = shape.map(str::parse).collect::<Result<_, _>>().context("its shape is not numbers")?;
+    let bytes = shape.iter().try_fold(ty.size(), |n, d| n.checked_mul(*d)).context("its shape is too large")?;
+    let body = &data[end..];
+    ensure!(body.len() == bytes, "its shape takes {bytes} bytes, but it has {}", body.len());
+    Ok(Array { ty: *ty, shape, bytes: body.to_vec() })
+}
+
+/// The value of a key of the header, which is a Python dictionary of three known keys.
+fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
+    let at = header.find(&format!("'{key}'"))? + key.len() + 2;
+    let rest = header[at..].trim_start().strip_prefix(':')?.trim_start();
+    let end = if rest.starts_with('(') { rest.find(')')? + 1 } else { rest.find([',', '}'])? };
+    Some(rest[..end].trim())
+}
+
+/// Writes a file of version 1.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(path: &Path, array: &Array) -> anyhow::Result<()> {
+    let name = TYPES.iter().find(|(ty, _)| *ty == array.ty).map_or("f4", |(_, n)| n);
+    let order = if array.ty.size() == 1 { '|' } else { '<' };
+    let sizes: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
+    let sizes = if array.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
+    let mut header = format!("{{'descr': '{order}{name}', 'fortran_order': False, 'shape': ({sizes}), }}");
+    // The data begin at a multiple of 64 bytes, and the header ends in a newline.
+    let length = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.extend(std::iter::repeat_n(' ', length - header.len() - 1));
+    header.push('\n');
+    let mut file = [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), header.as_bytes()].concat();
+    file.extend_from_slice(&array.bytes);
+    std::fs::write(path, file).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_round_trip() {
+        let dir = std::env::temp_dir().join(format!("hologram-npy-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (i, shape) in [vec![], vec![0], vec![5], vec![2, 3], vec![1, 2, 3]].into_iter().enumerate() {
+            let path = dir.join(format!("{i}.npy"));
+            for (ty, _) in TYPES {
+                let len = shape.iter().product::<usize>() * ty.size();
+                let array = Array { ty, shape: shape.clone(), bytes: (0..len).map(|b| b as u8).collect() };
+                write(&path, &array).unwrap();
+                assert_eq!(read(&path).unwrap(), array);
+            }
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn bad_files_are_refused() {
+        let file = |header: &str, body: usize| {
+            let mut f = [MAGIC, &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+            f.resize(f.len() + body, 0);
+            f
+        };
+        let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
+        assert!(parse(&file(good, 8)).is_ok());
+        let cases: &[(Vec<u8>, &str)] = &[
+            (Vec::new(), "begin"),
+            (b"\x93NUMPY".to_vec(), "truncated"),
+            (file(good, 7), "takes 8 bytes"),
+            (file(&good.replace("<f4", "<f8"), 16), "supported are"),
+            (file(&good.replace("<f4", ">f4"), 8), "supported are"),
+            (file(&good.replace("False", "True"), 8), "Fortran"),
+            (file(&good.replace("(2,)", "(18446744073709551615, 9)"), 8), "too large"),
+            (file(&good.replace("(2,)", "(-2,)"), 8), "not numbers"),
+            (file("{}", 0), "descr"),
+        ];
+        for (bytes, want) in cases {
+            let error = format!("{:#}", parse(bytes).unwrap_err());
+            assert!(error.contains(want), "{error} does not contain {want}");
+        }
+    }
+}
