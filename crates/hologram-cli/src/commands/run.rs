@@ -65,10 +65,13 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     let executor = device.open()?;
     let mut model = Model::from_gguf(shipped::open(path)?, &executor)?;
     eprintln!("{} on {} ({})", model.config().name, executor.info().backend, executor.info().name);
+    for note in model.tokenizer()?.notes() {
+        eprintln!("note: {note}");
+    }
     let mut out = std::io::stdout().lock();
     let mut generation = model.generate(prompt, options)?;
-    write!(out, "{prompt}")?;
-    out.flush()?;
+    // The prompt is no output: on a terminal it stands before its continuation all the same.
+    eprint!("\n{prompt}");
     let mut first_token = None;
     while let Some(piece) = generation.next() {
         write!(out, "{}", piece?.text)?;
@@ -76,6 +79,7 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
         first_token.get_or_insert_with(|| started.elapsed());
     }
     writeln!(out)?;
+    eprintln!();
     let stats = generation.stats();
     let rate = |n: usize, time: Duration| n as f64 / time.as_secs_f64().max(1e-9);
     eprintln!(
