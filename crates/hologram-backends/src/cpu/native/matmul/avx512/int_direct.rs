@@ -16,8 +16,8 @@ pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
         ($tile:ident, $chains:literal, $three:literal) => {
             [
                 $tile::<1, $chains>,
-                $tile::<2, 2>,
-                $tile::<3, 1>,
+                $tile::<2, $chains>,
+                $tile::<3, $three>,
                 $tile::<4, 1>,
                 $tile::<5, 1>,
                 $tile::<6, 1>,
