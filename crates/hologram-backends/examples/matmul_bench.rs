@@ -1,11 +1,14 @@
 //! Times the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B: GB/s of weights for one token, GOP/s for many, next
 //! to the measured read bandwidth and the peak of the processor's 8-bit dot products.
 //!
-//! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter]`
+//! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain]`
+//!
+//! The filter is a part of a line such as `Q4_0 up n1 `.
 
 use std::time::{Duration, Instant};
 
-use hologram_backends::cpu::CpuBackend;
+use hologram_backends::cpu::features::Features;
+use hologram_backends::cpu::{CpuBackend, CpuOptions};
 use hologram_backends::{
     Backend, Binding, Buffer, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result, TensorSpec,
 };
@@ -19,7 +22,12 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok());
     let filter = args.next().unwrap_or_default();
-    let backend = CpuBackend::new(threads)?;
+    let features = match args.next().as_deref() {
+        Some("avx2") => Some(Features { avx2: true, ..Features::PLAIN }),
+        Some("plain") => Some(Features::PLAIN),
+        _ => None,
+    };
+    let backend = CpuBackend::with_options(CpuOptions { threads, features, ..CpuOptions::default() })?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
     let bandwidth = backend.read_bandwidth()?;

@@ -52,7 +52,6 @@ pub struct Kernels {
 pub struct FloatMatmul {
     problem: Problem,
     words: Words,
-    fma: bool,
     kernels: Option<Kernels>,
 }
 
@@ -72,8 +71,8 @@ impl FloatMatmul {
             return None;
         }
         let kernels = kernels(features);
-        let words = if both_bf16 && features.bf16 && kernels.is_some() { Words::Bf16Pairs } else { Words::F32 };
-        Some(Arc::new(FloatMatmul { problem, words, fma: features.avx2, kernels }))
+        let words = if both_bf16 && features.bf16 && features.avx512 { Words::Bf16Pairs } else { Words::F32 };
+        Some(Arc::new(FloatMatmul { problem, words, kernels }))
     }
 
     /// Elements of a word.
@@ -268,28 +267,11 @@ impl FloatMatmul {
                 let bytes = &o.x[t * self.x_row_bytes()..(t + 1) * self.x_row_bytes()];
                 decode(self.problem.x.format, bytes, &mut x_row[..k]);
                 for (row, w) in rows.clone().zip(decoded.chunks_exact(k)) {
-                    // SAFETY: `fma` says that the processor has AVX2 and FMA; token and row are in range and claimed.
-                    unsafe { o.y.set(t, row, self.dot(w, &x_row[..k])) };
+                    // SAFETY: token and row are in range, and this worker has claimed the row.
+                    unsafe { o.y.set(t, row, dot_f32(w, &x_row[..k])) };
                 }
             }
         }
-    }
-
-    /// # Safety
-    /// `fma` is true only on a processor with AVX2 and FMA.
-    unsafe fn dot(&self, a: &[f32], b: &[f32]) -> f32 {
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2,fma")]
-            fn dot_fma(a: &[f32], b: &[f32]) -> f32 {
-                dot_f32::<true>(a, b)
-            }
-            if self.fma {
-                // SAFETY: promised by the caller.
-                return unsafe { dot_fma(a, b) };
-            }
-        }
-        dot_f32::<false>(a, b)
     }
 }
 
@@ -337,6 +319,10 @@ fn kernels(features: Features) -> Option<Kernels> {
     #[cfg(target_arch = "x86_64")]
     if features.avx512 {
         return Some(super::avx512::FLOAT);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if features.avx2 {
+        return Some(super::avx2::FLOAT);
     }
     let _ = features;
     None

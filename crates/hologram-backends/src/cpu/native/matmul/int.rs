@@ -82,8 +82,8 @@ pub struct Kernels {
     pub tokens: usize,
     /// Packs a tile: (layout, activations, tokens, where to).
     pub pack: unsafe fn(&Layout, &Activations<'_>, std::ops::Range<usize>, *mut u8),
-    /// Multiplies packed rows with the only tile: (layout, tokens, where).
-    pub direct: unsafe fn(&Layout, usize, &Direct),
+    /// Multiplies packed rows with the only tile: (layout, tokens, where). Without it they are unpacked first.
+    pub direct: Option<unsafe fn(&Layout, usize, &Direct)>,
     /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, where to).
     pub unpack: unsafe fn(&Layout, *const u8, usize, usize, *mut u8),
     /// Multiplies a panel with a tile: (tokens, layout, panel, tile, output at the first token and row, its stride, rows).
@@ -169,9 +169,11 @@ impl IntMatmul {
         }
     }
 
-    /// Whether a run is multiplied straight from packed weights: the tokens fit one tile.
-    fn is_direct(&self, kernels: &Kernels, n: usize) -> bool {
-        n <= kernels.tokens && self.problem.m >= kernels.rows && self.layout.span == self.layout.weights.block_len()
+    /// The kernel by which a run is multiplied straight from packed weights, when the tokens fit one tile.
+    fn direct_kernel(&self, n: usize) -> Option<unsafe fn(&Layout, usize, &Direct)> {
+        let kernels = self.kernels?;
+        let whole_blocks = self.layout.span == self.layout.weights.block_len();
+        kernels.direct.filter(|_| n <= kernels.tokens && self.problem.m >= kernels.rows && whole_blocks)
     }
 
     /// Packs a tile of tokens.
@@ -183,7 +185,13 @@ impl IntMatmul {
         unsafe { (kernels.pack)(&self.layout, &Activations { codes: o.x, scales: o.scales }, tokens, to) };
     }
 
-    fn direct(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+    fn direct(
+        &self,
+        kernels: &Kernels,
+        multiply: unsafe fn(&Layout, usize, &Direct),
+        o: &Operands<'_>,
+        worker: &mut Worker<'_>,
+    ) {
         let tile: *const u8 = if self.phases() == 2 {
             worker.shared_scratch().data
         } else {
@@ -212,7 +220,7 @@ impl IntMatmul {
             };
             // SAFETY: the kernels are of this processor's instruction set; the rows exist; the tile is packed; this worker has
             // claimed the panel's columns of the output.
-            unsafe { (kernels.direct)(&self.layout, o.n, &d) };
+            unsafe { multiply(&self.layout, o.n, &d) };
         }
     }
 
@@ -221,7 +229,9 @@ impl IntMatmul {
         let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
         let panel_bytes = layout.panel_bytes(kernels.rows);
         let panels = worker.scratch.as_mut_ptr();
-        let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * self.panels(kernels));
+        // With one tile a panel is used once, so it is best still in the nearest cache.
+        let most = if tiles.count == 1 { 1 } else { self.panels(kernels) };
+        let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
         for_pieces(worker, o.y.m, rows, |rows| {
             for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
                 let count = (rows.end - first).min(kernels.rows);
@@ -250,7 +260,8 @@ impl IntMatmul {
 impl NativeKernel for IntMatmul {
     fn phases(&self) -> usize {
         // A single token is packed by each worker for itself: that is cheaper than another barrier.
-        if self.kernels.is_some_and(|kernels| self.max_rows() > 1 || !self.is_direct(&kernels, 1)) { 2 } else { 1 }
+        let one = self.max_rows() == 1 && self.direct_kernel(1).is_some();
+        if self.kernels.is_some() && !one { 2 } else { 1 }
     }
 
     fn shared_scratch(&self) -> usize {
@@ -284,8 +295,8 @@ impl NativeKernel for IntMatmul {
                     self.pack(kernels, &o, tokens, to);
                 }
             }
-        } else if self.is_direct(kernels, o.n) {
-            self.direct(kernels, &o, worker);
+        } else if let Some(multiply) = self.direct_kernel(o.n) {
+            self.direct(kernels, multiply, &o, worker);
         } else {
             self.by_panel(kernels, &o, worker);
         }
@@ -298,6 +309,10 @@ fn kernels(features: Features) -> Option<Kernels> {
     #[cfg(target_arch = "x86_64")]
     if features.avx512 && features.vnni {
         return Some(super::avx512::INT);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if features.avx2 {
+        return Some(super::avx2::INT);
     }
     let _ = features;
     None

@@ -5,6 +5,8 @@
 //! rows once and runs a register-blocked kernel over all tiles. The instruction set is chosen when the kernel is found.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float;
 mod int;
@@ -154,5 +156,33 @@ impl Tiles {
 fn for_pieces(worker: &Worker<'_>, m: usize, rows: usize, mut work: impl FnMut(std::ops::Range<usize>)) {
     while let Some(piece) = worker.next(m.div_ceil(rows)) {
         work(piece * rows..((piece + 1) * rows).min(m));
+    }
+}
+
+/// Consecutive packed rows; those after the last repeat it, so that a kernel may read as many as it has lanes.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const u8,
+    bytes: usize,
+    last: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Rows {
+    fn new(first: *const u8, bytes: usize, count: usize) -> Rows {
+        Rows { first, bytes, last: count - 1 }
+    }
+
+    /// Whether this many rows exist.
+    fn whole(self, rows: usize) -> bool {
+        self.last + 1 >= rows
+    }
+
+    /// Byte `at` of a row; with `WHOLE` the row exists.
+    #[inline(always)]
+    fn at<const WHOLE: bool>(self, row: usize, at: usize) -> *const u8 {
+        let row = if WHOLE { row } else { row.min(self.last) };
+        self.first.wrapping_add(row * self.bytes + at)
     }
 }

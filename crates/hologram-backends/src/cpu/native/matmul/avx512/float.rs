@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
+use super::super::Rows;
 use super::super::float::{Element, Words};
-use super::{Rows, first_lanes, transpose};
+use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;

@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
+use super::super::Rows;
 use super::super::int::{Direct, Layout};
-use super::{Rows, scales, transpose};
+use super::{scales, transpose};
 use crate::Format;
 
 /// Multiplies 16 packed rows with a tile.

@@ -3,8 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::super::Rows;
 use super::super::int::{Activations, Layout};
-use super::{Rows, first_lanes, scales, transpose};
+use super::{first_lanes, scales, transpose};
 use crate::Format;
 
 /// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
@@ -82,7 +83,7 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     let rows = Rows::new(first, row_bytes, count);
     // SAFETY: promised by the caller.
     unsafe {
-        match (layout.weights, rows.whole()) {
+        match (layout.weights, rows.whole(16)) {
             (Format::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
             (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
             (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),

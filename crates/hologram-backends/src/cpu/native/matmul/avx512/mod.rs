@@ -8,6 +8,7 @@ mod int_panel;
 
 use std::arch::x86_64::*;
 
+use super::Rows;
 use super::float::Kernels as FloatKernels;
 use super::int::Kernels as IntKernels;
 
@@ -16,7 +17,7 @@ pub const INT: IntKernels = IntKernels {
     rows: 16,
     tokens: 12,
     pack: int_panel::pack,
-    direct: int_direct::multiply,
+    direct: Some(int_direct::multiply),
     unpack: int_panel::unpack,
     multiply: int_panel::multiply,
 };
@@ -30,31 +31,6 @@ pub const FLOAT: FloatKernels = FloatKernels {
     transpose: float::transpose_words,
     multiply: float::multiply,
 };
-
-/// 16 rows of packed memory; when fewer exist, the last one repeats.
-#[derive(Clone, Copy)]
-struct Rows {
-    first: *const u8,
-    bytes: usize,
-    last: usize,
-}
-
-impl Rows {
-    fn new(first: *const u8, bytes: usize, count: usize) -> Rows {
-        Rows { first, bytes, last: count - 1 }
-    }
-
-    fn whole(self) -> bool {
-        self.last >= 15
-    }
-
-    /// Byte `at` of a row; with `WHOLE` all 16 exist.
-    #[inline(always)]
-    fn at<const WHOLE: bool>(self, row: usize, at: usize) -> *const u8 {
-        let row = if WHOLE { row } else { row.min(self.last) };
-        self.first.wrapping_add(row * self.bytes + at)
-    }
-}
 
 /// 16 bytes at `at` of each of 16 rows, transposed: register `j` holds 32-bit word `j` of every row.
 ///
