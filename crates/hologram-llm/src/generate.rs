@@ -70,6 +70,7 @@ pub struct Generation<'a> {
     pending: Vec<u32>,
     remaining: usize,
     finish: Option<Finish>,
+    failed: bool,
     stats: GenerationStats,
 }
 
@@ -104,6 +105,7 @@ impl<'a> Generation<'a> {
             pending,
             remaining: options.max_tokens,
             finish: None,
+            failed: false,
         })
     }
 
@@ -117,7 +119,7 @@ impl<'a> Generation<'a> {
         self.stats
     }
 
-    /// Why the generation ended; `None` while it runs.
+    /// Why the generation ended; `None` while it runs and after an error.
     pub fn finish(&self) -> Option<Finish> {
         self.finish
     }
@@ -164,13 +166,13 @@ impl Iterator for Generation<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Result<Piece>> {
-        if self.finish.is_some() {
+        if self.finish.is_some() || self.failed {
             return None;
         }
         match self.advance() {
             Ok(piece) => piece.map(Ok),
             Err(e) => {
-                self.finish = Some(Finish::ContextFull);
+                self.failed = true;
                 Some(Err(e))
             }
         }
