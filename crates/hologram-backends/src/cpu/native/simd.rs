@@ -141,6 +141,13 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// `q` is valid for reading `n` values and `k` for `(LANES - 1)·stride + n`.
     unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> Self::V;
+
+    /// Transposes a block of `LANES` × `LANES` values: the `LANES` values at `from[i]` are multiplied with `factors` and become value
+    /// `i` at each of `to`. Only the first `LANES` pointers are used.
+    ///
+    /// # Safety
+    /// Each pointer that is used is valid for reading or writing `LANES` values.
+    unsafe fn transpose(self, from: &[*const f32; 16], factors: Self::V, to: &[*mut f32; 16]);
 }
 
 /// Coefficients of `(2^f - 1) / f` on -½..=½ from the constant up; relative error of `2^f` below 1e-8.
@@ -258,5 +265,17 @@ impl Simd for Plain {
             }
         }
         acc.map(|a| self.sum(a))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: &[*const f32; 16], factors: [f32; 4], to: &[*mut f32; 16]) {
+        for (i, from) in from.iter().enumerate().take(4) {
+            // SAFETY: the caller's promise.
+            let row = self.mul(unsafe { self.load(*from) }, factors);
+            for (to, x) in to.iter().zip(row) {
+                // SAFETY: as above.
+                unsafe { to.add(i).write(x) };
+            }
+        }
     }
 }

@@ -67,7 +67,14 @@ pub(super) fn attend<S: Simd>(
         }
         start = end;
     }
-    kernel.finish(piece, (&*ws.acc, d, 1), (&*ws.peak, &*ws.total, S::LANES), plan, target);
+    for (r, acc) in ws.acc.chunks_exact(d).take(rows).enumerate() {
+        // SAFETY: a row's sums are one vector.
+        let total = s.sum(unsafe { s.load(ws.total[r * S::LANES..(r + 1) * S::LANES].as_ptr()) });
+        let (first, factor) = kernel.place(piece, r, (ws.peak[r], total), plan, target);
+        for (to, x) in target[first..first + d].iter_mut().zip(acc) {
+            *to = x * factor;
+        }
+    }
     Ok(())
 }
 

@@ -341,32 +341,25 @@ impl Attention {
         }
     }
 
-    /// Writes a piece's result: to the output, or where phase 1 finds it. `acc`'s element `j` of row `r` is at `r·row + j·step`; `total`
-    /// has a row's sum in `lanes` consecutive elements.
+    /// Where a row's result begins in the target and what its sums of values are to be multiplied with: the output's row and the
+    /// inverse of `total` or, when positions are split, a partial result for phase 1, whose maximum and sum are written here.
     #[inline(always)]
-    fn finish(
+    fn place(
         &self,
         piece: &Piece<'_>,
-        (acc, row, step): (&[f32], usize, usize),
-        (peak, total, lanes): (&[f32], &[f32], usize),
+        row: usize,
+        (peak, total): (f32, f32),
         plan: &Plan,
         target: &mut [f32],
-    ) {
-        for r in 0..piece.rows() {
-            let (token, head) = piece.token_head(r);
-            let total: f32 = total[r * lanes..(r + 1) * lanes].iter().sum();
-            let index = token * self.heads + head;
-            let (to, factor) = if plan.parts == 1 {
-                (&mut target[index * self.d..][..self.d], 1.0 / total)
-            } else {
-                let to = &mut target[(index * plan.parts + piece.part) * self.partial_len()..][..self.partial_len()];
-                (to[self.d], to[self.d + 1]) = (peak[r], total);
-                (&mut to[..self.d], 1.0)
-            };
-            for (j, to) in to.iter_mut().enumerate() {
-                *to = acc[r * row + j * step] * factor;
-            }
+    ) -> (usize, f32) {
+        let (token, head) = piece.token_head(row);
+        let index = token * self.heads + head;
+        if plan.parts == 1 {
+            return (index * self.d, 1.0 / total);
         }
+        let first = (index * plan.parts + piece.part) * self.partial_len();
+        (target[first + self.d], target[first + self.d + 1]) = (peak, total);
+        (first, 1.0)
     }
 
     /// Phase 1: output rows from their parts.

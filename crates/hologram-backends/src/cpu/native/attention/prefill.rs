@@ -19,15 +19,25 @@ pub(super) fn attend<S: Simd>(
     let width = rows.next_multiple_of(S::LANES);
     let vectors = width / S::LANES;
 
-    // The last position that each row sees; rows of padding see what the first row sees, and are never written out.
+    // The last position that each row sees; rows of padding are copies of the first row, and are never written out.
     let mut last_visible = [inputs.positions[piece.tokens.start]; TILE_ROWS];
-    ws.q[..d * width].fill(0.0);
-    for (r, last_visible) in last_visible.iter_mut().enumerate().take(rows) {
-        let (token, head) = piece.token_head(r);
-        *last_visible = inputs.positions[token];
-        let q = &inputs.q[(token * kernel.heads + head) * d..][..d];
-        for (to, x) in ws.q[r..].iter_mut().step_by(width).zip(q) {
-            *to = x * kernel.scale;
+    let mut q_rows = [std::ptr::null(); TILE_ROWS];
+    for r in 0..width {
+        let (token, head) = piece.token_head(if r < rows { r } else { 0 });
+        last_visible[r] = inputs.positions[token];
+        q_rows[r] = inputs.q[(token * kernel.heads + head) * d..][..d].as_ptr();
+    }
+    assert!(d * width <= ws.q.len());
+    let q = ws.q.as_mut_ptr();
+    for (v, q_rows) in q_rows[..width].chunks_exact(S::LANES).enumerate() {
+        for i in (0..d).step_by(S::LANES) {
+            let (mut from, mut to) = ([std::ptr::null(); 16], [std::ptr::null_mut(); 16]);
+            for lane in 0..S::LANES {
+                from[lane] = q_rows[lane].wrapping_add(i);
+                to[lane] = q.wrapping_add((i + lane) * width + v * S::LANES);
+            }
+            // SAFETY: each query row has d elements, a multiple of LANES; `q` has d rows of `width`.
+            unsafe { s.transpose(&from, s.splat(kernel.scale), &to) };
         }
     }
     let all_see = last_visible[..width].iter().copied().min().unwrap_or(0) as usize;
@@ -78,7 +88,28 @@ pub(super) fn attend<S: Simd>(
         }
         start = end;
     }
-    kernel.finish(piece, (&*ws.acc, 1, width), (&*ws.peak, &*ws.total, 1), plan, target);
+    assert!(d * width <= ws.acc.len());
+    for v in 0..vectors {
+        let (mut places, mut factors) = ([None; 16], [0.0; 16]);
+        for lane in 0..S::LANES.min(rows - v * S::LANES) {
+            let r = v * S::LANES + lane;
+            let (first, factor) = kernel.place(piece, r, (ws.peak[r], ws.total[r]), plan, target);
+            assert!(first + d <= target.len());
+            (places[lane], factors[lane]) = (Some(first), factor);
+        }
+        let (acc, target, padding) = (ws.acc.as_ptr(), target.as_mut_ptr(), ws.q.as_mut_ptr());
+        for i in (0..d).step_by(S::LANES) {
+            let (mut from, mut to) = ([std::ptr::null(); 16], [std::ptr::null_mut(); 16]);
+            for lane in 0..S::LANES {
+                from[lane] = acc.wrapping_add((i + lane) * width + v * S::LANES);
+                // The queries' memory takes what the lanes of padding give.
+                to[lane] = places[lane].map_or(padding, |first| target.wrapping_add(first + i));
+            }
+            // SAFETY: the assertions cover d rows of `acc` and d elements at each place, d being a multiple of LANES; the
+            // queries' memory has at least LANES elements, `factors` 16.
+            unsafe { s.transpose(&from, s.load(factors.as_ptr()), &to) };
+        }
+    }
     Ok(())
 }
 

@@ -157,6 +157,26 @@ impl Simd for Avx2 {
             _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
         }
     }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: &[*const f32; 16], factors: __m256, to: &[*mut f32; 16]) {
+        // SAFETY: as above.
+        unsafe {
+            let mut columns = [[_mm256_setzero_ps(); 4]; 2];
+            for (q, columns) in columns.iter_mut().enumerate() {
+                let mut rows = [factors; 4];
+                for (i, row) in rows.iter_mut().enumerate() {
+                    *row = _mm256_mul_ps(_mm256_loadu_ps(from[4 * q + i]), factors);
+                }
+                *columns = columns256(rows);
+            }
+            for c in 0..4 {
+                let (low, high) = (columns[0][c], columns[1][c]);
+                _mm256_storeu_ps(to[c], _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(to[4 + c], _mm256_permute2f128_ps::<0x31>(low, high));
+            }
+        }
+    }
 }
 
 impl Simd for Avx512 {
@@ -270,6 +290,30 @@ impl Simd for Avx512 {
             _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(low, high), _mm512_shuffle_f32x4::<0xdd>(low, high))
         }
     }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: &[*const f32; 16], factors: __m512, to: &[*mut f32; 16]) {
+        // SAFETY: as above.
+        unsafe {
+            let mut columns = [[_mm512_setzero_ps(); 4]; 4];
+            for (q, columns) in columns.iter_mut().enumerate() {
+                let mut rows = [factors; 4];
+                for (i, row) in rows.iter_mut().enumerate() {
+                    *row = _mm512_mul_ps(_mm512_loadu_ps(from[4 * q + i]), factors);
+                }
+                *columns = columns512(rows);
+            }
+            for c in 0..4 {
+                let [q0, q1, q2, q3] = [columns[0][c], columns[1][c], columns[2][c], columns[3][c]];
+                let low = (_mm512_shuffle_f32x4::<0x44>(q0, q1), _mm512_shuffle_f32x4::<0x44>(q2, q3));
+                let high = (_mm512_shuffle_f32x4::<0xee>(q0, q1), _mm512_shuffle_f32x4::<0xee>(q2, q3));
+                _mm512_storeu_ps(to[c], _mm512_shuffle_f32x4::<0x88>(low.0, low.1));
+                _mm512_storeu_ps(to[4 + c], _mm512_shuffle_f32x4::<0xdd>(low.0, low.1));
+                _mm512_storeu_ps(to[8 + c], _mm512_shuffle_f32x4::<0x88>(high.0, high.1));
+                _mm512_storeu_ps(to[12 + c], _mm512_shuffle_f32x4::<0xdd>(high.0, high.1));
+            }
+        }
+    }
 }
 
 // Steps of the reduction of several vectors to one with a sum in each lane: every step adds the halves of its operands' groups of
@@ -308,4 +352,36 @@ fn halves512(v: &[__m512; 16], i: usize) -> __m512 {
     let a = quad512(pair512(v[i], v[i + 1]), pair512(v[i + 2], v[i + 3]));
     let b = quad512(pair512(v[i + 4], v[i + 5]), pair512(v[i + 6], v[i + 7]));
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+}
+
+/// Transposes four rows in groups of four columns: group `k` of result `c` is column `4k + c`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn columns256(row: [__m256; 4]) -> [__m256; 4] {
+    let low = |a, b| _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+    let high = |a, b| _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+    let (a, b) = (low(row[0], row[1]), low(row[2], row[3]));
+    let (c, d) = (high(row[0], row[1]), high(row[2], row[3]));
+    [
+        _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+        _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+        _mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
+        _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)),
+    ]
+}
+
+/// As [`columns256`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn columns512(row: [__m512; 4]) -> [__m512; 4] {
+    let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+    let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+    let (a, b) = (low(row[0], row[1]), low(row[2], row[3]));
+    let (c, d) = (high(row[0], row[1]), high(row[2], row[3]));
+    [
+        _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+        _mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)),
+    ]
 }
