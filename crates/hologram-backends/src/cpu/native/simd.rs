@@ -129,7 +129,7 @@ pub(super) trait Simd: Copy {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `v` in lanes where `limit >= bound`, elsewhere negative infinity.
     fn keep_where_ge(self, v: Self::V, limit: Self::V, bound: Self::V) -> Self::V;
-    /// 2 to the power `x` for `x` ≤ 0, within 1 ulp; results below the normal numbers may be 0, negative infinity gives 0.
+    /// 2 to the power `x` for `x` ≤ 0, within 2 ulp; results below the normal numbers may be 0, negative infinity gives 0.
     fn exp2(self, x: Self::V) -> Self::V;
     /// The sum of the lanes.
     fn sum(self, v: Self::V) -> f32;
@@ -276,6 +276,42 @@ impl Simd for Plain {
                 // SAFETY: as above.
                 unsafe { to.add(i).write(x) };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::feature_sets;
+
+    simd_entry! {
+        fn exp2_all(x: &mut [f32]) = exp2_all_with
+    }
+
+    #[inline(always)]
+    fn exp2_all_with<S: Simd>(s: S, x: &mut [f32]) {
+        for x in x.chunks_exact_mut(S::LANES) {
+            // SAFETY: `x` has LANES elements.
+            unsafe { s.store(x.as_mut_ptr(), s.exp2(s.load(x.as_ptr()))) };
+        }
+    }
+
+    #[test]
+    fn exp2_is_within_two_ulp() {
+        let x: Vec<f32> = (0..1 << 16).map(|i| -(i as f32) * 126.0 / 65536.0).collect();
+        for features in feature_sets() {
+            let mut y = x.clone();
+            exp2_all(Isa::widest(features), &mut y);
+            for (x, y) in x.iter().zip(y) {
+                let want = f64::from(*x).exp2();
+                let ulp = f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
+                assert!((f64::from(y) - want).abs() <= 2.0 * ulp, "{features:?}: 2^{x} gives {y}, not {want}");
+            }
+            let mut edges = [f32::NEG_INFINITY, -1e30, -150.0, 0.0, f32::NAN, f32::MIN, -1.0, -300.0].repeat(2);
+            exp2_all(Isa::widest(features), &mut edges);
+            assert!(edges[4].is_nan(), "{features:?}");
+            assert_eq!([&edges[..4], &edges[5..8]].concat(), [0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.0], "{features:?}");
         }
     }
 }
