@@ -28,7 +28,7 @@ pub unsafe fn transpose_words(
     for at in (0..words * 4).step_by(16) {
         // SAFETY: promised by the caller.
         unsafe {
-            let words = transpose(rows, at);
+            let words = transpose::<false>(rows, at);
             for j in 0..4 {
                 _mm256_maskstore_epi32(to, mask, words[j]);
                 to = to.add(lanes);

@@ -12,8 +12,14 @@ use super::float::Kernels as FloatKernels;
 use super::int::Kernels as IntKernels;
 
 /// Quantised kernels.
-pub const INT: IntKernels =
-    IntKernels { rows: 8, tokens: 4, pack: int::pack, direct: None, unpack: int::unpack, multiply: int::multiply };
+pub const INT: IntKernels = IntKernels {
+    rows: 8,
+    tokens: 4,
+    pack: int::pack,
+    direct: Some(int::multiply_direct),
+    unpack: int::unpack,
+    multiply: int::multiply,
+};
 
 /// Float kernels with `f32` products.
 pub const FLOAT: FloatKernels = FloatKernels {
@@ -31,13 +37,13 @@ pub const FLOAT: FloatKernels = FloatKernels {
 /// The bytes can be read.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn transpose(rows: Rows, at: usize) -> [__m256i; 4] {
+unsafe fn transpose<const WHOLE: bool>(rows: Rows, at: usize) -> [__m256i; 4] {
     macro_rules! pair {
         ($first:literal) => {{
             // SAFETY: promised by the caller.
             unsafe {
-                let v = _mm256_castsi128_si256(_mm_loadu_si128(rows.at::<false>($first, at).cast()));
-                _mm256_inserti128_si256::<1>(v, _mm_loadu_si128(rows.at::<false>($first + 4, at).cast()))
+                let v = _mm256_castsi128_si256(_mm_loadu_si128(rows.at::<WHOLE>($first, at).cast()));
+                _mm256_inserti128_si256::<1>(v, _mm_loadu_si128(rows.at::<WHOLE>($first + 4, at).cast()))
             }
         }};
     }
@@ -58,19 +64,27 @@ unsafe fn transpose(rows: Rows, at: usize) -> [__m256i; 4] {
 /// The bytes can be read.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn scales(rows: Rows, at: usize) -> __m256 {
+unsafe fn scales<const WHOLE: bool>(rows: Rows, at: usize) -> __m256 {
     macro_rules! words {
         ($($row:literal)*) => {
             // SAFETY: promised by the caller.
-            unsafe { _mm_set_epi16($(rows.at::<false>($row, at).cast::<i16>().read_unaligned()),*) }
+            unsafe { _mm_set_epi16($(rows.at::<WHOLE>($row, at).cast::<i16>().read_unaligned()),*) }
         };
     }
     _mm256_cvtph_ps(words!(7 6 5 4 3 2 1 0))
+}
+
+/// A mask of the lanes whose bits are set.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes(bits: u16) -> __m256i {
+    let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(i32::from(bits)), lane), lane)
 }
 
 /// A mask of the lowest `count` of 8 lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn first_lanes(count: usize) -> __m256i {
-    _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+    lanes(((1u32 << count) - 1) as u16)
 }
