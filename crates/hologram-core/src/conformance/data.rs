@@ -7,8 +7,12 @@ use hologram_isa::Type;
 use super::{Case, CaseInput, Fill, HostTensor};
 use crate::error::{CoreError, Result};
 
-/// The byte that memory which a kernel must not read or write is filled with: NaN as any float, and an index outside any tensor.
+/// The byte that results are filled with before a run: NaN as any float.
 pub(super) const POISON: u8 = 0xff;
+
+/// The byte that fills inputs beyond the extents: a huge number, and an index outside any tensor; not [`POISON`], so that copying it
+/// shows.
+const BEYOND: u8 = 0xfe;
 
 /// A generator of random numbers (SplitMix64).
 pub(super) struct Random(u64);
@@ -50,7 +54,7 @@ impl Random {
     }
 }
 
-/// An input's bytes in its format's layout for the greatest extents, poisoned beyond the actual ones, and its values.
+/// An input's bytes in its format's layout for the greatest extents, and its values.
 pub(super) fn draw(case: &Case, input: &CaseInput, random: &mut Random) -> Result<(Vec<u8>, HostTensor)> {
     let max: Vec<usize> = input.shape.iter().map(|d| case.size(*d).0).collect();
     let shape: Vec<usize> = input.shape.iter().map(|d| case.size(*d).1).collect();
@@ -61,7 +65,7 @@ pub(super) fn draw(case: &Case, input: &CaseInput, random: &mut Random) -> Resul
         .format
         .bytes(max_rows, row_len)
         .ok_or_else(|| CoreError::Tensor(format!("{case}: rows of {row_len} do not fit {}", input.format.name())))?;
-    let mut data = vec![POISON; bytes];
+    let mut data = vec![BEYOND; bytes];
     match (input.format, &input.fill) {
         (Format::Plain(ty), fill) => {
             for (i, at) in data.chunks_exact_mut(ty.size()).take(len).enumerate() {
