@@ -136,11 +136,8 @@ pub(super) trait Simd: Copy {
     /// The greatest lane; unspecified when one is NaN.
     fn peak(self, v: Self::V) -> f32;
 
-    /// `LANES` dot products of length `n`, a multiple of `LANES`: lane `i` is `q[..n] · k[i·stride..][..n]`.
-    ///
-    /// # Safety
-    /// `q` is valid for reading `n` values and `k` for `(LANES - 1)·stride + n`.
-    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> Self::V;
+    /// The sums of the lanes of each of the first `LANES` vectors.
+    fn sums(self, v: &[Self::V; 16]) -> Self::V;
 
     /// Transposes a block of `LANES` × `LANES` values: the `LANES` values at `from[i]` are multiplied with `factors` and become value
     /// `i` at each of `to`. Only the first `LANES` pointers are used.
@@ -253,18 +250,8 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> [f32; 4] {
-        let mut acc = [[0.0; 4]; 4];
-        for c in (0..n).step_by(4) {
-            // SAFETY: c + 4 ≤ n values of q, and of each of the four rows of k.
-            unsafe {
-                let x = self.load(q.add(c));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = self.fma(x, self.load(k.add(i * stride + c)), *acc);
-                }
-            }
-        }
-        acc.map(|a| self.sum(a))
+    fn sums(self, v: &[[f32; 4]; 16]) -> [f32; 4] {
+        lanes!(|I| self.sum(v[I]))
     }
 
     #[inline(always)]

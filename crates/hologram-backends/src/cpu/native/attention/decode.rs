@@ -39,10 +39,7 @@ pub(super) fn attend<S: Simd>(
                 let q = &ws.q[r * d..(r + 1) * d];
                 let scores = &mut ws.scores[r * STEP + (position - start)..(r + 1) * STEP];
                 for i in (0..count).step_by(S::LANES) {
-                    let keys = &keys[i * d..(i + S::LANES) * d];
-                    let scores = &mut scores[i..i + S::LANES];
-                    // SAFETY: `q` has d elements, `keys` has LANES rows of d elements, `scores` has LANES elements.
-                    unsafe { s.store(scores.as_mut_ptr(), s.dots(q.as_ptr(), keys.as_ptr(), d, d)) };
+                    score(s, q, &keys[i * d..(i + S::LANES) * d], &mut scores[i..]);
                 }
             }
             position += count;
@@ -76,6 +73,25 @@ pub(super) fn attend<S: Simd>(
         }
     }
     Ok(())
+}
+
+/// The scores of one query row with LANES keys.
+#[inline(always)]
+fn score<S: Simd>(s: S, q: &[f32], keys: &[f32], scores: &mut [f32]) {
+    let d = q.len();
+    assert!(d.is_multiple_of(S::LANES) && keys.len() == S::LANES * d && scores.len() >= S::LANES);
+    let mut sums = [s.splat(0.0); 16];
+    for c in (0..d).step_by(S::LANES) {
+        // SAFETY: a vector at `c` lies in the row, and in each of the LANES keys.
+        unsafe {
+            let x = s.load(q.as_ptr().add(c));
+            for (i, sum) in sums.iter_mut().enumerate().take(S::LANES) {
+                *sum = s.fma(x, s.load(keys.as_ptr().add(i * d + c)), *sum);
+            }
+        }
+    }
+    // SAFETY: there are LANES scores.
+    unsafe { s.store(scores.as_mut_ptr(), s.sums(&sums)) };
 }
 
 /// A query row's state.

@@ -185,17 +185,19 @@ struct Workspace<'a> {
     total: &'a mut [f32],
     /// Decoded keys or values of one block.
     decoded: &'a mut [f32],
-    /// First token of each tile.
-    starts: &'a mut [f32],
 }
 
 impl Attention {
     /// Lengths of [`Workspace`]'s parts, multiples of 16.
-    fn workspace_lens(&self) -> [usize; 7] {
+    fn workspace_lens(&self) -> [usize; 6] {
         let rows = TILE_ROWS * self.d;
         let decoded = if self.f16 { self.block_size.min(STEP) * self.d } else { 0 };
-        let starts = (self.tokens.max() + 1).next_multiple_of(16);
-        [rows, TILE_ROWS * STEP, rows, TILE_ROWS, TILE_ROWS * 16, decoded, starts]
+        [rows, TILE_ROWS * STEP, rows, TILE_ROWS, TILE_ROWS * 16, decoded]
+    }
+
+    /// Words that hold the first token of each tile and the number of tokens; a multiple of 16.
+    fn starts_len(&self) -> usize {
+        (self.tokens.max() + 1).next_multiple_of(16)
     }
 
     /// Elements of a partial result: the sums of values, the maximum and the sum.
@@ -214,27 +216,31 @@ impl Attention {
 
     /// Finds the tiles: runs of tokens of the same sequence, cut to the tile's size. Writes each tile's first token, and the number of
     /// tokens at the end.
-    fn find_tiles(&self, sequences: &[u32], starts: &mut [f32]) -> usize {
+    fn find_tiles(&self, sequences: &[u32], starts: &mut [u32]) -> usize {
         let (mut tiles, mut start) = (0, 0);
         for t in 0..sequences.len() {
             if t == start || (sequences[t] == sequences[start] && t - start < self.tile_tokens()) {
                 continue;
             }
-            starts[tiles] = f32::from_bits(start as u32);
+            starts[tiles] = start as u32;
             (tiles, start) = (tiles + 1, t);
         }
         if !sequences.is_empty() {
-            starts[tiles] = f32::from_bits(start as u32);
+            starts[tiles] = start as u32;
             tiles += 1;
         }
-        starts[tiles] = f32::from_bits(sequences.len() as u32);
+        starts[tiles] = sequences.len() as u32;
         tiles
     }
 
     fn plan(&self, tiles: usize, positions: &[u32], workers: usize) -> Plan {
         let groups = self.kv_heads * self.groups_of_kv_head();
-        let longest =
-            positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0).min(self.max_blocks * self.block_size);
+        let longest = positions
+            .iter()
+            .map(|p| (*p as usize).saturating_add(1))
+            .max()
+            .unwrap_or(0)
+            .min(self.max_blocks * self.block_size);
         let pieces = tiles * groups;
         let wanted = if pieces.is_multiple_of(workers) || pieces > 4 * workers {
             1
@@ -246,10 +252,10 @@ impl Attention {
     }
 
     /// The piece of this number, after checking its tokens' sequences and positions.
-    fn piece<'a>(&self, plan: &Plan, index: usize, starts: &[f32], inputs: &Inputs<'a>) -> Result<Piece<'a>, String> {
+    fn piece<'a>(&self, plan: &Plan, index: usize, starts: &[u32], inputs: &Inputs<'a>) -> Result<Piece<'a>, String> {
         let (rest, part) = (index / plan.parts, index % plan.parts);
         let (group, tile) = (rest / plan.tiles, plan.tiles - 1 - rest % plan.tiles);
-        let tokens = starts[tile].to_bits() as usize..starts[tile + 1].to_bits() as usize;
+        let tokens = starts[tile] as usize..starts[tile + 1] as usize;
         let (kv_head, part_of_group) = (group / self.groups_of_kv_head(), group % self.groups_of_kv_head());
         let of_kv_head = self.heads / self.kv_heads;
         let first = part_of_group * TILE_ROWS;
@@ -324,9 +330,9 @@ impl Attention {
         }
     }
 
-    /// Fetches a part of the rows from `position` into the caches ahead of their use; none behind the piece's span.
+    /// Fetches one of `total` parts of the rows from `position` into the caches ahead of their use; none behind the piece's span.
     #[inline(always)]
-    fn prefetch(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize, (part, parts): (usize, usize)) {
+    fn prefetch(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize, (part, total): (usize, usize)) {
         if position >= piece.span.end {
             return;
         }
@@ -336,7 +342,7 @@ impl Attention {
             Cache::F16(data) => (data.as_ptr().cast::<u8>(), 2),
         };
         let lines = (elements.len() * size).div_ceil(64);
-        for line in lines * part / parts..lines * (part + 1) / parts {
+        for line in lines * part / total..lines * (part + 1) / total {
             prefetch(data.wrapping_add(elements.start * size + line * 64));
         }
     }
@@ -398,7 +404,7 @@ impl NativeKernel for Attention {
     }
 
     fn worker_scratch(&self) -> usize {
-        self.workspace_lens().iter().sum::<usize>() * 4
+        (self.starts_len() + self.workspace_lens().iter().sum::<usize>()) * 4
     }
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
@@ -423,17 +429,18 @@ impl NativeKernel for Attention {
             table: input(args, BLOCK_TABLE, table_rows * self.max_blocks)?,
         };
         let scratch = std::mem::take(&mut worker.scratch);
-        // SAFETY: any bytes are an `f32`; the memory is aligned to 64 bytes.
-        let (_, floats, _) = unsafe { scratch.align_to_mut::<f32>() };
+        let (starts, floats) = scratch.split_at_mut(self.starts_len() * 4);
+        // SAFETY: any bytes are a word or a float; the memory is aligned to 64 bytes, and the first part is a multiple of that.
+        let ((_, starts, _), (_, floats, _)) = unsafe { (starts.align_to_mut::<u32>(), floats.align_to_mut::<f32>()) };
         let mut rest = floats;
-        let [q, scores, acc, peak, total, decoded, starts] = self.workspace_lens().map(|len| {
+        let [q, scores, acc, peak, total, decoded] = self.workspace_lens().map(|len| {
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(len);
             rest = tail;
             part
         });
-        let mut ws = Workspace { q, scores, acc, peak, total, decoded, starts };
+        let mut ws = Workspace { q, scores, acc, peak, total, decoded };
 
-        let tiles = self.find_tiles(inputs.sequences, ws.starts);
+        let tiles = self.find_tiles(inputs.sequences, starts);
         let plan = self.plan(tiles, inputs.positions, worker.count);
         if phase == 1 {
             if plan.parts > 1 {
@@ -450,7 +457,7 @@ impl NativeKernel for Attention {
             unsafe { std::slice::from_raw_parts_mut(shared.data.cast::<f32>(), shared.bytes / 4) }
         };
         while let Some(index) = worker.next(plan.groups * plan.tiles * plan.parts) {
-            let piece = self.piece(&plan, index, ws.starts, &inputs)?;
+            let piece = self.piece(&plan, index, starts, &inputs)?;
             attend(self.isa, self, inputs, &piece, &mut ws, &plan, target)?;
         }
         Ok(())

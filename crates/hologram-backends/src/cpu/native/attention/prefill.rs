@@ -51,6 +51,7 @@ pub(super) fn attend<S: Simd>(
         let mut position = start;
         while position < end {
             let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
+            kernel.prefetch(inputs.v, piece, position, (0, 1));
             // Padding to 8 fills the product's register tiles; the padded scores are not read.
             let size = (count.next_multiple_of(8), vectors, d);
             let scores = &mut ws.scores[(position - start) * width..];
@@ -76,6 +77,7 @@ pub(super) fn attend<S: Simd>(
         let mut position = start;
         while position < end {
             let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
+            kernel.prefetch(inputs.k, piece, position + STEP, (0, 1));
             let powers = &ws.scores[(position - start) * width..];
             product::<S, true>(
                 s,

@@ -137,6 +137,7 @@ fn run(from: u32, count: u32, sequence: u32) -> Vec<(u32, u32)> {
 #[test]
 fn agrees_with_the_definition() {
     let batches = [
+        vec![],
         run(0, 1, 0),
         run(299, 1, 2),
         run(130, 3, 1),

@@ -142,18 +142,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> __m256 {
-        // SAFETY: as above; c + 8 ≤ n values of q and of each of the eight rows of k.
+    fn sums(self, v: &[__m256; 16]) -> __m256 {
+        // SAFETY: as above.
         unsafe {
-            let mut acc = [_mm256_setzero_ps(); 8];
-            for c in (0..n).step_by(8) {
-                let x = _mm256_loadu_ps(q.add(c));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm256_fmadd_ps(x, _mm256_loadu_ps(k.add(i * stride + c)), *acc);
-                }
-            }
-            let low = quad256(pair256(acc[0], acc[1]), pair256(acc[2], acc[3]));
-            let high = quad256(pair256(acc[4], acc[5]), pair256(acc[6], acc[7]));
+            let low = quad256(pair256(v[0], v[1]), pair256(v[2], v[3]));
+            let high = quad256(pair256(v[4], v[5]), pair256(v[6], v[7]));
             _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
         }
     }
@@ -276,17 +269,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dots(self, q: *const f32, k: *const f32, stride: usize, n: usize) -> __m512 {
-        // SAFETY: as above; c + 16 ≤ n values of q and of each of the sixteen rows of k.
+    fn sums(self, v: &[__m512; 16]) -> __m512 {
+        // SAFETY: as above.
         unsafe {
-            let mut acc = [_mm512_setzero_ps(); 16];
-            for c in (0..n).step_by(16) {
-                let x = _mm512_loadu_ps(q.add(c));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm512_fmadd_ps(x, _mm512_loadu_ps(k.add(i * stride + c)), *acc);
-                }
-            }
-            let (low, high) = (halves512(&acc, 0), halves512(&acc, 8));
+            let (low, high) = (halves512(v, 0), halves512(v, 8));
             _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(low, high), _mm512_shuffle_f32x4::<0xdd>(low, high))
         }
     }
