@@ -1,0 +1,199 @@
+//! Loads and stores of lanes: runs of neighbouring elements at once, anything else lane by lane.
+
+use hologram_isa::Type;
+
+use super::level::{Level, leveled};
+
+/// How an element lies in memory and in a word.
+trait Element: 'static {
+    /// The bytes of an element.
+    type Raw: Copy;
+    fn word(raw: Self::Raw) -> u32;
+    fn raw(word: u32) -> Self::Raw;
+}
+
+macro_rules! elements {
+    ($($name:ident $raw:ty, |$r:ident| $word:expr, |$w:ident| $to_raw:expr;)*) => {$(
+        struct $name;
+        impl Element for $name {
+            type Raw = $raw;
+            #[inline(always)]
+            fn word($r: $raw) -> u32 {
+                $word
+            }
+            #[inline(always)]
+            fn raw($w: u32) -> $raw {
+                $to_raw
+            }
+        }
+    )*};
+}
+
+elements! {
+    Truth u8, |r| (r != 0) as u32, |w| w as u8;
+    Signed8 i8, |r| r as u32, |w| w as i8;
+    Unsigned8 u8, |r| r as u32, |w| w as u8;
+    Word16 u16, |r| r as u32, |w| w as u16;
+    Word32 u32, |r| r, |w| w;
+}
+
+/// The memory that an instruction addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    /// The first element, aligned.
+    pub(super) data: *mut u8,
+    /// Elements.
+    pub(super) len: usize,
+}
+
+/// What no lane has as its number: no lane failed.
+pub(super) const NO_LANE: usize = usize::MAX;
+
+/// Lanes that are looked at together: those with neighbouring elements are moved at once.
+const RUN: usize = 16;
+
+/// The moves of one element type. All take memory aligned to the element, whose elements other workers may be writing: which value a
+/// racing program reads is undefined, as on every device. Lanes are counted in multiples of [`RUN`] by `gather` and `scatter`, which
+/// return the first active lane with an index outside, or [`NO_LANE`].
+#[derive(Clone, Copy)]
+pub(super) struct Moves {
+    /// `(dst, src, n)`: n elements from `src` on.
+    pub(super) load_run: unsafe fn(*mut u32, *const u8, usize),
+    /// `(dst, src, n)`: n elements from `dst` on.
+    pub(super) store_run: unsafe fn(*mut u8, *const u32, usize),
+    /// `(dst, memory, indices, mask, n)`.
+    pub(super) gather: unsafe fn(*mut u32, Memory, *const u32, *const u32, usize) -> usize,
+    /// `(memory, indices, values, mask, n)`, in the order of lanes.
+    pub(super) scatter: unsafe fn(Memory, *const u32, *const u32, *const u32, usize) -> usize,
+    /// Bytes of an element.
+    pub(super) size: usize,
+}
+
+#[inline(always)]
+unsafe fn load<E: Element>(dst: *mut u32, src: *const u8, n: usize) {
+    let src = src.cast::<E::Raw>();
+    for i in 0..n {
+        // SAFETY: the caller promises n elements in both places.
+        unsafe { dst.add(i).write(E::word(src.add(i).read())) };
+    }
+}
+
+#[inline(always)]
+unsafe fn store<E: Element>(dst: *mut u8, src: *const u32, n: usize) {
+    let dst = dst.cast::<E::Raw>();
+    for i in 0..n {
+        // SAFETY: as above.
+        unsafe { dst.add(i).write(E::raw(src.add(i).read())) };
+    }
+}
+
+/// Whether 16 indices are neighbours, in order, and inside; then also the first.
+#[inline(always)]
+fn run(index: &[u32; RUN], len: usize) -> Option<usize> {
+    let first = index[0];
+    let mut differs = 0;
+    for (j, index) in index.iter().enumerate() {
+        differs |= *index ^ first.wrapping_add(j as u32);
+    }
+    (differs == 0 && first as usize + RUN <= len).then_some(first as usize)
+}
+
+#[inline(always)]
+unsafe fn load_any<E: Element>(
+    dst: *mut u32,
+    memory: Memory,
+    index: *const u32,
+    mask: *const u32,
+    n: usize,
+) -> usize {
+    for start in (0..n).step_by(RUN) {
+        // SAFETY: the caller promises n lanes, a multiple of 16, everywhere; elements are read only inside the memory.
+        unsafe {
+            let (dst, index, mask) = (dst.add(start), &*index.add(start).cast::<[u32; RUN]>(), mask.add(start));
+            if let Some(first) = run(index, memory.len) {
+                load::<E>(dst, memory.data.add(first * size_of::<E::Raw>()), RUN);
+                continue;
+            }
+            let data = memory.data.cast::<E::Raw>();
+            if index.iter().fold(0, |a, b| a.max(*b)) as usize >= memory.len {
+                for (j, index) in index.iter().enumerate() {
+                    if (*index as usize) < memory.len {
+                        dst.add(j).write(E::word(data.add(*index as usize).read()));
+                    } else if mask.add(j).read() != 0 {
+                        return start + j;
+                    }
+                }
+                continue;
+            }
+            for (j, index) in index.iter().enumerate() {
+                dst.add(j).write(E::word(data.add(*index as usize).read()));
+            }
+        }
+    }
+    NO_LANE
+}
+
+#[inline(always)]
+unsafe fn store_any<E: Element>(
+    memory: Memory,
+    index: *const u32,
+    values: *const u32,
+    mask: *const u32,
+    n: usize,
+) -> usize {
+    for start in (0..n).step_by(RUN) {
+        // SAFETY: as in `load_any`.
+        unsafe {
+            let (values, index) = (values.add(start), &*index.add(start).cast::<[u32; RUN]>());
+            let mask = &*mask.add(start).cast::<[u32; RUN]>();
+            let all = mask.iter().fold(1, |a, b| a & b) != 0;
+            if all && let Some(first) = run(index, memory.len) {
+                store::<E>(memory.data.add(first * size_of::<E::Raw>()), values, RUN);
+                continue;
+            }
+            let data = memory.data.cast::<E::Raw>();
+            for j in 0..RUN {
+                if mask[j] == 0 {
+                    continue;
+                }
+                let index = index[j] as usize;
+                if index >= memory.len {
+                    return start + j;
+                }
+                data.add(index).write(E::raw(values.add(j).read()));
+            }
+        }
+    }
+    NO_LANE
+}
+
+leveled! { fn load_run[E: Element][E] = load(dst: *mut u32, src: *const u8, n: usize) }
+leveled! { fn store_run[E: Element][E] = store(dst: *mut u8, src: *const u32, n: usize) }
+leveled! {
+    fn gather[E: Element][E] =
+        load_any(dst: *mut u32, memory: Memory, index: *const u32, mask: *const u32, n: usize) -> usize
+}
+leveled! {
+    fn scatter[E: Element][E] =
+        store_any(memory: Memory, index: *const u32, values: *const u32, mask: *const u32, n: usize) -> usize
+}
+
+/// The moves of a type.
+pub(super) fn moves(ty: Type, level: Level) -> Moves {
+    fn of<E: Element>(level: Level) -> Moves {
+        Moves {
+            load_run: load_run::<E>(level),
+            store_run: store_run::<E>(level),
+            gather: gather::<E>(level),
+            scatter: scatter::<E>(level),
+            size: size_of::<E::Raw>(),
+        }
+    }
+    match ty {
+        Type::Bool => of::<Truth>(level),
+        Type::I8 => of::<Signed8>(level),
+        Type::U8 => of::<Unsigned8>(level),
+        Type::F16 | Type::BF16 => of::<Word16>(level),
+        Type::I32 | Type::U32 | Type::F32 => of::<Word32>(level),
+    }
+}
