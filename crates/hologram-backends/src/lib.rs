@@ -11,6 +11,7 @@ mod format;
 mod host;
 mod metrics;
 mod open;
+mod reference;
 mod spec;
 
 pub use backend::*;
@@ -18,4 +19,5 @@ pub use error::{BackendError, Result};
 pub use format::{Format, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use open::{available_backends, open};
+pub use reference::ReferenceBackend;
 pub use spec::{Attr, Extent, KernelSpec, TensorSpec};

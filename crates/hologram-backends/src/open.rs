@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::backend::{Backend, BackendType};
 use crate::cpu::CpuBackend;
 use crate::error::{BackendError, Result};
+use crate::reference::ReferenceBackend;
 
 /// The devices that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {
-    vec![BackendType::Cpu]
+    vec![BackendType::Cpu, BackendType::Reference]
 }
 
 /// Opens a device by its name on the command line: `auto` for the best there is, or a [`BackendType::name`]. `threads` is the number of
@@ -26,6 +27,7 @@ pub fn open(device: &str, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
     };
     match device.to_ascii_lowercase().as_str() {
         "auto" | "cpu" => Ok(Arc::new(CpuBackend::new(threads)?)),
+        "reference" => Ok(Arc::new(ReferenceBackend::new())),
         "cuda" | "metal" => unavailable("this build runs no GPU programs"),
         _ => unavailable("no device has this name"),
     }

@@ -4,16 +4,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hologram_isa::Program;
 
+use super::exec::{Code, translate};
 use super::features::Features;
 use super::kernel::NativeKernel;
 use super::pool::Workers;
 use super::replay::{Recording, Scratch, Step, Work, replay};
 use super::{native, system};
-use crate::backend::{
-    Backend, BackendType, Binding, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline,
-};
+use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
 use crate::error::{BackendError, Result};
-use crate::host::{Allocator, Argument, Counters, Rule, Sticky, host_memory, resolve, rules_of_spec};
+use crate::host::{
+    Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
+    rules_of_program, rules_of_spec,
+};
 use crate::metrics::Metrics;
 use crate::spec::KernelSpec;
 
@@ -37,6 +39,7 @@ pub struct CpuBackend {
     features: Features,
     allocator: Arc<Allocator>,
     counters: Counters,
+    pipelines: Pipelines,
     queue: Mutex<Queue>,
 }
 
@@ -50,6 +53,12 @@ struct Queue {
 /// What a [`Pipeline`] of a native kernel holds.
 struct NativePipeline {
     kernel: Arc<dyn NativeKernel>,
+    rules: Vec<Rule>,
+}
+
+/// What a [`Pipeline`] of a program holds.
+struct ProgramPipeline {
+    code: Arc<Code>,
     rules: Vec<Rule>,
 }
 
@@ -92,6 +101,7 @@ impl CpuBackend {
             features,
             allocator: Allocator::new(BackendType::Cpu, options.memory_cap),
             counters: Counters::default(),
+            pipelines: Pipelines::default(),
             queue: Mutex::new(Queue { workers, scratch: Scratch::new(), sticky: Sticky::default() }),
         })
     }
@@ -116,6 +126,16 @@ impl CpuBackend {
         if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
             let arguments = resolve(BackendType::Cpu, &name, &native.rules, &launch.bindings)?;
             return Ok(Step { name, slices: slices(&arguments), work: Work::Native(native.kernel.clone()) });
+        }
+        if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
+            let arguments = resolve(BackendType::Cpu, &name, &program.rules, &launch.bindings)?;
+            let scalars = arguments.iter().filter_map(|argument| match argument {
+                Argument::Scalar(word) => Some(*word),
+                Argument::Slice(_) => None,
+            });
+            let (scalars, grid) = (scalars.collect(), launch.config.grid);
+            let work = Work::Program { code: program.code.clone(), scalars, grid };
+            return Ok(Step { name, slices: slices(&arguments), work });
         }
         Err(self.invalid(&format!("recording kernel {name}"), "its pipeline was made by another device"))
     }
@@ -144,20 +164,17 @@ impl Backend for CpuBackend {
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
-        let to = host_memory(BackendType::Cpu, "copy_to_buffer", buffer, offset, data.len(), true)?;
         let _queue = self.queue();
-        // SAFETY: the range was checked, and no kernel runs while the queue is held. The host's bytes cannot be the buffer's.
-        unsafe { to.data.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        host_memory(BackendType::Cpu, "copy_to_buffer", buffer, offset, data.len(), true)?.write(data);
         Counters::add(&self.counters.to_device, data.len());
         Ok(())
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        let from = host_memory(BackendType::Cpu, "copy_from_buffer", buffer, offset, data.len(), false)?;
         let mut queue = self.queue();
+        let from = host_memory(BackendType::Cpu, "copy_from_buffer", buffer, offset, data.len(), false)?;
         queue.sticky.take()?;
-        // SAFETY: as in `copy_to_buffer`.
-        unsafe { from.data.copy_to_nonoverlapping(data.as_mut_ptr(), data.len()) };
+        from.read(data);
         Counters::add(&self.counters.from_device, data.len());
         Ok(())
     }
@@ -170,21 +187,19 @@ impl Backend for CpuBackend {
         to_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let source = host_memory(BackendType::Cpu, "copy_buffer", from, from_offset, bytes, false)?;
-        let target = host_memory(BackendType::Cpu, "copy_buffer", to, to_offset, bytes, true)?;
-        if from.same_memory(to) && from_offset.abs_diff(to_offset) < bytes {
-            return Err(self.invalid("copy_buffer", "the ranges overlap"));
-        }
+        let (from, to) = host_copy(BackendType::Cpu, (from, from_offset), (to, to_offset), bytes)?;
         self.queue().sticky.run(|| {
-            // SAFETY: both ranges were checked; `copy` allows that foreign memory overlaps; no kernel runs while the queue is held.
-            unsafe { source.data.copy_to(target.data, bytes) };
+            from.copy_to(to);
             Ok(())
         });
         Ok(())
     }
 
-    fn compile(&self, _program: &Program) -> Result<Pipeline> {
-        Err(BackendError::Unsupported { device: BackendType::Cpu.to_string(), what: "running programs".into() })
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.pipelines.get_or_compile(&self.counters, program, || {
+            let code = Arc::new(translate(program, self.features));
+            Pipeline::new(&program.name, ProgramPipeline { code, rules: rules_of_program(program) })
+        })
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
@@ -193,11 +208,7 @@ impl Backend for CpuBackend {
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {
         let steps = launches.iter().map(|launch| self.step(launch)).collect::<Result<Vec<_>>>()?;
-        let buffers = launches.iter().flat_map(|l| &l.bindings).filter_map(|binding| match binding {
-            Binding::Buffer { buffer, .. } => Some(buffer.clone()),
-            Binding::Scalar(_) => None,
-        });
-        let recording = Recording::new(steps, buffers.collect());
+        let recording = Recording::new(steps, buffers_of(launches));
         let queue = &mut *self.queue();
         queue.scratch.reserve(&self.allocator, recording.scratch, queue.workers.count())?;
         Ok(CommandList::new(recording))

@@ -4,6 +4,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hologram_isa::IsaError;
+
+use super::exec::{Code, Launch, Machine};
 use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
 use super::pool::{Team, Workers};
 use crate::backend::{BackendType, Buffer};
@@ -22,12 +25,19 @@ pub(crate) struct Step {
 /// What a step runs.
 pub(crate) enum Work {
     Native(Arc<dyn NativeKernel>),
+    Program {
+        code: Arc<Code>,
+        /// The words of the scalar parameters, in order.
+        scalars: Box<[u32]>,
+        grid: [u32; 3],
+    },
 }
 
 impl Work {
     fn phases(&self) -> usize {
         match self {
             Work::Native(kernel) => kernel.phases(),
+            Work::Program { .. } => 1,
         }
     }
 
@@ -35,6 +45,7 @@ impl Work {
     fn scratch(&self) -> (usize, usize) {
         match self {
             Work::Native(kernel) => (kernel.shared_scratch(), kernel.worker_scratch()),
+            Work::Program { code, .. } => (0, code.bytes()),
         }
     }
 }
@@ -162,8 +173,34 @@ impl Step {
                 let args = Args::new(&self.slices);
                 kernel.run(phase, &args, worker).map_err(|reason| (0, kernel_error(self, reason)))
             }
+            Work::Program { code, scalars, grid } => {
+                let launch = Launch { code, slices: &self.slices, scalars, grid: *grid };
+                run_program(&launch, worker).map_err(|(group, error)| (group, error.into()))
+            }
         }
     }
+}
+
+/// Runs workgroups, a few at a time, until none is left. Workgroups are claimed in order and a worker finishes what it has claimed, so
+/// the first that fails is always run, whatever the number of workers.
+fn run_program(launch: &Launch<'_>, worker: &mut Worker<'_>) -> std::result::Result<(), (u64, IsaError)> {
+    let groups = launch.grid.iter().map(|n| *n as u64).product::<u64>();
+    let pieces = (worker.count * 16) as u64;
+    let piece = groups.div_ceil(pieces.max(1)).max(1);
+    let pieces = groups.div_ceil(piece) as usize;
+    let mut machine = None;
+    while let Some(index) = worker.next(pieces) {
+        let machine = machine.get_or_insert_with(|| {
+            // SAFETY: the scratch memory is this worker's own during the phase, which `machine` does not outlive.
+            let arena = unsafe { std::slice::from_raw_parts_mut(worker.scratch.as_mut_ptr(), worker.scratch.len()) };
+            Machine::new(launch, arena)
+        });
+        let first = index as u64 * piece;
+        for group in first..(first + piece).min(groups) {
+            machine.run_group(group).map_err(|error| (group, error))?;
+        }
+    }
+    Ok(())
 }
 
 fn kernel_error(step: &Step, reason: String) -> BackendError {

@@ -3,7 +3,7 @@
 use hologram_isa::{Access, ParamKind, Program, Type};
 
 use super::memory::host_memory;
-use crate::backend::{BackendType, Binding};
+use crate::backend::{BackendType, Binding, Buffer, Launch};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
 use crate::spec::{Extent, KernelSpec};
@@ -100,7 +100,7 @@ pub(crate) fn resolve(
                     return Err(invalid(format!("{what}: the range {range:?} ends before it starts")));
                 };
                 let operation = format!("recording kernel {kernel}, {what}");
-                let slice = host_memory(device, &operation, buffer, range.start, bytes, write)?;
+                let slice = host_memory(device, &operation, buffer, range.start, bytes, write)?.0;
                 let size = element.size();
                 if slice.data.addr() % size != 0 || bytes % size != 0 {
                     return Err(invalid(format!("{what}: bytes {range:?} are not whole, aligned {element} elements")));
@@ -137,4 +137,13 @@ fn is_word_of(ty: Type, word: u32) -> bool {
         Type::F16 | Type::BF16 => word <= 0xffff,
         Type::I32 | Type::U32 | Type::F32 => true,
     }
+}
+
+/// The buffers that launches refer to.
+pub(crate) fn buffers_of(launches: &[Launch]) -> Vec<Buffer> {
+    let buffers = launches.iter().flat_map(|l| &l.bindings).filter_map(|binding| match binding {
+        Binding::Buffer { buffer, .. } => Some(buffer.clone()),
+        Binding::Scalar(_) => None,
+    });
+    buffers.collect()
 }

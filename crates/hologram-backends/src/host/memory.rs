@@ -245,7 +245,58 @@ impl Drop for HostMemory {
     }
 }
 
-/// A range of a buffer of this device, for a copy.
+/// A checked range of a buffer's bytes. Copies by it must hold the queue, so that no kernel runs at the same time.
+#[derive(Clone, Copy)]
+pub(crate) struct HostRange(pub(crate) RawSlice);
+
+impl HostRange {
+    /// Copies as many bytes from the host as the range has.
+    pub(crate) fn write(self, data: &[u8]) {
+        let n = data.len().min(self.0.bytes);
+        // SAFETY: the range was checked and is reached by nobody else now; the host's bytes are no buffer's.
+        unsafe { self.0.data.copy_from_nonoverlapping(data.as_ptr(), n) };
+    }
+
+    /// Copies as many bytes to the host as the range has.
+    pub(crate) fn read(self, data: &mut [u8]) {
+        let n = data.len().min(self.0.bytes);
+        // SAFETY: as above.
+        unsafe { self.0.data.copy_to_nonoverlapping(data.as_mut_ptr(), n) };
+    }
+
+    /// Copies to a range of the same length.
+    pub(crate) fn copy_to(self, to: HostRange) {
+        // SAFETY: as above; foreign memory may overlap, which this copy allows.
+        unsafe { self.0.data.copy_to(to.0.data, self.0.bytes.min(to.0.bytes)) };
+    }
+}
+
+/// The ranges of a copy between buffers, each given by its first byte.
+///
+/// # Errors
+/// Those of [`host_memory`], and ranges of one buffer that overlap.
+pub(crate) fn host_copy(
+    device: BackendType,
+    (from, from_offset): (&Buffer, usize),
+    (to, to_offset): (&Buffer, usize),
+    bytes: usize,
+) -> Result<(HostRange, HostRange)> {
+    let operation = "copy_buffer";
+    let ranges = (
+        host_memory(device, operation, from, from_offset, bytes, false)?,
+        host_memory(device, operation, to, to_offset, bytes, true)?,
+    );
+    if from.same_memory(to) && from_offset.abs_diff(to_offset) < bytes {
+        return Err(BackendError::InvalidArgument {
+            device: device.to_string(),
+            operation: operation.into(),
+            reason: format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap"),
+        });
+    }
+    Ok(ranges)
+}
+
+/// A range of a buffer of this device.
 ///
 /// # Errors
 /// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
@@ -256,7 +307,7 @@ pub(crate) fn host_memory(
     offset: usize,
     bytes: usize,
     write: bool,
-) -> Result<RawSlice> {
+) -> Result<HostRange> {
     let invalid = |reason: String| BackendError::InvalidArgument {
         device: device.to_string(),
         operation: operation.to_string(),
@@ -271,7 +322,7 @@ pub(crate) fn host_memory(
         return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
     }
     // SAFETY: the range lies within the buffer.
-    Ok(RawSlice { data: unsafe { memory.data.add(offset) }, bytes })
+    Ok(HostRange(RawSlice { data: unsafe { memory.data.add(offset) }, bytes }))
 }
 
 #[cfg(test)]

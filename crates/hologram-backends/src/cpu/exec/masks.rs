@@ -95,8 +95,11 @@ unsafe fn advance_body<const SIGNED: bool>(
         unsafe {
             let (now, end) = (counter.add(i).read(), end.add(i).read());
             let next = now.wrapping_add(step.add(i).read());
-            let goes_on =
-                if SIGNED { (next as i32) > now as i32 && (next as i32) < end as i32 } else { next > now && next < end };
+            let goes_on = if SIGNED {
+                (next as i32) > now as i32 && (next as i32) < end as i32
+            } else {
+                next > now && next < end
+            };
             let word = alive.add(i).read() & goes_on as u32;
             count += word;
             counter.add(i).write(next);

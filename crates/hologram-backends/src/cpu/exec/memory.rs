@@ -99,13 +99,7 @@ fn run(index: &[u32; RUN], len: usize) -> Option<usize> {
 }
 
 #[inline(always)]
-unsafe fn load_any<E: Element>(
-    dst: *mut u32,
-    memory: Memory,
-    index: *const u32,
-    mask: *const u32,
-    n: usize,
-) -> usize {
+unsafe fn load_any<E: Element>(dst: *mut u32, memory: Memory, index: *const u32, mask: *const u32, n: usize) -> usize {
     for start in (0..n).step_by(RUN) {
         // SAFETY: the caller promises n lanes, a multiple of 16, everywhere; elements are read only inside the memory.
         unsafe {

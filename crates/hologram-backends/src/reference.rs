@@ -1,0 +1,209 @@
+//! The reference interpreter as a device: it runs programs and nothing else, slowly, on the submitting thread, and checks everything.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hologram_isa::{Program, interp};
+
+use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
+use crate::error::{BackendError, Result};
+use crate::host::{
+    Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
+    rules_of_program,
+};
+use crate::metrics::Metrics;
+use crate::spec::KernelSpec;
+
+const DEVICE: BackendType = BackendType::Reference;
+
+/// The reference interpreter as a device; [`Backend::native`] has no kernel for anything.
+pub struct ReferenceBackend {
+    info: DeviceInfo,
+    allocator: Arc<Allocator>,
+    counters: Counters,
+    pipelines: Pipelines,
+    queue: Mutex<Sticky>,
+}
+
+/// What a [`Pipeline`] holds.
+struct Compiled {
+    program: Arc<Program>,
+    rules: Vec<Rule>,
+}
+
+/// What a [`CommandList`] holds.
+struct Recording {
+    steps: Vec<Step>,
+    /// Keeps the memory of the steps alive.
+    _buffers: Vec<Buffer>,
+}
+
+struct Step {
+    program: Arc<Program>,
+    arguments: Vec<Argument>,
+    grid: [u32; 3],
+}
+
+impl Default for ReferenceBackend {
+    fn default() -> Self {
+        ReferenceBackend::new()
+    }
+}
+
+impl ReferenceBackend {
+    /// Opens the interpreter.
+    pub fn new() -> ReferenceBackend {
+        ReferenceBackend {
+            info: DeviceInfo {
+                backend: DEVICE,
+                name: "reference interpreter".into(),
+                memory_bytes: crate::cpu::memory_bytes(),
+                parallelism: 1,
+                features: Vec::new(),
+            },
+            allocator: Allocator::new(DEVICE, None),
+            counters: Counters::default(),
+            pipelines: Pipelines::default(),
+            queue: Mutex::default(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Sticky> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn invalid(&self, operation: String, reason: &str) -> BackendError {
+        BackendError::InvalidArgument { device: DEVICE.to_string(), operation, reason: reason.into() }
+    }
+
+    fn step(&self, launch: &Launch) -> Result<Step> {
+        let name = &launch.pipeline.name;
+        let Some(compiled) = launch.pipeline.downcast::<Compiled>() else {
+            return Err(self.invalid(format!("recording kernel {name}"), "its pipeline was made by another device"));
+        };
+        let arguments = resolve(DEVICE, name, &compiled.rules, &launch.bindings)?;
+        Ok(Step { program: compiled.program.clone(), arguments, grid: launch.config.grid })
+    }
+}
+
+impl Step {
+    fn run(&self) -> Result<()> {
+        // Arguments may overlap (two views of the same blocks), so each memory that the interpreter is given is a range of bytes that
+        // no other touches: neighbouring and overlapping arguments are merged into one.
+        let slices = self.arguments.iter().filter_map(|argument| match argument {
+            Argument::Slice(slice) => Some((slice.data.addr(), slice.data, slice.bytes)),
+            Argument::Scalar(_) => None,
+        });
+        let mut slices: Vec<_> = slices.collect();
+        slices.sort_unstable_by_key(|(address, ..)| *address);
+        let mut ranges: Vec<(usize, *mut u8, usize)> = Vec::new();
+        for (address, data, bytes) in slices {
+            match ranges.last_mut() {
+                Some((start, _, length)) if address < *start + *length => {
+                    *length = (*length).max(address + bytes - *start);
+                }
+                _ => ranges.push((address, data, bytes)),
+            }
+        }
+        let bindings = self.arguments.iter().map(|argument| match argument {
+            Argument::Scalar(word) => interp::Binding::Scalar(*word),
+            Argument::Slice(slice) => {
+                let address = slice.data.addr();
+                let memory = ranges.iter().rposition(|(start, ..)| *start <= address).unwrap_or(0);
+                interp::Binding::Buffer { memory, offset: address - ranges[memory].0, len: slice.bytes }
+            }
+        });
+        let bindings: Vec<_> = bindings.collect();
+        // SAFETY: the ranges do not overlap, lie in buffers that the recording keeps alive, and are reached by nobody else while the
+        // queue is held. Foreign memory is only read: the program's parameter says so, which was checked when it was recorded.
+        let memories = ranges.iter().map(|(_, data, bytes)| unsafe { std::slice::from_raw_parts_mut(*data, *bytes) });
+        let mut memories: Vec<_> = memories.collect();
+        Ok(interp::interpret(&self.program, self.grid, &mut memories, &bindings)?)
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.allocator.allocate(bytes).map(Buffer::new)
+    }
+
+    fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
+        self.allocator.wrap(memory).map(Buffer::new)
+    }
+
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
+        let _queue = self.queue();
+        host_memory(DEVICE, "copy_to_buffer", buffer, offset, data.len(), true)?.write(data);
+        Counters::add(&self.counters.to_device, data.len());
+        Ok(())
+    }
+
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        let mut queue = self.queue();
+        let from = host_memory(DEVICE, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        queue.take()?;
+        from.read(data);
+        Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
+
+    fn copy_buffer(
+        &self,
+        from: &Buffer,
+        from_offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        let (from, to) = host_copy(DEVICE, (from, from_offset), (to, to_offset), bytes)?;
+        self.queue().run(|| {
+            from.copy_to(to);
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.pipelines.get_or_compile(&self.counters, program, || {
+            let rules = rules_of_program(program);
+            Pipeline::new(&program.name, Compiled { program: Arc::new(program.clone()), rules })
+        })
+    }
+
+    fn native(&self, _spec: &KernelSpec) -> Option<Pipeline> {
+        None
+    }
+
+    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
+        let steps = launches.iter().map(|launch| self.step(launch)).collect::<Result<_>>()?;
+        Ok(CommandList::new(Recording { steps, _buffers: buffers_of(launches) }))
+    }
+
+    fn submit(&self, list: &CommandList) -> Result<Event> {
+        let Some(recording) = list.downcast::<Recording>() else {
+            return Err(self.invalid("submit".into(), "the list was recorded by another device"));
+        };
+        Ok(self.queue().run(|| {
+            for step in &recording.steps {
+                Counters::add(&self.counters.launches, 1);
+                step.run()?;
+            }
+            Ok(())
+        }))
+    }
+
+    fn wait(&self, event: Event) -> Result<()> {
+        self.queue().wait(DEVICE, event)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.queue().take()
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.counters.metrics(self.allocator.metrics())
+    }
+}

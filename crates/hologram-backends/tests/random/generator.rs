@@ -1,0 +1,483 @@
+//! Makes random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody.
+
+use hologram_isa::{Access, Array, Builder, Opcode, Program, Stmt, StmtKind, Type, Value, verify};
+
+/// Elements of each input buffer, a power of two.
+pub const INPUT_LEN: u32 = 4096;
+/// Results that each thread may store into the output buffer of a type.
+pub const SLOTS: u32 = 6;
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n.max(1)
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    /// A register word of a type: often a special value.
+    pub fn word(&mut self, ty: Type) -> u32 {
+        let special = self.chance(40);
+        let bits = self.next() as u32 >> (self.below(2) * self.below(32));
+        let float = [0.0, -0.0, 1.0, -1.0, 0.5, 3.25, 100.0, 1e-3, 65520.0, f32::INFINITY, f32::NAN, 1e-40, 3e9, -7.5];
+        match ty {
+            Type::Bool => bits & 1,
+            Type::I8 => bits as i8 as u32,
+            Type::U8 => bits & 0xff,
+            Type::I32 | Type::U32 if special => self.pick(&[0, 1, 2, 31, 32, u32::MAX, 1 << 31, i32::MAX as u32, 7]),
+            Type::I32 | Type::U32 => bits,
+            Type::F32 if special => self.pick(&float).to_bits(),
+            Type::F32 if self.chance(70) => ((self.next() as i32 as f32) / 2f32.powi(self.below(40) as i32)).to_bits(),
+            Type::F32 => bits,
+            Type::F16 | Type::BF16 => bits & 0xffff,
+        }
+    }
+}
+
+/// A program with the number of workgroups to launch.
+pub struct Case {
+    pub program: Program,
+    pub grid: [u32; 3],
+}
+
+struct Generator<'r> {
+    random: &'r mut Random,
+    workgroup: [u32; 3],
+    threads: u32,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
+    shared: Array,
+    /// Values in scope, and variables in scope.
+    values: Vec<Value>,
+    vars: Vec<Value>,
+    /// The thread's index in the grid.
+    id: Value,
+    slots: Vec<u32>,
+    loops: u32,
+    statements: u32,
+}
+
+/// A program from a seed.
+pub fn case(seed: u64) -> Case {
+    let random = &mut Random(seed);
+    let workgroup = random.pick(&[
+        [1, 1, 1],
+        [7, 1, 1],
+        [32, 1, 1],
+        [48, 1, 1],
+        [64, 1, 1],
+        [100, 1, 1],
+        [16, 4, 1],
+        [5, 3, 2],
+        [1, 40, 1],
+    ]);
+    let grid = random.pick(&[[1, 1, 1], [3, 1, 1], [2, 2, 1], [1, 2, 2]]);
+    let mut b = Builder::new("random", workgroup);
+    let inputs = Type::ALL.map(|ty| b.buffer(&format!("in_{ty}"), ty, Access::Read)).to_vec();
+    let outputs = Type::ALL.map(|ty| b.buffer(&format!("out_{ty}"), ty, Access::ReadWrite)).to_vec();
+    let mut values = vec![
+        b.scalar("s_f32", Type::F32),
+        b.scalar("s_u32", Type::U32),
+        b.scalar("s_i32", Type::I32),
+        b.scalar("s_bool", Type::Bool),
+    ];
+    let threads: u32 = workgroup.iter().product();
+    let shared_type = random.pick(&Type::ALL);
+    let shared = b.shared("shared", shared_type, threads);
+    // The thread's index in the grid, in a form that the device may know to be affine.
+    let (y, z) = (b.builtin(Opcode::GroupY), b.builtin(Opcode::GroupZ));
+    let (nx, ny) = (b.builtin(Opcode::GridX), b.builtin(Opcode::GridY));
+    let z = b.mul(z, ny);
+    let yz = b.add(y, z);
+    let yz = b.mul(yz, nx);
+    let x = b.builtin(Opcode::GroupX);
+    let group = b.add(x, yz);
+    let first = b.mul(group, threads);
+    let linear = linear_thread(&mut b, workgroup);
+    let id = b.add(first, linear);
+    values.extend([group, linear, id]);
+    for op in [Opcode::GlobalX, Opcode::ThreadX, Opcode::ThreadY, Opcode::ThreadZ, Opcode::Lane, Opcode::Subgroup] {
+        values.push(b.builtin(op));
+    }
+    let mut g = Generator {
+        random,
+        workgroup,
+        threads,
+        inputs,
+        outputs,
+        shared,
+        values,
+        vars: Vec::new(),
+        id,
+        slots: vec![0; Type::ALL.len()],
+        loops: 0,
+        statements: 0,
+    };
+    for _ in 0..4 {
+        g.load(&mut b);
+    }
+    let length = 8 + g.random.below(25);
+    g.block(&mut b, length, 0, true);
+    for _ in 0..4 {
+        g.store(&mut b);
+    }
+    let total = threads * grid.iter().product::<u32>();
+    let mut program = b.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    change_jumps(&mut program, g.random);
+    assert!(total * SLOTS < 1 << 20);
+    Case { program, grid }
+}
+
+/// x + X·(y + Y·z); for a workgroup of one dimension that index itself.
+fn linear_thread(b: &mut Builder, [x, y, z]: [u32; 3]) -> Value {
+    let tx = b.builtin(Opcode::ThreadX);
+    if y == 1 && z == 1 {
+        return tx;
+    }
+    let (ty, tz) = (b.builtin(Opcode::ThreadY), b.builtin(Opcode::ThreadZ));
+    let planes = b.mul(tz, y);
+    let rows = b.add(ty, planes);
+    let rows = b.mul(rows, x);
+    b.add(tx, rows)
+}
+
+impl Generator<'_> {
+    fn const_of(&mut self, ty: Type) -> Value {
+        let word = self.random.word(ty);
+        Value { operand: hologram_isa::Operand::Const(ty, word), ty }
+    }
+
+    /// A value in scope, or a constant.
+    fn value(&mut self, ty: Type) -> Value {
+        let there: Vec<Value> = self.values.iter().chain(&self.vars).copied().filter(|v| v.ty == ty).collect();
+        if there.is_empty() || self.random.chance(15) {
+            return self.const_of(ty);
+        }
+        // Rather a late one.
+        let near = self.random.chance(60);
+        let from = if near { there.len().saturating_sub(4) } else { 0 };
+        there[from + self.random.below(there.len() - from)]
+    }
+
+    fn keep(&mut self, value: Value) {
+        self.values.push(value);
+    }
+
+    fn block(&mut self, b: &mut Builder, length: usize, depth: usize, uniform: bool) {
+        let (values, vars) = (self.values.len(), self.vars.len());
+        for _ in 0..length {
+            self.statements += 1;
+            if self.statements > 120 {
+                break;
+            }
+            match self.random.below(100) {
+                0..45 => self.compute(b),
+                45..55 => self.load(b),
+                55..62 => self.store(b),
+                62..67 => self.subgroup(b),
+                67..72 => {
+                    let ty = self.random.pick(&Type::ALL);
+                    let init = self.value(ty);
+                    let var = b.var(init);
+                    self.vars.push(var);
+                }
+                72..79 => self.assign(b),
+                79..82 if uniform => self.exchange(b),
+                82..87 if self.loops > 0 => {
+                    let cond = self.value(Type::Bool);
+                    if self.random.chance(50) { b.break_if(cond) } else { b.continue_if(cond) }
+                }
+                87..94 if depth < 4 => self.branch(b, depth, uniform),
+                94..100 if depth < 4 && self.loops < 3 => self.any_loop(b, depth, uniform),
+                _ => self.compute(b),
+            }
+        }
+        self.values.truncate(values);
+        self.vars.truncate(vars);
+    }
+
+    fn branch(&mut self, b: &mut Builder, depth: usize, uniform: bool) {
+        let (cond, uniform) = match self.random.below(3) {
+            0 => {
+                let bound = self.value(Type::U32);
+                let bound = if self.random.chance(50) { bound } else { Value::from(self.random.below(120) as u32) };
+                let id = self.id;
+                (b.lt(id, bound), false)
+            }
+            1 => (self.values[3], uniform),
+            _ => (self.value(Type::Bool), false),
+        };
+        let (then, otherwise) = (1 + self.random.below(6), self.random.below(5));
+        // The builder's closures are called one after the other, but both exist at once.
+        let this = std::cell::RefCell::new(self);
+        b.if_else(
+            cond,
+            |b| this.borrow_mut().block(b, then, depth + 1, uniform),
+            |b| this.borrow_mut().block(b, otherwise, depth + 1, uniform),
+        );
+    }
+
+    fn any_loop(&mut self, b: &mut Builder, depth: usize, uniform: bool) {
+        let length = 2 + self.random.below(7);
+        let values = self.values.len();
+        self.loops += 1;
+        // Jumps may make threads leave at different times, so nothing in a loop counts as uniform unless it has no jumps.
+        match self.random.below(5) {
+            0 => {
+                let rounds = 1 + self.random.below(5) as u32;
+                b.loop_(rounds, |b| self.block(b, length, depth + 1, false));
+            }
+            1 => {
+                let (end, step) = (self.random.below(7) as u32, 1 + self.random.below(2) as u32);
+                let jumps = std::mem::take(&mut self.loops);
+                b.for_(0u32, end, step, |b, i| {
+                    self.keep(i);
+                    self.block(b, length, depth + 1, uniform);
+                });
+                self.loops = jumps;
+            }
+            2 => {
+                // A row-wise loop: thread to n step threads.
+                let thread = linear_thread(b, self.workgroup);
+                let step = self.threads.max(20);
+                let end = self.random.below(5) as u32 * step / 2 + 3;
+                b.for_(thread, end, step, |b, i| {
+                    self.keep(i);
+                    let element = b.and(i, INPUT_LEN - 1);
+                    let loaded = b.load(self.inputs[7], element);
+                    self.keep(loaded);
+                    let loaded = b.load(self.inputs[5], i);
+                    self.keep(loaded);
+                    self.block(b, length, depth + 1, false);
+                });
+            }
+            3 => {
+                let a = self.value(Type::I32);
+                let start = b.and(a, 7i32);
+                let start = b.sub(start, 4i32);
+                let end = self.value(Type::I32);
+                let end = b.rem(end, 8i32);
+                let step = 1 + self.random.below(3) as i32;
+                b.for_(start, end, step, |b, i| {
+                    self.keep(i);
+                    self.block(b, length, depth + 1, false);
+                });
+            }
+            _ => {
+                let ends: Vec<Value> = (0..3).map(|_| self.value(Type::U32)).collect();
+                let start = b.and(ends[0], 3u32);
+                // Also near the greatest number, where the count must end instead of wrapping.
+                let high = if self.random.chance(30) { u32::MAX - 6 } else { 0 };
+                let start = b.add(start, high);
+                let end = b.and(ends[1], 7u32);
+                let end = b.add(end, high.max(1) - 1);
+                let step = b.and(ends[2], 3u32);
+                let step = b.add(step, 1u32);
+                b.for_(start, end, step, |b, i| {
+                    self.keep(i);
+                    self.block(b, length, depth + 1, false);
+                });
+            }
+        }
+        self.values.truncate(values);
+        self.loops -= 1;
+    }
+
+    fn compute(&mut self, b: &mut Builder) {
+        use hologram_isa::Signature as S;
+        let op = self.random.pick(Opcode::ALL);
+        let types: Vec<Type> = op.info().types.iter().collect();
+        let ty = self.random.pick(&types);
+        let result = match op.info().signature {
+            S::Unary if op == Opcode::Broadcast => return,
+            S::Unary => {
+                let a = self.value(ty);
+                b.inst(op, ty, &[a])
+            }
+            S::Binary | S::Compare => {
+                let (x, mut y) = (self.value(ty), self.value(ty));
+                if matches!(op, Opcode::Div | Opcode::Rem) && ty != Type::F32 {
+                    y = b.inst(Opcode::Or, ty, &[y, Value { operand: hologram_isa::Operand::Const(ty, 1), ty }]);
+                }
+                b.inst(op, ty, &[x, y])
+            }
+            S::Ternary => {
+                let args = [self.value(ty), self.value(ty), self.value(ty)];
+                b.inst(op, ty, &args)
+            }
+            S::Select => {
+                let args = [self.value(Type::Bool), self.value(ty), self.value(ty)];
+                b.inst(op, ty, &args)
+            }
+            S::Shift => {
+                let (a, n) = (self.value(ty), self.value(Type::U32));
+                let n = if self.random.chance(70) { b.and(n, 31u32) } else { n };
+                b.inst(op, ty, &[a, n])
+            }
+            S::Convert => {
+                let from = self.random.pick(&Type::ALL);
+                let a = self.value(from);
+                b.inst(op, ty, &[a])
+            }
+            S::Bitcast => {
+                let same: Vec<Type> = Type::ALL.into_iter().filter(|t| t.size() == ty.size()).collect();
+                let from = self.random.pick(&same);
+                let mut a = self.value(from);
+                if from.is_float() {
+                    // Which pattern a NaN has is not defined, so none may be seen.
+                    let number = b.eq(a, a);
+                    a = b.select(number, a, Value { operand: hologram_isa::Operand::Const(from, 0), ty: from });
+                }
+                b.inst(op, ty, &[a])
+            }
+            S::Builtin => b.builtin(op),
+            S::Reduce | S::Shuffle | S::Load | S::Store | S::Barrier => return,
+        };
+        self.keep(result);
+    }
+
+    fn assign(&mut self, b: &mut Builder) {
+        let there = self.vars.len();
+        if there == 0 {
+            return;
+        }
+        let var = self.vars[self.random.below(there)];
+        if matches!(var.ty, Type::F32 | Type::I32 | Type::U32) && self.random.chance(60) {
+            let op = self.random.pick(&[Opcode::Add, Opcode::Mul, Opcode::Min, Opcode::Sub]);
+            let other = self.value(var.ty);
+            b.assign_op(var, op, &[var, other]);
+        } else {
+            let value = self.value(var.ty);
+            b.assign(var, value);
+        }
+    }
+
+    fn subgroup(&mut self, b: &mut Builder) {
+        let ty = self.random.pick(&[Type::F32, Type::I32, Type::U32]);
+        let result = match self.random.below(5) {
+            0 => {
+                let any = self.random.pick(&Type::ALL);
+                let (a, lane) = (self.value(any), self.value(Type::U32));
+                b.inst(Opcode::Shuffle, any, &[a, lane])
+            }
+            1 => {
+                let any = self.random.pick(&Type::ALL);
+                let a = self.value(any);
+                b.broadcast(a)
+            }
+            n => {
+                let a = self.value(ty);
+                b.inst([Opcode::SubgroupAdd, Opcode::SubgroupMin, Opcode::SubgroupMax][n - 2], ty, &[a])
+            }
+        };
+        self.keep(result);
+    }
+
+    fn load(&mut self, b: &mut Builder) {
+        let array = self.random.pick(&self.inputs.clone());
+        let index = match self.random.below(5) {
+            0 => self.id,
+            1 => b.add(self.id, self.random.below(1000) as u32),
+            2 => Value::from(self.random.below(INPUT_LEN as usize) as u32),
+            _ => {
+                let any = self.value(Type::U32);
+                b.and(any, INPUT_LEN - 1)
+            }
+        };
+        let loaded = b.load(array, index);
+        self.keep(loaded);
+    }
+
+    /// Stores into this thread's element of a slot, and sometimes reads it back.
+    fn store(&mut self, b: &mut Builder) {
+        let which = self.random.below(self.outputs.len());
+        let array = self.outputs[which];
+        let slot = self.slots[which] % SLOTS;
+        self.slots[which] += 1;
+        let all = b.builtin(Opcode::GridX);
+        let (y, z) = (b.builtin(Opcode::GridY), b.builtin(Opcode::GridZ));
+        let all = b.mul(all, y);
+        let all = b.mul(all, z);
+        let start = b.mul(all, slot * self.threads);
+        let index = if self.random.chance(70) {
+            b.add(start, self.id)
+        } else {
+            let spread = b.mul(self.id, SLOTS);
+            // Another order of the same elements would meet other threads', so this one has a buffer region of its own.
+            let _ = spread;
+            b.add(self.id, start)
+        };
+        let value = self.value(array.element);
+        b.store(array, index, value);
+        if self.random.chance(20) {
+            let back = b.load(array, index);
+            self.keep(back);
+        }
+    }
+
+    /// Every thread leaves a value in shared memory and reads another's.
+    fn exchange(&mut self, b: &mut Builder) {
+        let value = self.value(self.shared.element);
+        let own = linear_thread(b, self.workgroup);
+        b.store(self.shared, own, value);
+        b.barrier();
+        let other = self.value(Type::U32);
+        let other = b.rem(other, self.threads);
+        let got = b.load(self.shared, other);
+        let fixed = b.load(self.shared, self.random.below(self.threads as usize) as u32);
+        b.barrier();
+        self.keep(got);
+        self.keep(fixed);
+    }
+}
+
+/// Makes some jumps unconditional, and some leave an outer loop, where the verifier allows it.
+fn change_jumps(program: &mut Program, random: &mut Random) {
+    for change in 0..6 {
+        let before = program.body.clone();
+        let mut jumps = random.below(4);
+        change_jump(&mut program.body, &mut jumps, change % 2 == 0);
+        if verify(program).is_err() {
+            program.body = before;
+        }
+    }
+}
+
+fn change_jump(block: &mut [Stmt], skip: &mut usize, outward: bool) -> bool {
+    for stmt in block {
+        let done = match &mut stmt.kind {
+            StmtKind::If { then, otherwise, .. } => {
+                change_jump(then, skip, outward) || change_jump(otherwise, skip, outward)
+            }
+            StmtKind::For { body, .. } | StmtKind::Loop { body, .. } => change_jump(body, skip, outward),
+            StmtKind::Break { depth, cond } | StmtKind::Continue { depth, cond } => {
+                let here = *skip == 0;
+                *skip = skip.saturating_sub(1);
+                if here {
+                    if outward { *depth += 1 } else { *cond = None }
+                }
+                here
+            }
+            StmtKind::Inst(_) => false,
+        };
+        if done {
+            return true;
+        }
+    }
+    false
+}
