@@ -414,13 +414,16 @@ impl Generator<'_> {
         let all = b.mul(all, y);
         let all = b.mul(all, z);
         let start = b.mul(all, slot * self.threads);
-        let index = if self.random.chance(70) {
-            b.add(start, self.id)
-        } else {
-            let spread = b.mul(self.id, SLOTS);
-            // Another order of the same elements would meet other threads', so this one has a buffer region of its own.
-            let _ = spread;
-            b.add(self.id, start)
+        // Both orders are known to be affine; the sum the other way round once more by a detour that is not.
+        let index = match self.random.below(3) {
+            0 => b.add(start, self.id),
+            1 => b.add(self.id, start),
+            _ => {
+                let index = b.xor(self.id, start);
+                let common = b.and(self.id, start);
+                let twice = b.shl(common, 1u32);
+                b.add(index, twice)
+            }
         };
         let value = self.value(array.element);
         b.store(array, index, value);
