@@ -1,0 +1,168 @@
+//! Times the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B: GB/s of weights for one token, GOP/s for many, next
+//! to the measured read bandwidth and the peak of the processor's 8-bit dot products.
+//!
+//! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain]`
+//!
+//! The filter is a part of a line such as `Q4_0 up n1 `.
+
+use std::time::{Duration, Instant};
+
+use hologram_backends::cpu::features::Features;
+use hologram_backends::cpu::{CpuBackend, CpuOptions};
+use hologram_backends::{
+    Backend, Binding, Buffer, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result, TensorSpec,
+};
+
+/// Memory that a decode measurement cycles through, so that weights come from memory and not from a cache.
+const COLD_BYTES: usize = 192 << 20;
+/// How long one measurement repeats.
+const TIME: Duration = Duration::from_millis(400);
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().and_then(|a| a.parse().ok());
+    let filter = args.next().unwrap_or_default();
+    let features = match args.next().as_deref() {
+        Some("avx2") => Some(Features { avx2: true, ..Features::PLAIN }),
+        Some("plain") => Some(Features::PLAIN),
+        _ => None,
+    };
+    let backend = CpuBackend::with_options(CpuOptions { threads, features, ..CpuOptions::default() })?;
+    let threads = backend.info().parallelism;
+    println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
+    let bandwidth = backend.read_bandwidth()?;
+    println!("read bandwidth {:.1} GB/s", bandwidth / 1e9);
+    let peak = dot_product_peak() * threads as f64;
+    println!("8-bit dot product peak {:.0} GOP/s", peak / 1e9);
+
+    let group = |group| Format::I8Groups { group };
+    let llama = [("qkv/o", 2048, 2048), ("up", 5632, 2048), ("down", 2048, 5632), ("head", 32000, 2048)];
+    let bitnet = [("qkv/o", 2560, 2560), ("up", 6912, 2560), ("down", 2560, 6912)];
+    let head = [("head", 128256, 2560)];
+    println!(
+        "{:<8} {:<7} {:>6} x {:<5} {:>5} {:>9} {:>8} {:>6} {:>8} {:>6}",
+        "weights", "x", "m", "k", "n", "time", "GB/s", "of bw", "GOP/s", "of pk"
+    );
+    for (weights, per_row, shapes) in [
+        (Format::Q8_0, false, &llama[..]),
+        (Format::Q4_0, false, &llama[..]),
+        (Format::TQ2_0, true, &bitnet[..]),
+        (Format::F16, false, &head[..]),
+        (Format::BF16, false, &llama[..2]),
+        (Format::F32, false, &llama[..2]),
+    ] {
+        for &(name, m, k) in shapes {
+            let x = match weights {
+                Format::BF16 => Format::BF16,
+                Format::Plain(_) => Format::F32,
+                _ if per_row => group(k as u32),
+                _ => group(32),
+            };
+            for n in [1, 2, 3, 4, 5, 6, 8, 16, 64, 512] {
+                let label = format!("{} {name} n{n} ", weights.name());
+                if !label.contains(&filter) || (m > 30000 && n > 1) || (name == "qkv/o" && n != 1 && n != 512) {
+                    continue;
+                }
+                let seconds = measure(&backend, x, weights, n, m, k)?;
+                let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
+                let operations = 2.0 * (n * m * k) as f64;
+                println!(
+                    "{:<8} {:<7} {m:>6} x {k:<5} {n:>5} {:>7.0}us {:>8.1} {:>5.0}% {:>8.0} {:>5.0}%",
+                    weights.name(),
+                    name,
+                    seconds * 1e6,
+                    bytes / seconds / 1e9,
+                    100.0 * bytes / seconds / bandwidth,
+                    operations / seconds / 1e9,
+                    100.0 * operations / seconds / peak,
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The best time of one matmul, over matrices that do not fit the caches together.
+fn measure(backend: &CpuBackend, x: Format, w: Format, n: usize, m: usize, k: usize) -> Result<f64> {
+    let tensor = |format, rows, len| TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(len)] };
+    let spec = KernelSpec {
+        op: "matmul",
+        inputs: vec![tensor(x, n, k), tensor(w, m, k)],
+        output: tensor(Format::F32, n, m),
+        in_place: None,
+        attrs: vec![],
+    };
+    let pipeline = backend.native(&spec).expect("a native kernel serves these formats");
+    let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;
+    let y_buffer = backend.allocate_buffer(n * m * 4)?;
+    let bytes = w.bytes(m, k).unwrap_or(0);
+    let lists = (0..COLD_BYTES.div_ceil(bytes))
+        .map(|_| {
+            let mut bindings = views(&x_buffer, &spec.inputs[0]);
+            bindings.extend(views(&filled(backend, bytes)?, &spec.inputs[1]));
+            bindings.extend(views(&y_buffer, &spec.output));
+            backend.record(&[Launch { pipeline: pipeline.clone(), bindings, config: LaunchConfig { grid: [1; 3] } }])
+        })
+        .collect::<Result<Vec<CommandList>>>()?;
+    let mut best = f64::INFINITY;
+    let start = Instant::now();
+    // Several matmuls are timed together, as they follow each other in a model.
+    let together = if n > 16 { 1 } else { lists.len().min(4) };
+    while start.elapsed() < TIME || best.is_infinite() {
+        for lists in lists.chunks_exact(together) {
+            let start = Instant::now();
+            for list in lists {
+                backend.submit(list)?;
+            }
+            backend.synchronize()?;
+            best = best.min(start.elapsed().as_secs_f64() / together as f64);
+        }
+    }
+    Ok(best)
+}
+
+/// A buffer of bytes that make small numbers in every format.
+fn filled(backend: &CpuBackend, bytes: usize) -> Result<Buffer> {
+    let buffer = backend.allocate_buffer(bytes)?;
+    let pattern: Vec<u8> = (0..1 << 16).map(|i| 0x21 + (i * 7 % 11) as u8).collect();
+    for at in (0..bytes).step_by(pattern.len()) {
+        backend.copy_to_buffer(&buffer, at, &pattern[..pattern.len().min(bytes - at)])?;
+    }
+    Ok(buffer)
+}
+
+fn views(buffer: &Buffer, tensor: &TensorSpec) -> Vec<Binding> {
+    let views = tensor.format.views(tensor.max_rows(), tensor.row_len());
+    let binding =
+        |v: &hologram_backends::View| Binding::Buffer { buffer: buffer.clone(), range: v.offset..v.offset + v.bytes };
+    views.iter().map(binding).collect()
+}
+
+/// Operations per second of one thread that does nothing but 8-bit dot products; 0 where the processor has none.
+fn dot_product_peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512vnni") {
+        use std::arch::x86_64::*;
+        #[target_feature(enable = "avx512f,avx512vnni")]
+        fn run(rounds: usize) -> i32 {
+            let mut sums = [_mm512_setzero_si512(); 16];
+            let (a, b) = (_mm512_set1_epi8(std::hint::black_box(3)), _mm512_set1_epi8(std::hint::black_box(5)));
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm512_dpbusd_epi32(*sum, a, b);
+                }
+            }
+            sums.into_iter().map(|sum| _mm512_reduce_add_epi32(sum)).fold(0, i32::wrapping_add)
+        }
+        let rounds = 1 << 20;
+        let mut best = f64::INFINITY;
+        for _ in 0..10 {
+            let start = Instant::now();
+            // SAFETY: the processor has AVX-512 VNNI, and with it AVX-512 F.
+            std::hint::black_box(unsafe { run(rounds) });
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        return rounds as f64 * 16.0 * 128.0 / best;
+    }
+    0.0
+}
