@@ -25,15 +25,66 @@ pub unsafe fn transpose_words(
 ) {
     let rows = Rows::new(first, row_bytes, count);
     let (mask, mut to) = (first_lanes(lanes), to.cast::<i32>());
-    for at in (0..words * 4).step_by(16) {
-        // SAFETY: promised by the caller.
-        unsafe {
+    let whole = words / 16 * 16;
+    // SAFETY: promised by the caller.
+    unsafe {
+        for at in (0..whole * 4).step_by(64) {
+            let words = transpose_lines(rows, at);
+            for j in 0..16 {
+                _mm512_mask_storeu_epi32(to, mask, words[j]);
+                to = to.add(lanes);
+            }
+        }
+        for at in (whole * 4..words * 4).step_by(16) {
             for words in transpose::<false>(rows, at) {
                 _mm512_mask_storeu_epi32(to, mask, words);
                 to = to.add(lanes);
             }
         }
     }
+}
+
+/// 64 bytes at `at` of each of 16 rows, transposed: register `j` holds 32-bit word `j` of every row. Rows a power of two apart share
+/// few sets of a cache, so a line is best read at once.
+///
+/// # Safety
+/// The bytes can be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
+    let mut a = [_mm512_setzero_si512(); 16];
+    for row in 0..16 {
+        // SAFETY: promised by the caller.
+        a[row] = unsafe { _mm512_loadu_si512(rows.at::<false>(row, at).cast()) };
+    }
+    // Within each 128-bit lane the 4 x 4 words of four rows, then the lanes.
+    let mut b = a;
+    for quad in (0..16).step_by(4) {
+        let (ab_low, ab_high) =
+            (_mm512_unpacklo_epi32(a[quad], a[quad + 1]), _mm512_unpackhi_epi32(a[quad], a[quad + 1]));
+        let (cd_low, cd_high) =
+            (_mm512_unpacklo_epi32(a[quad + 2], a[quad + 3]), _mm512_unpackhi_epi32(a[quad + 2], a[quad + 3]));
+        b[quad] = _mm512_unpacklo_epi64(ab_low, cd_low);
+        b[quad + 1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+        b[quad + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        b[quad + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+    }
+    // Lane `l` of b[4q + j] now holds word 4l + j of rows 4q..4q + 4.
+    for j in 0..4 {
+        let (even_low, odd_low) = (
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(b[j], b[4 + j]),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(b[j], b[4 + j]),
+        );
+        let (even_high, odd_high) = (
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(b[8 + j], b[12 + j]),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(b[8 + j], b[12 + j]),
+        );
+        a[j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(even_low, even_high);
+        a[8 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(even_low, even_high);
+        a[4 + j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(odd_low, odd_high);
+        a[12 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(odd_low, odd_high);
+    }
+    a
 }
 
 /// Multiplies a panel with a tile of `tokens` tokens over `words` words; adds to the output unless these are the first words.
