@@ -39,7 +39,7 @@ pub struct Kernels {
     pub rows: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
-    /// The most tokens that are multiplied row by row.
+    /// The most tokens that are multiplied row by row, at most 4.
     pub few: usize,
     /// The dot products of a weight row with tokens: (words, the weights' type, weights, activations, k, tokens).
     pub by_row: unsafe fn(Words, Element, *const u8, *const u8, usize, usize) -> [f32; 4],
@@ -78,6 +78,11 @@ impl FloatMatmul {
     /// Elements of a word.
     fn per_word(&self) -> usize {
         if self.words == Words::F32 { 1 } else { 2 }
+    }
+
+    /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the nearest cache.
+    fn few(&self, kernels: &Kernels) -> usize {
+        if self.problem.w == Format::F32 { kernels.few.min(2) } else { kernels.few }
     }
 
     /// Words of a row, padded to whole transposition steps.
@@ -277,7 +282,7 @@ impl FloatMatmul {
 
 impl NativeKernel for FloatMatmul {
     fn phases(&self) -> usize {
-        if self.kernels.is_some_and(|kernels| self.problem.x.max_rows() > kernels.few) { 2 } else { 1 }
+        if self.kernels.is_some_and(|kernels| self.problem.x.max_rows() > self.few(&kernels)) { 2 } else { 1 }
     }
 
     fn shared_scratch(&self) -> usize {
@@ -289,7 +294,7 @@ impl NativeKernel for FloatMatmul {
             None => (PLAIN_ROWS + 1) * self.problem.k * 4,
             Some(kernels) => {
                 let by_panel = (BUFFER_ROWS + PANELS * kernels.rows) * STEPS * 4;
-                by_panel.max((1 + kernels.few) * self.problem.k * 4)
+                by_panel.max((1 + self.few(kernels)) * self.problem.k * 4)
             }
         }
     }
@@ -300,7 +305,7 @@ impl NativeKernel for FloatMatmul {
             self.plain(&o, worker);
             return Ok(());
         };
-        let few = o.n <= kernels.few;
+        let few = o.n <= self.few(kernels);
         if phase + 1 == self.phases() {
             if few {
                 self.by_row(kernels, &o, worker);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::int::{Direct, Layout};
-use super::{scales, transpose};
+use super::{prefetch, scales, transpose};
 use crate::Format;
 
 /// Multiplies 16 packed rows with a tile.
@@ -42,16 +42,6 @@ pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
     };
     // SAFETY: promised by the caller.
     unsafe { table[tokens - 1](layout.spans(), d) }
-}
-
-/// Fetches the next rows' bytes while these are used: `bytes` for the step `index` of steps that fetch as much each.
-#[inline(always)]
-fn prefetch(next: *const u8, index: usize, bytes: usize) {
-    let from = next.wrapping_add(index * bytes);
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) };
-    }
 }
 
 /// Defines a kernel for blocks of 32: T tokens, whose sums each run in `CHAINS` registers to hide the latency of an instruction. With
