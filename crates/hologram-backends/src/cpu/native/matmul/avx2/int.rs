@@ -281,7 +281,7 @@ pub unsafe fn multiply_direct(layout: &Layout, tokens: usize, d: &Direct) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn direct_tile<const FORMAT: u8, const T: usize, const WIDE: bool>(layout: &Layout, d: &Direct) {
     #[repr(align(32))]
-    struct Block([u8; (256 + 4) * 8]);
+    struct Block(#[allow(dead_code, reason = "only its memory is used")] [u8; (256 + 4) * 8]);
     let mut buffer = std::mem::MaybeUninit::<Block>::uninit();
     let to = buffer.as_mut_ptr().cast::<u8>();
     let rows = Rows::new(d.rows, d.row_bytes, 8);
