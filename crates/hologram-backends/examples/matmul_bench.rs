@@ -36,8 +36,9 @@ fn main() -> Result<()> {
     println!("8-bit dot product peak {:.0} GOP/s", peak / 1e9);
 
     let group = |group| Format::I8Groups { group };
-    let llama = [("qkv/o", 2048, 2048), ("up", 5632, 2048), ("down", 2048, 5632), ("head", 32000, 2048)];
-    let bitnet = [("qkv/o", 2560, 2560), ("up", 6912, 2560), ("down", 2560, 6912)];
+    let llama =
+        [("q/o", 2048, 2048), ("k/v", 256, 2048), ("up", 5632, 2048), ("down", 2048, 5632), ("head", 32000, 2048)];
+    let bitnet = [("q/o", 2560, 2560), ("k/v", 640, 2560), ("up", 6912, 2560), ("down", 2560, 6912)];
     let head = [("head", 128256, 2560)];
     println!(
         "{:<8} {:<7} {:>6} x {:<5} {:>5} {:>9} {:>8} {:>6} {:>8} {:>6}",
@@ -48,8 +49,8 @@ fn main() -> Result<()> {
         (Format::Q4_0, false, &llama[..]),
         (Format::TQ2_0, true, &bitnet[..]),
         (Format::F16, false, &head[..]),
-        (Format::BF16, false, &llama[..2]),
-        (Format::F32, false, &llama[..2]),
+        (Format::BF16, false, &llama[..3]),
+        (Format::F32, false, &llama[..3]),
     ] {
         for &(name, m, k) in shapes {
             let x = match weights {
@@ -60,7 +61,7 @@ fn main() -> Result<()> {
             };
             for n in [1, 2, 3, 4, 5, 6, 8, 16, 64, 512] {
                 let label = format!("{} {name} n{n} ", weights.name());
-                if !label.contains(&filter) || (m > 30000 && n > 1) || (name == "qkv/o" && n != 1 && n != 512) {
+                if !label.contains(&filter) || (m > 30000 && n > 1) || (name.contains('/') && n != 1 && n != 512) {
                     continue;
                 }
                 let seconds = measure(&backend, x, weights, n, m, k)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::plain::{dot_codes, unpack_row};
-use super::{NativeKernel, Operands, Problem, Tiles, for_pieces, piece_rows};
+use super::{NativeKernel, Operands, Problem, Tiles, fetch, for_pieces, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -114,6 +114,8 @@ pub struct IntMatmul {
 
 /// Panel memory that a piece of work may take, so that it stays in a level-2 cache.
 const PIECE_BYTES: usize = 384 << 10;
+/// Bytes of a worker's first panel of packed rows that are fetched before it begins; longer rows the hardware foresees.
+const FIRST_BYTES: usize = 40 << 10;
 /// Rows of a piece on the portable path: they share each token's activations.
 const PLAIN_ROWS: usize = 8;
 
@@ -192,6 +194,14 @@ impl IntMatmul {
         o: &Operands<'_>,
         worker: &mut Worker<'_>,
     ) {
+        let (m, rows) = (o.y.m, kernels.rows);
+        let panels = m.div_ceil(rows);
+        // The last panel may begin earlier and store fewer rows.
+        let first = |panel: usize| (panel * rows).min(m - rows);
+        let mut claimed = worker.next(panels);
+        if let Some(panel) = claimed.filter(|_| rows * o.row_bytes <= FIRST_BYTES) {
+            fetch(o.row(first(panel)).as_ptr(), rows * o.row_bytes);
+        }
         let tile: *const u8 = if self.phases() == 2 {
             worker.shared_scratch().data
         } else {
@@ -200,11 +210,6 @@ impl IntMatmul {
             unsafe { self.pack(kernels, o, 0..o.n, tile) };
             tile
         };
-        let (m, rows) = (o.y.m, kernels.rows);
-        let panels = m.div_ceil(rows);
-        // The last panel may begin earlier and store fewer rows.
-        let first = |panel: usize| (panel * rows).min(m - rows);
-        let mut claimed = worker.next(panels);
         while let Some(panel) = claimed {
             claimed = worker.next(panels);
             let (at, skip) = (first(panel), panel * rows - first(panel));

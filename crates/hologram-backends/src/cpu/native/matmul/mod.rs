@@ -186,3 +186,17 @@ impl Rows {
         self.first.wrapping_add(row * self.bytes + at)
     }
 }
+
+/// Starts to fetch memory that will be read soon into the second-level cache; it need not exist. Packed rows are read side by side,
+/// in runs too short for the hardware to foresee.
+#[inline(always)]
+fn fetch(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..bytes.div_ceil(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}

@@ -6,8 +6,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::Rows;
 use super::super::int::{Activations, Direct, Layout};
+use super::super::{Rows, fetch};
 use super::{first_lanes, lanes, scales, transpose};
 use crate::Format;
 
@@ -68,6 +68,7 @@ unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, ro
     let (span, unpacked) = (layout.span, (layout.span + 4) * 8 * (block_len / layout.span));
     for block in 0..layout.k / block_len {
         let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
+        fetch(rows.at::<true>(8, block * 8 * block_bytes), 8 * block_bytes);
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {
             match FORMAT {
@@ -291,9 +292,7 @@ unsafe fn direct_tile<const FORMAT: u8, const T: usize, const WIDE: bool>(layout
     for block in 0..layout.spans() {
         // SAFETY: the rows and the tile have this block; the buffer holds one of 256 elements.
         unsafe {
-            for line in 0..(8 * bytes as usize).div_ceil(64) {
-                _mm_prefetch::<_MM_HINT_T1>(d.next.wrapping_add(block * 8 * bytes + 64 * line).cast());
-            }
+            fetch(d.next.wrapping_add(block * 8 * bytes), 8 * bytes);
             match FORMAT {
                 Q8_0 => q8_0::<true>(rows, block * bytes, to),
                 Q4_0 => q4_0::<true>(rows, block * bytes, to),

@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::Rows;
 use super::super::int::{Direct, Layout};
-use super::{prefetch, scales, transpose};
+use super::super::{Rows, fetch};
+use super::{scales, transpose};
 use crate::Format;
 
 /// Multiplies 16 packed rows with a tile.
@@ -54,7 +54,7 @@ macro_rules! blocks_of_32 {
             let mut acc = [_mm512_setzero_ps(); T];
             let mut x = d.tile.cast::<i32>();
             for block in 0..blocks {
-                prefetch(d.next, block, 16 * $bytes);
+                fetch(d.next.wrapping_add(block * 16 * $bytes), 16 * $bytes);
                 // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 8 steps.
                 unsafe {
                     let codes = $codes::<CHAINS>(rows, block * $bytes);
@@ -154,7 +154,7 @@ unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) 
                 sums[t][0] = _mm512_set1_epi32(x.add(t).read_unaligned());
             }
             for quarter in 0..4 {
-                prefetch(d.next, 4 * block + quarter, 16 * 66 / 4);
+                fetch(d.next.wrapping_add((4 * block + quarter) * 264), 264);
                 let transposed = transpose::<true>(rows, block * 66 + 16 * quarter);
                 for j in 0..4 {
                     // Bytes 4·word.. of the block hold elements 4·step.. and those 32, 64 and 96 further on.

@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::Rows;
 use super::super::int::{Activations, Layout};
-use super::{first_lanes, prefetch, scales, transpose};
+use super::super::{Rows, fetch};
+use super::{first_lanes, scales, transpose};
 use crate::Format;
 
 /// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
@@ -106,7 +106,7 @@ unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, ro
     let unpacked = (layout.span + 4) * 16 * (block_len / layout.span);
     for block in 0..layout.k / block_len {
         let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
-        prefetch(rows.at::<true>(16, 0), block, 16 * block_bytes);
+        fetch(rows.at::<true>(16, block * 16 * block_bytes), 16 * block_bytes);
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {
             match FORMAT {

@@ -77,16 +77,6 @@ unsafe fn scales<const WHOLE: bool>(rows: Rows, at: usize) -> __m512 {
     _mm512_cvtph_ps(words!(15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0))
 }
 
-/// Fetches the next rows' bytes while these are used: `bytes` for the step `index` of steps that fetch as much each.
-#[inline(always)]
-fn prefetch(next: *const u8, index: usize, bytes: usize) {
-    let from = next.wrapping_add(index * bytes);
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) };
-    }
-}
-
 /// A mask of the lowest `count` of 16 lanes.
 #[inline]
 fn first_lanes(count: usize) -> u16 {
