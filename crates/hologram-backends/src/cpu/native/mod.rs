@@ -1,4 +1,4 @@
-//! Native kernels of the CPU: one file for each operation, and one line for each in [`KERNELS`].
+//! Native kernels of the CPU: one file for each operation, and one line for each in `KERNELS`.
 
 mod attention;
 pub(crate) mod bandwidth;
