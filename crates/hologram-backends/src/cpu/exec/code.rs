@@ -206,7 +206,6 @@ pub(crate) struct Code {
     pub(super) shared: (Place, usize),
     /// The first of the registers that are masks, one for each number.
     pub(super) masks: Place,
-    pub(super) mask_count: usize,
     /// A register for the machine's own use.
     pub(super) spare: Place,
     /// Words of a worker's arena.

@@ -77,6 +77,12 @@ impl<'a> Machine<'a> {
         for (place, word) in grid.chain(scalars).chain(code.constants.iter().copied()) {
             machine.set(place, word);
         }
+        // The outermost mask: nothing takes lanes from it, so it serves every workgroup.
+        machine.own_mask(0);
+        machine.masks[0].active = code.threads as u32;
+        for lane in 0..code.lanes {
+            machine.set(code.masks + lane as u32, (lane < code.threads) as u32);
+        }
         let [x, y, _] = code.workgroup.map(|n| n as usize);
         for (op, place) in &code.builtins {
             for thread in 0..code.lanes {
@@ -107,15 +113,6 @@ impl<'a> Machine<'a> {
         let (shared, words) = code.shared;
         // SAFETY: the shared memory is a part of the arena.
         unsafe { self.at(shared).write_bytes(0, words) };
-        for i in 0..code.mask_count {
-            self.masks[i].words = self.at(code.masks + (i * code.lanes) as u32);
-        }
-        let all = self.masks[0].words;
-        for lane in 0..code.lanes {
-            // SAFETY: a mask has a word for each lane.
-            unsafe { all.add(lane).write((lane < code.threads) as u32) };
-        }
-        self.masks[0].active = code.threads as u32;
         match self.block(&code.body, 0) {
             Ok(_) => Ok(()),
             Err(fault) => Err(IsaError::Run {

@@ -161,7 +161,6 @@ impl Translator<'_> {
             scalars: self.program.params.iter().enumerate().filter_map(scalar).collect(),
             shared: (shared, (next - shared) as usize),
             masks,
-            mask_count: self.mask_count,
             spare: self.spare,
             words: next as usize,
             ops: Masks::of(self.level),
