@@ -84,20 +84,19 @@ fn canonical(ty: Type, element: &[u8]) -> u32 {
     }
 }
 
-/// What a device computes otherwise than the interpreter, if anything.
+/// What a device computes otherwise than the interpreter, if anything; the error is the interpreter's.
 fn difference(
     reference: &dyn Backend,
     (name, device): &(String, CpuBackend),
     program: &Program,
     seed: u64,
     grid: [u32; 3],
-) -> Option<String> {
+) -> Result<Option<String>, BackendError> {
     let (buffers, scalars) = arguments(program, grid, seed);
-    let run = |device| run(device, program, &buffers, &scalars, grid);
-    let (expected, got) = match (run(reference), run(device)) {
-        (Ok(expected), Ok(got)) => (expected, got),
-        (Ok(_), Err(error)) => return Some(format!("{name}: {error}, the interpreter finds no fault")),
-        (Err(error), _) => return Some(format!("the interpreter: {error}")),
+    let expected = run(reference, program, &buffers, &scalars, grid)?;
+    let got = match run(device, program, &buffers, &scalars, grid) {
+        Ok(got) => got,
+        Err(error) => return Ok(Some(format!("{name}: {error}, the interpreter finds no fault"))),
     };
     for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
         let ty = Type::ALL[i % Type::ALL.len()];
@@ -106,14 +105,14 @@ fn difference(
             let (got, expected) = (canonical(ty, got), canonical(ty, expected));
             if got != expected {
                 let array = &program.params[i].name;
-                return Some(format!(
+                return Ok(Some(format!(
                     "{name}: element {at} of {array} is {got:#x}, the interpreter says {expected:#x}; grid {grid:?}, \
                      scalars {scalars:x?}"
-                ));
+                )));
             }
         }
     }
-    None
+    Ok(None)
 }
 
 /// Removes statements as long as the program still shows a fault.
@@ -169,8 +168,9 @@ fn random_programs_give_the_interpreters_bits() {
     for seed in start..start + count {
         let Case { program, grid } = case(seed);
         for device in &devices {
-            if let Some(text) = difference(&reference, device, &program, seed, grid) {
-                let faulty = |p: &Program| difference(&reference, device, p, seed, grid).is_some();
+            let result = difference(&reference, device, &program, seed, grid);
+            if let Some(text) = result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&program))) {
+                let faulty = |p: &Program| matches!(difference(&reference, device, p, seed, grid), Ok(Some(_)));
                 panic!("seed {seed}, {text}\n{}", print(&shrink(program, faulty)));
             }
         }

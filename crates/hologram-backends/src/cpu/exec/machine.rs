@@ -244,7 +244,10 @@ impl<'a> Machine<'a> {
         if let Cond::Uniform(place) = cond {
             return self.block(if self.word(place) != 0 { then } else { otherwise }, mask);
         }
+        // Lanes that leave a loop are taken out of all masks up to its own, so the other branch's must not share words that an
+        // earlier branch left it with.
         let other = inner - 1;
+        self.own_mask(other);
         match cond {
             Cond::Uniform(_) => {}
             Cond::Lanes(place) => {
@@ -253,7 +256,6 @@ impl<'a> Machine<'a> {
                 // SAFETY: masks and registers have `lanes` words.
                 self.masks[inner].active = unsafe { (self.code.ops.and)(self.masks[inner].words, outer, place, lanes) };
                 if !otherwise.is_empty() {
-                    self.own_mask(other);
                     let words = self.masks[other].words;
                     // SAFETY: as above.
                     self.masks[other].active = unsafe { (self.code.ops.and_not)(words, outer, place, lanes) };
@@ -266,7 +268,6 @@ impl<'a> Machine<'a> {
                 if taken == 0 {
                     self.masks[other] = self.masks[mask];
                 } else if !otherwise.is_empty() {
-                    self.own_mask(other);
                     let (words, taken_words) = (self.masks[other].words, self.masks[inner].words);
                     // SAFETY: as above.
                     self.masks[other].active =
