@@ -222,8 +222,8 @@ impl Backend for CpuBackend {
         // No more than a comparison, unless another CPU device recorded the list.
         scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
         Ok(sticky.run(|| {
-            Counters::add(&self.counters.launches, recording.steps.len());
-            replay(workers, scratch, &recording.steps)
+            Counters::add(&self.counters.launches, recording.len());
+            replay(workers, scratch, recording)
         }))
     }
 

@@ -3,8 +3,9 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A native kernel for one [`KernelSpec`](crate::KernelSpec). All workers of the device call [`NativeKernel::run`] for phase 0, meet
-/// at a barrier, then for phase 1, and so on; within a phase they divide the work by [`Worker::next`] or by [`Worker::share`].
+/// A native kernel for one [`KernelSpec`](crate::KernelSpec). Workers of the device call [`NativeKernel::run`] for phase 0, and when
+/// that is over for phase 1, and so on. Within a phase they claim pieces of the work by [`Worker::next`] until none is left. How many
+/// workers take part is not known: one that comes late finds the work done, and must then do nothing.
 pub trait NativeKernel: Send + Sync {
     /// The number of phases, at least 1.
     fn phases(&self) -> usize {
@@ -159,13 +160,6 @@ impl Worker<'_> {
         }
         let piece = self.counter.fetch_add(1, Ordering::Relaxed);
         (piece < total).then_some(piece)
-    }
-
-    /// This worker's contiguous share of `0..total` in whole multiples of `unit` (but for the end).
-    pub fn share(&self, total: usize, unit: usize) -> std::ops::Range<usize> {
-        let units = total.div_ceil(unit.max(1));
-        let cut = |i: usize| (units * i / self.count * unit).min(total);
-        cut(self.index)..cut(self.index + 1)
     }
 
     /// The shared scratch memory as a raw range.

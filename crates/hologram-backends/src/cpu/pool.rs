@@ -1,8 +1,8 @@
-//! Persistent worker threads, and the barrier at which they meet.
+//! Persistent worker threads, and the phases that they go through together.
 //!
-//! The submitting thread is worker 0. A job is one closure that every worker runs from start to end, so a recorded list costs one
-//! wake-up; within it the workers meet at a [`Team`]'s barrier. Idle workers spin for a moment, because the next submission of a
-//! decoding loop comes soon, and then sleep.
+//! The submitting thread is worker 0. A job is one closure that the workers run from start to end, so a recorded list costs one
+//! wake-up; within it they go through phases together ([`Progress`]). Idle workers spin for a moment, because the next submission of
+//! a decoding loop comes soon, and then sleep.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// How long an idle worker watches for the next job before it sleeps.
 const IDLE_SPIN: Duration = Duration::from_micros(80);
-/// Rounds of spinning at a barrier before the thread offers its core to others.
+/// Rounds of spinning at the end of a phase before the thread offers its core to others.
 const BARRIER_SPINS: u32 = 4000;
 
-/// What a job runs: called once on each worker with its index.
+/// What a job runs: called once on each worker that takes part, with its index.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Keeps a value on cache lines of its own.
@@ -23,20 +23,24 @@ type Job<'a> = dyn Fn(usize) + Sync + 'a;
 #[repr(align(128))]
 struct Lines<T>(T);
 
+/// The gate's parts: workers inside the current job, whether it still takes workers, and the number of jobs so far.
+const INSIDE: u64 = 0xffff;
+const OPEN: u64 = 1 << 16;
+const JOB: u64 = 1 << 17;
+
 struct Shared {
-    /// Counts jobs; a worker starts when it changes. Stored under the lock of `sleepers`, so that no wake-up is lost.
-    epoch: Lines<AtomicU64>,
-    /// Spawned workers that have not finished the current job.
-    running: Lines<AtomicUsize>,
-    /// The current job; written while no worker runs.
+    /// Jobs so far, whether the current one is open, and how many spawned workers are inside it. The number of jobs changes under
+    /// the lock of `sleepers`, so that no wake-up is lost.
+    gate: Lines<AtomicU64>,
+    /// The current job; written while the gate is closed and nobody inside.
     job: UnsafeCell<Option<*const Job<'static>>>,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
     wake: Condvar,
 }
 
-// SAFETY: `job` is written by the submitting thread while no worker runs (`running` is 0) and read after `epoch` was seen to
-// change; the closure behind it is Sync and outlives the job, because `Workers::run` waits for `running` to become 0.
+// SAFETY: `job` is written by the submitting thread while the gate is closed and empty, and read by workers that came in through the
+// open gate; the closure behind it is Sync and outlives the job, because `Workers::run` closes the gate and waits until it is empty.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -46,22 +50,24 @@ impl Shared {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn announce(&self) {
+    /// Starts the next job's number, with the gate open or closed.
+    fn announce(&self, open: u64) {
         let sleepers = self.sleepers();
-        self.epoch.0.fetch_add(1, Ordering::Release);
+        let jobs = self.gate.0.load(Ordering::Relaxed) / JOB;
+        self.gate.0.store(((jobs + 1) * JOB) | open, Ordering::Release);
         if *sleepers > 0 {
             self.wake.notify_all();
         }
     }
 
-    /// Waits until the epoch is not `seen` and returns it.
-    fn next_epoch(&self, seen: u64) -> u64 {
+    /// Waits for a job that is not `seen` and returns its number.
+    fn next_job(&self, seen: u64) -> u64 {
+        let job = || self.gate.0.load(Ordering::Acquire) / JOB;
         let start = Instant::now();
         loop {
             for _ in 0..64 {
-                let epoch = self.epoch.0.load(Ordering::Acquire);
-                if epoch != seen {
-                    return epoch;
+                if job() != seen {
+                    return job();
                 }
                 std::hint::spin_loop();
             }
@@ -71,28 +77,41 @@ impl Shared {
         }
         let mut sleepers = self.sleepers();
         *sleepers += 1;
-        let mut epoch = self.epoch.0.load(Ordering::Acquire);
-        while epoch == seen {
+        while job() == seen {
             sleepers = self.wake.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
-            epoch = self.epoch.0.load(Ordering::Acquire);
         }
         *sleepers -= 1;
-        epoch
+        job()
+    }
+
+    /// Goes in through the gate of a job; `false` when it is closed already.
+    fn enter(&self, job: u64) -> bool {
+        let mut gate = self.gate.0.load(Ordering::Acquire);
+        while gate / JOB == job && gate & OPEN != 0 {
+            match self.gate.0.compare_exchange_weak(gate, gate + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => gate = now,
+            }
+        }
+        false
     }
 
     fn work(&self, index: usize) {
         let mut seen = 0;
         loop {
-            seen = self.next_epoch(seen);
+            seen = self.next_job(seen);
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // SAFETY: the job was written before the epoch changed and stays until `running` is 0.
+            if !self.enter(seen) {
+                continue;
+            }
+            // SAFETY: the job was written before the gate was opened and stays until nobody is inside.
             if let Some(job) = unsafe { *self.job.get() } {
                 // SAFETY: the closure outlives the job. It does not unwind: kernels run under `catch_unwind`.
                 unsafe { (*job)(index) };
             }
-            self.running.0.fetch_sub(1, Ordering::Release);
+            self.gate.0.fetch_sub(1, Ordering::Release);
         }
     }
 }
@@ -110,8 +129,7 @@ impl Workers {
     /// The system's, when a thread cannot be started.
     pub(crate) fn new(count: usize) -> std::io::Result<Workers> {
         let shared = Arc::new(Shared {
-            epoch: Lines::default(),
-            running: Lines::default(),
+            gate: Lines::default(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
@@ -131,7 +149,8 @@ impl Workers {
         self.handles.len() + 1
     }
 
-    /// Runs `job` once on every worker and waits for all. The job must not unwind on a spawned worker.
+    /// Runs `job` here and on every worker that comes in time, and returns when nobody runs it any more. So the job must be complete
+    /// when it returns on this thread, whoever else takes part, and must not unwind on a spawned worker.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         if self.handles.is_empty() {
             return job(0);
@@ -140,18 +159,18 @@ impl Workers {
         struct Finish<'a>(&'a Shared);
         impl Drop for Finish<'_> {
             fn drop(&mut self) {
+                self.0.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
                 let mut spins = 0;
-                while self.0.running.0.load(Ordering::Acquire) != 0 {
+                while self.0.gate.0.load(Ordering::Acquire) & INSIDE != 0 {
                     relax(&mut spins);
                 }
             }
         }
         // SAFETY: only the lifetime changes; `Finish` waits until no worker uses the job any more.
         let erased = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-        // SAFETY: no worker runs (`&mut self`, and the job before was waited for).
+        // SAFETY: the gate is closed and nobody inside (`&mut self`, and the job before was waited for).
         unsafe { *self.shared.job.get() = Some(erased) };
-        self.shared.running.0.store(self.handles.len(), Ordering::Relaxed);
-        self.shared.announce();
+        self.shared.announce(OPEN);
         let _finish = Finish(&self.shared);
         job(0);
     }
@@ -160,7 +179,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.announce();
+        self.shared.announce(0);
         for handle in self.handles.drain(..) {
             // A worker that panicked has already printed why.
             let _ = handle.join();
@@ -178,59 +197,58 @@ fn relax(spins: &mut u32) {
     }
 }
 
-/// The meeting point of the workers in one job: a barrier by generations, and the counter by which they divide a phase's work.
-#[derive(Default)]
-pub(crate) struct Team {
-    count: usize,
-    arrived: Lines<AtomicUsize>,
-    generation: Lines<AtomicUsize>,
-    counter: Lines<AtomicUsize>,
-    /// A worker has failed.
+/// How far the workers of one job are. A job is a row of phases, each divided into pieces that workers claim; a phase is over when no
+/// piece is left and nobody is inside it. So a worker that comes late, or that the system does not run for a while, holds nobody up
+/// unless it is inside: the others do its work.
+pub(crate) struct Progress {
+    /// The current phase, and how many workers are inside it (the low 16 bits).
+    state: Lines<AtomicU64>,
+    /// For each phase, the pieces claimed.
+    counters: Box<[AtomicUsize]>,
     failed: AtomicBool,
-    /// What `failed` was when the last worker arrived: the same answer for all.
-    stopped: AtomicBool,
 }
 
-impl Team {
-    pub(crate) fn new(count: usize) -> Team {
-        Team { count, ..Team::default() }
+impl Progress {
+    pub(crate) fn new(phases: usize) -> Progress {
+        let counters = (0..phases).map(|_| AtomicUsize::new(0)).collect();
+        Progress { state: Lines::default(), counters, failed: AtomicBool::new(false) }
     }
 
-    /// The number of workers.
-    pub(crate) fn count(&self) -> usize {
-        self.count
+    /// Makes all phases anew.
+    pub(crate) fn restart(&mut self) {
+        *self.state.0.get_mut() = 0;
+        *self.failed.get_mut() = false;
+        self.counters.iter_mut().for_each(|c| *c.get_mut() = 0);
     }
 
-    /// The current phase's counter.
-    pub(crate) fn counter(&self) -> &AtomicUsize {
-        &self.counter.0
-    }
-
-    /// Makes the next [`Team::meet`] answer `false` on every worker.
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits for all workers, then starts a phase with the counter at 0. Whether to go on: `false` when any worker has failed.
-    pub(crate) fn meet(&self) -> bool {
-        if self.count == 1 {
-            self.counter.0.store(0, Ordering::Relaxed);
-            return !self.failed.load(Ordering::Relaxed);
-        }
-        // Read before arriving: the generation cannot change until this worker arrives.
-        let generation = self.generation.0.load(Ordering::Relaxed);
-        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
-            self.arrived.0.store(0, Ordering::Relaxed);
-            self.counter.0.store(0, Ordering::Relaxed);
-            self.stopped.store(self.failed.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
-        } else {
-            let mut spins = 0;
-            while self.generation.0.load(Ordering::Acquire) == generation {
+    /// Takes part in all phases from the current one on, until the last is over or one has failed: calls `run` with the phase and its
+    /// counter, once for each phase; `run` claims pieces until none is left, and answers whether all went well.
+    pub(crate) fn take_part(&self, mut run: impl FnMut(usize, &AtomicUsize) -> bool) {
+        let phases = self.counters.len() as u64;
+        let mut spins = 0;
+        let mut done = None;
+        loop {
+            let state = self.state.0.load(Ordering::Acquire);
+            let phase = state >> 16;
+            let Some(counter) = self.counters.get(phase as usize) else { return };
+            if done == Some(phase) {
                 relax(&mut spins);
+                continue;
+            }
+            if self.state.0.compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            if !run(phase as usize, counter) {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            (done, spins) = (Some(phase), 0);
+            let left = self.state.0.fetch_sub(1, Ordering::AcqRel) - 1;
+            if left & 0xffff == 0 {
+                let next = if self.failed.load(Ordering::Relaxed) { phases } else { phase + 1 };
+                // Where this fails somebody has come in meanwhile, and will end the phase.
+                let _ = self.state.0.compare_exchange(left, next << 16, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
-        !self.stopped.load(Ordering::Relaxed)
     }
 }
 
@@ -239,50 +257,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_sees_what_the_others_did_before_the_barrier() {
-        for count in [1, 2, 3] {
+    fn every_phase_sees_all_of_the_phases_before() {
+        const PHASES: usize = 40;
+        const PIECES: usize = 7;
+        for count in [1, 2, 3, 8] {
             let mut workers = Workers::new(count).unwrap();
-            for _ in 0..50 {
-                let team = Team::new(count);
-                let cells: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-                let claimed = AtomicUsize::new(0);
+            let mut progress = Progress::new(PHASES);
+            for _ in 0..200 {
+                progress.restart();
+                let finished: Vec<AtomicUsize> = (0..PHASES).map(|_| AtomicUsize::new(0)).collect();
                 let wrong = AtomicUsize::new(0);
-                workers.run(&|index| {
-                    for phase in 1..=20 {
-                        cells[index].store(phase, Ordering::Relaxed);
-                        while team.counter().fetch_add(1, Ordering::Relaxed) < 5 {
-                            claimed.fetch_add(1, Ordering::Relaxed);
+                let job = |_: usize| {
+                    progress.take_part(|phase, counter| {
+                        while counter.fetch_add(1, Ordering::Relaxed) < PIECES {
+                            if phase > 0 && finished[phase - 1].load(Ordering::Relaxed) != PIECES {
+                                wrong.fetch_add(1, Ordering::Relaxed);
+                            }
+                            finished[phase].fetch_add(1, Ordering::Relaxed);
                         }
-                        team.meet();
-                        if cells.iter().any(|c| c.load(Ordering::Relaxed) != phase) {
-                            wrong.fetch_add(1, Ordering::Relaxed);
-                        }
-                        team.meet();
-                    }
-                });
-                assert_eq!((wrong.into_inner(), claimed.into_inner()), (0, 100), "{count} workers");
+                        true
+                    });
+                };
+                workers.run(&job);
+                assert!(finished.iter().all(|f| f.load(Ordering::Relaxed) == PIECES), "{count} workers");
+                assert_eq!(wrong.into_inner(), 0, "{count} workers");
             }
         }
     }
 
     #[test]
-    fn a_failure_stops_every_worker_at_the_same_barrier() {
+    fn a_failure_ends_the_job_after_its_phase() {
         for count in [1, 2, 3] {
             let mut workers = Workers::new(count).unwrap();
-            let team = Team::new(count);
-            let met = AtomicUsize::new(0);
-            workers.run(&|index| {
-                for phase in 0..10 {
-                    if phase == 3 && index == count - 1 {
-                        team.fail();
-                    }
-                    met.fetch_add(1, Ordering::Relaxed);
-                    if !team.meet() {
-                        return;
-                    }
-                }
+            let progress = Progress::new(10);
+            let last = AtomicUsize::new(0);
+            workers.run(&|_| {
+                progress.take_part(|phase, counter| {
+                    last.fetch_max(phase, Ordering::Relaxed);
+                    phase != 3 || counter.fetch_add(1, Ordering::Relaxed) > 0
+                });
             });
-            assert_eq!(met.into_inner(), 4 * count);
+            assert_eq!(last.into_inner(), 3);
         }
     }
 }

@@ -8,7 +8,7 @@ use hologram_isa::IsaError;
 
 use super::exec::{Code, Launch, Machine};
 use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
-use super::pool::{Team, Workers};
+use super::pool::{Progress, Workers};
 use crate::backend::{BackendType, Buffer};
 use crate::error::{BackendError, Result};
 use crate::host::{Allocator, HostMemory};
@@ -52,7 +52,10 @@ impl Work {
 
 /// What [`CommandList`](crate::CommandList) holds for the CPU.
 pub(crate) struct Recording {
-    pub(crate) steps: Vec<Step>,
+    steps: Vec<Step>,
+    /// The phases of all steps in order, as (step, phase of the step).
+    phases: Vec<(usize, usize)>,
+    progress: Mutex<Progress>,
     /// The most scratch that a step needs, shared and of each worker.
     pub(crate) scratch: (usize, usize),
     /// Keeps the memory of the steps alive.
@@ -62,7 +65,10 @@ pub(crate) struct Recording {
 impl Recording {
     pub(crate) fn new(steps: Vec<Step>, buffers: Vec<Buffer>) -> Recording {
         let scratch = steps.iter().map(|s| s.work.scratch()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
-        Recording { steps, scratch, _buffers: buffers }
+        let phases: Vec<_> =
+            steps.iter().enumerate().flat_map(|(i, s)| (0..s.work.phases()).map(move |p| (i, p))).collect();
+        let progress = Mutex::new(Progress::new(phases.len()));
+        Recording { steps, phases, progress, scratch, _buffers: buffers }
     }
 }
 
@@ -123,45 +129,49 @@ impl Scratch {
 /// The failure of the earliest step, and of the earliest piece of its work where that is known.
 type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;
 
-/// Runs all steps in order, each divided among all workers.
+/// Runs all steps in order, each divided among the workers.
 ///
 /// # Errors
 /// The error of the first kernel that failed; the steps after it did not run.
-pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, steps: &[Step]) -> Result<()> {
-    let team = Team::new(workers.count());
+pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Result<()> {
+    let mut progress = list.progress.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.restart();
+    let (progress, count) = (&*progress, workers.count());
     let first: FirstFailure = Mutex::new(None);
-    workers.run(&|index| walk(index, &team, scratch, steps, &first));
+    workers.run(&|index| {
+        progress.take_part(|phase, counter| {
+            // SAFETY: this worker's own part, given out once at a time.
+            let own = unsafe { scratch.of_worker(index) };
+            let mut worker = Worker { index, count, counter, shared: &scratch.shared, scratch: own };
+            list.run_phase(list.phases[phase], &mut worker, &first)
+        });
+    });
     match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),
         None => Ok(()),
     }
 }
 
-/// One worker's way through a list.
-fn walk(index: usize, team: &Team, scratch: &Scratch, steps: &[Step], first: &FirstFailure) {
-    for (number, step) in steps.iter().enumerate() {
-        for phase in 0..step.work.phases() {
-            // SAFETY: this worker's own part, given out once at a time.
-            let own = unsafe { scratch.of_worker(index) };
-            let mut worker =
-                Worker { index, count: team.count(), counter: team.counter(), shared: &scratch.shared, scratch: own };
-            let result = catch_unwind(AssertUnwindSafe(|| step.run(phase, &mut worker)));
-            let failure = match result {
-                Ok(Ok(())) => None,
-                Ok(Err(failure)) => Some(failure),
-                Err(panic) => Some((0, kernel_error(step, format!("it panicked: {}", panic_text(&*panic))))),
-            };
-            if let Some((piece, error)) = failure {
-                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-                if first.as_ref().is_none_or(|(order, _)| (number, piece) < *order) {
-                    *first = Some(((number, piece), error));
-                }
-                team.fail();
-            }
-            if !team.meet() {
-                return;
-            }
+impl Recording {
+    /// The number of launches.
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// One worker's part of a phase; whether it went well.
+    fn run_phase(&self, (number, phase): (usize, usize), worker: &mut Worker<'_>, first: &FirstFailure) -> bool {
+        let step = &self.steps[number];
+        let failure = match catch_unwind(AssertUnwindSafe(|| step.run(phase, worker))) {
+            Ok(Ok(())) => return true,
+            Ok(Err(failure)) => failure,
+            Err(panic) => (0, kernel_error(step, format!("it panicked: {}", panic_text(&*panic)))),
+        };
+        let (piece, error) = failure;
+        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_none_or(|(order, _)| (number, piece) < *order) {
+            *first = Some(((number, piece), error));
         }
+        false
     }
 }
 

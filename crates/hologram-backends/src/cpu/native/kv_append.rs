@@ -56,21 +56,20 @@ impl NativeKernel for KvAppend {
         let tokens = self.tokens.value(if self.uses_step { args.step() } else { &[] });
         let x = input::<f32>(args, 1, tokens * self.heads * self.d)?;
         let slots = input::<u32>(args, 2, tokens)?;
-        // Shared by heads, not by tokens: so no two workers write the same place even when two tokens name one slot.
-        let heads = worker.share(self.heads, 1);
-        for (token, slot) in slots.iter().enumerate() {
-            let (block, offset) = (*slot as usize / self.block_size, *slot as usize % self.block_size);
-            if block >= self.blocks {
-                let (blocks, size) = (self.blocks, self.block_size);
-                return Err(format!(
-                    "token {token}: slot {slot} is outside a cache of {blocks} blocks of {size} slots"
-                ));
-            }
-            for head in heads.clone() {
+        // Divided by heads, not by tokens: so no two workers write the same place even when two tokens name one slot.
+        while let Some(head) = worker.next(self.heads) {
+            for (token, slot) in slots.iter().enumerate() {
+                let (block, offset) = (*slot as usize / self.block_size, *slot as usize % self.block_size);
+                if block >= self.blocks {
+                    let (blocks, size) = (self.blocks, self.block_size);
+                    return Err(format!(
+                        "token {token}: slot {slot} is outside a cache of {blocks} blocks of {size} slots"
+                    ));
+                }
                 let x = &x[(token * self.heads + head) * self.d..][..self.d];
                 let first = ((block * self.heads + head) * self.block_size + offset) * self.d;
                 let place = first..first + self.d;
-                // SAFETY: the workers' shares of the heads do not overlap.
+                // SAFETY: each head is one worker's.
                 unsafe {
                     if self.f16 {
                         args.write::<f16>(0)[place].convert_from_f32_slice(x);

@@ -30,16 +30,20 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
 }
 
+/// Rows that a worker claims at a time.
+const ROWS: usize = 8;
+
 impl NativeKernel for RmsNorm {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let (rows, d) = (self.x.rows(if self.uses_step { args.step() } else { &[] }), self.x.row_len());
         let (x, w) = (input::<f32>(args, 0, rows * d)?, input::<f32>(args, 1, d)?);
         input::<f32>(args, 2, rows * d)?;
-        let share = worker.share(rows, 1);
-        // SAFETY: the shares of the workers do not overlap.
+        // SAFETY: the pieces of the workers do not overlap.
         let out = unsafe { args.write::<f32>(2) };
-        let elements = share.start * d..share.end * d;
-        normalise(self.isa, &x[elements.clone()], w, &mut out[elements], self.eps);
+        while let Some(piece) = worker.next(rows.div_ceil(ROWS)) {
+            let elements = piece * ROWS * d..((piece + 1) * ROWS).min(rows) * d;
+            normalise(self.isa, &x[elements.clone()], w, &mut out[elements], self.eps);
+        }
         Ok(())
     }
 }

@@ -50,6 +50,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
 }
 
+/// Tokens that a worker claims at a time.
+const TOKENS: usize = 4;
+
 impl NativeKernel for Rope {
     /// Cosines and sines of a token.
     fn worker_scratch(&self) -> usize {
@@ -63,21 +66,23 @@ impl NativeKernel for Rope {
         let positions = input::<u32>(args, 1, tokens)?;
         let freqs = input::<f32>(args, 2, self.half)?;
         input::<f32>(args, 3, tokens * token_len)?;
-        // SAFETY: the shares of the workers do not overlap.
+        // SAFETY: the pieces of the workers do not overlap.
         let out = unsafe { args.write::<f32>(3) };
-        let share = worker.share(tokens, 1);
+        let scratch = std::mem::take(&mut worker.scratch);
         // SAFETY: any bytes are an `f32`; the memory is aligned to 64 bytes.
-        let (_, table, _) = unsafe { worker.scratch.align_to_mut::<f32>() };
+        let (_, table, _) = unsafe { scratch.align_to_mut::<f32>() };
         let (cosines, rest) = table.split_at_mut(self.half);
         let sines = &mut rest[..self.half];
-        for token in share {
-            angles(self.isa, positions[token], freqs, cosines, sines);
-            let elements = token * token_len..(token + 1) * token_len;
-            let (x, out) = (&x[elements.clone()], &mut out[elements]);
-            if self.adjacent {
-                rotate_adjacent(self.isa, x, out, self.d, cosines, sines);
-            } else {
-                rotate_halves(self.isa, x, out, self.d, cosines, sines);
+        while let Some(piece) = worker.next(tokens.div_ceil(TOKENS)) {
+            for (token, position) in positions.iter().enumerate().skip(piece * TOKENS).take(TOKENS) {
+                angles(self.isa, *position, freqs, cosines, sines);
+                let elements = token * token_len..(token + 1) * token_len;
+                let (x, out) = (&x[elements.clone()], &mut out[elements]);
+                if self.adjacent {
+                    rotate_adjacent(self.isa, x, out, self.d, cosines, sines);
+                } else {
+                    rotate_halves(self.isa, x, out, self.d, cosines, sines);
+                }
             }
         }
         Ok(())
