@@ -64,12 +64,13 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     let started = Instant::now();
     let executor = device.open()?;
     let mut model = Model::from_gguf(shipped::open(path)?, &executor)?;
-    eprintln!("{} on {} ({})", model.config().name, executor.info().backend, executor.info().name);
-    for note in model.tokenizer()?.notes() {
+    let notes = model.tokenizer()?.notes().to_vec();
+    let mut generation = model.generate(prompt, options)?;
+    eprintln!("{} on {} ({})", generation.model().config().name, executor.info().backend, executor.info().name);
+    for note in notes {
         eprintln!("note: {note}");
     }
     let mut out = std::io::stdout().lock();
-    let mut generation = model.generate(prompt, options)?;
     // The prompt is no output: on a terminal it stands before its continuation all the same.
     eprint!("\n{prompt}");
     let mut first_token = None;

@@ -1,0 +1,456 @@
+//! The built command, from the outside: what each command prints and writes, and that bad input ends in one clear sentence.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/llama-tiny.gguf");
+/// A model without a tokenizer.
+const BITNET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/bitnet-tiny.gguf");
+const VECTOR_ADD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vector_add.atlas");
+
+/// A folder of a test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().into()
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        fs::write(self.0.join(name), bytes).unwrap();
+        self.path(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hologram"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The standard output of a call that must succeed.
+fn ok(args: &[&str]) -> String {
+    let output = command(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// A call with this standard input.
+fn with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Checks that a call was refused with this exit code and a message of one line (usage errors of the parser have several) that
+/// contains `substrings`.
+fn check_refusal(what: &dyn std::fmt::Debug, output: &Output, code: i32, substrings: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{what:?}: {message}");
+    assert_eq!(text(&output.stdout), "", "{what:?}");
+    let parser = code == 2 && message.starts_with("error: ");
+    assert!(parser || message.starts_with("hologram: ") && message.lines().count() == 1, "{what:?}: {message}");
+    assert!(!message.contains("panicked"), "{what:?}: {message}");
+    for s in substrings {
+        assert!(message.contains(s), "{what:?}: {message:?} does not contain {s:?}");
+    }
+}
+
+fn refused(args: &[&str], code: i32, substrings: &[&str]) {
+    check_refusal(&args, &command(args).output().unwrap(), code, substrings);
+}
+
+/// A `.npy` file of version 1 with these 4-byte elements.
+fn npy(descr: &str, shape: &str, elements: impl IntoIterator<Item = [u8; 4]>) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{header:<117}\n");
+    let mut file = [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat();
+    file.extend(elements.into_iter().flatten());
+    file
+}
+
+fn f32_npy(values: &[f32]) -> Vec<u8> {
+    npy("<f4", &format!("({},)", values.len()), values.iter().map(|v| v.to_le_bytes()))
+}
+
+/// Header and 4-byte elements of a `.npy` file of version 1.
+fn read_npy(path: &str) -> (String, Vec<[u8; 4]>) {
+    let data = fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let start = 10 + usize::from(u16::from_le_bytes([data[8], data[9]]));
+    (text(&data[10..start]), data[start..].as_chunks::<4>().0.to_vec())
+}
+
+fn read_f32(path: &str) -> Vec<f32> {
+    read_npy(path).1.into_iter().map(f32::from_le_bytes).collect()
+}
+
+/// The JSON objects of the lines of a text.
+fn objects(lines: &str) -> Vec<serde_json::Map<String, Value>> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+}
+
+#[test]
+fn run_repeats_itself_with_a_seed() {
+    let run = |seed: &str| ok(&["run", "A closure in Rust is", "--max-tokens", "24", "--seed", seed]);
+    let first = run("7");
+    assert!(first.trim().len() > 24, "{first:?}");
+    assert_eq!(run("7"), first);
+    assert_ne!(run("8"), first);
+    let greedy = |seed| {
+        ok(&[
+            "run",
+            "-m",
+            LLAMA,
+            "once upon",
+            "--max-tokens",
+            "8",
+            "--temperature",
+            "0",
+            "--seed",
+            seed,
+            "--threads",
+            "1",
+        ])
+    };
+    assert_eq!(greedy("1"), greedy("2"), "temperature 0 leaves nothing to chance");
+}
+
+#[test]
+fn run_without_a_command_continues_a_sample() {
+    let output = command(&[]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).len() > 100);
+    let figures = text(&output.stderr);
+    assert!(figures.contains("tokens/s; first token after"), "{figures}");
+}
+
+#[test]
+fn run_reads_the_prompt_from_standard_input() {
+    let args = ["run", "--max-tokens", "8", "--temperature", "0"];
+    let from_input = with_input(&args, b"impl Iterator for\n");
+    assert!(from_input.status.success(), "{}", text(&from_input.stderr));
+    assert_eq!(text(&from_input.stdout), ok(&[&args[..], &["impl Iterator for"]].concat()));
+    check_refusal(&"no UTF-8", &with_input(&args, b"caf\xe9"), 1, &["UTF-8"]);
+}
+
+#[test]
+fn run_keeps_to_its_limits() {
+    let run = |args: &[&str]| command(&[&["run", "-m", LLAMA, "once", "--seed", "1"], args].concat()).output().unwrap();
+    assert_eq!(text(&run(&["--max-tokens", "0"]).stdout).trim(), "");
+    let full = run(&["--ctx", "8", "--max-tokens", "100"]);
+    assert!(full.status.success());
+    assert!(text(&full.stderr).contains("the context is full (see --ctx)"), "{}", text(&full.stderr));
+    refused(&["run", "-m", LLAMA, "once upon a time", "--ctx", "3"], 1, &["prompt has", "context holds 3", "--ctx"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = command(&["run", "a"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("panicked"));
+}
+
+#[test]
+fn json_lines_have_their_fields() {
+    let lines = objects(&ok(&["bench", LLAMA, "-p", "8", "-n", "4", "-r", "2", "--threads", "2", "--json"]));
+    let tests: Vec<&str> = lines.iter().map(|l| l["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp8", "tg4"]);
+    for line in &lines {
+        let keys: Vec<&str> = line.keys().map(String::as_str).collect();
+        let expected =
+            ["model", "test", "device", "threads", "tokens_per_s", "min", "max", "bytes_per_token", "gb_per_s"];
+        assert_eq!(keys, [&expected[..], &["share"]].concat());
+        assert_eq!(
+            (&line["model"], &line["device"], &line["threads"]),
+            (&"llama-tiny".into(), &"cpu".into(), &2.into())
+        );
+        let [min, rate, max] = ["min", "tokens_per_s", "max"].map(|k| line[k].as_f64().unwrap());
+        assert!(0.0 < min && min <= rate && rate <= max, "{line:?}");
+        let gb_per_s = rate * line["bytes_per_token"].as_f64().unwrap() / 1e9;
+        assert!((line["gb_per_s"].as_f64().unwrap() / gb_per_s - 1.0).abs() < 1e-6, "{line:?}");
+        assert!(line["share"].as_f64().unwrap() > 0.0);
+    }
+    let devices = objects(&ok(&["devices", "--json"]));
+    assert_eq!(devices[0]["device"], "cpu");
+    assert!(devices[0]["memory_bytes"].as_u64().unwrap() > 0 && devices[0]["parallelism"].as_u64().unwrap() > 0);
+    let inspected = objects(&ok(&["inspect", BITNET, "--json"]));
+    assert_eq!(inspected.len(), 1);
+    let file = &inspected[0];
+    assert_eq!(file["metadata"]["general.architecture"], "bitnet-b1.58");
+    // Keys and values of 2 layers, 2 heads of 64 elements in f32.
+    assert_eq!(file["kv_bytes_per_position"], 2 * 2 * 2 * 64 * 4);
+    let tensors = file["tensors"].as_array().unwrap();
+    assert!(tensors.iter().any(|t| t["name"] == "blk.0.attn_q.weight" && t["type"] == "TQ2_0"));
+    let bytes: u64 = tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(file["weight_bytes"], bytes);
+}
+
+#[test]
+fn tables_for_people() {
+    let table = ok(&["bench", LLAMA, "-p", "8", "-n", "0", "-r", "1"]);
+    assert!(table.contains("tokens/s") && table.contains("\npp8 ") && !table.contains("tg"), "{table}");
+    let shown = ok(&["inspect"]);
+    for line in
+        ["general.architecture = \"bitnet-b1.58\"", "token_embd.weight", "million parameters", "bytes a position"]
+    {
+        assert!(shown.contains(line), "{line} is not in {shown}");
+    }
+    assert!(ok(&["devices"]).starts_with("cpu "));
+}
+
+#[test]
+fn logits_are_those_of_the_reference_implementation() {
+    let folder = Folder::new("logits");
+    let fixture = |name: &str| LLAMA.replace("llama-tiny.gguf", name);
+    for model in ["llama-tiny", "bitnet-tiny"] {
+        let ids = read_npy(&fixture(&format!("{model}.tokens-a.npy"))).1;
+        let ids: Vec<String> = ids.into_iter().map(|id| u32::from_le_bytes(id).to_string()).collect();
+        let want = read_f32(&fixture(&format!("{model}.logits-a.npy")));
+        let out = folder.path("logits.npy");
+        ok(&["logits", &fixture(&format!("{model}.gguf")), "--tokens", &ids.join(","), "--out", &out]);
+        let (header, _) = read_npy(&out);
+        let shape = format!("'shape': ({}, {})", ids.len(), want.len() / ids.len());
+        assert!(header.contains("'<f4'") && header.contains(&shape), "{header}");
+        let got = read_f32(&out);
+        let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let error = norm(&mut got.iter().zip(&want).map(|(g, w)| g - w)) / norm(&mut want.iter().copied());
+        assert!(error < 1e-5, "{model}: {error:e}");
+    }
+}
+
+#[test]
+fn a_model_without_a_tokenizer_has_figures_but_no_words() {
+    let folder = Folder::new("no-tokenizer");
+    refused(&["run", "-m", BITNET, "once"], 1, &["bitnet-tiny.gguf", "no tokenizer", "bench and logits work without"]);
+    ok(&["logits", BITNET, "--tokens", "1,2", "--out", &folder.path("logits.npy")]);
+    assert_eq!(objects(&ok(&["bench", BITNET, "-p", "4", "-n", "2", "-r", "1", "--json"])).len(), 2);
+    ok(&["inspect", BITNET]);
+}
+
+/// Every command that opens a model refuses what is none, and names the file.
+#[test]
+fn bad_model_files_are_refused() {
+    let folder = Folder::new("bad-models");
+    let good = fs::read(LLAMA).unwrap();
+    let mut state = 1u32;
+    let mut noise = |n: usize| -> Vec<u8> {
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..n).map(|_| next()).collect()
+    };
+    let counts =
+        |tensors: u64, keys: u64| [b"GGUF\x03\0\0\0".as_slice(), &tensors.to_le_bytes(), &keys.to_le_bytes()].concat();
+    let mut unknown = good.clone();
+    let at = good.windows(9).position(|w| w == b"\x05\0\0\0\0\0\0\0l").unwrap();
+    unknown[at + 8..at + 13].copy_from_slice(b"lemma");
+    let mut files = vec![
+        (folder.write("empty.gguf", ""), "empty"),
+        (folder.write("magic.gguf", "GGUF"), ""),
+        (folder.write("noise.gguf", noise(5000)), ""),
+        (folder.write("noise-after-magic.gguf", [b"GGUF\x03\0\0\0".to_vec(), noise(5000)].concat()), ""),
+        (folder.write("counts.gguf", counts(u64::MAX, u64::MAX)), ""),
+        (folder.write("nothing.gguf", counts(0, 0)), "general.architecture"),
+        (folder.write("unknown.gguf", unknown), "architecture lemma (supported: llama"),
+        (folder.write("words.gguf", "A text is no model.\n"), ""),
+        (folder.path("none.gguf"), "No such file"),
+        (folder.0.to_str().unwrap().into(), "regular file"),
+        (VECTOR_ADD.into(), ""),
+    ];
+    for cut in [5, 23, 24, 100, 3000, good.len() / 2, good.len() - 1] {
+        files.push((folder.write(&format!("cut-{cut}.gguf"), &good[..cut]), ""));
+    }
+    let out = folder.path("logits.npy");
+    for (file, message) in &files {
+        refused(&["run", "-m", file, "once"], 1, &[file, message]);
+        refused(&["bench", file], 1, &[file, message]);
+        refused(&["logits", file, "--tokens", "1", "--out", &out], 1, &[file, message]);
+        // What cannot be run can be looked into all the same, if it is a file of the format.
+        if !["nothing.gguf", "unknown.gguf"].iter().any(|name| file.ends_with(name)) {
+            refused(&["inspect", file], 1, &[file, message]);
+        }
+    }
+    assert!(ok(&["inspect", &folder.path("unknown.gguf")]).contains("cannot be run: "));
+    assert!(!Path::new(&out).exists());
+    refused(&["logits", LLAMA, "--tokens", "1,99999", "--out", &out], 1, &["token 99999", "384 tokens"]);
+    refused(
+        &["logits", LLAMA, "--tokens", "1", "--out", &folder.path("no/folder.npy")],
+        1,
+        &["cannot write", "no/folder.npy"],
+    );
+}
+
+#[test]
+fn wrong_calls_are_usage_errors() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["sing"], "sing"),
+        (&["run", "a", "--tokens", "3"], "--tokens"),
+        (&["run", "a", "--temperature=-1"], "temperature is -1"),
+        (&["run", "a", "--temperature", "NaN"], "temperature"),
+        (&["run", "a", "--top-p", "0"], "top-p is 0"),
+        (&["run", "a", "--top-p", "1.5"], "top-p is 1.5"),
+        (&["run", "a", "--ctx", "0"], "--ctx"),
+        (&["run", "a", "--max-tokens", "many"], "--max-tokens"),
+        (&["run", "a", "--threads", "0"], "--threads"),
+        (&["bench", "--shape", "llama-1b"], "--type"),
+        (&["bench", "--shape", "llama-9b", "--type", "Q8_0"], "llama-9b, but must be one of llama-8b"),
+        (&["bench", "--shape", "llama-1b", "--type", "Q9"], "Q9, but must be one of F32"),
+        (&["bench", LLAMA, "--shape", "llama-1b", "--type", "F16"], "--shape"),
+        (&["bench", LLAMA, "-p", "0", "-n", "0"], "nothing to measure"),
+        (&["bench", LLAMA, "-r", "0"], "-r"),
+        (&["logits", LLAMA, "--out", "x.npy"], "--tokens"),
+        (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
+        (&["inspect", LLAMA, "--yaml"], "--yaml"),
+        (&["check"], "FILES"),
+        (&["exec", VECTOR_ADD], "--grid"),
+        (&["exec", VECTOR_ADD, "--grid", "0"], "--grid is 0"),
+        (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1", "--arg", "n=2"], "twice"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "z=1"], "no such parameter"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1"], "--arg x=… is missing"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=1"], "a buffer is given as @FILE.npy or out:f32"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:u32[4]"], "takes f32"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:f32[-4]"], "whole number"),
+    ];
+    for (args, message) in cases {
+        refused(args, 2, &[message]);
+    }
+}
+
+#[test]
+fn unknown_devices_are_refused() {
+    for device in ["cuda", "metal", "abacus"] {
+        refused(&["run", "a", "--device", device], 1, &[device, "not available", "cpu"]);
+        refused(&["bench", LLAMA, "--device", device], 1, &[device, "not available", "cpu"]);
+        refused(&["exec", VECTOR_ADD, "--grid", "1", "--device", device], 1, &[device, "not available", "cpu"]);
+    }
+}
+
+#[test]
+fn exec_computes_the_same_bits_on_every_device() {
+    let folder = Folder::new("exec");
+    let n = 1000;
+    let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.37 - 100.0).collect();
+    let y: Vec<f32> = (0..n).map(|i| (i * i) as f32 * 1e-3).collect();
+    let (x_file, y_file) = (folder.write("x.npy", f32_npy(&x)), folder.write("y.npy", f32_npy(&y)));
+    let (arg_x, arg_y) = (format!("x=@{x_file}"), format!("y=@{y_file}"));
+    let softmax = VECTOR_ADD.replace("vector_add", "softmax");
+    let mut results = Vec::new();
+    for device in ["cpu", "reference"] {
+        let sum = folder.path(&format!("{device}-sum.npy"));
+        let add = ["exec", VECTOR_ADD, "--grid", "4", "--arg", &arg_x, "--arg", &arg_y, "--arg", "n=1000"];
+        let out = ["--arg", "out=out:f32[1000]", "--out", &sum, "--device", device];
+        assert_eq!(ok(&[&add[..], &out].concat()), "");
+        assert!(read_npy(&sum).0.contains("'shape': (1000,)"));
+        assert_eq!(read_f32(&sum), x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>(), "{device}");
+        let soft = folder.path(&format!("{device}-softmax.npy"));
+        let out = format!("out={soft}");
+        let args = ["--arg", &arg_x, "--arg", "columns=250", "--arg", "out=out:f32[4,250]", "--out", &out];
+        ok(&[&["exec", &softmax, "--grid", "4", "--device", device], &args[..]].concat());
+        let rows = read_f32(&soft);
+        for row in rows.chunks(250) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{device}");
+        }
+        results.push(rows.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+        // Without --out the first elements are printed.
+        let shown = ok(&[&add[..], &["--arg", "out=out:f32[1000]", "--device", device]].concat());
+        assert!(shown.starts_with("out = [-100, ") && shown.ends_with(", … (1000 elements)]\n"), "{shown}");
+    }
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn exec_refuses_arguments_that_do_not_fit() {
+    let folder = Folder::new("exec-arguments");
+    let ints = folder.write("ints.npy", npy("<i4", "(2,)", [[0; 4]; 2]));
+    let short = folder.write("short.npy", &f32_npy(&[1.0, 2.0])[..130]);
+    let cases = [
+        (format!("x=@{ints}"), vec![ints.as_str(), "type i32", "takes f32"]),
+        (format!("x=@{short}"), vec![&short, "takes 8 bytes"]),
+        (format!("x=@{}", folder.path("none.npy")), vec!["none.npy", "cannot read"]),
+        (format!("x=@{VECTOR_ADD}"), vec![".npy file"]),
+    ];
+    for (arg, message) in &cases {
+        refused(&["exec", VECTOR_ADD, "--grid", "1", "--arg", arg], 1, message);
+    }
+}
+
+/// A fault of a program while it runs names its line, on every device.
+#[test]
+fn programs_that_reach_outside_are_stopped() {
+    let folder = Folder::new("outside");
+    // Line 6 of the example loads x[i], and x has 300 elements.
+    let args = ["--arg", "x=out:f32[300]", "--arg", "y=out:f32[512]", "--arg", "out=out:f32[512]", "--arg", "n=512"];
+    let store = folder.write(
+        "store.atlas",
+        "kernel store(out: buffer<u32, write>) workgroup(8) {\n  %i = global.x\n\n  store.u32 out[%i], 1\n}\n",
+    );
+    for device in ["cpu", "reference"] {
+        refused(&[&["exec", VECTOR_ADD, "--grid", "2", "--device", device], &args[..]].concat(), 1, &["line 6", "300"]);
+        let args = ["exec", &store, "--grid", "1", "--arg", "out=out:u32[5]", "--device", device];
+        refused(&args, 1, &["program store", "line 4", "5"]);
+    }
+}
+
+#[test]
+fn check_names_file_and_line() {
+    let folder = Folder::new("check");
+    let softmax = VECTOR_ADD.replace("vector_add", "softmax");
+    let lines = ok(&["check", VECTOR_ADD, &softmax]);
+    assert_eq!(lines, format!("{VECTOR_ADD}: vector_add is valid\n{softmax}: softmax is valid\n"));
+    let cases = [
+        ("type.atlas", "kernel a(n: u32) workgroup(1) {\n  %x = add.f32 n, 1.0\n}\n", "line 2", "f32"),
+        ("word.atlas", "kernel a(n: u32) workgroup(1) {\n\n  %x = ad.u32 n, 1\n}\n", "line 3", "ad.u32"),
+        (
+            "barrier.atlas",
+            "kernel a() workgroup(64) {\n  %t = thread.x\n  %c = lt.u32 %t, 7\n  if %c {\n    barrier\n  }\n}\n",
+            "line 5",
+            "barrier",
+        ),
+        ("end.atlas", "kernel a() workgroup(64) {\n", "line", ""),
+        ("empty.atlas", "", "line", ""),
+        ("noise.atlas", "\u{1}\u{fffd}kernel\0", "line", ""),
+    ];
+    for (name, program, line, what) in cases {
+        let file = folder.write(name, program);
+        for args in [&["check", &file][..], &["exec", &file, "--grid", "1"]] {
+            let output = command(args).output().unwrap();
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+            for s in [&file, line, what] {
+                assert!(message.contains(s), "{args:?}: {message:?} does not contain {s:?}");
+            }
+            assert!(!message.contains("panicked"), "{message}");
+        }
+    }
+    // One bad file does not hide the verdict on the others.
+    let output = command(&["check", &folder.path("type.atlas"), VECTOR_ADD]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), format!("{VECTOR_ADD}: vector_add is valid\n")));
+    let binary = folder.write("binary.atlas", b"\xff\xfe\x00");
+    let output = command(&["check", &binary]).output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("binary.atlas"));
+}
