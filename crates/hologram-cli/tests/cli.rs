@@ -410,9 +410,13 @@ fn programs_that_reach_outside_are_stopped() {
         "kernel store(out: buffer<u32, write>) workgroup(8) {\n  %i = global.x\n\n  store.u32 out[%i], 1\n}\n",
     );
     for device in ["cpu", "reference"] {
-        refused(&[&["exec", VECTOR_ADD, "--grid", "2", "--device", device], &args[..]].concat(), 1, &["line 6", "300"]);
+        refused(
+            &[&["exec", VECTOR_ADD, "--grid", "2", "--device", device], &args[..]].concat(),
+            1,
+            &[VECTOR_ADD, "line 6", "300"],
+        );
         let args = ["exec", &store, "--grid", "1", "--arg", "out=out:u32[5]", "--device", device];
-        refused(&args, 1, &["program store", "line 4", "5"]);
+        refused(&args, 1, &[&store, "line 4", "5"]);
     }
 }
 

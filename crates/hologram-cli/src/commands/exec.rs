@@ -60,7 +60,8 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
         }
     }
     let files = output_files(args, &results)?;
-    backend.execute_program(&program, &bindings, &LaunchConfig { grid })?;
+    let run = backend.execute_program(&program, &bindings, &LaunchConfig { grid });
+    run.with_context(|| args.file.display().to_string())?;
     let mut out = std::io::stdout().lock();
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
