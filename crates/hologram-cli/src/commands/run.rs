@@ -74,7 +74,7 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     // The prompt is no output: on a terminal it stands before its continuation all the same.
     eprint!("\n{prompt}");
     let mut first_token = None;
-    while let Some(piece) = generation.next() {
+    for piece in generation.by_ref() {
         write!(out, "{}", piece?.text)?;
         out.flush()?;
         first_token.get_or_insert_with(|| started.elapsed());
