@@ -40,7 +40,7 @@ pub struct DeviceArgs {
     /// Device to use: auto, cpu, reference
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
-    /// Worker threads of the CPU [default: one for each processor]
+    /// Worker threads of the CPU [default: one for each physical core that the process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }

@@ -28,3 +28,8 @@ pub use models::config::Config;
 pub use models::{ARCHITECTURES, Architecture, Gate, TernaryActivations};
 pub use random::{SHAPES, Shape};
 pub use session::{Logits, Session, SessionOptions};
+
+/// The README's code, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
