@@ -57,6 +57,7 @@ pub fn measure_read_bandwidth(backend: &dyn Backend, features: Features) -> Resu
 }
 
 struct ReadAll {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has it"))]
     avx2: bool,
 }
 

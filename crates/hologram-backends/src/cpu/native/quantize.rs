@@ -14,6 +14,7 @@ struct Quantize {
     dynamic: bool,
     group: usize,
     floor: f32,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has it"))]
     avx2: bool,
 }
 

@@ -36,6 +36,7 @@ impl Layout {
     }
 
     /// What is added to a signed weight code to make it unsigned.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub fn offset(&self) -> i32 {
         match self.weights {
             Format::Q8_0 => 128,
@@ -56,6 +57,7 @@ impl Layout {
     }
 
     /// The first element of span `s` in block terms: the block and the group that it lies in.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub fn block_and_group(&self, s: usize) -> (usize, usize) {
         (s * self.span / self.weights.block_len(), s * self.span / self.group)
     }
@@ -66,6 +68,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// Activations of a run as the tile packer reads them.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
 pub struct Activations<'a> {
     pub codes: &'a [u8],
     pub scales: &'a [f32],
@@ -91,6 +94,7 @@ pub struct Kernels {
 }
 
 /// Where a direct product reads and writes.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
 pub struct Direct {
     /// As many packed rows as a panel has.
     pub rows: *const u8,
