@@ -1,4 +1,6 @@
-//! The command line.
+//! The command line. Comments on its fields are the help texts.
+
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
 use std::path::PathBuf;
 
