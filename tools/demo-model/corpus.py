@@ -10,7 +10,7 @@ corpus.json with the counts. The output depends on the input alone.
 
 OUT_DIR/source.txt is optional further training text: the library's own code from the
 documentation's source views, without its doc comments (they hold the documentation again,
-the held-out part included) and attributes.
+the held-out part included) and attributes; and the release notes.
 
 What is dropped: navigation, sidebars, source views, redirects, translations, all-in-one
 print pages, older editions of the Book, the thousands of generated SIMD intrinsic pages
@@ -21,7 +21,8 @@ method of its twelve integer types in the same words.
 
 A hash of its path sends a document to `valid` (about 2 %; it picks settings and
 checkpoints) or to `heldout` (about 2 %; it is only measured). Deduplication runs over all
-parts, so no held-out item or paragraph is a copy of a training one.
+parts, so held-out paragraphs and examples are not copies of training ones; signatures,
+headings, short pieces and parts of an example still can be.
 """
 import argparse
 import hashlib
@@ -33,11 +34,12 @@ from multiprocessing import Pool
 from lxml import etree
 from lxml import html as lxml_html
 
-# In this order, which matters: of two copies the first is kept.
+# In this order, which matters: of two copies the first is kept. The Embedded Rust Book is left
+# out: its prose is CC-BY-SA-4.0. All that is listed is MIT OR Apache-2.0.
 PARTS = [
     "book", "reference", "rust-by-example", "std", "alloc", "core", "proc_macro", "test",
     "nomicon", "cargo", "edition-guide", "error_codes", "rustc", "rustdoc", "clippy",
-    "style-guide", "embedded-book", "unstable-book",
+    "style-guide", "unstable-book",
 ]
 RUSTDOC = {"std", "alloc", "core", "proc_macro", "test"}
 SKIP_DIRS = (
@@ -434,6 +436,15 @@ def source(path):
     return tidy(f"// {name}\n\n{text.strip()}")
 
 
+def release_notes(path):
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    text = re.sub(r"^\[[^\]]+\]:.*\n?", "", text, flags=re.M)  # link targets
+    text = re.sub(r"\[((?:[^\[\]]|\[[^\]]*\])+)\](\([^)]*\)|\[[^\]]*\])?", r"\1", text)
+    text = re.sub(r"^<a id=.*\n?", "", text, flags=re.M)
+    return tidy(re.sub(r"\n{3,}", "\n\n", text))
+
+
 def source_files(root):
     found = []
     for d, dirs, names in os.walk(os.path.join(root, "src")):
@@ -468,6 +479,7 @@ def main():
             c[1] += len(text.encode())
         split["source"] = [t for t in pool.imap(source, source_files(args.html), chunksize=16)
                            if len(t) > 400]
+    split["source"].append(release_notes(os.path.join(args.html, "releases.md")))
     info = {"pages": len(jobs), "duplicate_chars_dropped": seen.dropped,
             "by_part": {k: {"documents": a, "bytes": b} for k, (a, b) in chars.items()}}
     for part, docs in split.items():
