@@ -71,6 +71,7 @@ fn check_refusal(what: &dyn std::fmt::Debug, output: &Output, code: i32, substri
     let parser = code == 2 && message.starts_with("error: ");
     assert!(parser || message.starts_with("hologram: ") && message.lines().count() == 1, "{what:?}: {message}");
     assert!(!message.contains("panicked"), "{what:?}: {message}");
+    assert!(message.matches("os error").count() <= 1, "{what:?} gives its cause twice: {message}");
     for s in substrings {
         assert!(message.contains(s), "{what:?}: {message:?} does not contain {s:?}");
     }

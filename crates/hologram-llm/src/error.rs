@@ -8,12 +8,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
     /// The file could not be opened or mapped.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open {}: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The file is not what it claims to be: truncated, contradictory, or another format.
     #[error("cannot read {} as a GGUF file: {reason}", path.display())]

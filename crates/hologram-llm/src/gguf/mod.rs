@@ -55,7 +55,7 @@ impl GgufFile {
     /// is one part of a split model.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile> {
         let path = path.as_ref();
-        let io = |source| LlmError::Io { path: path.into(), source };
+        let io = |reason| LlmError::Io { path: path.into(), reason };
         let file = File::open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
         if !meta.is_file() {
