@@ -161,6 +161,8 @@ fn run_keeps_to_its_limits() {
     let full = run(&["--ctx", "8", "--max-tokens", "100"]);
     assert!(full.status.success());
     assert!(text(&full.stderr).contains("the context is full (see --ctx)"), "{}", text(&full.stderr));
+    let long = text(&run(&["--ctx", "1000", "--max-tokens", "1"]).stderr);
+    assert!(long.contains("note: the model was trained for 512 positions"), "{long}");
     refused(&["run", "-m", LLAMA, "once upon a time", "--ctx", "3"], 1, &["prompt has", "context holds 3", "--ctx"]);
 }
 
@@ -314,6 +316,7 @@ fn wrong_calls_are_usage_errors() {
         (&["run", "a", "--top-p", "0"], "top-p is 0"),
         (&["run", "a", "--top-p", "1.5"], "top-p is 1.5"),
         (&["run", "a", "--ctx", "0"], "--ctx"),
+        (&["run", "a", "--ctx", "99999999"], "--ctx"),
         (&["run", "a", "--max-tokens", "many"], "--max-tokens"),
         (&["run", "a", "--threads", "0"], "--threads"),
         (&["bench", "--shape", "llama-1b"], "--type"),

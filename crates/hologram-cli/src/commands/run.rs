@@ -64,7 +64,11 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     let started = Instant::now();
     let executor = device.open()?;
     let mut model = Model::from_gguf(shipped::open(path)?, &executor)?;
-    let notes = model.tokenizer()?.notes().to_vec();
+    let mut notes = model.tokenizer()?.notes().to_vec();
+    let trained = model.config().context;
+    if options.context.is_some_and(|n| n > trained) {
+        notes.push(format!("the model was trained for {trained} positions; text beyond them gets worse"));
+    }
     let mut generation = model.generate(prompt, options)?;
     eprintln!("{} on {} ({})", generation.model().config().name, executor.info().backend, executor.info().name);
     for note in notes {
