@@ -84,6 +84,9 @@ pub struct RunArgs {
     pub device: DeviceArgs,
 }
 
+/// The most tokens of a test.
+const MAX_TEST: i64 = 1 << 20;
+
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
@@ -97,11 +100,11 @@ pub struct BenchArgs {
     #[arg(long = "type", id = "type_", value_name = "T", requires = "shape")]
     pub format: Option<String>,
     /// Tokens of the prefill test; 0 leaves it out
-    #[arg(short, value_name = "N", default_value_t = 512)]
-    pub prompt: usize,
+    #[arg(short, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub prompt: u32,
     /// Tokens of the decode test; 0 leaves it out
-    #[arg(short = 'n', value_name = "N", default_value_t = 128)]
-    pub decode: usize,
+    #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub decode: u32,
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,

@@ -101,6 +101,18 @@ pub enum LlmError {
         /// Positions of the context.
         context: usize,
     },
+    /// The device cannot hold a KV cache of this size.
+    #[error(
+        "a KV cache of {context} positions takes {bytes} bytes, which cannot be had; give a smaller --ctx ({cause})"
+    )]
+    CacheTooLarge {
+        /// Positions of a sequence.
+        context: usize,
+        /// Bytes of the whole cache.
+        bytes: u128,
+        /// What the device said.
+        cause: CoreError,
+    },
     /// No token can be chosen from these logits.
     #[error("cannot sample a token at position {position}: {reason}")]
     Logits {

@@ -29,7 +29,7 @@ impl KvCache {
     /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32` or `f16`).
     ///
     /// # Errors
-    /// When the device has not that much memory.
+    /// [`LlmError::CacheTooLarge`].
     pub fn new(
         executor: &Executor,
         config: &Config,
@@ -40,10 +40,13 @@ impl KvCache {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
         let blocks = blocks_per_sequence * max_sequences;
         let shape = [blocks, config.kv_heads, BLOCK_SIZE, config.head_dim];
-        let mut layers = Vec::with_capacity(config.layers);
-        for _ in 0..config.layers {
-            layers.push((Tensor::empty(executor, format, &shape)?, Tensor::empty(executor, format, &shape)?));
-        }
+        let bytes = shape.iter().map(|n| *n as u128).product::<u128>()
+            * format.block_bytes() as u128
+            * 2
+            * config.layers as u128;
+        let too_large = |cause| LlmError::CacheTooLarge { context, bytes, cause };
+        let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
+        let layers = (0..config.layers).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
             layers,
             blocks_per_sequence,

@@ -25,7 +25,8 @@ struct Measurement {
 /// # Errors
 /// When an option is out of range, or the device or the model fails.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    if args.prompt == 0 && args.decode == 0 {
+    let (prompt, decode) = (args.prompt as usize, args.decode as usize);
+    if prompt == 0 && decode == 0 {
         return usage("nothing to measure: -p and -n are both 0");
     }
     let random = match (&args.shape, &args.format) {
@@ -43,21 +44,21 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             (model, name)
         }
     };
-    let context = args.prompt.max(args.decode);
+    let context = prompt.max(decode);
     let mut session = model.session(SessionOptions { context, ..SessionOptions::default() })?;
     let tokens: Vec<u32> = (0..context).map(|i| (i * 7919 % model.config().vocab) as u32).collect();
 
     let mut tests: Vec<(&[u32], bool, Measurement)> = Vec::new();
     let bytes = model.bytes_per_token() as f64;
     let measurement = |test: String, bytes_per_token| Measurement { test, rates: Vec::new(), bytes_per_token };
-    if args.prompt > 0 {
+    if prompt > 0 {
         // A step reads the weights once for all its tokens.
-        let steps = args.prompt.div_ceil(SessionOptions::default().batch) as f64;
-        let m = measurement(format!("pp{}", args.prompt), bytes * steps / args.prompt as f64);
-        tests.push((&tokens[..args.prompt], true, m));
+        let steps = prompt.div_ceil(SessionOptions::default().batch) as f64;
+        let m = measurement(format!("pp{}", prompt), bytes * steps / prompt as f64);
+        tests.push((&tokens[..prompt], true, m));
     }
-    if args.decode > 0 {
-        tests.push((&tokens[..args.decode], false, measurement(format!("tg{}", args.decode), bytes)));
+    if decode > 0 {
+        tests.push((&tokens[..decode], false, measurement(format!("tg{}", decode), bytes)));
     }
     // The first round compiles and warms up and is not counted. Bandwidth and tests take turns, so that all see the same machine.
     let mut bandwidths = Vec::new();

@@ -78,13 +78,17 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     // The prompt is no output: on a terminal it stands before its continuation all the same.
     eprint!("\n{prompt}");
     let mut first_token = None;
-    for piece in generation.by_ref() {
-        write!(out, "{}", piece?.text)?;
-        out.flush()?;
-        first_token.get_or_insert_with(|| started.elapsed());
-    }
-    writeln!(out)?;
+    let mut print = || -> anyhow::Result<()> {
+        for piece in generation.by_ref() {
+            write!(out, "{}", piece?.text)?;
+            out.flush()?;
+            first_token.get_or_insert_with(|| started.elapsed());
+        }
+        Ok(writeln!(out)?)
+    };
+    let printed = print();
     eprintln!();
+    printed?;
     let stats = generation.stats();
     let rate = |n: usize, time: Duration| n as f64 / time.as_secs_f64().max(1e-9);
     eprintln!(
