@@ -66,13 +66,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_tokens: usize,
     /// Randomness; 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Choose among the K most probable tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: usize,
     /// Choose among the most probable tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Seed of the random choice [default: another one each time]
     #[arg(long, value_name = "S")]
@@ -146,7 +146,7 @@ pub struct ExecArgs {
     /// Program file (.atlas)
     pub file: PathBuf,
     /// Workgroups: X, X,Y or X,Y,Z
-    #[arg(long, value_name = "X[,Y[,Z]]")]
+    #[arg(long, value_name = "X[,Y[,Z]]", allow_negative_numbers = true)]
     pub grid: String,
     /// An argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
     #[arg(long = "arg", value_name = "NAME=VALUE")]

@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod npy;
+mod text;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             // One sentence, with its causes, whatever the error's type; a closed standard error changes nothing.
-            let _ = writeln!(std::io::stderr(), "hologram: {e:#}");
+            let _ = writeln!(std::io::stderr(), "hologram: {}", text::printable(&format!("{e:#}"), text::MESSAGE));
             ExitCode::from(if e.is::<args::UsageError>() { 2 } else { 1 })
         }
     }

@@ -17,6 +17,9 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
+/// Bytes of a file: more than the memory of any machine that could use it.
+const MAX_FILE: u64 = 1 << 40;
+
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Element types and NumPy's names for them, without the byte order.
@@ -43,7 +46,7 @@ impl Array {
 /// # Errors
 /// When it is not a `.npy` file of little-endian numbers in C order, or its size contradicts its header.
 pub fn read(path: &Path) -> anyhow::Result<Array> {
-    let data = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let data = crate::text::read_file(path, MAX_FILE)?;
     parse(&data).with_context(|| format!("cannot read {} as a .npy file", path.display()))
 }
 

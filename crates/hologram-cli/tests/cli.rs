@@ -155,6 +155,33 @@ fn run_reads_the_prompt_from_standard_input() {
 }
 
 #[test]
+fn figures_leave_out_what_was_not_measured() {
+    let output = command(&["run", "The", "--max-tokens", "0"]).output().unwrap();
+    let figures = text(&output.stderr);
+    assert!(figures.contains("generated: 0 tokens") && !figures.contains("tokens/s"), "{figures}");
+}
+
+#[cfg(unix)]
+#[test]
+fn endless_input_is_refused() {
+    refused(&["check", "/dev/zero"], 1, &["/dev/zero", "not a regular file"]);
+    let output = with_input(&["run", "--max-tokens", "1"], &vec![b'a'; (64 << 20) + 1]);
+    check_refusal(&"a long prompt", &output, 1, &["standard input", "longer than 64 MiB"]);
+}
+
+#[test]
+fn text_of_a_file_cannot_drive_the_terminal() {
+    let folder = Folder::new("escapes");
+    let path = folder.path("model.gguf");
+    let file = std::fs::read(LLAMA).unwrap();
+    let at = file.windows(5).position(|w| w == b"llama").unwrap();
+    let mut changed = file.clone();
+    changed[at..at + 5].copy_from_slice(b"\x1b[2J\n");
+    std::fs::write(&path, changed).unwrap();
+    refused(&["run", "-m", &path, "a"], 1, &["\\u{1b}[2J\\n"]);
+}
+
+#[test]
 fn run_keeps_to_its_limits() {
     let run = |args: &[&str]| command(&[&["run", "-m", LLAMA, "once", "--seed", "1"], args].concat()).output().unwrap();
     assert_eq!(text(&run(&["--max-tokens", "0"]).stdout).trim(), "");
@@ -312,6 +339,7 @@ fn wrong_calls_are_usage_errors() {
         (&["sing"], "sing"),
         (&["run", "a", "--tokens", "3"], "--tokens"),
         (&["run", "a", "--temperature=-1"], "temperature is -1"),
+        (&["run", "a", "--temperature", "-1"], "temperature is -1"),
         (&["run", "a", "--temperature", "NaN"], "temperature"),
         (&["run", "a", "--top-p", "0"], "top-p is 0"),
         (&["run", "a", "--top-p", "1.5"], "top-p is 1.5"),
@@ -325,12 +353,15 @@ fn wrong_calls_are_usage_errors() {
         (&["bench", LLAMA, "--shape", "llama-1b", "--type", "F16"], "--shape"),
         (&["bench", LLAMA, "-p", "0", "-n", "0"], "nothing to measure"),
         (&["bench", LLAMA, "-r", "0"], "-r"),
+        (&["bench", LLAMA, "-p", "99999999999"], "-p"),
         (&["logits", LLAMA, "--out", "x.npy"], "--tokens"),
         (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
         (&["inspect", LLAMA, "--yaml"], "--yaml"),
         (&["check"], "FILES"),
         (&["exec", VECTOR_ADD], "--grid"),
         (&["exec", VECTOR_ADD, "--grid", "0"], "--grid is 0"),
+        (&["exec", VECTOR_ADD, "--grid", "-1"], "--grid is -1"),
+        (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in all"),
         (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1", "--arg", "n=2"], "twice"),

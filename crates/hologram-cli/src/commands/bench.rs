@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::shipped;
 use crate::args::{BenchArgs, usage};
+use crate::text::{NAME, printable};
 
 /// One line of the table.
 struct Measurement {
@@ -36,11 +37,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let executor = args.device.open()?;
     let (model, name) = match random {
         Some((shape, format)) => {
+            eprintln!("making random weights …");
             (Model::random(shape, format, &executor)?, format!("{} {}", shape.name, format.name().to_uppercase()))
         }
         None => {
             let model = Model::from_gguf(shipped::open(args.model.as_deref())?, &executor)?;
-            let name = model.config().name.clone();
+            let name = printable(&model.config().name, NAME);
             (model, name)
         }
     };

@@ -5,6 +5,10 @@ use std::io::Write;
 use anyhow::{Context, anyhow};
 
 use crate::args::CheckArgs;
+use crate::text::{MESSAGE, printable, read_file};
+
+/// Bytes of a program's text.
+const MAX_PROGRAM: u64 = 16 << 20;
 
 /// Runs the command: every file is checked, whatever becomes of the others.
 ///
@@ -16,9 +20,10 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     for path in &args.files {
         match load(path) {
             Ok(program) => writeln!(out, "{}: {} is valid", path.display(), program.name)?,
+            Err(e) if args.files.len() == 1 => return Err(e),
             Err(e) => {
                 failed += 1;
-                eprintln!("hologram: {e:#}");
+                eprintln!("hologram: {}", printable(&format!("{e:#}"), MESSAGE));
             }
         }
     }
@@ -33,7 +38,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
 /// # Errors
 /// With the file and the line.
 pub fn load(path: &std::path::Path) -> anyhow::Result<hologram_isa::Program> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = read_file(path, MAX_PROGRAM)?;
+    let text = String::from_utf8(bytes).with_context(|| format!("cannot read {}", path.display()))?;
     let parse = || {
         let program = hologram_isa::parse(&text)?;
         hologram_isa::verify(&program)?;

@@ -93,6 +93,9 @@ fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
             _ => return usage(format!("--grid is {text}, but its sizes must be whole numbers from 1 to {}", u32::MAX)),
         }
     }
+    if grid.iter().map(|n| u128::from(*n)).product::<u128>() > u128::from(u32::MAX) {
+        return usage(format!("--grid is {text}, but may have at most {} workgroups in all", u32::MAX));
+    }
     Ok(grid)
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 
 use super::shipped;
 use crate::args::InspectArgs;
+use crate::text::{MESSAGE, NAME, printable};
 
 /// Elements of an array that are shown.
 const SHOWN: usize = 6;
@@ -34,7 +35,7 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     writeln!(out, "\ntensors")?;
     for t in file.tensors() {
         let shape: Vec<String> = t.shape().iter().map(ToString::to_string).collect();
-        writeln!(out, "  {:<28} {:<6} [{}]", t.name(), t.ty().name, shape.join(", "))?;
+        writeln!(out, "  {:<28} {:<6} [{}]", printable(t.name(), NAME), t.ty().name, shape.join(", "))?;
     }
     writeln!(out, "\nmemory")?;
     writeln!(out, "  weights: {:.1} MB ({:.1} million parameters)", weights as f64 / 1e6, parameters as f64 / 1e6)?;
@@ -45,7 +46,7 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
             let total = (bytes * context) as f64 / 1e6;
             writeln!(out, "  KV cache: {bytes} bytes a position in f32, {total:.1} MB for {context} positions")?;
         }
-        Err(e) => writeln!(out, "  cannot be run: {e}")?,
+        Err(e) => writeln!(out, "  cannot be run: {}", printable(&e.to_string(), MESSAGE))?,
     }
     Ok(())
 }

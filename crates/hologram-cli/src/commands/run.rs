@@ -1,6 +1,6 @@
 //! `hologram run`: continues a prompt.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,10 @@ use hologram_llm::{Finish, GenerateOptions, Model};
 
 use super::shipped;
 use crate::args::{DeviceArgs, RunArgs, usage};
+use crate::text::{NAME, printable, read_bounded};
+
+/// Bytes of a prompt on standard input: many times any context.
+const MAX_PROMPT: u64 = 64 << 20;
 
 /// What the shipped model continues when nobody gives it a prompt.
 const SAMPLE_PROMPT: &str = "A closure in Rust is";
@@ -49,8 +53,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             Some(_) => return usage("give a prompt, as an argument or on standard input"),
         },
         None => {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+            let bytes = read_bounded(std::io::stdin().lock(), MAX_PROMPT);
+            let bytes = bytes.context("cannot read the prompt from standard input")?;
             let text = String::from_utf8(bytes).context("the prompt on standard input is not UTF-8")?;
             // The newline that ends a line of input is not part of the prompt.
             text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string()
@@ -70,7 +74,8 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
         notes.push(format!("the model was trained for {trained} positions; text beyond them gets worse"));
     }
     let mut generation = model.generate(prompt, options)?;
-    eprintln!("{} on {} ({})", generation.model().config().name, executor.info().backend, executor.info().name);
+    let name = printable(&generation.model().config().name, NAME);
+    eprintln!("{name} on {} ({})", executor.info().backend, executor.info().name);
     for note in notes {
         eprintln!("note: {note}");
     }
@@ -90,19 +95,24 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     eprintln!();
     printed?;
     let stats = generation.stats();
-    let rate = |n: usize, time: Duration| n as f64 / time.as_secs_f64().max(1e-9);
-    eprintln!(
-        "prompt: {} tokens, {:.1} tokens/s; generated: {} tokens, {:.1} tokens/s; first token after {:.0} ms{}",
-        stats.prompt_tokens,
-        rate(stats.prompt_tokens, stats.prompt_time),
-        stats.generated_tokens,
-        rate(stats.decode_steps, stats.decode_time),
-        first_token.unwrap_or_default().as_secs_f64() * 1e3,
-        match generation.finish() {
-            Some(Finish::ContextFull) => "; stopped because the context is full (see --ctx)",
-            _ => "",
-        }
-    );
+    let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
+    let rate = |n: usize, time: Duration| match n {
+        0 => String::new(),
+        n => format!(", {:.1} tokens/s", n as f64 / time.as_secs_f64().max(1e-9)),
+    };
+    let mut figures = format!("prompt: {}", tokens(stats.prompt_tokens));
+    if stats.generated_tokens > 0 {
+        figures += &rate(stats.prompt_tokens, stats.prompt_time);
+    }
+    figures += &format!("; generated: {}", tokens(stats.generated_tokens));
+    figures += &rate(stats.decode_steps, stats.decode_time);
+    if let Some(time) = first_token {
+        figures += &format!("; first token after {:.0} ms", time.as_secs_f64() * 1e3);
+    }
+    if generation.finish() == Some(Finish::ContextFull) {
+        figures += "; stopped because the context is full (see --ctx)";
+    }
+    eprintln!("{figures}");
     Ok(())
 }
 

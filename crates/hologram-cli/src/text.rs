@@ -1,0 +1,65 @@
+//! Text from files, made fit for a terminal, and files read within bounds.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+
+/// Characters of an error message; longer ones hold a string of a damaged file.
+pub const MESSAGE: usize = 2000;
+/// Characters of a name.
+pub const NAME: usize = 80;
+
+/// The text with control characters escaped, cut after `limit` characters: names in a file may hold anything.
+pub fn printable(text: &str, limit: usize) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(limit) {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    if text.chars().nth(limit).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Reads all bytes of a source that holds at most `limit`.
+///
+/// # Errors
+/// When reading fails or there are more.
+pub fn read_bounded(source: impl Read, limit: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(limit + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 <= limit, "it is longer than {} MiB", limit >> 20);
+    Ok(bytes)
+}
+
+/// Reads a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// With the file's name.
+pub fn read_file(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+    let read = || {
+        let file = std::fs::File::open(path)?;
+        ensure!(file.metadata()?.is_file(), "it is not a regular file");
+        read_bounded(file, limit)
+    };
+    read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_long_text_is_cut() {
+        assert_eq!(printable("a\u{1b}[2J\nb", 80), "a\\u{1b}[2J\\nb");
+        assert_eq!(printable("αβγδ", 4), "αβγδ");
+        assert_eq!(printable("αβγδ", 3), "αβγ…");
+    }
+
+    #[test]
+    fn reading_stops_at_the_limit() {
+        assert_eq!(read_bounded(&[7u8; 10][..], 10).unwrap(), [7; 10]);
+        assert!(read_bounded(std::io::repeat(0), 1 << 20).unwrap_err().to_string().contains("longer than 1 MiB"));
+    }
+}
