@@ -161,6 +161,7 @@ impl Recording {
     /// One worker's part of a phase; whether it went well.
     fn run_phase(&self, (number, phase): (usize, usize), worker: &mut Worker<'_>, first: &FirstFailure) -> bool {
         let step = &self.steps[number];
+        // A panic must reach the caller as the kernel's error: unwinding a worker would leave the others waiting for it for ever.
         let failure = match catch_unwind(AssertUnwindSafe(|| step.run(phase, worker))) {
             Ok(Ok(())) => return true,
             Ok(Err(failure)) => failure,
