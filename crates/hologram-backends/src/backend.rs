@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use hologram_isa::Program;
 
+use crate::Format;
 use crate::error::{BackendError, Result};
 use crate::metrics::Metrics;
-use crate::spec::KernelSpec;
+use crate::spec::{GroupSpec, KernelSpec};
 
 /// The kinds of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,6 +273,23 @@ pub trait Backend: Send + Sync {
     /// A native kernel for this operation; `None` means: compile the operation's program.
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline>;
 
+    /// A native kernel that computes several operations together; `None` means: launch them one by one.
+    fn native_group(&self, _group: &GroupSpec) -> Option<Pipeline> {
+        None
+    }
+
+    /// The layout in which this device's kernels read weights of a format, holding the same values. Weights are converted once, when
+    /// they are loaded.
+    fn weight_layout(&self, format: Format) -> Format {
+        format
+    }
+
+    /// Which of several formats of activations (the first is the most natural) suits a product with weights of this layout in a step
+    /// of up to `tokens` tokens. The graph then says so: it is never a kernel's own choice.
+    fn activations(&self, _weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {
+        choices.first().copied()
+    }
+
     /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
     ///
     /// # Errors
@@ -305,6 +323,15 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] for a device that has no such measurement.
     fn read_bandwidth(&self) -> Result<f64> {
         let (device, what) = (self.info().backend.to_string(), "measuring its read bandwidth".into());
+        Err(BackendError::Unsupported { device, what })
+    }
+
+    /// Sustained bandwidth of a copy within device memory in bytes per second, counting bytes read and bytes written, measured now.
+    ///
+    /// # Errors
+    /// As [`Backend::read_bandwidth`].
+    fn copy_bandwidth(&self) -> Result<f64> {
+        let (device, what) = (self.info().backend.to_string(), "measuring its copy bandwidth".into());
         Err(BackendError::Unsupported { device, what })
     }
 

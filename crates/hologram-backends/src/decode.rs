@@ -9,7 +9,7 @@ use hologram_isa::Type;
 
 impl Format {
     /// Decodes whole blocks: `out.len()` elements from exactly as many bytes as they take. A tensor is decoded row by row, or all
-    /// at once when its rows are whole blocks.
+    /// at once when its rows are whole blocks; one in two planes all at once.
     ///
     /// # Errors
     /// A length that is not a whole number of blocks, bytes that do not belong to that length, or a format that does not hold
@@ -33,6 +33,24 @@ impl Format {
             Format::Q8_0 => blocks::<34, 32>(bytes, out, q8_0),
             Format::Q4_0 => blocks::<18, 32>(bytes, out, q4_0),
             Format::TQ2_0 => blocks::<66, 256>(bytes, out, tq2_0),
+            Format::Q8Planes => planes::<32, 32>(bytes, out, |c, d, y| {
+                let mut b = [0; 34];
+                b[..2].copy_from_slice(d);
+                b[2..].copy_from_slice(c);
+                q8_0(&b, y);
+            }),
+            Format::Q4Planes => planes::<16, 32>(bytes, out, |c, d, y| {
+                let mut b = [0; 18];
+                b[..2].copy_from_slice(d);
+                b[2..].copy_from_slice(c);
+                q4_0(&b, y);
+            }),
+            Format::T2Planes => planes::<64, 256>(bytes, out, |c, d, y| {
+                let mut b = [0; 66];
+                b[..64].copy_from_slice(c);
+                b[64..].copy_from_slice(d);
+                tq2_0(&b, y);
+            }),
             Format::Plain(_) | Format::I8Groups { .. } => {
                 return Err(fail("it is not a format of floating-point weights".into()));
             }
@@ -54,6 +72,20 @@ fn blocks<const BYTES: usize, const LEN: usize>(
 ) {
     for (b, y) in bytes.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<LEN>().0) {
         decode(b, y);
+    }
+}
+
+/// Codes of all blocks, then at the next multiple of [`PLANE_ALIGN`](crate::PLANE_ALIGN) their scales.
+fn planes<const CODES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; CODES], &[u8; 2], &mut [f32; LEN]),
+) {
+    let blocks = out.len() / LEN;
+    let scales = &bytes[(blocks * CODES).next_multiple_of(crate::PLANE_ALIGN)..];
+    let both = bytes.as_chunks::<CODES>().0.iter().zip(scales.as_chunks::<2>().0);
+    for ((codes, scale), y) in both.zip(out.as_chunks_mut::<LEN>().0) {
+        decode(codes, scale, y);
     }
 }
 

@@ -18,6 +18,13 @@ pub enum Format {
     /// GGUF `TQ2_0`, ternary: blocks of 256 as 64 bytes and an `f16` scale `d`; bits `2l..2l+2` of byte `32h + m` hold the code of
     /// element `128h + 32l + m`; the value is `d·(code - 1)`. 66 bytes.
     TQ2_0,
+    /// The codes and scales of [`Format::Q8_0`] in two planes: the `i8` codes of all elements in row-major order, then, at the next
+    /// multiple of 64 bytes, the `f16` scales of all blocks of 32. What GPUs read, in whole aligned words.
+    Q8Planes,
+    /// [`Format::Q4_0`] in two planes: the 16 code bytes of every block, then the `f16` scales.
+    Q4Planes,
+    /// [`Format::TQ2_0`] in two planes: the 64 code bytes of every block of 256, then the `f16` scales.
+    T2Planes,
     /// Activations quantised to `i8` in groups of `group` elements of a row: a plane of `i8` codes in row-major order, then, at the
     /// next multiple of 64 bytes, a plane of `f32` scales, one for each group; the value is `scale·code`.
     I8Groups {
@@ -45,6 +52,9 @@ impl Format {
             Format::Q8_0 => "Q8_0".into(),
             Format::Q4_0 => "Q4_0".into(),
             Format::TQ2_0 => "TQ2_0".into(),
+            Format::Q8Planes => "Q8_0 (planes)".into(),
+            Format::Q4Planes => "Q4_0 (planes)".into(),
+            Format::T2Planes => "TQ2_0 (planes)".into(),
             Format::I8Groups { group } => format!("i8/{group}"),
         }
     }
@@ -53,19 +63,19 @@ impl Format {
     pub const fn block_len(self) -> usize {
         match self {
             Format::Plain(_) => 1,
-            Format::Q8_0 | Format::Q4_0 => 32,
-            Format::TQ2_0 => 256,
+            Format::Q8_0 | Format::Q4_0 | Format::Q8Planes | Format::Q4Planes => 32,
+            Format::TQ2_0 | Format::T2Planes => 256,
             Format::I8Groups { group } => group as usize,
         }
     }
 
-    /// Bytes of one block. For [`Format::I8Groups`] the codes and the scale of one group, which lie in two planes.
+    /// Bytes of one block; for formats of two planes those of its codes and its scale together.
     pub const fn block_bytes(self) -> usize {
         match self {
             Format::Plain(ty) => ty.size(),
-            Format::Q8_0 => 34,
-            Format::Q4_0 => 18,
-            Format::TQ2_0 => 66,
+            Format::Q8_0 | Format::Q8Planes => 34,
+            Format::Q4_0 | Format::Q4Planes => 18,
+            Format::TQ2_0 | Format::T2Planes => 66,
             Format::I8Groups { group } => group as usize + 4,
         }
     }
@@ -77,12 +87,12 @@ impl Format {
             return None;
         }
         let blocks = rows.checked_mul(row_len / self.block_len())?;
-        match self {
-            Format::I8Groups { .. } => {
-                let codes = rows.checked_mul(row_len)?.checked_next_multiple_of(PLANE_ALIGN)?;
-                codes.checked_add(blocks.checked_mul(4)?)
+        match self.planes() {
+            Some((codes, scale)) => {
+                let codes = blocks.checked_mul(codes)?.checked_next_multiple_of(PLANE_ALIGN)?;
+                codes.checked_add(blocks.checked_mul(scale.size())?)
             }
-            _ => blocks.checked_mul(self.block_bytes()),
+            None => blocks.checked_mul(self.block_bytes()),
         }
     }
 
@@ -94,18 +104,28 @@ impl Format {
             Format::Plain(ty) => vec![whole(ty)],
             Format::Q8_0 => vec![whole(Type::I8), whole(Type::F16)],
             Format::Q4_0 | Format::TQ2_0 => vec![whole(Type::U8), whole(Type::F16)],
-            Format::I8Groups { group } => {
-                let codes = rows * row_len;
-                vec![
-                    View { element: Type::I8, offset: 0, bytes: codes },
-                    View {
-                        element: Type::F32,
-                        offset: codes.next_multiple_of(PLANE_ALIGN),
-                        bytes: codes / (group as usize).max(1) * 4,
-                    },
-                ]
-            }
+            Format::Q8Planes | Format::I8Groups { .. } => self.two_views(Type::I8, rows, row_len),
+            Format::Q4Planes | Format::T2Planes => self.two_views(Type::U8, rows, row_len),
         }
+    }
+
+    /// For formats of two planes: the bytes of a block's codes, and the type of its scale.
+    const fn planes(self) -> Option<(usize, Type)> {
+        match self {
+            Format::I8Groups { group } => Some((group as usize, Type::F32)),
+            Format::Q8Planes => Some((32, Type::F16)),
+            Format::Q4Planes => Some((16, Type::F16)),
+            Format::T2Planes => Some((64, Type::F16)),
+            Format::Plain(_) | Format::Q8_0 | Format::Q4_0 | Format::TQ2_0 => None,
+        }
+    }
+
+    fn two_views(self, codes: Type, rows: usize, row_len: usize) -> Vec<View> {
+        let Some((code_bytes, scale)) = self.planes() else { return Vec::new() };
+        let blocks = rows * row_len / self.block_len().max(1);
+        let bytes = blocks * code_bytes;
+        let offset = bytes.next_multiple_of(PLANE_ALIGN);
+        vec![View { element: codes, offset: 0, bytes }, View { element: scale, offset, bytes: blocks * scale.size() }]
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod backend;
 pub mod cpu;
+pub mod cuda;
 mod decode;
 mod error;
 mod format;
@@ -20,4 +21,4 @@ pub use format::{Format, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use open::{available_backends, open};
 pub use reference::ReferenceBackend;
-pub use spec::{Attr, Extent, KernelSpec, TensorSpec};
+pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

@@ -96,22 +96,107 @@ pub struct KernelSpec {
 impl KernelSpec {
     /// The `u32` attribute of this name.
     pub fn attr_u32(&self, name: &str) -> Option<u32> {
-        self.attrs.iter().find_map(|(n, a)| match a {
-            Attr::U32(v) if *n == name => Some(*v),
-            _ => None,
-        })
+        find_u32(&self.attrs, name)
     }
 
     /// The `f32` attribute of this name.
     pub fn attr_f32(&self, name: &str) -> Option<f32> {
-        self.attrs.iter().find_map(|(n, a)| match a {
-            Attr::F32(v) if *n == name => Some(*v),
-            _ => None,
-        })
+        find_f32(&self.attrs, name)
     }
 
     /// Whether any operand's size is known only when it runs, so that the step block is bound.
     pub fn uses_step(&self) -> bool {
         self.inputs.iter().chain([&self.output]).any(|t| t.shape.iter().any(|e| matches!(e, Extent::Step { .. })))
     }
+}
+
+/// Several operations that one kernel may compute together, with only some of their results kept: a norm with the matrix products that
+/// read it, a product with the addition after it. Graphs ask for such kernels with [`Backend::native_group`](crate::Backend::native_group).
+///
+/// **Bindings.** One buffer for each view of each input in order, then of each value in `outputs` in order, and last, when any extent
+/// is [`Extent::Step`], the step block. A value that overwrites an input ([`GroupNode::in_place`]) is bound once, as that input, and
+/// does not stand in `outputs`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupSpec {
+    /// What the group reads from outside.
+    pub inputs: Vec<TensorSpec>,
+    /// The operations; each reads inputs and nodes before it.
+    pub nodes: Vec<GroupNode>,
+    /// Indices of the nodes whose values are wanted; the others may never exist in memory.
+    pub outputs: Vec<usize>,
+}
+
+/// One operation of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupNode {
+    /// The operation's name.
+    pub op: &'static str,
+    /// What it reads.
+    pub operands: Vec<Operand>,
+    /// Its value.
+    pub output: TensorSpec,
+    /// The place among `operands` of the state that it overwrites, which is an input of the group.
+    pub in_place: Option<usize>,
+    /// Attributes by name.
+    pub attrs: Vec<(&'static str, Attr)>,
+}
+
+/// What an operation of a group reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// An input of the group.
+    Input(usize),
+    /// The value of a node of the group.
+    Node(usize),
+}
+
+impl GroupSpec {
+    /// Format and shape of an operand.
+    pub fn operand(&self, operand: Operand) -> &TensorSpec {
+        match operand {
+            Operand::Input(i) => &self.inputs[i],
+            Operand::Node(i) => &self.nodes[i].output,
+        }
+    }
+
+    /// The tensors in binding order, each with whether a kernel writes it.
+    pub fn bound(&self) -> Vec<(&TensorSpec, bool)> {
+        let written = |input: usize| {
+            self.nodes.iter().any(|n| n.in_place.is_some_and(|i| n.operands.get(i) == Some(&Operand::Input(input))))
+        };
+        let inputs = self.inputs.iter().enumerate().map(|(i, t)| (t, written(i)));
+        inputs.chain(self.outputs.iter().map(|o| (&self.nodes[*o].output, true))).collect()
+    }
+
+    /// Whether any operand's size is known only when it runs, so that the step block is bound.
+    pub fn uses_step(&self) -> bool {
+        let tensors = self.inputs.iter().chain(self.nodes.iter().map(|n| &n.output));
+        tensors.flat_map(|t| &t.shape).any(|e| matches!(e, Extent::Step { .. }))
+    }
+}
+
+impl GroupNode {
+    /// The `u32` attribute of this name.
+    pub fn attr_u32(&self, name: &str) -> Option<u32> {
+        find_u32(&self.attrs, name)
+    }
+
+    /// The `f32` attribute of this name.
+    pub fn attr_f32(&self, name: &str) -> Option<f32> {
+        find_f32(&self.attrs, name)
+    }
+}
+
+fn find_u32(attrs: &[(&'static str, Attr)], name: &str) -> Option<u32> {
+    attrs.iter().find_map(|(n, a)| match a {
+        Attr::U32(v) if *n == name => Some(*v),
+        _ => None,
+    })
+}
+
+fn find_f32(attrs: &[(&'static str, Attr)], name: &str) -> Option<f32> {
+    attrs.iter().find_map(|(n, a)| match a {
+        Attr::F32(v) if *n == name => Some(*v),
+        _ => None,
+    })
 }

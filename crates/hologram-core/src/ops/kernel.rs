@@ -143,12 +143,14 @@ impl TensorArg {
                 let code = b.load(self.views[0], at);
                 b.cvt(Type::I32, code)
             }
-            Format::Q4_0 => {
+            Format::Q4_0 | Format::Q4Planes => {
+                // Bytes from block to block, and bytes before the codes.
+                let (stride, header) = if self.spec.format == Format::Q4_0 { (18u32, 2u32) } else { (16, 0) };
                 let block = b.shr(index, 5u32);
-                let start = b.mul(block, 18u32);
+                let start = b.mul(block, stride);
                 let j = b.and(index, 15u32);
                 let at = b.add(start, j);
-                let at = b.add(at, 2u32);
+                let at = b.add(at, header);
                 let byte = b.load(self.views[0], at);
                 let byte = b.cvt(Type::U32, byte);
                 let half = b.shr(index, 4u32);
@@ -159,9 +161,10 @@ impl TensorArg {
                 let code = b.cvt(Type::I32, code);
                 b.sub(code, 8i32)
             }
-            Format::TQ2_0 => {
+            Format::TQ2_0 | Format::T2Planes => {
+                let stride = if self.spec.format == Format::TQ2_0 { 66u32 } else { 64 };
                 let block = b.shr(index, 8u32);
-                let start = b.mul(block, 66u32);
+                let start = b.mul(block, stride);
                 let h = b.shr(index, 7u32);
                 let h = b.and(h, 1u32);
                 let h = b.shl(h, 5u32);
@@ -178,7 +181,7 @@ impl TensorArg {
                 let code = b.cvt(Type::I32, code);
                 b.sub(code, 1i32)
             }
-            Format::Plain(_) | Format::I8Groups { .. } => {
+            Format::Plain(_) | Format::I8Groups { .. } | Format::Q8Planes => {
                 let code = b.load(self.views[0], index);
                 b.cvt(Type::I32, code)
             }
@@ -203,6 +206,14 @@ impl TensorArg {
                 let block = b.shr(index, 8u32);
                 let at = b.mul(block, 33u32);
                 let at = b.add(at, 32u32);
+                b.load_f32(self.views[1], at)
+            }
+            Format::Q8Planes | Format::Q4Planes => {
+                let at = b.shr(index, 5u32);
+                b.load_f32(self.views[1], at)
+            }
+            Format::T2Planes => {
+                let at = b.shr(index, 8u32);
                 b.load_f32(self.views[1], at)
             }
             Format::I8Groups { group } => {

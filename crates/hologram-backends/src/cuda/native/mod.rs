@@ -1,0 +1,124 @@
+//! Native kernels of NVIDIA GPUs: one file for each operation or group, and one line for each in `KERNELS` or `GROUPS`.
+//!
+//! A file here says which kernel of which image serves a spec, with its grid and arguments; the kernel's text is in `../kernels/`, or,
+//! where it serves Apple GPUs too, in `../../kernels/`.
+
+use crate::{Format, GroupSpec, KernelSpec};
+
+/// What kernels are chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Compute capability as major · 10 + minor: 90 for an H100 or H200.
+    pub capability: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// The most shared memory of a workgroup in bytes, when a kernel asks for it.
+    pub max_shared: u32,
+}
+
+/// What serves a spec or a group: its parts run one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct NativeKernel {
+    /// The parts in order.
+    pub parts: Vec<Part>,
+    /// Bytes of scratch memory that all recordings on a device share; its content lasts from part to part, not longer.
+    pub scratch: usize,
+    /// Bytes of memory of the recording's own, zeroed when it is recorded: counters that every run leaves at zero.
+    pub counters: usize,
+}
+
+/// One step of a native kernel.
+#[derive(Clone, Debug)]
+pub(crate) enum Part {
+    /// A kernel of an image.
+    Kernel(KernelLaunch),
+}
+
+/// A launch of a kernel of an image. All numbers are fixed when it is recorded: a kernel reads the actual extents from the step block
+/// and its superfluous workgroups end at once.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelLaunch {
+    /// The image, by the name of its source without its ending.
+    pub image: &'static str,
+    /// The kernel's name in it.
+    pub entry: String,
+    /// Workgroups in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a workgroup in x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory; more than 48 KiB is asked for by the launcher.
+    pub shared: u32,
+    /// Workgroups of a cluster in x; 1 for none.
+    pub cluster: u32,
+    /// Whether the kernel calls `DEPENDENCY_WAIT()` before it touches memory that other launches write or read, so that it may start
+    /// while the launch before it ends (programmatic dependent launch).
+    pub early: bool,
+    /// Arguments in order.
+    pub args: Vec<Arg>,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Debug)]
+pub(crate) enum Arg {
+    /// The address of a binding, by its place among the spec's bindings.
+    Binding(usize),
+    /// An address in the scratch memory, at this offset.
+    Scratch(usize),
+    /// An address in the zeroed memory, at this offset.
+    Counters(usize),
+    /// A null pointer, where a kernel takes an optional one.
+    Null,
+    /// A number.
+    U32(u32),
+    /// A number.
+    F32(f32),
+    /// A description of a matrix for the bulk tensor copy engine, passed by value (`const __grid_constant__ CUtensorMap`).
+    TensorMap(TensorMap),
+}
+
+/// A matrix in a binding or the scratch memory as the bulk tensor copy engine sees it (compute capability 9.0).
+#[derive(Clone, Debug)]
+pub(crate) struct TensorMap {
+    /// Where the matrix lies: [`Arg::Binding`] or [`Arg::Scratch`].
+    pub memory: Box<Arg>,
+    /// Size of an element in bytes: 1, 2 (bf16 or f16) or 4.
+    pub element: u32,
+    /// Sizes, fastest first.
+    pub dims: Vec<u64>,
+    /// Bytes from row to row, from the second dimension on; multiples of 16.
+    pub strides: Vec<u64>,
+    /// Sizes of a tile, fastest first.
+    pub tile: Vec<u32>,
+    /// Bytes of the swizzle pattern: 0, 32, 64 or 128.
+    pub swizzle: u32,
+}
+
+/// A function that gives a kernel for the specs it serves.
+type Find = fn(&KernelSpec, Target) -> Option<NativeKernel>;
+/// A function that gives a kernel for the groups it serves.
+type FindGroup = fn(&GroupSpec, Target) -> Option<NativeKernel>;
+
+/// Every native kernel; the first that answers serves.
+const KERNELS: &[Find] = &[];
+/// Every native kernel of groups; the first that answers serves.
+const GROUPS: &[FindGroup] = &[];
+
+/// The native kernel for a spec on this device.
+pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    KERNELS.iter().find_map(|find| find(spec, target))
+}
+
+/// The native kernel for a group on this device.
+pub(crate) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    GROUPS.iter().find_map(|find| find(group, target))
+}
+
+/// The layout that kernels read weights of a format in.
+pub(crate) fn weight_layout(format: Format) -> Format {
+    match format {
+        Format::Q8_0 => Format::Q8Planes,
+        Format::Q4_0 => Format::Q4Planes,
+        Format::TQ2_0 => Format::T2Planes,
+        other => other,
+    }
+}

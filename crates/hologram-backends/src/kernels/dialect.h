@@ -1,0 +1,90 @@
+// One kernel text, two GPU languages: every `.k` file begins with `#include "dialect.h"`.
+//   NVRTC:  __CUDACC_RTC__ is defined.     Metal: newLibraryWithSource.
+// Rules of the dialect :
+//   * every pointer says device / threadgroup / constant / thread;   * shared arrays: SHARED(T, name, [N]) in kernels only
+//   * positions: GROUP LOCAL LOCAL_SIZE (uint3), TID LANE SIMD NSIMD (uint);   * vectors are built with make_float4(...), no splat
+//   * scalars of element type T go through f32(x) and to<T>(x);   * every lane takes part in simd_* operations
+#ifdef __CUDACC_RTC__
+//------------------------------------------------------------------------------------------------- CUDA
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <mma.h>
+typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar; typedef unsigned long long ulong;
+typedef __nv_bfloat16 bfloat;
+#define device
+#define threadgroup
+#define thread
+#define constant const
+#define FN __forceinline__      /* with -default-device: __device__ expands to __attribute__((device)), which the empty macro `device` would spoil */
+#define KERNEL(name, threads, ...) extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
+#define IN(i, T, n) const T *__restrict__ n
+#define OUT(i, T, n) T *__restrict__ n
+#define VAL(i, T, n) const T n
+#define SHARED(T, n, dims) __shared__ __align__(16) T n dims
+#define GROUP blockIdx
+#define LOCAL threadIdx
+#define LOCAL_SIZE blockDim
+#define TID (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z))
+#define LANE (TID & 31u)
+#define SIMD (TID >> 5)
+#define NSIMD ((blockDim.x * blockDim.y * blockDim.z + 31u) >> 5)
+// Programmatic dependent launch: a kernel that may start early waits before it touches what other launches write or read, and lets the
+// next one start when it has little left to do.
+#if __CUDA_ARCH__ >= 900
+#define DEPENDENCY_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define DEPENDENCY_LAUNCH() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define DEPENDENCY_WAIT()
+#define DEPENDENCY_LAUNCH()
+#endif
+#define BARRIER() __syncthreads()
+#define SIMD_BARRIER() __syncwarp()
+#define UNROLL _Pragma("unroll")
+template <class T> FN T simd_shuffle_xor(T x, uint m) { return __shfl_xor_sync(~0u, x, m); }
+template <class T> FN T simd_broadcast(T x, uint l) { return __shfl_sync(~0u, x, l); }
+template <class T> FN T simd_sum(T x) { for (uint m = 16; m; m >>= 1) x = x + simd_shuffle_xor(x, m); return x; }
+template <class T> FN T simd_max(T x) { for (uint m = 16; m; m >>= 1) x = max(x, simd_shuffle_xor(x, m)); return x; }
+FN float f32(float x) { return x; } FN float f32(half x) { return __half2float(x); } FN float f32(bfloat x) { return __bfloat162float(x); }
+template <class T> FN T to(float x); template <> FN float to<float>(float x) { return x; } template <> FN half to<half>(float x) { return __float2half(x); } template <> FN bfloat to<bfloat>(float x) { return __float2bfloat16(x); }
+#define VOP(op) FN float2 operator op(float2 a, float2 b) { return make_float2(a.x op b.x, a.y op b.y); } FN float2 operator op(float2 a, float b) { return make_float2(a.x op b, a.y op b); } \
+  FN float4 operator op(float4 a, float4 b) { return make_float4(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } FN float4 operator op(float4 a, float b) { return make_float4(a.x op b, a.y op b, a.z op b, a.w op b); }
+VOP(+) VOP(-) VOP(*)
+FN float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+// 16x16 matrix tiles held by one SIMD-group
+struct TileA { nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f; };
+struct TileB { nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, half, nvcuda::wmma::row_major> f; };
+struct TileC { nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> f; };
+FN void tile_zero(TileC &c) { nvcuda::wmma::fill_fragment(c.f, 0.0f); }
+FN void tile_load(TileA &a, const half *p, uint ld) { nvcuda::wmma::load_matrix_sync(a.f, p, ld); }
+FN void tile_load(TileB &b, const half *p, uint ld) { nvcuda::wmma::load_matrix_sync(b.f, p, ld); }
+FN void tile_mma(TileC &c, const TileA &a, const TileB &b) { nvcuda::wmma::mma_sync(c.f, a.f, b.f, c.f); }
+FN void tile_store(float *p, const TileC &c, uint ld) { nvcuda::wmma::store_matrix_sync(p, c.f, ld, nvcuda::wmma::mem_row_major); }
+#else
+//------------------------------------------------------------------------------------------------- Metal
+#include <metal_stdlib>
+using namespace metal;
+#define FN METAL_FUNC
+#define KERNEL(name, threads, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, \
+  uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
+  uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
+#define IN(i, T, n) device const T *n [[buffer(i)]]
+#define OUT(i, T, n) device T *n [[buffer(i)]]
+#define VAL(i, T, n) constant T &n [[buffer(i)]]
+#define SHARED(T, n, dims) threadgroup T n dims
+#define DEPENDENCY_WAIT()
+#define DEPENDENCY_LAUNCH()
+#define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
+#define UNROLL _Pragma("clang loop unroll(full)")
+FN float2 make_float2(float x, float y) { return float2(x, y); }
+FN float4 make_float4(float x, float y, float z, float w) { return float4(x, y, z, w); }
+FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
+template <typename T> FN T to(float x) { return T(x); }
+struct TileA { simdgroup_half8x8 f[2][2]; }; struct TileB { simdgroup_half8x8 f[2][2]; }; struct TileC { simdgroup_float8x8 f[2][2]; };
+#define E4(i, j) for (uint i = 0; i < 2; ++i) for (uint j = 0; j < 2; ++j)
+FN void tile_zero(thread TileC &c) { E4(i, j) c.f[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f); }
+FN void tile_load(thread TileA &a, threadgroup const half *p, uint ld) { E4(i, j) simdgroup_load(a.f[i][j], p + i * 8 * ld + j * 8, ld); }
+FN void tile_load(thread TileB &a, threadgroup const half *p, uint ld) { E4(i, j) simdgroup_load(a.f[i][j], p + i * 8 * ld + j * 8, ld); }
+FN void tile_mma(thread TileC &c, thread const TileA &a, thread const TileB &b) { E4(i, j) for (uint k = 0; k < 2; ++k) simdgroup_multiply_accumulate(c.f[i][j], a.f[i][k], b.f[k][j], c.f[i][j]); }
+FN void tile_store(device float *p, thread const TileC &c, uint ld) { E4(i, j) simdgroup_store(c.f[i][j], p + i * 8 * ld + j * 8, ld); }
+#endif

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Compiles the native CUDA kernels with NVRTC, without a GPU, into the images that the binary carries.
+
+    build.py                    compiles every source that is newer than its images
+    build.py NAME…              compiles these
+    build.py --check            compiles every source and fails if an image in the tree is not what comes out
+
+Sources: crates/hologram-backends/src/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
+Images, zlib-compressed: .../src/cuda/images/NAME.sm_80.ptx.z (newer drivers translate it) and NAME.sm_90a.cubin.z.
+Needs the packages in requirements.txt. A spilled register or an error fails the build.
+"""
+import ctypes, glob, os, re, subprocess, sys, tempfile, zlib
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates", "hologram-backends", "src")
+SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("kernels", "cuda/kernels", "cuda/images"))
+
+
+def toolkit():
+    import site
+    for packages in site.getsitepackages():
+        path = os.path.join(packages, "nvidia", "cu13")
+        if os.path.isdir(path):
+            return path
+    sys.exit("build.py: install the packages of tools/cuda-kernels/requirements.txt")
+
+
+def library(path):
+    ctypes.CDLL(glob.glob(path + "/lib/libnvrtc-builtins.so.13.0*")[0], mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(path + "/lib/libnvrtc.so.13")
+
+
+def compile(nvrtc, path, name, text, arch, cubin):
+    """PTX or cubin of a source for an architecture; ends the program on an error or a spill."""
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", f"-I{SHARED}", f"-I{CUDA}",
+               f"-I{path}/include", f"-I{path}/include/cccl"] + (["--ptxas-options=-v"] if cubin else [])
+    array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+
+    def get(what):
+        size = ctypes.c_size_t()
+        getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        getattr(nvrtc, f"nvrtcGet{what}")(program, data)
+        return data.raw
+
+    log = get("ProgramLog").decode().rstrip("\0\n")
+    if failed:
+        sys.exit(f"{name} for {arch}: {log}")
+    check_spills(f"{name} for {arch}", log)
+    image = get("CUBIN") if cubin else get("PTX").rstrip(b"\0")
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return image, log
+
+
+def check_spills(what, log):
+    for line in log.splitlines():
+        if re.search(r"[1-9]\d* bytes spill", line) or "warning" in line.lower():
+            sys.exit(f"{what}: {log}")
+
+
+def assemble(path, name, ptx):
+    """What ptxas says of PTX for sm_80."""
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        run = subprocess.run([f"{path}/bin/ptxas", "-v", "-arch=sm_80", file.name, "-o", "/dev/null"],
+                             capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{name} for sm_80: {run.stderr}")
+    check_spills(f"{name} for sm_80", run.stderr)
+
+
+def images(nvrtc, path, source):
+    name = os.path.basename(source)
+    stem = name.rsplit(".", 1)[0]
+    text = open(source).read()
+    out = {}
+    if "// only sm_90a" not in text:
+        ptx, _ = compile(nvrtc, path, name, text, "compute_80", False)
+        assemble(path, name, ptx)
+        out[f"{stem}.sm_80.ptx.z"] = zlib.compress(ptx, 9)
+    cubin, log = compile(nvrtc, path, name, text, "sm_90a", True)
+    out[f"{stem}.sm_90a.cubin.z"] = zlib.compress(cubin, 9)
+    return out, log
+
+
+def main():
+    check, verbose = "--check" in sys.argv, "-v" in sys.argv
+    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    path = toolkit()
+    nvrtc = library(path)
+    sources = sorted(glob.glob(SHARED + "/*.k") + glob.glob(CUDA + "/*.cu"))
+    headers = [os.path.getmtime(h) for h in glob.glob(SHARED + "/*.h") + glob.glob(CUDA + "/*.h")]
+
+    def stale(source):
+        stem = os.path.basename(source).rsplit(".", 1)[0]
+        image = os.path.join(IMAGES, f"{stem}.sm_90a.cubin.z")
+        return not os.path.exists(image) or os.path.getmtime(image) < max([os.path.getmtime(source)] + headers)
+
+    if names:
+        sources = [s for s in sources if os.path.basename(s).rsplit(".", 1)[0] in names]
+    elif not check:
+        sources = [s for s in sources if stale(s)]
+    wrong = []
+    with ThreadPoolExecutor(2) as pool:
+        for source, (out, log) in zip(sources, pool.map(lambda s: images(nvrtc, path, s), sources)):
+            print(os.path.basename(source), {n: len(b) for n, b in out.items()}, flush=True)
+            if verbose:
+                print(log)
+            for file, data in out.items():
+                at = os.path.join(IMAGES, file)
+                if not check:
+                    open(at, "wb").write(data)
+                elif not os.path.exists(at) or zlib.decompress(open(at, "rb").read()) != zlib.decompress(data):
+                    wrong.append(file)
+    if wrong:
+        sys.exit("these images are not what their sources give; run tools/cuda-kernels/build.py: " + ", ".join(wrong))
+
+
+main()
