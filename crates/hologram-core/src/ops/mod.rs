@@ -4,14 +4,17 @@
 //! bound, its test cases, and its method on [`Graph`](crate::Graph).
 
 mod attention;
+mod copy;
 mod elementwise;
 mod gather;
 mod kernel;
 mod kv_append;
 mod matmul;
 mod quantize;
+mod reduce;
 mod rms_norm;
 mod rope;
+mod softmax;
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,6 +86,9 @@ pub fn cases() -> Vec<Case> {
         rope::cases,
         kv_append::cases,
         attention::cases,
+        copy::cases,
+        reduce::cases,
+        softmax::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }

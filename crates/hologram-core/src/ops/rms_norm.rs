@@ -1,8 +1,9 @@
 //! Root-mean-square normalisation of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich, 2019, arXiv:1910.07467).
 
 use hologram_backends::{Attr, Format, KernelSpec};
-use hologram_isa::{Opcode, Type};
+use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
+use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
 use crate::error::Result;
@@ -24,8 +25,6 @@ impl Graph {
         self.apply(RmsNorm { eps }, &[x, w])
     }
 }
-
-const THREADS: u32 = 256;
 
 impl Op for RmsNorm {
     fn name(&self) -> &'static str {
@@ -50,7 +49,7 @@ impl Op for RmsNorm {
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let d = spec.output.row_len() as u32;
         let mut k = Kernel::new(spec, THREADS);
-        let partial = k.b.shared("partial", Type::F32, THREADS / 32);
+        let partial = k.b.shared("partial", Type::F32, THREADS / SUBGROUP_SIZE);
         let rows = k.rows(&spec.output);
         let (x, w, y) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
         let b = &mut k.b;
@@ -65,7 +64,7 @@ impl Op for RmsNorm {
                 let v = x.load(b, at);
                 b.assign_op(sum, Opcode::Fma, &[v, v, sum]);
             });
-            let total = workgroup_sum(b, partial, sum);
+            let total = workgroup_reduce(b, partial, Opcode::Add, sum);
             let mean = b.div(total, d as f32);
             let mean = b.add(mean, spec.attr_f32("eps").unwrap_or(self.eps));
             let root = b.sqrt(mean);
@@ -97,26 +96,6 @@ impl Op for RmsNorm {
         }
         out
     }
-}
-
-/// Sums a value over the 256 threads of a workgroup; every thread gets the sum. All threads must call it together.
-fn workgroup_sum(
-    b: &mut hologram_isa::Builder,
-    partial: hologram_isa::Array,
-    value: hologram_isa::Value,
-) -> hologram_isa::Value {
-    let sum = b.subgroup_add(value);
-    let lane = b.builtin(Opcode::Lane);
-    let subgroup = b.builtin(Opcode::Subgroup);
-    let first = b.eq(lane, 0u32);
-    b.if_(first, |b| b.store(partial, subgroup, sum));
-    b.barrier();
-    let total = b.var(0.0f32);
-    b.for_(0u32, THREADS / 32, 1u32, |b, i| {
-        let v = b.load(partial, i);
-        b.assign_op(total, Opcode::Add, &[total, v]);
-    });
-    total
 }
 
 pub(super) fn cases() -> Vec<Case> {
