@@ -4,6 +4,7 @@
 //! [`CommandList`] and runs the list again and again. Nothing above this crate knows a device; nothing in it knows a model.
 
 mod backend;
+pub mod compare;
 pub mod cpu;
 pub mod cuda;
 mod decode;

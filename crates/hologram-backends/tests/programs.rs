@@ -1,16 +1,14 @@
 //! Programs on the CPU device: random ones against the reference interpreter, bit for bit, on each level of vector instructions; the
 //! examples; faults.
 
-#[path = "random/generator.rs"]
-mod generator;
-
-use generator::{Case, INPUT_LEN, Random, SLOTS, case};
+use hologram_backends::compare::{random_program, run};
 use hologram_backends::cpu::features::Features;
 use hologram_backends::cpu::{CpuBackend, CpuOptions};
 use hologram_backends::{
     Backend, BackendError, BackendType, Binding, Launch, LaunchConfig, ReferenceBackend, available_backends, open,
 };
-use hologram_isa::{Access, Builder, Opcode, Program, Stmt, StmtKind, Type, parse, print, verify};
+use hologram_isa::random::Random;
+use hologram_isa::{Access, Builder, Opcode, Type, parse, print};
 
 /// The levels that this processor has.
 fn devices() -> Vec<(String, CpuBackend)> {
@@ -30,149 +28,15 @@ fn devices() -> Vec<(String, CpuBackend)> {
     levels.into_iter().enumerate().map(open).collect()
 }
 
-/// Arguments of a random program: the bytes of each buffer.
-fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> (Vec<Vec<u8>>, [u32; 4]) {
-    let mut random = Random(seed ^ 0x5555);
-    let threads = program.workgroup_threads() * grid.iter().product::<u32>();
-    let mut buffers = Vec::new();
-    for ty in Type::ALL {
-        let words = (0..INPUT_LEN).map(|_| random.word(ty));
-        buffers.push(words.flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect());
-    }
-    for ty in Type::ALL {
-        buffers.push(vec![0; (threads * SLOTS) as usize * ty.size()]);
-    }
-    let scalars = [Type::F32, Type::U32, Type::I32, Type::Bool].map(|ty| random.word(ty));
-    (buffers, scalars)
-}
-
-/// Runs a program and returns what is in its buffers afterwards.
-fn run(
-    device: &dyn Backend,
-    program: &Program,
-    buffers: &[Vec<u8>],
-    scalars: &[u32],
-    grid: [u32; 3],
-) -> Result<Vec<Vec<u8>>, BackendError> {
-    let mut handles = Vec::new();
-    for bytes in buffers {
-        let buffer = device.allocate_buffer(bytes.len())?;
-        device.copy_to_buffer(&buffer, 0, bytes)?;
-        handles.push(buffer);
-    }
-    let bindings = handles.iter().map(Binding::whole).chain(scalars.iter().map(|w| Binding::Scalar(*w)));
-    device.execute_program(program, &bindings.collect::<Vec<_>>(), &LaunchConfig { grid })?;
-    let mut results = Vec::new();
-    for buffer in &handles {
-        let mut bytes = vec![0; buffer.bytes()];
-        device.copy_from_buffer(buffer, 0, &mut bytes)?;
-        results.push(bytes);
-    }
-    Ok(results)
-}
-
-/// An element with the pattern of a NaN, which is not defined, replaced by one.
-fn canonical(ty: Type, element: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    word[..element.len()].copy_from_slice(element);
-    let word = u32::from_le_bytes(word);
-    match ty {
-        Type::F32 if f32::from_bits(word).is_nan() => u32::MAX,
-        Type::F16 if word & 0x7fff > 0x7c00 => u32::MAX,
-        Type::BF16 if word & 0x7fff > 0x7f80 => u32::MAX,
-        _ => word,
-    }
-}
-
-/// What a device computes otherwise than the interpreter, if anything; the error is the interpreter's.
-fn difference(
-    reference: &dyn Backend,
-    (name, device): &(String, CpuBackend),
-    program: &Program,
-    seed: u64,
-    grid: [u32; 3],
-) -> Result<Option<String>, BackendError> {
-    let (buffers, scalars) = arguments(program, grid, seed);
-    let expected = run(reference, program, &buffers, &scalars, grid)?;
-    let got = match run(device, program, &buffers, &scalars, grid) {
-        Ok(got) => got,
-        Err(error) => return Ok(Some(format!("{name}: {error}, the interpreter finds no fault"))),
-    };
-    for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        let ty = Type::ALL[i % Type::ALL.len()];
-        let elements = got.chunks_exact(ty.size()).zip(expected.chunks_exact(ty.size()));
-        for (at, (got, expected)) in elements.enumerate() {
-            let (got, expected) = (canonical(ty, got), canonical(ty, expected));
-            if got != expected {
-                let array = &program.params[i].name;
-                return Ok(Some(format!(
-                    "{name}: element {at} of {array} is {got:#x}, the interpreter says {expected:#x}; grid {grid:?}, \
-                     scalars {scalars:x?}"
-                )));
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// Removes statements as long as the program still shows a fault.
-fn shrink(mut program: Program, faulty: impl Fn(&Program) -> bool) -> Program {
-    loop {
-        let mut index = 0;
-        let mut shrunk = false;
-        loop {
-            let mut smaller = program.clone();
-            let mut skip = index;
-            if !remove(&mut smaller.body, &mut skip) {
-                break;
-            }
-            if verify(&smaller).is_ok() && faulty(&smaller) {
-                program = smaller;
-                shrunk = true;
-            } else {
-                index += 1;
-            }
-        }
-        if !shrunk {
-            return program;
-        }
-    }
-}
-
-/// Removes the statement of this index, outer before inner.
-fn remove(block: &mut Vec<Stmt>, skip: &mut usize) -> bool {
-    for i in 0..block.len() {
-        if *skip == 0 {
-            block.remove(i);
-            return true;
-        }
-        *skip -= 1;
-        let done = match &mut block[i].kind {
-            StmtKind::If { then, otherwise, .. } => remove(then, skip) || remove(otherwise, skip),
-            StmtKind::For { body, .. } | StmtKind::Loop { body, .. } => remove(body, skip),
-            _ => false,
-        };
-        if done {
-            return true;
-        }
-    }
-    false
-}
-
 #[test]
 fn random_programs_give_the_interpreters_bits() {
-    let reference = ReferenceBackend::new();
     let devices = devices();
     let number = |name, default| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (start, count) = (number("HOLOGRAM_RANDOM_SEED", 0), number("HOLOGRAM_RANDOM_PROGRAMS", 300));
     for seed in start..start + count {
-        let Case { program, grid } = case(seed);
-        for device in &devices {
-            let result = difference(&reference, device, &program, seed, grid);
-            if let Some(text) = result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&program))) {
-                let faulty = |p: &Program| matches!(difference(&reference, device, p, seed, grid), Ok(Some(_)));
-                panic!("seed {seed}, {text}\n{}", print(&shrink(program, faulty)));
-            }
+        for (name, device) in &devices {
+            let difference = random_program(device, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            assert!(difference.is_none(), "{name}, {}", difference.unwrap_or_default());
         }
     }
 }

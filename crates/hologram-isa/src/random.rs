@@ -1,23 +1,26 @@
-//! Makes random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody.
+//! Random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody: devices are tested by running
+//! them beside the reference interpreter.
 
-use hologram_isa::{Access, Array, Builder, Opcode, Program, Stmt, StmtKind, Type, Value, verify};
+use crate::{Access, Array, Builder, IsaError, Opcode, Program, Stmt, StmtKind, Type, Value, verify};
 
 /// Elements of each input buffer, a power of two.
 pub const INPUT_LEN: u32 = 4096;
 /// Results that each thread may store into the output buffer of a type.
 pub const SLOTS: u32 = 6;
 
-/// SplitMix64.
+/// A generator of random numbers (SplitMix64), from its state.
+#[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
+    /// A number below `n`; 0 for none.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n.max(1)
     }
@@ -50,9 +53,36 @@ impl Random {
 }
 
 /// A program with the number of workgroups to launch.
+#[derive(Clone, Debug)]
 pub struct Case {
+    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, then four scalars.
     pub program: Program,
+    /// Workgroups in x, y, z.
     pub grid: [u32; 3],
+}
+
+/// Arguments of a random program.
+#[derive(Clone, Debug)]
+pub struct Arguments {
+    /// The bytes of each buffer, in the order of the parameters.
+    pub buffers: Vec<Vec<u8>>,
+    /// The register words of the scalars, which follow the buffers.
+    pub scalars: [u32; 4],
+}
+
+/// Arguments from a seed for a program that [`case`] made, or what is left of it.
+pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
+    let mut random = Random(seed ^ 0x5555);
+    let threads = program.workgroup_threads() * grid.iter().product::<u32>();
+    let mut buffers = Vec::new();
+    for ty in Type::ALL {
+        let words = (0..INPUT_LEN).map(|_| random.word(ty));
+        buffers.push(words.flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect());
+    }
+    for ty in Type::ALL {
+        buffers.push(vec![0; (threads * SLOTS) as usize * ty.size()]);
+    }
+    Arguments { buffers, scalars: [Type::F32, Type::U32, Type::I32, Type::Bool].map(|ty| random.word(ty)) }
 }
 
 struct Generator<'r> {
@@ -73,7 +103,10 @@ struct Generator<'r> {
 }
 
 /// A program from a seed.
-pub fn case(seed: u64) -> Case {
+///
+/// # Errors
+/// When the program is not one that the verifier accepts, which is a fault of this generator.
+pub fn case(seed: u64) -> Result<Case, IsaError> {
     let random = &mut Random(seed);
     let workgroup = random.pick(&[
         [1, 1, 1],
@@ -136,11 +169,9 @@ pub fn case(seed: u64) -> Case {
     for _ in 0..4 {
         g.store(&mut b);
     }
-    let total = threads * grid.iter().product::<u32>();
-    let mut program = b.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let mut program = b.finish()?;
     change_jumps(&mut program, g.random);
-    assert!(total * SLOTS < 1 << 20);
-    Case { program, grid }
+    Ok(Case { program, grid })
 }
 
 /// x + X·(y + Y·z); for a workgroup of one dimension that index itself.
@@ -159,7 +190,7 @@ fn linear_thread(b: &mut Builder, [x, y, z]: [u32; 3]) -> Value {
 impl Generator<'_> {
     fn const_of(&mut self, ty: Type) -> Value {
         let word = self.random.word(ty);
-        Value { operand: hologram_isa::Operand::Const(ty, word), ty }
+        Value { operand: crate::Operand::Const(ty, word), ty }
     }
 
     /// A value in scope, or a constant.
@@ -299,7 +330,7 @@ impl Generator<'_> {
     }
 
     fn compute(&mut self, b: &mut Builder) {
-        use hologram_isa::Signature as S;
+        use crate::Signature as S;
         let op = self.random.pick(Opcode::ALL);
         let types: Vec<Type> = op.info().types.iter().collect();
         let ty = self.random.pick(&types);
@@ -312,7 +343,7 @@ impl Generator<'_> {
             S::Binary | S::Compare => {
                 let (x, mut y) = (self.value(ty), self.value(ty));
                 if matches!(op, Opcode::Div | Opcode::Rem) && ty != Type::F32 {
-                    y = b.inst(Opcode::Or, ty, &[y, Value { operand: hologram_isa::Operand::Const(ty, 1), ty }]);
+                    y = b.inst(Opcode::Or, ty, &[y, Value { operand: crate::Operand::Const(ty, 1), ty }]);
                 }
                 b.inst(op, ty, &[x, y])
             }
@@ -341,7 +372,7 @@ impl Generator<'_> {
                 if from.is_float() {
                     // Which pattern a NaN has is not defined, so none may be seen.
                     let number = b.eq(a, a);
-                    a = b.select(number, a, Value { operand: hologram_isa::Operand::Const(from, 0), ty: from });
+                    a = b.select(number, a, Value { operand: crate::Operand::Const(from, 0), ty: from });
                 }
                 b.inst(op, ty, &[a])
             }
@@ -477,6 +508,50 @@ fn change_jump(block: &mut [Stmt], skip: &mut usize, outward: bool) -> bool {
                 here
             }
             StmtKind::Inst(_) => false,
+        };
+        if done {
+            return true;
+        }
+    }
+    false
+}
+
+/// Removes statements from a program as long as it still shows a fault and the verifier accepts it.
+pub fn shrink(mut program: Program, faulty: impl Fn(&Program) -> bool) -> Program {
+    loop {
+        let mut index = 0;
+        let mut shrunk = false;
+        loop {
+            let mut smaller = program.clone();
+            let mut skip = index;
+            if !remove(&mut smaller.body, &mut skip) {
+                break;
+            }
+            if verify(&smaller).is_ok() && faulty(&smaller) {
+                program = smaller;
+                shrunk = true;
+            } else {
+                index += 1;
+            }
+        }
+        if !shrunk {
+            return program;
+        }
+    }
+}
+
+/// Removes the statement of this index, outer before inner.
+fn remove(block: &mut Vec<Stmt>, skip: &mut usize) -> bool {
+    for i in 0..block.len() {
+        if *skip == 0 {
+            block.remove(i);
+            return true;
+        }
+        *skip -= 1;
+        let done = match &mut block[i].kind {
+            StmtKind::If { then, otherwise, .. } => remove(then, skip) || remove(otherwise, skip),
+            StmtKind::For { body, .. } | StmtKind::Loop { body, .. } => remove(body, skip),
+            _ => false,
         };
         if done {
             return true;
