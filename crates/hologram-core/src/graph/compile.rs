@@ -3,6 +3,7 @@
 use hologram_backends::{Binding, Extent, KernelSpec, Launch, LaunchConfig, TensorSpec};
 
 use super::fuse::Step;
+use super::groups::Group;
 use super::memory::{Lifetime, assign};
 use super::plan::{InputSlot, OutputSlot, Plan};
 use super::{Graph, NodeId, Source};
@@ -15,7 +16,7 @@ use crate::tensor::{Dim, Tensor, TensorType, bind_views};
 const STEP_ALIGN: usize = 64;
 
 /// The greatest values of the extents that one plan serves.
-struct Bounds<'a> {
+pub(super) struct Bounds<'a> {
     graph: &'a Graph,
     max: Vec<usize>,
 }
@@ -28,16 +29,54 @@ impl Bounds<'_> {
         }
     }
 
-    fn spec(&self, id: NodeId) -> TensorSpec {
+    pub(super) fn spec(&self, id: NodeId) -> TensorSpec {
         let ty: &TensorType = self.graph.type_of(id);
         TensorSpec { format: ty.format, shape: ty.shape.iter().map(|d| self.extent(*d)).collect() }
     }
 }
 
+/// One launch.
+enum Unit<'a> {
+    Step(&'a Step),
+    Group(&'a Group),
+}
+
+impl Unit<'_> {
+    /// What it reads, in binding order.
+    fn reads(&self) -> &[NodeId] {
+        match self {
+            Unit::Step(step) => &step.inputs,
+            Unit::Group(group) => &group.inputs,
+        }
+    }
+
+    /// What it writes, in binding order; versions of states, which are bound among the inputs, may be left out.
+    fn writes(&self) -> &[NodeId] {
+        match self {
+            Unit::Step(step) => std::slice::from_ref(&step.root),
+            Unit::Group(group) => &group.outputs,
+        }
+    }
+}
+
+/// The launches in order: groups in the place of their steps.
+fn units<'a>(steps: &'a [Step], groups: &'a [Group]) -> Vec<Unit<'a>> {
+    let mut units = Vec::with_capacity(steps.len());
+    let mut at = 0;
+    for group in groups {
+        units.extend(steps[at..group.steps.start].iter().map(Unit::Step));
+        units.push(Unit::Group(group));
+        at = group.steps.end;
+    }
+    units.extend(steps[at..].iter().map(Unit::Step));
+    units
+}
+
 /// Choices of [`Graph::compile_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct CompileOptions {
-    /// Whether a backend's native kernels are used; without them every operation runs its portable program.
+    /// Whether a backend's native kernels, of operations and of groups, are used; without them every operation runs its portable
+    /// program.
     pub native: bool,
 }
 
@@ -78,12 +117,15 @@ impl Graph {
             max[i] = *bound;
         }
         let bounds = Bounds { graph: self, max };
+        let backend = executor.backend();
         let steps = self.steps();
+        let groups = if options.native { self.groups(&bounds, &steps, &**backend) } else { Vec::new() };
+        let units = units(&steps, &groups);
 
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
-        let step = executor.backend().allocate_buffer(step_bytes)?;
-        let (offsets, arena_bytes) = self.plan_memory(&bounds, &steps);
-        let arena = executor.backend().allocate_buffer(arena_bytes.max(STEP_ALIGN))?;
+        let step = backend.allocate_buffer(step_bytes)?;
+        let (offsets, arena_bytes) = self.plan_memory(&bounds, &units);
+        let arena = backend.allocate_buffer(arena_bytes.max(STEP_ALIGN))?;
 
         // A version of a state is bound to the state's tensor.
         let mut states: Vec<Option<&Tensor>> = Vec::new();
@@ -115,31 +157,38 @@ impl Graph {
             }
         };
 
-        let mut launches = Vec::with_capacity(steps.len());
+        let mut launches = Vec::with_capacity(units.len());
         let mut native_launches = 0;
-        for s in &steps {
-            let spec = self.kernel_spec(&bounds, s)?;
-            let mut bindings: Vec<Binding> = s.inputs.iter().flat_map(|i| bind(*i)).collect();
-            if spec.in_place.is_none() {
-                bindings.extend(bind(s.root));
-            }
-            if spec.uses_step() {
-                bindings.push(Binding::Buffer { buffer: step.clone(), range: 0..self.extents.len() * 4 });
-            }
-            let native = if options.native { executor.backend().native(&spec) } else { None };
-            let (pipeline, grid) = match native {
-                Some(pipeline) => {
+        for unit in &units {
+            let written = unit.writes().iter().filter(|id| self.nodes[id.0 as usize].state.is_none());
+            let mut bindings: Vec<Binding> = unit.reads().iter().chain(written).flat_map(|id| bind(*id)).collect();
+            let (pipeline, grid, uses_step) = match unit {
+                Unit::Group(group) => {
                     native_launches += 1;
-                    (pipeline, [1, 1, 1])
+                    (group.pipeline.clone(), [1, 1, 1], group.uses_step)
                 }
-                None => {
-                    let (program, grid) = self.program(s, &spec)?;
-                    (executor.backend().compile(&program)?, grid)
+                Unit::Step(one) => {
+                    let spec = self.kernel_spec(&bounds, one)?;
+                    let native = if options.native { backend.native(&spec) } else { None };
+                    let (pipeline, grid) = match native {
+                        Some(pipeline) => {
+                            native_launches += 1;
+                            (pipeline, [1, 1, 1])
+                        }
+                        None => {
+                            let (program, grid) = self.program(one, &spec)?;
+                            (backend.compile(&program)?, grid)
+                        }
+                    };
+                    (pipeline, grid, spec.uses_step())
                 }
             };
+            if uses_step {
+                bindings.push(Binding::Buffer { buffer: step.clone(), range: 0..self.extents.len() * 4 });
+            }
             launches.push(Launch { pipeline, bindings, config: LaunchConfig { grid } });
         }
-        let list = executor.backend().record(&launches)?;
+        let list = backend.record(&launches)?;
 
         let outputs = self
             .outputs
@@ -190,18 +239,19 @@ impl Graph {
         (inputs, at.max(STEP_ALIGN))
     }
 
-    /// Offsets in the arena, by node, of what the steps compute; and the arena's size.
-    fn plan_memory(&self, bounds: &Bounds<'_>, steps: &[Step]) -> (Vec<usize>, usize) {
+    /// Offsets in the arena, by node, of what the launches write; and the arena's size. What lives inside a group only has no place.
+    fn plan_memory(&self, bounds: &Bounds<'_>, units: &[Unit<'_>]) -> (Vec<usize>, usize) {
         let mut lifetimes: Vec<(NodeId, Lifetime)> = Vec::new();
-        for (now, step) in steps.iter().enumerate() {
-            if self.nodes[step.root.0 as usize].state.is_none() {
-                let is_output = self.outputs.iter().any(|(_, o)| self.storage(*o) == step.root);
-                let last = if is_output { steps.len() } else { now };
-                let bytes = bounds.spec(step.root).max_bytes();
-                lifetimes.push((step.root, Lifetime { bytes, first: now, last }));
+        for (now, unit) in units.iter().enumerate() {
+            for written in unit.writes() {
+                if self.nodes[written.0 as usize].state.is_none() {
+                    let last = if self.is_output(*written) { units.len() } else { now };
+                    let bytes = bounds.spec(*written).max_bytes();
+                    lifetimes.push((*written, Lifetime { bytes, first: now, last }));
+                }
             }
-            for input in &step.inputs {
-                if let Some((_, l)) = lifetimes.iter_mut().find(|(id, _)| *id == self.storage(*input)) {
+            for read in unit.reads() {
+                if let Some((_, l)) = lifetimes.iter_mut().find(|(id, _)| *id == self.storage(*read)) {
                     l.last = l.last.max(now);
                 }
             }

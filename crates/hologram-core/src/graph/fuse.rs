@@ -30,13 +30,12 @@ impl Graph {
                 users.entry(self.storage(*input)).or_default().push(id);
             }
         }
-        let is_output = |id: NodeId| self.outputs.iter().any(|(_, o)| self.storage(*o) == id);
         let reads = |user: NodeId, id: NodeId| matches!(&self.nodes[user.0 as usize].source, Source::Op { inputs, .. } if inputs.contains(&id));
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
             op.elementwise().is_some()
                 && inputs.iter().all(|i| self.nodes[i.0 as usize].state.is_none())
-                && !is_output(id)
+                && !self.is_output(id)
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
                     if self.op(*user).is_some_and(|u| u.elementwise().is_some()) && reads(*user, id)
                     && self.type_of(*user).shape == self.type_of(id).shape
@@ -104,6 +103,11 @@ impl Graph {
             }
         }
         live
+    }
+
+    /// Whether the value is read after a run, be it with another shape.
+    pub(super) fn is_output(&self, id: NodeId) -> bool {
+        self.outputs.iter().any(|(_, output)| self.storage(*output) == id)
     }
 
     fn op_nodes(&self) -> impl Iterator<Item = (NodeId, &[NodeId])> {

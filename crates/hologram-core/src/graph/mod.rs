@@ -2,6 +2,7 @@
 
 mod compile;
 mod fuse;
+mod groups;
 mod memory;
 mod plan;
 

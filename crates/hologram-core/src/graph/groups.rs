@@ -1,0 +1,162 @@
+//! Groups: launches that follow each other and that one native kernel of the device may compute together.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
+
+use super::compile::Bounds;
+use super::fuse::Step;
+use super::{Graph, NodeId};
+
+/// Steps that one native kernel computes.
+pub(crate) struct Group {
+    /// Their places among the steps.
+    pub steps: Range<usize>,
+    /// What the kernel reads, in binding order.
+    pub inputs: Vec<NodeId>,
+    /// What it writes, but for states, in binding order.
+    pub outputs: Vec<NodeId>,
+    /// Whether the step block is bound.
+    pub uses_step: bool,
+    /// The kernel.
+    pub pipeline: Pipeline,
+}
+
+/// What may be a group from a step on: that many steps which prepare an operand (a norm, a conversion), then one of several bodies.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Pattern {
+    prologue: usize,
+    /// Lengths of bodies, the longest first.
+    bodies: Vec<usize>,
+}
+
+impl Graph {
+    /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered first, with as much
+    /// of what prepares their operand as there is; of a norm and a conversion before a group that has no use for them the two are
+    /// offered as a group of their own.
+    ///
+    /// The steps of a group are neighbours, so that it takes their place whatever else depends on them or on a state.
+    pub(super) fn groups(&self, bounds: &Bounds<'_>, steps: &[Step], backend: &dyn Backend) -> Vec<Group> {
+        let mut users: HashMap<NodeId, Vec<usize>> = HashMap::new();
+        for (i, step) in steps.iter().enumerate() {
+            for input in &step.inputs {
+                users.entry(self.storage(*input)).or_default().push(i);
+            }
+        }
+        let offer = |range: Range<usize>| self.offer(bounds, steps, &users, range, backend);
+        let mut groups = Vec::new();
+        let mut at = 0;
+        while at < steps.len() {
+            let pattern = self.pattern(&steps[at..]);
+            let body = at + pattern.prologue;
+            let ranges = pattern.bodies.iter().flat_map(|len| (at..=body).map(move |start| start..body + len));
+            let found = ranges.filter(|r| r.len() > 1).find_map(offer);
+            let before = at..found.as_ref().map_or(body, |g| g.steps.start);
+            groups.extend(if before.len() > 1 { offer(before) } else { None });
+            // Every group that begins at the body's first step was offered.
+            at = match &found {
+                Some(group) => group.steps.end,
+                None => (body + usize::from(!pattern.bodies.is_empty())).max(at + 1),
+            };
+            groups.extend(found);
+        }
+        groups
+    }
+
+    /// What may begin with the first of these steps:
+    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two and their gate, or one and an
+    ///   addition to it;
+    /// - `rms_norm [quantize | cast]` alone;
+    /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads them.
+    fn pattern(&self, steps: &[Step]) -> Pattern {
+        let name = |i: usize| steps.get(i).and_then(|s| self.single(s)).unwrap_or("");
+        let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
+        if name(0) == "rope" {
+            let appended = name(1) == "rope" && name(2) == "kv_append" && name(3) == "kv_append";
+            if !appended || !(2..4).any(|append| reads(append, 0) || reads(append, 1)) {
+                return Pattern::default();
+            }
+            let attended =
+                name(4) == "attention" && (reads(4, 0) || reads(4, 1)) && [2, 3].iter().all(|append| reads(4, *append));
+            return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
+        }
+        let mut prologue = usize::from(name(0) == "rms_norm");
+        if matches!(name(prologue), "quantize" | "cast") && (prologue == 0 || reads(prologue, 0)) {
+            prologue += 1;
+        }
+        let first = prologue;
+        let mut bodies = Vec::new();
+        let left = |i: usize| steps.get(i).filter(|_| name(i) == "matmul").and_then(|s| s.inputs.first().copied());
+        if let Some(x) = left(first)
+            && (prologue == 0 || self.storage(x) == steps[first - 1].root)
+        {
+            let alike = |i: usize| left(i) == Some(x);
+            let products = (first..first + 3).take_while(|i| alike(*i)).count();
+            let last = first + products;
+            let gate = products == 2
+                && matches!(name(last), "swiglu" | "relu2_mul")
+                && reads(last, first)
+                && reads(last, first + 1);
+            let added = products == 1 && name(last) == "add" && reads(last, first);
+            bodies.extend((gate || added).then_some(products + 1));
+            bodies.extend((1..=products).rev());
+        }
+        Pattern { prologue, bodies }
+    }
+
+    /// The operation of a step that is no chain of elementwise ones.
+    fn single(&self, step: &Step) -> Option<&'static str> {
+        self.op(step.root).filter(|_| step.fused.is_empty()).map(|op| op.name())
+    }
+
+    /// Asks the device for a kernel of these steps.
+    fn offer(
+        &self,
+        bounds: &Bounds<'_>,
+        steps: &[Step],
+        users: &HashMap<NodeId, Vec<usize>>,
+        range: Range<usize>,
+        backend: &dyn Backend,
+    ) -> Option<Group> {
+        let members = steps.get(range.clone())?;
+        let (mut inputs, mut nodes): (Vec<NodeId>, Vec<GroupNode>) = (Vec::new(), Vec::new());
+        for step in members {
+            let op = self.op(step.root)?;
+            let mut operands = Vec::with_capacity(step.inputs.len());
+            for id in &step.inputs {
+                let storage = self.storage(*id);
+                operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
+                    // A kernel is told of no reshape between its operations.
+                    Some(_) if self.type_of(*id) != self.type_of(storage) => return None,
+                    Some(node) => Operand::Node(node),
+                    None => Operand::Input(inputs.iter().position(|i| i == id).unwrap_or_else(|| {
+                        inputs.push(*id);
+                        inputs.len() - 1
+                    })),
+                });
+            }
+            let in_place = op.in_place();
+            if in_place.is_some_and(|i| !matches!(operands.get(i), Some(Operand::Input(_)))) {
+                return None;
+            }
+            nodes.push(GroupNode {
+                op: op.name(),
+                operands,
+                output: bounds.spec(step.root),
+                in_place,
+                attrs: op.attrs(),
+            });
+        }
+        let wanted = |root: NodeId| {
+            self.nodes[root.0 as usize].state.is_none()
+                && (self.is_output(root)
+                    || users.get(&root).is_some_and(|users| users.iter().any(|user| !range.contains(user))))
+        };
+        let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
+        let roots = outputs.iter().map(|i| members[*i].root).collect();
+        let spec = GroupSpec { inputs: inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs };
+        let pipeline = backend.native_group(&spec)?;
+        Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
+    }
+}
