@@ -13,6 +13,18 @@ use crate::tensor::{Dim, TensorType};
 #[derive(Debug)]
 struct Attention {
     scale: f32,
+    precision: AttentionPrecision,
+}
+
+/// The least precision of the products in attention. A kernel may be more precise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AttentionPrecision {
+    /// That of `f32` arithmetic.
+    #[default]
+    F32,
+    /// q, k, v and the weights of the softmax may be rounded to `bf16` before they are multiplied; sums are in `f32`. It suits models
+    /// whose weights or activations are no more precise, and serves the matrix units of devices.
+    BF16,
 }
 
 impl Graph {
@@ -37,7 +49,26 @@ impl Graph {
         block_table: NodeId,
         scale: f32,
     ) -> Result<NodeId> {
-        self.apply(Attention { scale }, &[q, k, v, positions, sequences, block_table])
+        self.attention_with(q, k, v, positions, sequences, block_table, scale, AttentionPrecision::F32)
+    }
+
+    /// As [`Graph::attention`], with a choice of precision.
+    ///
+    /// # Errors
+    /// As [`Graph::attention`].
+    #[expect(clippy::too_many_arguments, reason = "attention reads a paged cache through its tables")]
+    pub fn attention_with(
+        &mut self,
+        q: NodeId,
+        k: NodeId,
+        v: NodeId,
+        positions: NodeId,
+        sequences: NodeId,
+        block_table: NodeId,
+        scale: f32,
+        precision: AttentionPrecision,
+    ) -> Result<NodeId> {
+        self.apply(Attention { scale, precision }, &[q, k, v, positions, sequences, block_table])
     }
 }
 
@@ -75,12 +106,12 @@ impl Op for Attention {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("scale", Attr::F32(self.scale))]
+        vec![("scale", Attr::F32(self.scale)), ("precision", Attr::U32(self.precision as u32))]
     }
 
     /// One workgroup for each token and head. It goes over the positions in chunks of one for each thread: each thread computes the
     /// score of its position, the workgroup finds the greatest, what was summed so far is rescaled to it, and then each thread adds
-    /// the chunk's values to the elements that it owns.
+    /// the chunk's values to the elements that it owns. It computes in `f32` at either precision.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let size = |input: usize, i: usize| spec.inputs[input].shape.get(i).map_or(1, |e| e.max()) as u32;
         let (heads, d) = (size(0, 1), size(0, 2));
@@ -211,6 +242,11 @@ impl Op for Attention {
                 })
                 .collect();
             let scale = f64::from(self.scale);
+            // Rounded operands put the terms of a score off by up to twice the rounding, of either sign.
+            let rounding = match self.precision {
+                AttentionPrecision::F32 => 0.0,
+                AttentionPrecision::BF16 => f64::from(half::bf16::EPSILON) / 2.0,
+            };
             let mut score_bound: f64 = 0.0;
             let scores: Vec<f64> = starts
                 .iter()
@@ -220,15 +256,18 @@ impl Op for Attention {
                         sum += a * b;
                         squares += (a * b).powi(2);
                     }
-                    score_bound = score_bound.max(super::matmul::sum_bound(d as f64, sum, squares) * scale.abs());
+                    let bound = super::matmul::sum_bound(d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
+                    score_bound = score_bound.max(bound * scale.abs());
                     sum * scale
                 })
                 .collect();
             let greatest = scores.iter().fold(f64::MIN, |a, s| a.max(*s));
             let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
             let total: f64 = weights.iter().sum();
-            // An absolute error of a score is a relative error of its weight; the exponential adds 2 ulp, each sum its roundings.
-            let relative = score_bound + (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
+            // An absolute error of a score is a relative error of its weight; the exponential adds 2 ulp, each sum its roundings. A
+            // weight and its value may be rounded.
+            let sums = (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
+            let relative = score_bound + 2.0 * rounding + sums;
             for e in 0..d {
                 let terms = || weights.iter().zip(&starts).map(|(w, at)| w * values.values[at + e] / total);
                 let size: f64 = terms().map(f64::abs).sum();
@@ -306,7 +345,16 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     // Long enough for several tiles of any kernel: two tokens at the end of a context, and a prompt from its start.
     let long: Vec<f32> = (0..22).map(|i| (i * 5 % 22) as f32).collect();
-    let prompt: Vec<f32> = (0..70).map(|i| i as f32).collect();
+    let count = |from: usize, to: usize| (from..to).map(|i| i as f32).collect::<Vec<f32>>();
+    let prompt = count(0, 70);
+    // Prompts of three sequences of different lengths in one step, two of them after earlier context.
+    let ragged_positions = [count(0, 45), count(70, 101), count(29, 66)].concat();
+    let ragged_sequences = [[2.0; 45].as_slice(), &[0.0; 31], &[1.0; 37]].concat();
+    let ragged_table: Vec<f32> = (0..24).map(|i| (i * 7 % 24) as f32).collect();
+    // A token of each of twelve sequences, in no order.
+    let batch_positions: Vec<f32> = (0..12).map(|i| (i * 29 % 61) as f32).collect();
+    let batch_sequences: Vec<f32> = (0..12).map(|i| (i * 5 % 12) as f32).collect();
+    let batch_table: Vec<f32> = (0..48).map(|i| (i * 11 % 48) as f32).collect();
     let long = [
         Shape {
             heads: (8, 2),
@@ -326,9 +374,52 @@ pub(super) fn cases() -> Vec<Case> {
             sequences: &[0.0; 70],
             table: (1, 3, &[1.0, 2.0, 0.0]),
         },
+        Shape {
+            heads: (8, 2),
+            d: 128,
+            block_size: 16,
+            tokens: (128, 113),
+            positions: &ragged_positions,
+            sequences: &ragged_sequences,
+            table: (3, 8, &ragged_table),
+        },
+        Shape {
+            heads: (7, 1),
+            d: 96,
+            block_size: 16,
+            tokens: (12, 12),
+            positions: &batch_positions,
+            sequences: &batch_sequences,
+            table: (12, 4, &batch_table),
+        },
+        Shape {
+            heads: (2, 2),
+            d: 80,
+            block_size: 32,
+            tokens: (35, 33),
+            positions: &prompt[5..38],
+            sequences: &[1.0; 33],
+            table: (2, 2, &[9.0, 9.0, 1.0, 2.0]),
+        },
+        Shape {
+            heads: (4, 1),
+            d: 256,
+            block_size: 32,
+            tokens: (40, 40),
+            positions: &prompt[30..],
+            sequences: &[0.0; 40],
+            table: (1, 3, &[0.0, 2.0, 1.0]),
+        },
     ];
     let mut cases = Vec::new();
-    for ty in [Type::F32, Type::F16] {
+    for (ty, precision) in [
+        (Type::F32, AttentionPrecision::F32),
+        (Type::F16, AttentionPrecision::F32),
+        (Type::F32, AttentionPrecision::BF16),
+        (Type::F16, AttentionPrecision::BF16),
+    ] {
+        // Few tokens are no different at the lower precision.
+        let shapes = if precision == AttentionPrecision::F32 { shapes.as_slice() } else { &[] };
         for s in shapes.iter().chain(&long) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
@@ -342,7 +433,7 @@ pub(super) fn cases() -> Vec<Case> {
             let q = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             cases.push(
-                Case::new(Attention { scale: 1.0 / (s.d as f32).sqrt() }, &[(max, n)])
+                Case::new(Attention { scale: 1.0 / (s.d as f32).sqrt(), precision }, &[(max, n)])
                     .input(q)
                     .input(cache.clone())
                     .input(cache)

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
+pub use attention::AttentionPrecision;
 pub(crate) use elementwise::elementwise_program;
 pub use kernel::{Kernel, TensorArg};
 pub use rope::RopeStyle;
