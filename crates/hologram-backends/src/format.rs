@@ -80,6 +80,21 @@ impl Format {
         }
     }
 
+    /// The layout in two planes that holds the same values; the format itself where there is none.
+    pub const fn in_planes(self) -> Format {
+        match self {
+            Format::Q8_0 => Format::Q8Planes,
+            Format::Q4_0 => Format::Q4Planes,
+            Format::TQ2_0 => Format::T2Planes,
+            other => other,
+        }
+    }
+
+    /// The format and, where there is one, its layout in two planes.
+    pub fn layouts(self) -> impl Iterator<Item = Format> {
+        std::iter::once(self).chain((self.in_planes() != self).then_some(self.in_planes()))
+    }
+
     /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when the row is not a whole number of blocks or the size
     /// overflows.
     pub fn bytes(self, rows: usize, row_len: usize) -> Option<usize> {

@@ -1,7 +1,9 @@
 //! What the cases' inputs hold, and what their bytes mean.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
-use hologram_backends::{Format, TensorSpec};
+use hologram_backends::{Format, PLANE_ALIGN, TensorSpec};
 use hologram_isa::Type;
 
 use super::{Case, CaseInput, Fill, HostTensor};
@@ -97,22 +99,35 @@ pub(super) fn draw(case: &Case, input: &CaseInput, random: &mut Random) -> Resul
             }
         }
         (format, fill) => {
-            // Any byte is a code; the scale lies at a block's start, but for TQ2_0 at its end.
-            let (at, size) = match format {
-                Format::Q8_0 => (0, 1.0 / 64.0),
-                Format::Q4_0 => (0, 0.25),
-                _ => (64, 1.0),
-            };
+            // Any byte is a code.
+            let size = size_of_fill(fill)
+                * match format {
+                    Format::Q8_0 | Format::Q8Planes => 1.0 / 64.0,
+                    Format::Q4_0 | Format::Q4Planes => 0.25,
+                    _ => 1.0,
+                };
             let blocks = rows * row_len / format.block_len();
-            for block in data.chunks_exact_mut(format.block_bytes()).take(blocks) {
-                block.fill_with(|| random.next() as u8);
-                let scale = f16::from_f32(random.scale(size_of_fill(fill) * size));
-                block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            for block in 0..blocks {
+                let (codes, scale) = block_ranges(format, max_rows * row_len, block);
+                data[codes].fill_with(|| random.next() as u8);
+                data[scale].copy_from_slice(&f16::from_f32(random.scale(size)).to_le_bytes());
             }
         }
     }
     let values = decode(input.format, max_rows, row_len, len, &data)?;
     Ok((data, HostTensor { format: input.format, shape, values }))
+}
+
+/// Where the codes and the `f16` scale of a block lie in a tensor of this many elements.
+fn block_ranges(format: Format, elements: usize, block: usize) -> (Range<usize>, Range<usize>) {
+    let (bytes, codes) = (format.block_bytes(), format.block_bytes() - 2);
+    let plane = (elements / format.block_len() * codes).next_multiple_of(PLANE_ALIGN);
+    let (at, scale) = match format {
+        Format::Q8_0 | Format::Q4_0 => (block * bytes + 2, block * bytes),
+        Format::TQ2_0 => (block * bytes, block * bytes + codes),
+        _ => (block * codes, plane + block * 2),
+    };
+    (at..at + codes, scale..scale + 2)
 }
 
 fn size_of_fill(fill: &Fill) -> f32 {
@@ -141,9 +156,13 @@ pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize
             data[..len].iter().enumerate().map(value).collect()
         }
         _ => {
-            let mut values = vec![0.0f32; len];
-            let bytes = format.bytes(1, len).unwrap_or(0).min(data.len());
+            // Planes are decoded whole; elsewhere the first elements lie in the first bytes.
+            let planes = matches!(format, Format::Q8Planes | Format::Q4Planes | Format::T2Planes);
+            let decoded = if planes { max_rows * row_len } else { len };
+            let bytes = format.bytes(1, decoded).unwrap_or(0).min(data.len());
+            let mut values = vec![0.0f32; decoded];
             format.decode_row(&data[..bytes], &mut values)?;
+            values.truncate(len);
             values.into_iter().map(f64::from).collect()
         }
     })

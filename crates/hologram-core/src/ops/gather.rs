@@ -95,8 +95,10 @@ pub(super) fn cases() -> Vec<Case> {
         case(Format::BF16, 7, 65, 9, 9),
     ];
     for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
-        cases.push(case(format, 5, 256, 3, 4));
-        cases.push(case(format, 11, 1024, 9, 9));
+        for format in format.layouts() {
+            cases.push(case(format, 5, 256, 3, 4));
+            cases.push(case(format, 11, 1024, 9, 9));
+        }
     }
     // A table that is itself as long as the run.
     let ids = CaseInput { format: Format::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };

@@ -3,7 +3,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Opcode, Type};
 
-use super::{Kernel, Launchable, Op, is_weight};
+use super::{Kernel, Launchable, Op, is_quantized_weight, is_weight, rounded};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
@@ -17,10 +17,13 @@ impl Graph {
     /// The product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are decoded, products and sums are in `f32`.
-    /// - `x` and `w` in `bf16`: products and sums are in `f32`.
+    /// - `x` in `bf16`, `w` in `bf16`, `Q8_0` or `Q4_0`: quantised weights are decoded (scale times code in `f32`) and rounded to
+    ///   `bf16`, to nearest even; products and sums are in `f32`.
     /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in `Q8_0`, `Q4_0` or `TQ2_0`: codes are multiplied as integers
     ///   and summed exactly within each weight block and group (four products at a time at least, in native kernels); the sums times
     ///   both scales are added in `f32`. Groups and blocks nest.
+    ///
+    /// Quantised weights may lie in two planes ([`Format::Q8Planes`] and its kin), which changes nothing of what is computed.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -36,12 +39,18 @@ fn fits(x: Format, w: Format) -> bool {
     match (x, w) {
         (Format::Plain(Type::F32), w) => is_weight(w),
         (Format::Plain(Type::BF16), Format::Plain(Type::BF16)) => true,
-        (Format::I8Groups { group }, Format::Q8_0 | Format::Q4_0) => group == 32,
-        (Format::I8Groups { group }, Format::TQ2_0) => {
+        (Format::Plain(Type::BF16), w) => is_8_or_4_bits(w),
+        (Format::I8Groups { group }, w) if is_8_or_4_bits(w) => group == 32,
+        (Format::I8Groups { group }, Format::TQ2_0 | Format::T2Planes) => {
             group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
         }
         _ => false,
     }
+}
+
+/// Whether weights are in blocks of 32 codes of 8 or 4 bits.
+fn is_8_or_4_bits(w: Format) -> bool {
+    matches!(w, Format::Q8_0 | Format::Q8Planes | Format::Q4_0 | Format::Q4Planes)
 }
 
 /// Elements of a row whose products are summed before a scale is applied.
@@ -103,9 +112,13 @@ impl Op for Matmul {
                     let scaled = b.mul(dot, ws);
                     b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
                 }),
-                (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
+                (Format::BF16, _) | (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
                     let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
-                    let (xv, wv) = (x.load(b, xi), w.load(b, wi));
+                    let (xv, mut wv) = (x.load(b, xi), w.load(b, wi));
+                    if is_quantized_weight(w.spec.format) {
+                        let rounded = b.cvt(Type::BF16, wv);
+                        wv = b.cvt(Type::F32, rounded);
+                    }
                     b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
                 }),
                 _ => b.for_(0u32, row_len, unit, |b, block| {
@@ -133,9 +146,12 @@ impl Op for Matmul {
         let k = x.row_len();
         // Products of codes are summed exactly four at a time: what 8-bit dot product instructions give.
         let exact = if matches!(x.format, Format::I8Groups { .. }) { 4 } else { 1 };
+        let rounds = x.format == Format::BF16 && is_quantized_weight(w.format);
+        let weight = |v: &f64| if rounds { rounded(*v, Format::BF16) } else { *v };
+        let weights: Vec<f64> = w.values.iter().map(weight).collect();
         let mut out = Reference::default();
         for xr in x.values.chunks(k) {
-            for wr in w.values.chunks(k) {
+            for wr in weights.chunks(k) {
                 let (mut sum, mut squares) = (0.0, 0.0);
                 for (xu, wu) in xr.chunks(exact).zip(wr.chunks(exact)) {
                     let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
@@ -171,7 +187,7 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     for (x, w) in plain {
         cases.push(case(x, w, 1, 1, 1, 1));
-        for (n, max, m, k) in [(0, 2, 3, 8), (1, 4, 67, 131), (5, 7, 33, 64), (37, 40, 70, 320)] {
+        for (n, max, m, k) in [(0, 2, 3, 8), (1, 4, 67, 131), (5, 7, 33, 64), (37, 40, 70, 320), (130, 160, 96, 256)] {
             cases.push(case(x, w, n, max, m, k));
         }
     }
@@ -180,6 +196,8 @@ pub(super) fn cases() -> Vec<Case> {
         (Format::F32, Format::Q8_0, 32),
         (Format::F32, Format::Q4_0, 32),
         (Format::F32, Format::TQ2_0, 256),
+        (Format::BF16, Format::Q8_0, 32),
+        (Format::BF16, Format::Q4_0, 32),
         (i8(32), Format::Q8_0, 32),
         (i8(32), Format::Q4_0, 32),
         (i8(32), Format::TQ2_0, 256),
@@ -193,13 +211,19 @@ pub(super) fn cases() -> Vec<Case> {
             (1, 1, 9, 4096),
             (5, 7, 33, 2 * block),
             (37, 40, 70, 768),
+            (3, 3, 256, 1024),
+            (130, 160, 96, 256),
         ] {
-            cases.push(case(x, w, n, max, m, k));
+            for w in w.layouts() {
+                cases.push(case(x, w, n, max, m, k));
+            }
         }
     }
     // One group for the whole row, as BitNet has it.
     for (n, max, m, k) in [(1, 1, 67, 2560), (5, 7, 33, 768)] {
-        cases.push(case(i8(k as u32), Format::TQ2_0, n, max, m, k));
+        for w in Format::TQ2_0.layouts() {
+            cases.push(case(i8(k as u32), w, n, max, m, k));
+        }
     }
     cases
 }

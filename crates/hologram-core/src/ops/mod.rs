@@ -99,7 +99,13 @@ pub type SharedOp = Arc<dyn Op>;
 
 /// Whether weights come in this format.
 fn is_weight(format: Format) -> bool {
-    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16) | Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
+    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || is_quantized_weight(format)
+}
+
+/// Whether weights come in this format, as blocks of codes with a scale.
+fn is_quantized_weight(format: Format) -> bool {
+    use Format::{Q4_0, Q4Planes, Q8_0, Q8Planes, T2Planes, TQ2_0};
+    matches!(format, Q8_0 | Q4_0 | TQ2_0 | Q8Planes | Q4Planes | T2Planes)
 }
 
 /// An `f32` value rounded to the nearest of a plain float format.
