@@ -5,7 +5,9 @@
 //! `softmax(logit / temperature)`. Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number is a function of the seed and the position alone, so a run can be repeated, and a token chosen again, without
-//! carrying a generator's state.
+//! carrying a generator's state. The operation `sample` of the core makes the same choice on a device, in `f32`.
+
+pub use hologram_core::ops::philox4x32_10;
 
 use crate::error::{LlmError, Result};
 
@@ -46,6 +48,12 @@ impl SamplerConfig {
             return fail("top-p", format!("is {}, but must be above 0 and at most 1", self.top_p));
         }
         Ok(())
+    }
+
+    /// What the operation `sample` takes for a token at this position: a row of its numbers and a row of its words.
+    pub fn row(&self, position: u64) -> ([f32; 2], [u32; 4]) {
+        let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
+        ([self.temperature, self.top_p], [top_k, self.seed as u32, (self.seed >> 32) as u32, position as u32])
     }
 }
 
@@ -90,6 +98,10 @@ impl Sampler {
         let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
         self.keep_top_k(logits);
         self.keep_top_p(logits, max);
+        // The running sum goes through the tokens in the order of their ids, which needs no full sort on a device.
+        if self.keys.len() < logits.len() || self.config.top_p < 1.0 {
+            self.keys.sort_unstable_by_key(|&k| id(k));
+        }
         let temperature = f64::from(self.config.temperature);
         self.weights.clear();
         self.weights.extend(self.keys.iter().map(|&k| ((logit(k) - max) / temperature).exp()));
@@ -106,7 +118,7 @@ impl Sampler {
         Ok(last.map_or(best, |(&k, _)| id(k)))
     }
 
-    /// Leaves in `keys` the `top_k` best, best first, or all in any order.
+    /// Leaves in `keys` the `top_k` best, best first, or all in the order of their ids.
     fn keep_top_k(&mut self, logits: &[f32]) {
         self.keys.clear();
         self.keys.extend(logits.iter().zip(0..).map(|(&l, i)| key(l, i)));
@@ -187,18 +199,4 @@ fn uniform(seed: u64, position: u64) -> f64 {
         philox4x32_10([position as u32, (position >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
     let bits = u64::from(a) | u64::from(b) << 32;
     (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): 128 random
-/// bits for each counter and key.
-pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counter, key);
-    for _ in 0..10 {
-        let p0 = u64::from(c0) * 0xD251_1F53;
-        let p1 = u64::from(c2) * 0xCD9E_8D57;
-        (c0, c1, c2, c3) = ((p1 >> 32) as u32 ^ c1 ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c3 ^ k1, p0 as u32);
-        k0 = k0.wrapping_add(0x9E37_79B9);
-        k1 = k1.wrapping_add(0xBB67_AE85);
-    }
-    [c0, c1, c2, c3]
 }

@@ -1,5 +1,6 @@
 //! The choice of tokens: a table of exact cases, frequencies, and the generator's published vectors.
 
+use hologram_core::{Dim, Executor, Format, Graph};
 use hologram_llm::sampling::{Sampler, SamplerConfig, philox4x32_10};
 
 fn config(temperature: f32, top_k: usize, top_p: f32) -> SamplerConfig {
@@ -133,4 +134,52 @@ fn bad_options_and_logits_are_named() {
         assert_eq!(s.sample(&[f32::MIN], 0).unwrap(), 0);
     }
     assert_eq!(Sampler::new(SamplerConfig::GREEDY).unwrap().sample(&[1.0, 3.0, 3.0], 0).unwrap(), 1);
+}
+
+/// The operation `sample` chooses what the host chooses, but for its error of `f32`, which decides none of these.
+#[test]
+fn devices_choose_what_the_host_chooses() {
+    const VOCAB: usize = 1000;
+    let executor = Executor::open("cpu", None).unwrap();
+    let mut graph = Graph::new();
+    let rows = graph.extent("rows", 64);
+    let logits = graph.input("logits", Format::F32, &[rows, VOCAB.into()]).unwrap();
+    let numbers = graph.input("numbers", Format::F32, &[rows, Dim::Fixed(2)]).unwrap();
+    let words = graph.input("words", Format::U32, &[rows, Dim::Fixed(4)]).unwrap();
+    let tokens = graph.sample(logits, numbers, words).unwrap();
+    graph.output("tokens", tokens).unwrap();
+    let mut plan = graph.compile(&executor, &[]).unwrap();
+    let options = [
+        (0.8, 40, 0.95),
+        (1.0, 0, 1.0),
+        (0.7, 0, 0.9),
+        (1.5, 300, 0.5),
+        (0.0, 0, 1.0),
+        (2.0, 1, 0.1),
+        (1.0, 5000, 0.99),
+    ];
+    for (temperature, top_k, top_p) in options {
+        let config = SamplerConfig { seed: 3 << 40 | 99, ..config(temperature, top_k, top_p) };
+        let mut sampler = Sampler::new(config).unwrap();
+        let (mut all, mut numbers, mut words, mut want) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for position in 1000..1064 {
+            // Whole numbers now and then, so that some are equal.
+            let logit = |i| {
+                let [a, b, ..] = philox4x32_10([i, position, 0, 0], [5, 6]);
+                let v = (a >> 8) as f32 / (1 << 21) as f32;
+                if b.is_multiple_of(3) { v.floor() } else { v }
+            };
+            let logits: Vec<f32> = (0..VOCAB as u32).map(logit).collect();
+            want.push(sampler.sample(&logits, position.into()).unwrap());
+            let (n, w) = config.row(position.into());
+            all.extend(logits);
+            numbers.extend(n);
+            words.extend(w);
+        }
+        plan.write("logits", &all).unwrap();
+        plan.write("numbers", &numbers).unwrap();
+        plan.write("words", &words).unwrap();
+        plan.run().unwrap();
+        assert_eq!(plan.read::<u32>("tokens").unwrap(), want, "{config:?}");
+    }
 }

@@ -14,6 +14,7 @@ mod quantize;
 mod reduce;
 mod rms_norm;
 mod rope;
+mod sample;
 mod softmax;
 
 use std::fmt;
@@ -26,6 +27,7 @@ pub use attention::AttentionPrecision;
 pub(crate) use elementwise::elementwise_program;
 pub use kernel::{Kernel, TensorArg};
 pub use rope::RopeStyle;
+pub use sample::philox4x32_10;
 
 use crate::conformance::{Case, HostTensor, Reference};
 use crate::error::Result;
@@ -90,6 +92,7 @@ pub fn cases() -> Vec<Case> {
         copy::cases,
         reduce::cases,
         softmax::cases,
+        sample::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }
