@@ -16,6 +16,7 @@ mod rms_norm;
 mod rope;
 mod sample;
 mod softmax;
+mod top_k;
 
 use std::fmt;
 use std::sync::Arc;
@@ -93,6 +94,7 @@ pub fn cases() -> Vec<Case> {
         reduce::cases,
         softmax::cases,
         sample::cases,
+        top_k::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }

@@ -34,7 +34,7 @@ impl Graph {
 }
 
 /// What stands for no token.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 impl Op for Sample {
     fn name(&self) -> &'static str {
@@ -62,11 +62,7 @@ impl Op for Sample {
         let (logits, numbers, words, out) =
             (k.inputs[0].clone(), k.inputs[1].clone(), k.inputs[2].clone(), k.output.clone());
         let b = &mut k.b;
-        let team = Team {
-            words: b.shared("words", Type::U32, THREADS / SUBGROUP_SIZE),
-            floats: b.shared("floats", Type::F32, THREADS / SUBGROUP_SIZE),
-            sums: b.shared("sums", Type::F32, THREADS),
-        };
+        let (team, sums) = (Team::new(b), b.shared("sums", Type::F32, THREADS));
         let row = b.builtin(Opcode::GroupX);
         let inside = b.lt(row, rows);
         b.if_(inside, |b| {
@@ -99,7 +95,7 @@ impl Op for Sample {
             let random = b.shr(random, 8u32);
             let random = b.cvt(Type::F32, random);
             let random = b.mul(random, 1.0f32 / (1 << 24) as f32);
-            let token = choose(b, &team, &all, &kept, temperature, random);
+            let token = choose(b, (&team, sums), &all, &kept, temperature, random);
             let none = b.eq(token, NONE);
             let token = b.select(none, best, token);
             let hot = b.gt(temperature, 0.0f32);
@@ -126,16 +122,21 @@ impl Op for Sample {
     }
 }
 
-/// The shared memory of a workgroup.
-struct Team {
+/// The shared memory through which a workgroup of [`THREADS`] threads reduces values.
+pub(super) struct Team {
     words: Array,
     floats: Array,
-    sums: Array,
 }
 
 impl Team {
+    /// Declares the memory.
+    pub(super) fn new(b: &mut Builder) -> Team {
+        let subgroups = THREADS / SUBGROUP_SIZE;
+        Team { words: b.shared("words", Type::U32, subgroups), floats: b.shared("floats", Type::F32, subgroups) }
+    }
+
     /// Reduces a `u32` or `f32` over the workgroup; every thread gets the result. All threads must call it together.
-    fn reduce(&self, b: &mut Builder, op: Opcode, value: Value) -> Value {
+    pub(super) fn reduce(&self, b: &mut Builder, op: Opcode, value: Value) -> Value {
         let partial = if value.ty == Type::U32 { self.words } else { self.floats };
         let value = match op {
             Opcode::Add => b.subgroup_add(value),
@@ -218,7 +219,7 @@ impl Kept {
 }
 
 /// A `u32` that sorts as logits do; −0 equals +0.
-fn key(b: &mut Builder, logit: Value) -> Value {
+pub(super) fn key(b: &mut Builder, logit: Value) -> Value {
     let logit = b.add(logit, 0.0f32);
     let bits = b.bitcast(Type::I32, logit);
     let sign = b.shr(bits, 31u32);
@@ -342,7 +343,14 @@ fn keep_top_p(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, top_p: Value
 
 /// The first token at which the running sum of weights exceeds `random` of their total; rounding may leave none, then the last that had
 /// a chance.
-fn choose(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, temperature: Value, random: Value) -> Value {
+fn choose(
+    b: &mut Builder,
+    (team, sums): (&Team, Array),
+    row: &Row,
+    kept: &Kept,
+    temperature: Value,
+    random: Value,
+) -> Value {
     // Each thread has a run of tokens.
     let run = row.v.div_ceil(THREADS);
     let first = b.mul(row.thread, run);
@@ -363,14 +371,14 @@ fn choose(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, temperature: Val
         let w = weight(b, token);
         b.assign_op(own, Opcode::Add, &[own, w]);
     });
-    b.store(team.sums, row.thread, own);
+    b.store(sums, row.thread, own);
     b.barrier();
     let (before, total) = (b.var(0.0f32), b.var(0.0f32));
     b.for_(0u32, THREADS, 1u32, |b, i| {
         let here = b.eq(i, row.thread);
         let sum = b.select(here, total, before);
         b.assign(before, sum);
-        let v = b.load(team.sums, i);
+        let v = b.load(sums, i);
         b.assign_op(total, Opcode::Add, &[total, v]);
     });
     let left = b.mul(random, total);

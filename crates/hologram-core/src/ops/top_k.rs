@@ -1,0 +1,227 @@
+//! The greatest elements of rows, and elements of rows by index.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::Opcode;
+
+use super::reduce::THREADS;
+use super::sample::{NONE, Team, key};
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// Indices of the greatest elements; `x` is `f32 [.., d]`, the result `u32 [.., k]`.
+#[derive(Debug)]
+struct TopK {
+    k: u32,
+}
+
+/// Elements by index; `x` is `f32 [.., d]`, `indices` is `u32 [.., k]`.
+#[derive(Debug)]
+struct Take;
+
+/// The most elements that [`Graph::top_k`] finds in a row.
+const MAX_K: u32 = 256;
+
+impl Graph {
+    /// The `k` greatest elements of each row of `x` (`f32 [.., d]`, k at most d and 256) in falling order, `f32 [.., k]`, and their
+    /// indices in the row, `u32 [.., k]`. Of equal elements that with the lower index comes first; NaN counts as greater than +∞.
+    ///
+    /// # Errors
+    /// When the operand does not fit.
+    pub fn top_k(&mut self, x: NodeId, k: usize) -> Result<(NodeId, NodeId)> {
+        let indices = self.apply(TopK { k: u32::try_from(k).unwrap_or(u32::MAX) }, &[x])?;
+        Ok((self.take(x, indices)?, indices))
+    }
+
+    /// Elements of each row of `x` (`f32 [.., d]`) by their indices in it (`u32 [.., k]`): `f32 [.., k]`. An index that is not less
+    /// than d is an error of the run.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn take(&mut self, x: NodeId, indices: NodeId) -> Result<NodeId> {
+        self.apply(Take, &[x, indices])
+    }
+}
+
+impl Op for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x] = inputs else { return Err("takes x".into()) };
+        match x.shape.split_last() {
+            Some((Dim::Fixed(d), rows)) if x.format == Format::F32 => {
+                if self.k == 0 || self.k > MAX_K || self.k as usize > *d {
+                    return Err(format!("k is {}, but must be from 1 to {}", self.k, MAX_K.min(*d as u32)));
+                }
+                Ok(TensorType::new(Format::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
+            }
+            _ => Err("takes f32 with rows of a fixed length".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("k", Attr::U32(self.k))]
+    }
+
+    /// One workgroup for each row, one pass over the row for each element found.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let d = spec.inputs[0].row_len() as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let rows = k.rows(&spec.inputs[0]);
+        let (x, out) = (k.inputs[0].clone(), k.output.clone());
+        let b = &mut k.b;
+        let team = Team::new(b);
+        let row = b.builtin(Opcode::GroupX);
+        let inside = b.lt(row, rows);
+        b.if_(inside, |b| {
+            let thread = b.builtin(Opcode::ThreadX);
+            let (start, first) = (b.mul(row, d), b.mul(row, self.k));
+            // The last one found; the first comes after what no element is.
+            let (last_key, last_index) = (b.var(u32::MAX), b.var(NONE));
+            let begun = b.var(false);
+            b.for_(0u32, self.k, 1u32, |b, i| {
+                let (best, at) = (b.var(0u32), b.var(NONE));
+                b.for_(thread, d, THREADS, |b, j| {
+                    let from = b.add(start, j);
+                    let v = x.load(b, from);
+                    let nan = b.ne(v, v);
+                    let key = key(b, v);
+                    let key = b.select(nan, u32::MAX, key);
+                    let less = b.lt(key, last_key);
+                    let equal = b.eq(key, last_key);
+                    let later = b.gt(j, last_index);
+                    let tie = b.and(equal, later);
+                    let after = b.or(less, tie);
+                    let fresh = b.not(begun);
+                    let after = b.or(after, fresh);
+                    let better = b.gt(key, best);
+                    let better = b.and(after, better);
+                    b.if_(better, |b| {
+                        b.assign(best, key);
+                        b.assign(at, j);
+                    });
+                });
+                let greatest = team.reduce(b, Opcode::Max, best);
+                let has = b.eq(best, greatest);
+                let index = b.select(has, at, NONE);
+                let index = team.reduce(b, Opcode::Min, index);
+                b.assign(last_key, greatest);
+                b.assign(last_index, index);
+                b.assign(begun, true);
+                let leader = b.eq(thread, 0u32);
+                b.if_(leader, |b| {
+                    let to = b.add(first, i);
+                    out.store(b, to, index);
+                });
+            });
+        });
+        k.finish(spec.inputs[0].max_rows())
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x] = inputs else { return Reference::default() };
+        let mut out = Reference::default();
+        for row in x.values.chunks(x.row_len()) {
+            // -0 equals +0.
+            let value = |i: &usize| if row[*i].is_nan() { f64::INFINITY } else { row[*i] + 0.0 };
+            let rank =
+                |i: &usize| (!row[*i].is_nan(), std::cmp::Reverse(value(i).to_bits() as i64 ^ sign(value(i))), *i);
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            order.sort_by_key(rank);
+            order.iter().take(self.k as usize).for_each(|i| out.push(*i as f64, 0.0));
+        }
+        out
+    }
+}
+
+/// What makes the bits of a number sort as signed integers.
+fn sign(v: f64) -> i64 {
+    ((v.to_bits() as i64 >> 63) as u64 >> 1) as i64
+}
+
+impl Op for Take {
+    fn name(&self) -> &'static str {
+        "take"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, indices] = inputs else { return Err("takes x and indices".into()) };
+        match (x.shape.split_last(), indices.shape.split_last()) {
+            (Some((Dim::Fixed(1..), a)), Some((Dim::Fixed(1..), b)))
+                if a == b && x.format == Format::F32 && indices.format == Format::U32 =>
+            {
+                Ok(TensorType::new(Format::F32, indices.shape.clone()))
+            }
+            _ => Err("takes f32 and u32 whose shapes differ only in the last dimension".into()),
+        }
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let (d, n) = (spec.inputs[0].row_len() as u32, spec.output.row_len() as u32);
+        let mut k = Kernel::new(spec, THREADS);
+        let rows = k.rows(&spec.output);
+        let (x, indices, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
+        let b = &mut k.b;
+        let total = b.mul(rows, n);
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let row = b.div(i, n);
+            let start = b.mul(row, d);
+            let index = b.load(indices.views[0], i);
+            let exists = b.lt(index, d);
+            let at = b.add(start, index);
+            // No tensor has an element at u32::MAX, so that the load of an index outside fails.
+            let at = b.select(exists, at, u32::MAX);
+            let v = x.load(b, at);
+            out.store(b, i, v);
+        });
+        let max = spec.output.max_rows() * spec.output.row_len();
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, indices] = inputs else { return Reference::default() };
+        let mut out = Reference::default();
+        for (row, indices) in x.values.chunks(x.row_len()).zip(indices.values.chunks(indices.row_len())) {
+            indices.iter().for_each(|i| out.push(row[*i as usize], 0.0));
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let top = |k: u32, rows: usize, max: usize, d: usize| {
+        Case::new(TopK { k }, &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+    };
+    let row = |k: u32, values: &[f32]| {
+        let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(values.len())]);
+        input.fill = Fill::Values(values.to_vec());
+        Case::new(TopK { k }, &[]).input(input)
+    };
+    let take = |k: usize, rows: usize, max: usize, d: usize| {
+        Case::new(Take, &[(max, rows)])
+            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+            .input(CaseInput::below(d as u32, &[Dim::Extent(0), Dim::Fixed(k)]))
+    };
+    let (none, inf, nan) = (f32::NEG_INFINITY, f32::INFINITY, f32::NAN);
+    let equal: Vec<f32> = (0..700).map(|i| (i % 7) as f32 / 2.0 - 2.0).collect();
+    vec![
+        top(1, 1, 1, 1),
+        top(3, 0, 2, 5),
+        top(5, 3, 4, 257),
+        top(40, 2, 3, 20_003),
+        top(256, 2, 2, 300),
+        row(5, &[1.0, none, inf, -0.0, 0.0]),
+        row(7, &[nan, inf, none, -nan, 3.0, none, nan]),
+        row(256, &equal),
+        row(200, &[none; 300]),
+        take(1, 1, 1, 1),
+        take(3, 0, 2, 5),
+        take(40, 3, 4, 257),
+    ]
+}
