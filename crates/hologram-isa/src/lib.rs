@@ -11,6 +11,7 @@ mod error;
 pub mod interp;
 pub mod meaning;
 mod program;
+pub mod ptx;
 pub mod random;
 mod table;
 pub mod text;

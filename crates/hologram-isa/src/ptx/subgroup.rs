@@ -1,0 +1,136 @@
+//! Operations across the lanes of a subgroup. The lanes that take part are those of a mask that the control flow hands down, so
+//! that the program decides which lanes are active and not how the hardware happens to schedule them.
+
+use super::Printer;
+use super::asm::{Word, line};
+use crate::program::{Inst, SUBGROUP_SIZE};
+use crate::{Opcode, Type};
+
+/// Every lane.
+pub(super) const FULL: Word = Word::Const(u32::MAX);
+
+impl Printer<'_> {
+    /// The lanes of a subgroup that have threads.
+    pub(super) fn whole_subgroup(&mut self) -> Word {
+        let threads = self.program.workgroup_threads();
+        if threads.is_multiple_of(SUBGROUP_SIZE) {
+            return FULL;
+        }
+        if threads < SUBGROUP_SIZE {
+            return Word::Const((1 << threads) - 1);
+        }
+        let linear = self.linear_thread();
+        let first = self.asm.op("and.b32", &[linear, Word::Const(!31)]);
+        let there = self.asm.op("sub.u32", &[Word::Const(threads), first]);
+        // A shift by 32 or more gives 0, and 0 − 1 is every lane.
+        let one = self.asm.op("mov.b32", &[Word::Const(1)]);
+        let bit = self.asm.op("shl.b32", &[one, there]);
+        self.asm.op("sub.u32", &[bit, Word::Const(1)])
+    }
+
+    /// A subgroup operation on the lanes of `mask`, all of which execute it.
+    pub(super) fn subgroup(&mut self, inst: &Inst, mask: Word) -> Word {
+        let value = if inst.ty == Type::Bool {
+            let truth = self.pred(inst.args[0]);
+            self.asm.word_of(truth)
+        } else {
+            self.word(inst.args[0])
+        };
+        let value = self.asm.op("mov.b32", &[value]);
+        let (float, signed) = (inst.ty == Type::F32, inst.ty == Type::I32);
+        match inst.op {
+            Opcode::SubgroupAdd if float => self.butterfly(value, mask),
+            Opcode::SubgroupAdd => self.across("redux.sync.add.u32", value, mask),
+            Opcode::SubgroupMin if float => self.extreme("redux.sync.min.s32", value, mask, 0x7fff_ffff),
+            Opcode::SubgroupMax if float => self.extreme("redux.sync.max.s32", value, mask, 0xffff_ffff),
+            Opcode::SubgroupMin if signed => self.across("redux.sync.min.s32", value, mask),
+            Opcode::SubgroupMin => self.across("redux.sync.min.u32", value, mask),
+            Opcode::SubgroupMax if signed => self.across("redux.sync.max.s32", value, mask),
+            Opcode::SubgroupMax => self.across("redux.sync.max.u32", value, mask),
+            Opcode::Broadcast => {
+                let lowest = if mask == FULL { Word::Const(0) } else { self.lowest(mask) };
+                self.shuffle(value, lowest, mask)
+            }
+            _ => {
+                let lane = self.word(inst.args[1]);
+                let lane = self.asm.op("and.b32", &[lane, Word::Const(31)]);
+                let other = self.shuffle(value, lane, mask);
+                if mask == FULL {
+                    return other;
+                }
+                let there = self.asm.op("shr.u32", &[mask, lane]);
+                let there = self.asm.op("and.b32", &[there, Word::Const(1)]);
+                let there = self.asm.truth(there);
+                self.asm.select(there, other, value)
+            }
+        }
+    }
+
+    fn across(&mut self, op: &str, value: Word, mask: Word) -> Word {
+        self.asm.op(op, &[value, mask])
+    }
+
+    fn shuffle(&mut self, value: Word, lane: Word, mask: Word) -> Word {
+        self.asm.op("shfl.sync.idx.b32", &[value, lane, Word::Const(31), mask])
+    }
+
+    /// The lowest lane of a mask; 0xffffffff where it is empty.
+    fn lowest(&mut self, mask: Word) -> Word {
+        let reversed = self.asm.op("brev.b32", &[mask]);
+        self.asm.op("bfind.shiftamt.u32", &[reversed])
+    }
+
+    /// The sum in the order that defines it. Before the step with distance d every lane's partial sum is that of its class, the lanes
+    /// equal to it modulo 2·d; the class that it adds is that of lane xor d, which any active lane of that class knows. A class
+    /// without active lanes counts −0, which changes nothing.
+    fn butterfly(&mut self, value: Word, mask: Word) -> Word {
+        let sum = self.asm.op("mov.b32", &[value]);
+        let (sparse, end) = (self.asm.label(), self.asm.label());
+        if mask != FULL {
+            let full = self.asm.compare("setp.eq.u32", mask, FULL);
+            self.asm.branch(Some((full, false)), sparse);
+        }
+        for distance in [16, 8, 4, 2, 1] {
+            let other = self.asm.op("shfl.sync.bfly.b32", &[sum, Word::Const(distance), Word::Const(31), FULL]);
+            self.asm.op_into(sum, "add.rn.f32", &[sum, other]);
+        }
+        if mask == FULL {
+            return sum;
+        }
+        self.asm.branch(None, end);
+        self.asm.place(sparse);
+        let linear = self.linear_thread();
+        for distance in [16u32, 8, 4, 2, 1] {
+            // The lanes 0, 2·d, 4·d, …, shifted to the other class.
+            let class: u32 = (0..32).step_by(2 * distance as usize).map(|lane| 1u32 << lane).sum();
+            let class = self.asm.op("mov.b32", &[Word::Const(class)]);
+            let other = self.asm.op("xor.b32", &[linear, Word::Const(distance)]);
+            let other = self.asm.op("and.b32", &[other, Word::Const(2 * distance - 1)]);
+            let class = self.asm.op("shl.b32", &[class, other]);
+            let class = self.asm.op("and.b32", &[class, mask]);
+            let there = self.asm.truth(class);
+            let lane = self.lowest(class);
+            let lane = self.asm.op("and.b32", &[lane, Word::Const(31)]);
+            let other = self.shuffle(sum, lane, mask);
+            line!(self.asm, "@{there} add.rn.f32 {sum}, {sum}, {other}");
+        }
+        self.asm.place(end);
+        sum
+    }
+
+    /// The least or greatest float by integers in the same order: −0 below +0, and a NaN, as the word `nan`, losing.
+    fn extreme(&mut self, op: &str, value: Word, mask: Word, nan: u32) -> Word {
+        let number = self.asm.compare("setp.num.f32", value, value);
+        let value = self.asm.select(number, value, Word::Const(nan));
+        let key = self.order(value);
+        let best = self.across(op, key, mask);
+        self.order(best)
+    }
+
+    /// A float's bits as an `i32` in the floats' order, or back.
+    fn order(&mut self, word: Word) -> Word {
+        let sign = self.asm.op("shr.s32", &[word, Word::Const(31)]);
+        let flip = self.asm.op("and.b32", &[sign, Word::Const(0x7fff_ffff)]);
+        self.asm.op("xor.b32", &[word, flip])
+    }
+}

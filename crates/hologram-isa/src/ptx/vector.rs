@@ -1,0 +1,207 @@
+//! Finds loads and stores of four neighbouring elements that one instruction can move.
+//!
+//! A register that one instruction of the program sets has, wherever it may be read, the value that this instruction gave it from
+//! its operands' present values, if each of these is such a register too or a constant. So what is said of it holds everywhere: that
+//! it is another register plus a constant, and how many of its low bits are 0.
+
+use std::collections::HashMap;
+
+use crate::program::{Inst, Memory, Operand, Program, Reg, Stmt, StmtKind};
+use crate::{Opcode, Type};
+
+/// Elements moved together.
+const WIDTH: u32 = 4;
+
+/// What is known of a `u32` or `i32`: `root + offset`, of which the root has at least `zeros` low bits 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Value {
+    /// `None` for a constant.
+    root: Option<Reg>,
+    offset: u32,
+    zeros: u32,
+}
+
+impl Value {
+    /// How many low bits of the whole are 0.
+    fn low_zeros(self) -> u32 {
+        self.zeros.min(self.offset.trailing_zeros())
+    }
+}
+
+/// What is known of a program's registers.
+pub(super) struct Facts {
+    /// How many instructions and loops set each register.
+    sets: Vec<u32>,
+    values: Vec<Option<Value>>,
+}
+
+/// Loads or stores that become one: in the order of their elements, with their lines.
+pub(super) struct Group<'a> {
+    pub(super) memory: Memory,
+    pub(super) ty: Type,
+    /// The index of one of them that is known where the group is printed, and how far from the first element it is.
+    pub(super) index: (Operand, u32),
+    pub(super) insts: Vec<(&'a Inst, u32)>,
+}
+
+/// What becomes of a statement.
+pub(super) enum Action<'a> {
+    /// It is printed as it is.
+    Single,
+    /// A group is printed in its place.
+    Group(Group<'a>),
+    /// It is part of a group printed elsewhere.
+    Nothing,
+}
+
+impl Facts {
+    pub(super) fn of(program: &Program) -> Facts {
+        let registers = program.registers.len();
+        let mut facts = Facts { sets: vec![0; registers], values: vec![None; registers] };
+        facts.count(&program.body);
+        facts.learn(&program.body);
+        facts
+    }
+
+    fn count(&mut self, block: &[Stmt]) {
+        for stmt in block {
+            match &stmt.kind {
+                StmtKind::Inst(Inst { dst: Some(dst), .. }) => self.sets[dst.0 as usize] += 1,
+                StmtKind::For { var, .. } => self.sets[var.0 as usize] += 1,
+                _ => {}
+            }
+            super::flow::inner(&stmt.kind).for_each(|block| self.count(block));
+        }
+    }
+
+    fn learn(&mut self, block: &[Stmt]) {
+        for stmt in block {
+            match &stmt.kind {
+                StmtKind::Inst(inst) => {
+                    if let Some(dst) = inst.dst
+                        && self.once(dst)
+                    {
+                        self.values[dst.0 as usize] = Some(self.result(inst, dst));
+                    }
+                }
+                StmtKind::For { var, start, step, .. } if self.once(*var) => {
+                    let zeros = |operand| self.value(operand).map_or(0, Value::low_zeros);
+                    let zeros = zeros(*start).min(zeros(*step));
+                    self.values[var.0 as usize] = Some(Value { root: Some(*var), offset: 0, zeros });
+                }
+                _ => {}
+            }
+            super::flow::inner(&stmt.kind).for_each(|block| self.learn(block));
+        }
+    }
+
+    fn once(&self, reg: Reg) -> bool {
+        self.sets[reg.0 as usize] == 1
+    }
+
+    fn value(&self, operand: Operand) -> Option<Value> {
+        match operand {
+            Operand::Const(_, word) => Some(Value { root: None, offset: word, zeros: 32 }),
+            Operand::Reg(reg) => self.values[reg.0 as usize],
+            Operand::Scalar(_) => None,
+        }
+    }
+
+    fn result(&self, inst: &Inst, dst: Reg) -> Value {
+        let own = |zeros| Value { root: Some(dst), offset: 0, zeros };
+        if !matches!(inst.ty, Type::U32 | Type::I32) {
+            return own(0);
+        }
+        let args: Vec<Option<Value>> = inst.args.iter().map(|a| self.value(*a)).collect();
+        let zeros = |i: usize| args.get(i).copied().flatten().map_or(0, Value::low_zeros);
+        match (inst.op, &args[..]) {
+            (Opcode::Mov, [Some(a)]) => *a,
+            (Opcode::Add, [Some(a), Some(b)]) if a.root.is_none() || b.root.is_none() => {
+                Value { root: a.root.or(b.root), offset: a.offset.wrapping_add(b.offset), zeros: a.zeros.min(b.zeros) }
+            }
+            (Opcode::Sub, [Some(a), Some(Value { root: None, offset, .. })]) => {
+                Value { offset: a.offset.wrapping_sub(*offset), ..*a }
+            }
+            (Opcode::Add | Opcode::Sub | Opcode::Or | Opcode::Xor | Opcode::Rem, _) => own(zeros(0).min(zeros(1))),
+            (Opcode::Mul, _) => own((zeros(0) + zeros(1)).min(32)),
+            (Opcode::And, _) => own(zeros(0).max(zeros(1))),
+            (Opcode::Shl, [_, Some(Value { root: None, offset, .. })]) => own((zeros(0) + offset.min(&32)).min(32)),
+            _ => own(0),
+        }
+    }
+
+    /// Whether an operand has one value from one statement of a run to another.
+    fn unchanging(&self, operand: Operand) -> bool {
+        !matches!(operand, Operand::Reg(reg) if !self.once(reg))
+    }
+
+    /// What becomes of each statement of a block.
+    pub(super) fn actions<'a>(&self, block: &'a [Stmt]) -> Vec<Action<'a>> {
+        let mut actions: Vec<Action<'_>> = block.iter().map(|_| Action::Single).collect();
+        // Neighbours met since memory was last touched otherwise, by the first of the four elements.
+        let mut open: HashMap<(Memory, bool, Option<Reg>, u32), Vec<usize>> = HashMap::new();
+        for (at, stmt) in block.iter().enumerate() {
+            let StmtKind::Inst(inst) = &stmt.kind else {
+                open.clear();
+                continue;
+            };
+            let load = match inst.op {
+                Opcode::Load => true,
+                Opcode::Store => false,
+                Opcode::Barrier => {
+                    open.clear();
+                    continue;
+                }
+                _ => continue,
+            };
+            // Loads move up to the first of their group, stores down to the last; buffers may overlap, so no load moves over a
+            // store and no store over a load or over a store to another group.
+            let Some(key) = self.key(inst, load) else {
+                open.retain(|k, _| load && k.1);
+                continue;
+            };
+            open.retain(|k, _| if load { k.1 } else { *k == key });
+            let members = open.entry(key).or_default();
+            members.push(at);
+            if members.len() == WIDTH as usize {
+                let members = open.remove(&key).unwrap_or_default();
+                self.close(block, members, load, &mut actions);
+            }
+        }
+        actions
+    }
+
+    /// The group that an access may belong to.
+    fn key(&self, inst: &Inst, load: bool) -> Option<(Memory, bool, Option<Reg>, u32)> {
+        let (memory @ Memory::Param(_), index) = (inst.memory?, *inst.args.first()?) else { return None };
+        let movable = match inst.dst {
+            Some(dst) => self.once(dst),
+            None => inst.args.iter().all(|a| self.unchanging(*a)),
+        };
+        let value = self.value(index).filter(|v| v.zeros >= WIDTH.trailing_zeros() && movable)?;
+        Some((memory, load, value.root, value.offset & !(WIDTH - 1)))
+    }
+
+    fn close<'a>(&self, block: &'a [Stmt], members: Vec<usize>, load: bool, actions: &mut [Action<'a>]) {
+        let Some(at) = (if load { members.first() } else { members.last() }).copied() else { return };
+        let offset = |inst: &Inst| inst.args.first().and_then(|i| self.value(*i)).map_or(0, |v| v.offset % WIDTH);
+        let StmtKind::Inst(here) = &block[at].kind else { return };
+        let mut insts: Vec<(&Inst, u32)> = members
+            .iter()
+            .filter_map(
+                |m| if let StmtKind::Inst(inst) = &block[*m].kind { Some((inst, block[*m].line)) } else { None },
+            )
+            .collect();
+        insts.sort_by_key(|(inst, _)| offset(inst));
+        // Each element once.
+        let Some((first, _)) = insts.first().copied() else { return };
+        let (Some(memory), ty) = (first.memory, first.ty) else { return };
+        if insts.iter().enumerate().any(|(i, (inst, _))| offset(inst) != i as u32) {
+            return;
+        }
+        for member in members {
+            actions[member] = Action::Nothing;
+        }
+        actions[at] = Action::Group(Group { memory, ty, index: (here.args[0], offset(here)), insts });
+    }
+}
