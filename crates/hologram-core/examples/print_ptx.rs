@@ -1,0 +1,76 @@
+//! Writes the PTX of many programs into a directory, to be assembled without a GPU: the program of every conformance case, the
+//! programs of `examples/`, and N random ones, each for compute capability 8.0 and 9.0.
+//!
+//! ```text
+//! cargo run -p hologram-core --example print_ptx -- DIRECTORY [N]
+//! for f in DIRECTORY/*.sm_80.ptx; do ptxas -arch=sm_80 -warn-spills --warning-as-error -o /dev/null "$f"; done
+//! for f in DIRECTORY/*.sm_90.ptx; do ptxas -arch=sm_90a -warn-spills --warning-as-error -o /dev/null "$f"; done
+//! ```
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::path::Path;
+
+use hologram_backends::{Extent, KernelSpec, TensorSpec};
+use hologram_core::conformance::Case;
+use hologram_core::{Dim, TensorType};
+use hologram_isa::{Program, parse, ptx};
+
+#[path = "../../hologram-backends/tests/random/generator.rs"]
+mod generator;
+
+const TARGETS: [ptx::PtxTarget; 2] =
+    [ptx::PtxTarget { capability: 80, version: (7, 0) }, ptx::PtxTarget { capability: 90, version: (7, 8) }];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let directory = args.next().ok_or("usage: print_ptx DIRECTORY [N]")?;
+    let count: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
+    std::fs::create_dir_all(&directory)?;
+    let directory = Path::new(&directory);
+    let mut seen = HashSet::new();
+    let mut write = |name: String, program: &Program, grid: [u32; 3]| -> Result<(), Box<dyn Error>> {
+        if seen.insert(program.text_hash()) {
+            for target in &TARGETS {
+                let kernel = ptx::print(program, target)?;
+                let text = format!("// {name}, launched on a grid of {grid:?}.\n{}", kernel.text);
+                std::fs::write(directory.join(format!("{name}.sm_{}.ptx", target.capability)), text)?;
+            }
+        }
+        Ok(())
+    };
+    for (i, case) in hologram_core::ops::cases().iter().enumerate() {
+        let (program, grid) = case.op.program(&spec(case)?)?;
+        write(format!("case{i}_{}", case.op.name()), &program, grid)?;
+    }
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "atlas") {
+            let program = parse(&std::fs::read_to_string(&path)?)?;
+            write(format!("example_{}", program.name), &program, [1; 3])?;
+        }
+    }
+    for seed in 0..count {
+        let generator::Case { program, grid } = generator::case(seed);
+        write(format!("random{seed}"), &program, grid)?;
+    }
+    Ok(())
+}
+
+/// What a backend is told of a case.
+fn spec(case: &Case) -> Result<KernelSpec, String> {
+    let extent = |dim: &Dim| match *dim {
+        Dim::Fixed(n) => Extent::Fixed(n),
+        Dim::Extent(slot) => Extent::Step { slot, max: case.extents.get(slot as usize).map_or(0, |e| e.0) },
+    };
+    let tensor = |ty: &TensorType| TensorSpec { format: ty.format, shape: ty.shape.iter().map(extent).collect() };
+    let inputs: Vec<TensorType> = case.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();
+    let output = case.op.infer(&inputs.iter().collect::<Vec<_>>())?;
+    Ok(KernelSpec {
+        op: case.op.name(),
+        inputs: inputs.iter().map(tensor).collect(),
+        output: tensor(&output),
+        in_place: case.op.in_place(),
+        attrs: case.op.attrs(),
+    })
+}
