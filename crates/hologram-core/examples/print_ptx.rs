@@ -14,10 +14,7 @@ use std::path::Path;
 use hologram_backends::{Extent, KernelSpec, TensorSpec};
 use hologram_core::conformance::Case;
 use hologram_core::{Dim, TensorType};
-use hologram_isa::{Program, parse, ptx};
-
-#[path = "../../hologram-backends/tests/random/generator.rs"]
-mod generator;
+use hologram_isa::{Program, parse, ptx, random};
 
 const TARGETS: [ptx::PtxTarget; 2] =
     [ptx::PtxTarget { capability: 80, version: (7, 0) }, ptx::PtxTarget { capability: 90, version: (7, 8) }];
@@ -51,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     for seed in 0..count {
-        let generator::Case { program, grid } = generator::case(seed);
+        let random::Case { program, grid } = random::case(seed)?;
         write(format!("random{seed}"), &program, grid)?;
     }
     Ok(())
