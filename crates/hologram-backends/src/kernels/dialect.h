@@ -37,9 +37,13 @@ typedef __nv_bfloat16 bfloat;
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
 #endif
+#define NAN __int_as_float(0x7fffffff)
+#define INFINITY __int_as_float(0x7f800000)
+#define TRAP() __trap()         /* ends the launch with an error */
 #define BARRIER() __syncthreads()
 #define SIMD_BARRIER() __syncwarp()
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 template <class T> FN T simd_shuffle_xor(T x, uint m) { return __shfl_xor_sync(~0u, x, m); }
 template <class T> FN T simd_broadcast(T x, uint l) { return __shfl_sync(~0u, x, l); }
 template <class T> FN T simd_sum(T x) { for (uint m = 16; m; m >>= 1) x = x + simd_shuffle_xor(x, m); return x; }
@@ -49,6 +53,11 @@ template <class T> FN T to(float x); template <> FN float to<float>(float x) { r
 #define VOP(op) FN float2 operator op(float2 a, float2 b) { return make_float2(a.x op b.x, a.y op b.y); } FN float2 operator op(float2 a, float b) { return make_float2(a.x op b, a.y op b); } \
   FN float4 operator op(float4 a, float4 b) { return make_float4(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } FN float4 operator op(float4 a, float b) { return make_float4(a.x op b, a.y op b, a.z op b, a.w op b); }
 VOP(+) VOP(-) VOP(*)
+FN float clamp(float x, float least, float most) { return fminf(fmaxf(x, least), most); }
+FN float4 load4(const float *p) { return *(const float4 *)p; }
+FN void store4(float *p, float4 v) { *(float4 *)p = v; }
+FN void store4(half *p, float4 v) { union { half2 h[2]; uint2 w; } u; u.h[0] = __floats2half2_rn(v.x, v.y); u.h[1] = __floats2half2_rn(v.z, v.w); *(uint2 *)p = u.w; }
+FN void store4(bfloat *p, float4 v) { union { __nv_bfloat162 h[2]; uint2 w; } u; u.h[0] = __floats2bfloat162_rn(v.x, v.y); u.h[1] = __floats2bfloat162_rn(v.z, v.w); *(uint2 *)p = u.w; }
 FN float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 // 16x16 matrix tiles held by one SIMD-group
 struct TileA { nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f; };
@@ -73,13 +82,19 @@ using namespace metal;
 #define SHARED(T, n, dims) threadgroup T n dims
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
+#define TRAP() (*(device volatile uint *)0 = 0)
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 FN float2 make_float2(float x, float y) { return float2(x, y); }
 FN float4 make_float4(float x, float y, float z, float w) { return float4(x, y, z, w); }
 FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
 template <typename T> FN T to(float x) { return T(x); }
+FN float4 load4(device const float *p) { return *(device const float4 *)p; }
+FN void store4(device float *p, float4 v) { *(device float4 *)p = v; }
+FN void store4(device half *p, float4 v) { *(device half4 *)p = half4(v); }
+FN void store4(device bfloat *p, float4 v) { *(device bfloat4 *)p = bfloat4(v); }
 struct TileA { simdgroup_half8x8 f[2][2]; }; struct TileB { simdgroup_half8x8 f[2][2]; }; struct TileC { simdgroup_float8x8 f[2][2]; };
 #define E4(i, j) for (uint i = 0; i < 2; ++i) for (uint j = 0; j < 2; ++j)
 FN void tile_zero(thread TileC &c) { E4(i, j) c.f[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f); }
@@ -88,3 +103,6 @@ FN void tile_load(thread TileB &a, threadgroup const half *p, uint ld) { E4(i, j
 FN void tile_mma(thread TileC &c, thread const TileA &a, thread const TileB &b) { E4(i, j) for (uint k = 0; k < 2; ++k) simdgroup_multiply_accumulate(c.f[i][j], a.f[i][k], b.f[k][j], c.f[i][j]); }
 FN void tile_store(device float *p, thread const TileC &c, uint ld) { E4(i, j) simdgroup_store(c.f[i][j], p + i * 8 * ld + j * 8, ld); }
 #endif
+// A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
+FN uint count(device const uint *step, uint slot, uint most, uint per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }
+#define COUNT(i, name) IN(i, uint, step), VAL(i + 1, uint, name##_slot), VAL(i + 2, uint, name##_most), VAL(i + 3, uint, name##_per)

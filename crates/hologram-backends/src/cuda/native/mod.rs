@@ -3,6 +3,16 @@
 //! A file here says which kernel of which image serves a spec, with its grid and arguments; the kernel's text is in `../kernels/`, or,
 //! where it serves Apple GPUs too, in `../../kernels/`.
 
+mod elementwise;
+mod gather;
+mod kv_append;
+mod launch;
+mod quantize;
+mod reduce;
+mod rms_norm;
+mod rope;
+mod softmax;
+
 use crate::{Format, GroupSpec, KernelSpec};
 
 /// What kernels are chosen by.
@@ -99,9 +109,18 @@ type Find = fn(&KernelSpec, Target) -> Option<NativeKernel>;
 type FindGroup = fn(&GroupSpec, Target) -> Option<NativeKernel>;
 
 /// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[];
+const KERNELS: &[Find] = &[
+    rms_norm::find,
+    quantize::find,
+    elementwise::find,
+    gather::find,
+    rope::find,
+    kv_append::find,
+    softmax::find,
+    reduce::find,
+];
 /// Every native kernel of groups; the first that answers serves.
-const GROUPS: &[FindGroup] = &[];
+const GROUPS: &[FindGroup] = &[rms_norm::find_group];
 
 /// The native kernel for a spec on this device.
 pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {

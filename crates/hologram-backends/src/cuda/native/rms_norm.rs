@@ -1,0 +1,63 @@
+//! `rms_norm`, alone or with the conversion that follows it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
+
+use super::launch::{Count, Places, all_f32, launch, row_in_registers, single};
+use super::quantize::groups;
+use super::{Arg, NativeKernel, Target};
+use crate::{Extent, Format, GroupSpec, KernelSpec, Operand, TensorSpec};
+use hologram_isa::Type;
+
+const IMAGE: &str = "rms_norm";
+
+/// The native kernel for `rms_norm`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let [x, w] = spec.inputs.as_slice() else { return None };
+    if spec.op != "rms_norm" || spec.in_place.is_some() || spec.output != *x || !fits(x, w) {
+        return None;
+    }
+    let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());
+    let mut args = vec![places.input(0, 0), places.input(1, 0), places.output(0), places.step()];
+    args.extend(rows.numbers());
+    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(spec.attr_f32("eps")?)]);
+    let (entry, threads) = match row_in_registers(n, rows.max(), target.multiprocessors) {
+        Some((fours, threads)) => (format!("rms_norm_f32_{fours}"), threads),
+        None => ("rms_norm_any".into(), 1024),
+    };
+    Some(single(launch(IMAGE, entry, [rows.max(), 1], threads, args)?))
+}
+
+/// The native kernel for `[rms_norm, quantize]` and `[rms_norm, cast]` of which only the last value is wanted.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    let [norm, convert] = group.nodes.as_slice() else { return None };
+    let [Operand::Input(x), Operand::Input(w)] = norm.operands[..] else { return None };
+    let (tensor, out) = (group.inputs.get(x)?, &convert.output);
+    let served = norm.op == "rms_norm"
+        && convert.operands[..] == [Operand::Node(0)]
+        && group.outputs[..] == [1]
+        && norm.output == *tensor
+        && out.shape == tensor.shape
+        && fits(tensor, group.inputs.get(w)?);
+    if !served {
+        return None;
+    }
+    let (places, rows, n) = (Places::of_group(group, out), Count::rows(tensor)?, tensor.row_len());
+    let (fours, threads) = row_in_registers(n, rows.max(), target.multiprocessors)?;
+    let mut args = vec![places.input(x, 0), places.input(w, 0), places.output(0)];
+    let (entry, last) = match (convert.op, out.format) {
+        ("quantize", Format::I8Groups { group }) if groups(n, group) => {
+            args.push(places.output(1));
+            ("i8", vec![Arg::U32(group), Arg::F32(convert.attr_f32("floor")?)])
+        }
+        ("cast", Format::Plain(Type::F16)) => ("f16", Vec::new()),
+        ("cast", Format::Plain(Type::BF16)) => ("bf16", Vec::new()),
+        _ => return None,
+    };
+    args.push(places.step());
+    args.extend(rows.numbers());
+    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(norm.attr_f32("eps")?)]);
+    args.extend(last);
+    Some(single(launch(IMAGE, format!("rms_norm_{entry}_{fours}"), [rows.max(), 1], threads, args)?))
+}
+
+fn fits(x: &TensorSpec, w: &TensorSpec) -> bool {
+    all_f32([x, w]) && x.row_len() > 0 && w.shape == [Extent::Fixed(x.row_len())] && x.shape.last() == w.shape.last()
+}
