@@ -3,7 +3,9 @@
 
     build.py                    compiles every source that is newer than its images
     build.py NAME…              compiles these
-    build.py --check            compiles every source and fails if an image in the tree is not what comes out
+    build.py --check            compiles every source and fails if an image in the tree is not what comes out, or is of no source
+    build.py -v …               prints registers, shared memory and spills of every kernel
+    build.py --ptxas            prints where the assembler is
 
 Sources: crates/hologram-backends/src/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
 Images, zlib-compressed: .../src/cuda/images/NAME.sm_80.ptx.z (newer drivers translate it) and NAME.sm_90a.cubin.z.
@@ -14,6 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates", "hologram-backends", "src")
 SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("kernels", "cuda/kernels", "cuda/images"))
+LIST = os.path.join(ROOT, "cuda", "images.rs")
+# The binary carries them all.
+MOST_BYTES = 3 << 20
 
 
 def toolkit():
@@ -35,7 +40,7 @@ def compile(nvrtc, path, name, text, arch, cubin):
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", f"-I{SHARED}", f"-I{CUDA}",
-               f"-I{path}/include", f"-I{path}/include/cccl"] + (["--ptxas-options=-v"] if cubin else [])
+               f"-I{path}/include"] + (["--ptxas-options=-v"] if cubin else [])
     array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
 
@@ -87,7 +92,23 @@ def images(nvrtc, path, source):
     return out, log
 
 
+def leftovers(sources):
+    """What is wrong with the folder of images as a whole."""
+    stems = {os.path.basename(s).rsplit(".", 1)[0] for s in sources}
+    files = {os.path.basename(f): os.path.getsize(f) for f in glob.glob(IMAGES + "/*.z")}
+    for file in sorted(files):
+        if file.split(".", 1)[0] not in stems:
+            yield f"{file}: has no source"
+    listed = set(re.findall(r'^    "(\w+)"', open(LIST).read(), re.M)) if os.path.exists(LIST) else stems
+    for stem in sorted(stems ^ listed):
+        yield f"{stem}: " + ("is not listed in images.rs" if stem in stems else "is listed in images.rs but has no source")
+    if sum(files.values()) > MOST_BYTES:
+        yield f"{sum(files.values())} bytes of images, more than {MOST_BYTES}"
+
+
 def main():
+    if "--ptxas" in sys.argv:
+        return print(toolkit() + "/bin/ptxas")
     check, verbose = "--check" in sys.argv, "-v" in sys.argv
     names = [a for a in sys.argv[1:] if not a.startswith("-")]
     path = toolkit()
@@ -115,9 +136,11 @@ def main():
                 if not check:
                     open(at, "wb").write(data)
                 elif not os.path.exists(at) or zlib.decompress(open(at, "rb").read()) != zlib.decompress(data):
-                    wrong.append(file)
+                    wrong.append(f"{file}: is not what its source gives; run tools/cuda-kernels/build.py")
+    if check and not names:
+        wrong.extend(leftovers(sources))
     if wrong:
-        sys.exit("these images are not what their sources give; run tools/cuda-kernels/build.py: " + ", ".join(wrong))
+        sys.exit("\n".join(wrong))
 
 
 main()
