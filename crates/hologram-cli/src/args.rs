@@ -34,6 +34,8 @@ pub enum Command {
     Check(CheckArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
+    /// Check that a device computes what it should
+    Selftest(SelftestArgs),
 }
 
 /// Options of commands that use a device.
@@ -164,6 +166,16 @@ pub struct CheckArgs {
     /// Program files (.atlas)
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
+}
+
+/// Options of `selftest`.
+#[derive(Args)]
+pub struct SelftestArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `devices`.

@@ -493,3 +493,19 @@ fn check_names_file_and_line() {
     let output = command(&["check", &binary]).output().unwrap();
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("binary.atlas"));
 }
+
+#[test]
+fn selftest_counts_cases_and_failures() {
+    let output =
+        command(&["selftest", "--device", "cpu", "--json"]).env("HOLOGRAM_RANDOM_PROGRAMS", "3").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> = text(&output.stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(lines.iter().all(|l| l["failed"] == 0 && l["cases"].as_u64().unwrap() > 0), "{lines:?}");
+    let has = |op: &str, dtype: &str| lines.iter().any(|l| l["op"] == op && l["dtype"] == dtype);
+    assert!(has("softmax", "f32") && has("matmul", "i8 × Q4_0"), "{lines:?}");
+    let last = lines.last().unwrap();
+    assert_eq!((&last["op"], &last["cases"]), (&"random programs".into(), &3.into()));
+    let output = command(&["selftest"]).env("HOLOGRAM_RANDOM_PROGRAMS", "many").output().unwrap();
+    assert!(text(&output.stderr).contains("HOLOGRAM_RANDOM_PROGRAMS is many"));
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -7,6 +7,7 @@ mod exec;
 mod inspect;
 mod logits;
 mod run;
+mod selftest;
 mod shipped;
 
 use crate::args::{Cli, Command};
@@ -25,5 +26,6 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Exec(args)) => exec::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Selftest(args)) => selftest::run(&args),
     }
 }

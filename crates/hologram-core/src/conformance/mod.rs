@@ -3,7 +3,7 @@
 mod data;
 mod run;
 
-pub use run::{CaseResult, run, run_case, run_op};
+pub use run::{CaseResult, op_names, run, run_case, run_op};
 
 use std::fmt;
 
@@ -41,6 +41,22 @@ impl Case {
             Dim::Fixed(n) => (n, n),
             Dim::Extent(e) => self.extents.get(e as usize).copied().unwrap_or_default(),
         }
+    }
+
+    /// The formats of the inputs but for indices, each once.
+    fn dtype(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for input in &self.inputs {
+            let name = match input.format {
+                Format::U32 if self.inputs.len() > 1 => continue,
+                Format::I8Groups { .. } => "i8".to_string(),
+                format => format.name(),
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(" × ")
     }
 }
 

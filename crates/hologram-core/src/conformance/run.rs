@@ -17,6 +17,8 @@ pub struct CaseResult {
     pub op: &'static str,
     /// The case's place among the operation's.
     pub index: usize,
+    /// The formats of the numbers it computes with, without those of indices: `f32`, `i8 × Q4_0`.
+    pub dtype: String,
     /// Formats and shapes.
     pub case: String,
     /// Whether the device has a native kernel for it, which then ran too.
@@ -31,15 +33,20 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// Runs every case of every operation.
-pub fn run(executor: &Executor) -> Vec<CaseResult> {
+/// The names of the operations that have cases, in order.
+pub fn op_names() -> Vec<&'static str> {
     let mut ops: Vec<&'static str> = Vec::new();
     for case in ops::cases() {
         if !ops.contains(&case.op.name()) {
             ops.push(case.op.name());
         }
     }
-    ops.iter().flat_map(|op| run_op(executor, op, usize::MAX)).collect()
+    ops
+}
+
+/// Runs every case of every operation.
+pub fn run(executor: &Executor) -> Vec<CaseResult> {
+    op_names().iter().flat_map(|op| run_op(executor, op, usize::MAX)).collect()
 }
 
 /// Runs the cases of an operation that take at most about `max_work` multiplications.
@@ -50,7 +57,14 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
 
 /// Runs one case, as the operation's program and, where the device has one, as its native kernel.
 pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
-    let mut result = CaseResult { op: case.op.name(), index, case: case.to_string(), native: false, failure: None };
+    let mut result = CaseResult {
+        op: case.op.name(),
+        index,
+        dtype: case.dtype(),
+        case: case.to_string(),
+        native: false,
+        failure: None,
+    };
     for (native, way) in [(false, "program"), (true, "native kernel")] {
         match attempt(executor, index, case, native) {
             Ok(Outcome::NoKernel) => {}

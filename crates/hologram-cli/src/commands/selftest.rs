@@ -1,0 +1,95 @@
+//! `hologram selftest`: every operation's cases and random programs on the user's own device.
+
+use std::io::Write;
+
+use anyhow::bail;
+use hologram_backends::{BackendType, compare};
+use hologram_core::conformance;
+use serde_json::json;
+
+use crate::args::SelftestArgs;
+
+/// Random programs, unless the environment says otherwise.
+const PROGRAMS: u64 = 300;
+/// The environment variable with the number of random programs, which the tests of devices read too.
+const PROGRAMS_VARIABLE: &str = "HOLOGRAM_RANDOM_PROGRAMS";
+/// The size of the cases, in multiplications, that the reference interpreter, which is slow by design, is given.
+const INTERPRETER_WORK: usize = 100_000;
+
+/// One line: how many cases were run, and what was wrong with those that failed.
+struct Line {
+    op: String,
+    dtype: String,
+    cases: usize,
+    failures: Vec<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the device cannot be opened, a case fails or standard output does.
+pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
+    let programs = match std::env::var(PROGRAMS_VARIABLE) {
+        Ok(n) => match n.parse() {
+            Ok(n) => n,
+            Err(_) => bail!("{PROGRAMS_VARIABLE} is {n}, but must be a whole number"),
+        },
+        Err(_) => PROGRAMS,
+    };
+    let executor = args.device.open()?;
+    let info = executor.info();
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        writeln!(out, "{} ({})", info.backend, info.name)?;
+        writeln!(out, "{:<16} {:<20} {:>6} {:>7}", "operation", "type", "cases", "failed")?;
+    }
+    let (mut cases, mut failed) = (0, 0);
+    let mut report = |line: Line| -> anyhow::Result<()> {
+        cases += line.cases;
+        failed += line.failures.len();
+        let Line { op, dtype, cases, failures } = line;
+        if args.json {
+            writeln!(out, "{}", json!({ "op": op, "dtype": dtype, "cases": cases, "failed": failures.len() }))?;
+        } else {
+            writeln!(out, "{op:<16} {dtype:<20} {cases:>6} {:>7}", failures.len())?;
+        }
+        out.flush()?;
+        for failure in failures {
+            eprintln!("{op}: {failure}");
+        }
+        Ok(())
+    };
+    let max_work = if info.backend == BackendType::Reference { INTERPRETER_WORK } else { usize::MAX };
+    for op in conformance::op_names() {
+        let mut lines: Vec<Line> = Vec::new();
+        for result in conformance::run_op(&executor, op, max_work) {
+            let failure = result.failure.is_some().then(|| result.to_string());
+            match lines.iter_mut().find(|l| l.dtype == result.dtype) {
+                Some(line) => {
+                    line.cases += 1;
+                    line.failures.extend(failure);
+                }
+                None => {
+                    let failures = failure.into_iter().collect();
+                    lines.push(Line { op: op.into(), dtype: result.dtype, cases: 1, failures });
+                }
+            }
+        }
+        lines.into_iter().try_for_each(&mut report)?;
+    }
+    let mut failures = Vec::new();
+    for seed in 0..programs {
+        match compare::random_program(executor.backend().as_ref(), seed) {
+            Ok(difference) => failures.extend(difference),
+            Err(e) => failures.push(format!("seed {seed}: {e}")),
+        }
+    }
+    report(Line { op: "random programs".into(), dtype: "all".into(), cases: programs as usize, failures })?;
+    if failed > 0 {
+        bail!("{failed} of {cases} cases fail on {} ({})", info.backend, info.name);
+    }
+    if !args.json {
+        writeln!(out, "{cases} cases, all right")?;
+    }
+    Ok(())
+}
