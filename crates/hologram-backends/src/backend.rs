@@ -278,6 +278,11 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Whether the host's memory is the device's, so that [`Backend::wrap`] copies nothing.
+    fn shares_host_memory(&self) -> bool {
+        false
+    }
+
     /// The layout in which this device's kernels read weights of a format, holding the same values. Weights are converted once, when
     /// they are loaded.
     fn weight_layout(&self, format: Format) -> Format {
@@ -287,6 +292,12 @@ pub trait Backend: Send + Sync {
     /// Which of several formats of activations (the first is the most natural) suits a product with weights of this layout in a step
     /// of up to `tokens` tokens. The graph then says so: it is never a kernel's own choice.
     fn activations(&self, _weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {
+        choices.first().copied()
+    }
+
+    /// Which of several formats (the first is the most precise) attention's products suit in a step of up to `tokens` tokens. The graph
+    /// then says so, as with [`Backend::activations`].
+    fn attention_products(&self, _tokens: usize, choices: &[Format]) -> Option<Format> {
         choices.first().copied()
     }
 

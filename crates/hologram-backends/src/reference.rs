@@ -130,6 +130,10 @@ impl Backend for ReferenceBackend {
         self.allocator.allocate(bytes).map(Buffer::new)
     }
 
+    fn shares_host_memory(&self) -> bool {
+        true
+    }
+
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
         self.allocator.wrap(memory).map(Buffer::new)
     }

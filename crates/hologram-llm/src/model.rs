@@ -19,7 +19,7 @@ use crate::weights::FileWeights;
 /// A model on a device.
 pub struct Model {
     executor: Executor,
-    decoder: Decoder,
+    decoder: Arc<Decoder>,
     file: Option<Arc<GgufFile>>,
     tokenizer: Option<Tokenizer>,
 }
@@ -47,7 +47,7 @@ impl Model {
     /// As [`Model::load`].
     pub fn from_gguf(file: GgufFile, executor: &Executor) -> Result<Model> {
         let config = Config::from_gguf(&file)?;
-        let decoder = Decoder::load(config, &FileWeights::new(executor, &file)?)?;
+        let decoder = Arc::new(Decoder::load(config, &FileWeights::new(executor, &file)?)?);
         Ok(Model { executor: executor.clone(), decoder, file: Some(Arc::new(file)), tokenizer: None })
     }
 
@@ -57,7 +57,7 @@ impl Model {
     /// When the format does not fit the shape or the device has not that much memory.
     pub fn random(shape: &Shape, format: Format, executor: &Executor) -> Result<Model> {
         let weights = RandomWeights::new(executor, shape, format);
-        let decoder = Decoder::load(shape.config(), &weights)?;
+        let decoder = Arc::new(Decoder::load(shape.config(), &weights)?);
         Ok(Model { executor: executor.clone(), decoder, file: None, tokenizer: None })
     }
 

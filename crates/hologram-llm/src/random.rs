@@ -130,6 +130,7 @@ impl Weights for RandomWeights<'_> {
             Some(format) if name == "token_embd.weight" => format,
             _ => self.format,
         };
+        let format = self.executor.backend().weight_layout(format);
         let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
         Ok(random_tensor(self.executor, format, &[rows, row_len], seed)?)
     }
@@ -172,7 +173,8 @@ fn random_tensor(
     match format {
         Format::Plain(ty) => run(&fill_values(ty)?, elements, &[0])?,
         _ => {
-            let bytes = tensor.bytes();
+            let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
+            let bytes = format.views(rows, row_len).first().map_or(0, |v| v.bytes);
             run(&fill_codes(format)?, bytes, &[0])?;
             run(&fill_scales(format)?, elements / format.block_len(), &[1])?;
         }
@@ -225,12 +227,12 @@ fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
     })
 }
 
-/// Random codes in every byte of a block format's tensor, the scales' bytes included.
+/// Random codes in every byte of a block format's first view, which may hold the scales too.
 fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
-    let ty = if format == Format::Q8_0 { Type::I8 } else { Type::U8 };
+    let ty = if matches!(format, Format::Q8_0 | Format::Q8Planes) { Type::I8 } else { Type::U8 };
     per_item("random_codes", ty, |b, out, i, hash| {
         let mut byte = b.and(hash, 255u32);
-        if format == Format::TQ2_0 {
+        if matches!(format, Format::TQ2_0 | Format::T2Planes) {
             // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the lower.
             let high = b.shr(byte, 1u32);
             let both = b.and(byte, high);
@@ -246,7 +248,10 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
 fn fill_scales(format: Format) -> std::result::Result<Program, CoreError> {
     let (stride, offset, size) = match format {
         Format::Q8_0 => (17u32, 0u32, 0.02 / 74.0f32),
+        Format::Q8Planes => (1, 0, 0.02 / 74.0),
         Format::Q4_0 => (9, 0, 0.02 / 4.6),
+        Format::Q4Planes => (1, 0, 0.02 / 4.6),
+        Format::T2Planes => (1, 0, 0.025),
         _ => (33, 32, 0.025),
     };
     per_item("random_scales", Type::F16, |b, out, i, _| {

@@ -1,4 +1,4 @@
-//! Where a model's weights come from: a mapped file.
+//! Where a model's weights come from: a mapped file, used in place or uploaded tensor by tensor.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) trait Weights {
     /// The device that they go to.
     fn executor(&self) -> &Executor;
 
-    /// A matrix in the format it is stored in.
+    /// A matrix, in the layout of its format that the device's kernels read.
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor>;
 
     /// A matrix that a model may lack.
@@ -27,25 +27,46 @@ pub(crate) trait Weights {
     fn optional_values(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>>;
 }
 
-/// The weights of a GGUF file, used in place where the device can.
+/// The weights of a GGUF file, in the layouts that the device's kernels read: used in place where the device shares the host's memory,
+/// else uploaded one after the other, so that the file is never on the device as a whole beside them.
 pub(crate) struct FileWeights<'a> {
     executor: &'a Executor,
     file: &'a GgufFile,
-    /// The whole file as device memory.
-    buffer: Buffer,
+    /// The whole file as device memory, where the device shares the host's.
+    shared: Option<Buffer>,
 }
 
 impl<'a> FileWeights<'a> {
-    /// Hands the mapped file to the device.
+    /// Hands the mapped file to a device that shares the host's memory.
     ///
     /// # Errors
-    /// When the device cannot hold it.
+    /// When the device cannot take it.
     pub fn new(executor: &'a Executor, file: &'a GgufFile) -> Result<FileWeights<'a>> {
-        let map = file.map();
-        let (data, bytes) = (map.as_ptr(), map.len());
-        let owner: Arc<dyn std::any::Any + Send + Sync> = map;
-        let buffer = executor.backend().wrap(ForeignMemory { owner, data, bytes })?;
-        Ok(FileWeights { executor, file, buffer })
+        let backend = executor.backend();
+        let shared = if backend.shares_host_memory() {
+            let map = file.map();
+            let (data, bytes) = (map.as_ptr(), map.len());
+            let owner: Arc<dyn std::any::Any + Send + Sync> = map;
+            Some(backend.wrap(ForeignMemory { owner, data, bytes })?)
+        } else {
+            None
+        };
+        Ok(FileWeights { executor, file, shared })
+    }
+
+    /// A tensor of the file as it is, or in the device's layout for matrices.
+    fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: Format, shape: &[usize]) -> Result<Tensor> {
+        let format = tensor.format()?;
+        match &self.shared {
+            Some(buffer) if layout == format => {
+                Ok(Tensor::from_buffer(self.executor, buffer.clone(), tensor.range().start, format, shape)?)
+            }
+            _ => {
+                let tensor_on_device = Tensor::from_bytes_as(self.executor, format, layout, shape, tensor.data())?;
+                self.file.release(tensor.range());
+                Ok(tensor_on_device)
+            }
+        }
     }
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<crate::gguf::Tensor<'a>> {
@@ -66,8 +87,8 @@ impl Weights for FileWeights<'_> {
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let shape = [rows, row_len];
         let tensor = self.checked(name, &shape)?;
-        let offset = tensor.range().start;
-        Ok(Tensor::from_buffer(self.executor, self.buffer.clone(), offset, tensor.format()?, &shape)?)
+        let layout = self.executor.backend().weight_layout(tensor.format()?);
+        self.take(&tensor, layout, &shape)
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
@@ -77,8 +98,7 @@ impl Weights for FileWeights<'_> {
     fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
         let tensor = self.checked(name, &[len])?;
         if tensor.format()? == Format::F32 {
-            let offset = tensor.range().start;
-            return Ok(Tensor::from_buffer(self.executor, self.buffer.clone(), offset, Format::F32, &[len])?);
+            return self.take(&tensor, Format::F32, &[len]);
         }
         Ok(Tensor::from_slice(self.executor, &[len], &tensor.to_f32()?)?)
     }

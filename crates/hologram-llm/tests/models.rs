@@ -121,6 +121,35 @@ fn sequences_do_not_disturb_each_other_and_can_be_shortened() {
 }
 
 #[test]
+fn a_token_of_each_of_many_sequences_at_once() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let model = load("llama-tiny", &executor);
+    let (b, want) = (tokens("llama-tiny", "b"), logits("llama-tiny", "b"));
+    // Sequence s has s + 1 tokens before; all lengths advance together, in steps of 16 of the 24 sequences.
+    let n = 24;
+    let mut session = model.session(SessionOptions { sequences: n, ..options(16) }).unwrap();
+    let vocab = session.vocab();
+    for s in 0..n {
+        session.feed(s, &b[..=s], Logits::None).unwrap();
+    }
+    for step in 0..3 {
+        let batch: Vec<(usize, u32)> = (0..n).map(|s| (s, b[s + 1 + step])).collect();
+        let got = session.feed_batch(&batch).unwrap();
+        assert_eq!(got.len(), n * vocab);
+        for (s, row) in got.chunks(vocab).enumerate() {
+            let at = s + 1 + step;
+            let error = relative_error(row, &want[at * vocab..(at + 1) * vocab]);
+            assert!(error < 1e-5, "sequence {s}, step {step}: {error:.2e}");
+        }
+    }
+    // A refused batch leaves every sequence as it was.
+    session.feed(3, &[1; 64 - 7], Logits::None).unwrap();
+    let batch: Vec<(usize, u32)> = (0..n).map(|s| (s, 1)).collect();
+    assert!(session.feed_batch(&batch).unwrap_err().to_string().contains("full"));
+    assert!((0..n).all(|s| session.len(s) == if s == 3 { 64 } else { s + 4 }));
+}
+
+#[test]
 fn wrong_use_is_named() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
     let model = load("llama-tiny", &executor);

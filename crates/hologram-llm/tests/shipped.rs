@@ -86,3 +86,17 @@ fn generation_is_repeatable_and_ends_for_the_right_reason() {
     let error = model.generate("A closure in Rust is", &options).err().unwrap().to_string();
     assert!(error.contains("the prompt has 6 tokens") && error.contains("--ctx"), "{error}");
 }
+
+#[test]
+fn a_thousand_generations_leave_memory_as_it_was() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), &executor).unwrap();
+    let options = GenerateOptions { max_tokens: 2, context: Some(64), ..GenerateOptions::default() };
+    let mut after = Vec::new();
+    for _ in 0..1000 {
+        assert_eq!(model.generate("The", &options).unwrap().filter(|piece| piece.is_ok()).count(), 2);
+        let memory = executor.metrics().memory;
+        after.push((memory.live, memory.cached));
+    }
+    assert_eq!(after[1], after[999]);
+}

@@ -159,7 +159,7 @@ macro_rules! conformance_suite {
     ($executor:expr, max_work: $max_work:expr) => {
         $crate::conformance_suite!(@tests $executor, $max_work,
             add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
-            gather rms_norm quantize matmul rope kv_append attention
+            gather repack rms_norm quantize matmul rope kv_append attention
             copy reduce_sum reduce_max softmax sample top_k take
         );
     };

@@ -12,6 +12,7 @@ mod kv_append;
 mod matmul;
 mod quantize;
 mod reduce;
+mod repack;
 mod rms_norm;
 mod rope;
 mod sample;
@@ -85,6 +86,7 @@ pub fn cases() -> Vec<Case> {
         elementwise::cases,
         gather::cases,
         rms_norm::cases,
+        repack::cases,
         quantize::cases,
         matmul::cases,
         rope::cases,

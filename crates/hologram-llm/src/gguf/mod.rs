@@ -40,6 +40,10 @@ impl std::ops::Deref for FileBytes {
     }
 }
 
+/// The largest size of pages that common systems have.
+#[cfg(unix)]
+const PAGE: usize = 1 << 16;
+
 /// An open GGUF file.
 pub struct GgufFile {
     path: PathBuf,
@@ -100,6 +104,21 @@ impl GgufFile {
     /// The mapped bytes. A clone keeps the map alive when the `GgufFile` is gone.
     pub fn map(&self) -> Arc<FileBytes> {
         self.map.clone()
+    }
+
+    /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let FileBytes::Map(map) = &*self.map {
+            // Advice is for whole pages; those at the ends may hold neighbours. Whether the system follows it changes no result.
+            let start = range.start.next_multiple_of(PAGE);
+            if let Some(len) = (range.end / PAGE * PAGE).checked_sub(start).filter(|len| *len > 0) {
+                // SAFETY: the map is of a file and read-only: pages that are dropped are read from it again, with the same content.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = range;
     }
 
     /// The version of the format: 2 or 3.

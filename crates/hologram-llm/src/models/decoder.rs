@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::Format;
-use hologram_core::{Dim, Graph, NodeId, Tensor};
+use hologram_backends::{Backend, Format};
+use hologram_core::ops::AttentionPrecision;
+use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 use crate::error::Result;
@@ -99,18 +100,31 @@ impl Decoder {
         self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
     }
 
-    /// The graph of one step for up to `batch` tokens of the cache's sequences.
+    /// The precision of attention: no lower than that of the matrices around it.
+    fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
+        use Format::{Q4_0, Q4Planes, Q8_0, Q8Planes};
+        let low = |l: &Layer| matches!(l.q.format(), Format::BF16 | Q8_0 | Q4_0 | Q8Planes | Q4Planes);
+        let choices = [Format::F32, Format::BF16];
+        let choices = if self.layers.iter().all(low) { choices.as_slice() } else { &choices[..1] };
+        match backend.attention_products(tokens, choices).filter(|f| choices.contains(f)) {
+            Some(Format::BF16) => AttentionPrecision::BF16,
+            _ => AttentionPrecision::F32,
+        }
+    }
+
+    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, in the precision that suits the device in a step
+    /// of that size.
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`) and `rows`
     /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted.
     ///
     /// # Errors
     /// When weights do not fit together.
-    pub fn graph(&self, cache: &KvCache, batch: usize) -> Result<Graph> {
+    pub fn graph(&self, executor: &Executor, cache: &KvCache, bucket: Bucket) -> Result<Graph> {
         let c = &self.config;
         let mut g = Graph::new();
-        let tokens = g.extent("tokens", batch);
-        let outputs = g.extent("outputs", batch);
+        let tokens = g.extent("tokens", bucket.tokens);
+        let outputs = g.extent("outputs", bucket.outputs);
         let ids = g.input("ids", Format::U32, &[tokens])?;
         let positions = g.input("positions", Format::U32, &[tokens])?;
         let sequences = g.input("sequences", Format::U32, &[tokens])?;
@@ -119,15 +133,17 @@ impl Decoder {
         let block_table = g.input("block_table", Format::U32, &table)?;
         let rows = g.input("rows", Format::U32, &[outputs])?;
         let frequencies = g.constant(&self.rope_frequencies)?;
-        let mut linears = Linears { ternary: c.architecture.ternary, quantized: HashMap::new() };
+        let backend = &**executor.backend();
+        let mut linears = Linears { backend, ternary: c.architecture.ternary, converted: HashMap::new() };
+        let precision = self.attention_precision(backend, bucket.tokens);
 
         let embedding = g.constant(&self.embedding)?;
         let mut x = g.gather(embedding, ids)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let h = norm(&mut g, x, &layer.attn_norm, c.eps)?;
-            let q = linears.apply(&mut g, h, &layer.q)?;
-            let k = linears.apply(&mut g, h, &layer.k)?;
-            let v = linears.apply(&mut g, h, &layer.v)?;
+            let q = linears.apply(&mut g, h, &layer.q, bucket.tokens)?;
+            let k = linears.apply(&mut g, h, &layer.k, bucket.tokens)?;
+            let v = linears.apply(&mut g, h, &layer.v, bucket.tokens)?;
             let q = g.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
             let k = g.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
             let v = g.reshape(v, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
@@ -138,17 +154,17 @@ impl Decoder {
             let k_cache = g.kv_append(k_cache, k, slots)?;
             let v_cache = g.kv_append(v_cache, v, slots)?;
             let scale = 1.0 / (c.head_dim as f32).sqrt();
-            let a = g.attention(q, k_cache, v_cache, positions, sequences, block_table, scale)?;
+            let a = g.attention_with(q, k_cache, v_cache, positions, sequences, block_table, scale, precision)?;
             let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
             if let Some(w) = &layer.attn_sub_norm {
                 a = norm(&mut g, a, w, c.eps)?;
             }
-            let a = linears.apply(&mut g, a, &layer.attn_output)?;
+            let a = linears.apply(&mut g, a, &layer.attn_output, bucket.tokens)?;
             x = g.add(x, a)?;
 
             let h = norm(&mut g, x, &layer.ffn_norm, c.eps)?;
-            let gate = linears.apply(&mut g, h, &layer.gate)?;
-            let up = linears.apply(&mut g, h, &layer.up)?;
+            let gate = linears.apply(&mut g, h, &layer.gate, bucket.tokens)?;
+            let up = linears.apply(&mut g, h, &layer.up, bucket.tokens)?;
             let mut f = match c.architecture.gate {
                 Gate::Swiglu => g.swiglu(gate, up)?,
                 Gate::Relu2 => g.relu2_mul(gate, up)?,
@@ -156,15 +172,24 @@ impl Decoder {
             if let Some(w) = &layer.ffn_sub_norm {
                 f = norm(&mut g, f, w, c.eps)?;
             }
-            let f = linears.apply(&mut g, f, &layer.down)?;
+            let f = linears.apply(&mut g, f, &layer.down, bucket.tokens)?;
             x = g.add(x, f)?;
         }
         let x = g.gather(x, rows)?;
         let x = norm(&mut g, x, &self.output_norm, c.eps)?;
-        let logits = linears.apply(&mut g, x, &self.output)?;
+        let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
         g.output("logits", logits)?;
         Ok(g)
     }
+}
+
+/// The greatest sizes of the steps that a plan serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Bucket {
+    /// Tokens.
+    pub tokens: usize,
+    /// Tokens whose logits are wanted.
+    pub outputs: usize,
 }
 
 fn norm(g: &mut Graph, x: NodeId, weight: &Tensor, eps: f32) -> Result<NodeId> {
@@ -172,28 +197,38 @@ fn norm(g: &mut Graph, x: NodeId, weight: &Tensor, eps: f32) -> Result<NodeId> {
     Ok(g.rms_norm(x, w, eps)?)
 }
 
-/// Linear layers, with the precision of activations that goes with each weight format.
-struct Linears {
+/// Linear layers, with the precision of activations that goes with each weight format and suits the device.
+struct Linears<'a> {
+    backend: &'a dyn Backend,
     ternary: TernaryActivations,
     /// Activations that were converted already, by node and format.
-    quantized: HashMap<(NodeId, Format), NodeId>,
+    converted: HashMap<(NodeId, Format), NodeId>,
 }
 
-impl Linears {
-    fn apply(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor) -> Result<NodeId> {
+impl Linears<'_> {
+    /// The product of `x`, of up to `tokens` rows, with a weight.
+    fn apply(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let w = g.constant(weight)?;
         let row_len = weight.shape().last().copied().unwrap_or(0);
-        let (format, floor) = match weight.format() {
-            Format::Q8_0 | Format::Q4_0 => (Format::I8Groups { group: 32 }, 0.0),
-            // BitNet clamps a token's greatest magnitude from below by 1e-5.
-            Format::TQ2_0 => match self.ternary {
-                TernaryActivations::PerToken => (Format::I8Groups { group: row_len as u32 }, 1e-5),
-                TernaryActivations::PerBlock => (Format::I8Groups { group: 256 }, 0.0),
+        let mut floor = 0.0;
+        let choices = match weight.format() {
+            Format::Q8_0 | Format::Q4_0 | Format::Q8Planes | Format::Q4Planes => {
+                vec![Format::I8Groups { group: 32 }, Format::BF16]
+            }
+            Format::TQ2_0 | Format::T2Planes => match self.ternary {
+                TernaryActivations::PerToken => {
+                    // BitNet clamps a token's greatest magnitude from below by 1e-5.
+                    floor = 1e-5;
+                    vec![Format::I8Groups { group: row_len as u32 }]
+                }
+                TernaryActivations::PerBlock => vec![Format::I8Groups { group: 256 }],
             },
-            Format::BF16 => (Format::BF16, 0.0),
-            _ => (Format::F32, 0.0),
+            Format::BF16 => vec![Format::BF16],
+            _ => vec![Format::F32],
         };
-        let x = match self.quantized.get(&(x, format)) {
+        let chosen = self.backend.activations(weight.format(), tokens, &choices);
+        let format = chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]);
+        let x = match self.converted.get(&(x, format)) {
             Some(converted) => *converted,
             None => {
                 let converted = match format {
@@ -201,7 +236,7 @@ impl Linears {
                     Format::BF16 => g.cast(x, Type::BF16)?,
                     _ => x,
                 };
-                self.quantized.insert((x, format), converted);
+                self.converted.insert((x, format), converted);
                 converted
             }
         };

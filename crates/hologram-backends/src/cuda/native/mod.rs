@@ -9,6 +9,7 @@ mod kv_append;
 mod launch;
 mod quantize;
 mod reduce;
+mod repack;
 mod rms_norm;
 mod rope;
 mod softmax;
@@ -118,6 +119,7 @@ const KERNELS: &[Find] = &[
     kv_append::find,
     softmax::find,
     reduce::find,
+    repack::find,
 ];
 /// Every native kernel of groups; the first that answers serves.
 const GROUPS: &[FindGroup] = &[rms_norm::find_group];
@@ -140,4 +142,13 @@ pub(crate) fn weight_layout(format: Format) -> Format {
         Format::TQ2_0 => Format::T2Planes,
         other => other,
     }
+}
+
+/// The most tokens of a step that kernels of matrix and vector serve; from there on products are those of tensor cores.
+const FEW_TOKENS: usize = 8;
+
+/// The format of activations for products in a step of up to `tokens` tokens: with many, tensor cores want `bf16`.
+pub(crate) fn activations(tokens: usize, choices: &[Format]) -> Option<Format> {
+    let many = choices.iter().find(|f| tokens > FEW_TOKENS && **f == Format::BF16);
+    many.or(choices.first()).copied()
 }

@@ -1,0 +1,207 @@
+//! Block-quantised weights from the blocks of a file to the two planes that GPUs read.
+
+use hologram_backends::{Binding, Buffer, Extent, Format, KernelSpec, Launch, LaunchConfig, TensorSpec};
+
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+use crate::error::{CoreError, Result};
+use crate::executor::Executor;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, Tensor, TensorType};
+
+/// The operation; `x` is in a block format, with rows of any number of dimensions.
+#[derive(Debug)]
+struct Repack;
+
+impl Graph {
+    /// The same values in two planes ([`Format::in_planes`]), for `x` in `Q8_0`, `Q4_0` or `TQ2_0`.
+    ///
+    /// # Errors
+    /// When the operand is in another format.
+    pub fn repack(&mut self, x: NodeId) -> Result<NodeId> {
+        self.apply(Repack, &[x])
+    }
+}
+
+const THREADS: u32 = 256;
+
+/// Bytes of a block, bytes before its codes, and the place of its scale in units of 2 bytes.
+fn block(format: Format) -> (u32, u32, u32) {
+    let bytes = format.block_bytes() as u32;
+    match format {
+        Format::TQ2_0 => (bytes, 0, bytes / 2 - 1),
+        _ => (bytes, 2, 0),
+    }
+}
+
+impl Op for Repack {
+    fn name(&self) -> &'static str {
+        "repack"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        match inputs {
+            [x] if x.format.in_planes() != x.format => Ok(TensorType::new(x.format.in_planes(), x.shape.clone())),
+            _ => Err("takes one tensor in Q8_0, Q4_0 or TQ2_0".into()),
+        }
+    }
+
+    /// One thread for each byte of codes.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let format = spec.inputs[0].format;
+        let (stride, header, scale_at) = block(format);
+        let codes = stride - 2;
+        let blocks_of_row = (spec.output.row_len() / format.block_len()) as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let rows = k.rows(&spec.output);
+        let (x, y) = (k.inputs[0].clone(), k.output.clone());
+        let b = &mut k.b;
+        let total = b.mul(rows, blocks_of_row * codes);
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let (block, byte) = (b.div(i, codes), b.rem(i, codes));
+            let at = b.mul(block, stride);
+            let at = b.add(at, byte);
+            let at = b.add(at, header);
+            let code = b.load(x.views[0], at);
+            b.store(y.views[0], i, code);
+            let first = b.eq(byte, 0u32);
+            b.if_(first, |b| {
+                let at = b.mul(block, stride / 2);
+                let at = b.add(at, scale_at);
+                let scale = b.load(x.views[1], at);
+                b.store(y.views[1], block, scale);
+            });
+        });
+        let max = spec.output.max_rows() * (blocks_of_row * codes) as usize;
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let mut out = Reference::default();
+        for v in inputs.iter().flat_map(|x| &x.values) {
+            out.push(*v, 0.0);
+        }
+        out
+    }
+}
+
+/// Bytes that are converted at a time: what is held twice.
+const CHUNK: usize = 32 << 20;
+
+impl Tensor {
+    /// A tensor of bytes in `format`, laid out as `layout`: the format itself or [`Format::in_planes`]. Another layout is made on the
+    /// device, a bounded piece at a time.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_bytes`]; when the layout is none of the two.
+    pub fn from_bytes_as(
+        executor: &Executor,
+        format: Format,
+        layout: Format,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        if layout == format {
+            return Tensor::from_bytes(executor, format, shape, bytes);
+        }
+        Tensor::repacked(executor, format, layout, shape, bytes, CHUNK)
+    }
+
+    /// As [`Tensor::from_bytes_as`], with the bytes that are held twice.
+    fn repacked(
+        executor: &Executor,
+        format: Format,
+        layout: Format,
+        shape: &[usize],
+        bytes: &[u8],
+        chunk: usize,
+    ) -> Result<Tensor> {
+        let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
+        if layout != format.in_planes() || format.bytes(rows, row_len) != Some(bytes.len()) {
+            let (from, to, n) = (format.name(), layout.name(), bytes.len());
+            return Err(CoreError::Tensor(format!("{n} bytes of {from} {shape:?} cannot be laid out as {to}")));
+        }
+        let tensor = Tensor::empty(executor, layout, shape)?;
+        let piece = chunk / format.block_bytes() * format.block_bytes();
+        let staging = executor.backend().allocate_buffer(piece.min(bytes.len()).max(1))?;
+        for (i, chunk) in bytes.chunks(piece).enumerate() {
+            executor.backend().copy_to_buffer(&staging, 0, chunk)?;
+            repack_blocks(executor, format, &staging, &tensor, i * (piece / format.block_bytes()), chunk.len())?;
+        }
+        Ok(tensor)
+    }
+}
+
+/// Converts `bytes` of blocks at the start of a buffer to a tensor's blocks from `first` on, and waits.
+fn repack_blocks(
+    executor: &Executor,
+    format: Format,
+    from: &Buffer,
+    to: &Tensor,
+    first: usize,
+    bytes: usize,
+) -> Result<()> {
+    let blocks = bytes / format.block_bytes();
+    let spec =
+        |format: Format| TensorSpec { format, shape: vec![Extent::Fixed(blocks), Extent::Fixed(format.block_len())] };
+    let (x, y) = (spec(format), spec(format.in_planes()));
+    let mut bindings: Vec<Binding> = Vec::new();
+    for view in format.views(blocks, format.block_len()) {
+        bindings.push(Binding::Buffer { buffer: from.clone(), range: view.offset..view.offset + view.bytes });
+    }
+    for (whole, part) in to.bindings().into_iter().zip(y.format.views(blocks, format.block_len())) {
+        if let Binding::Buffer { buffer, range } = whole {
+            let start = range.start + first * (part.bytes / blocks.max(1));
+            bindings.push(Binding::Buffer { buffer, range: start..start + part.bytes });
+        }
+    }
+    let spec = KernelSpec { op: "repack", inputs: vec![x], output: y, in_place: None, attrs: Vec::new() };
+    let backend = executor.backend();
+    let (pipeline, grid) = match backend.native(&spec) {
+        Some(pipeline) => (pipeline, [1, 1, 1]),
+        None => {
+            let (program, grid) = Repack.program(&spec)?;
+            (backend.compile(&program)?, grid)
+        }
+    };
+    let list = backend.record(&[Launch { pipeline, bindings, config: LaunchConfig { grid } }])?;
+    Ok(backend.wait(backend.submit(&list)?)?)
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |format: Format, rows: usize, d: usize| {
+        Case::new(Repack, &[]).input(CaseInput::normal(format, &[Dim::Fixed(rows), Dim::Fixed(d)]))
+    };
+    let mut cases = Vec::new();
+    for (format, block) in [(Format::Q8_0, 32), (Format::Q4_0, 32), (Format::TQ2_0, 256)] {
+        cases.extend([case(format, 1, block), case(format, 3, 5 * block), case(format, 33, 1024)]);
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_the_whole() -> Result<()> {
+        let executor = Executor::open("cpu", Some(2))?;
+        for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+            let (rows, row_len, chunk) = (19, 768, 5000);
+            let row_bytes = format.bytes(1, row_len).unwrap_or(0);
+            let bytes: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 31 % 240 / 2) as u8).collect();
+            let tensor = Tensor::repacked(&executor, format, format.in_planes(), &[rows, row_len], &bytes, chunk)?;
+            let mut got = vec![0; tensor.bytes()];
+            executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut got)?;
+            let mut values = [vec![0.0f32; rows * row_len], vec![0.0f32; rows * row_len]];
+            format.decode_row(&bytes, &mut values[0])?;
+            format.in_planes().decode_row(&got, &mut values[1])?;
+            assert!(values[0] == values[1], "{}", format.name());
+        }
+        let wrong = Tensor::from_bytes_as(&executor, Format::Q8_0, Format::Q4Planes, &[1, 32], &[0; 34]);
+        assert!(wrong.is_err_and(|e| e.to_string().contains("Q4_0 (planes)")));
+        Ok(())
+    }
+}

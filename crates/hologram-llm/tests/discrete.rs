@@ -1,0 +1,109 @@
+//! Models on a device with memory and weight layouts of its own, as GPUs have: the CPU, that is, behind such a device's answers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hologram_backends::cpu::CpuBackend;
+use hologram_backends::{
+    Backend, BackendError, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, KernelSpec, Launch, Metrics,
+    Pipeline, Result,
+};
+use hologram_core::Executor;
+use hologram_isa::Program;
+use hologram_llm::{Logits, Model, SessionOptions};
+
+/// A device that shares no memory with the host, reads weights in planes and multiplies in `bf16` when a step has more than 8 tokens.
+struct Discrete(CpuBackend);
+
+impl Backend for Discrete {
+    fn wrap(&self, _: ForeignMemory) -> Result<Buffer> {
+        Err(BackendError::Unsupported { device: "discrete".into(), what: "a whole file on the device".into() })
+    }
+    fn weight_layout(&self, format: Format) -> Format {
+        format.in_planes()
+    }
+    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
+        assert_eq!(weights, weights.in_planes());
+        choices.iter().find(|f| tokens > 8 && **f == Format::BF16).or(choices.first()).copied()
+    }
+    fn attention_products(&self, _: usize, choices: &[Format]) -> Option<Format> {
+        choices.last().copied()
+    }
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.0.allocate_buffer(bytes)
+    }
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
+        self.0.copy_to_buffer(buffer, offset, data)
+    }
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.0.copy_from_buffer(buffer, offset, data)
+    }
+    fn copy_buffer(&self, from: &Buffer, at: usize, to: &Buffer, to_at: usize, bytes: usize) -> Result<()> {
+        self.0.copy_buffer(from, at, to, to_at, bytes)
+    }
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.0.compile(program)
+    }
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
+        self.0.native(spec)
+    }
+    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
+        self.0.record(launches)
+    }
+    fn submit(&self, list: &CommandList) -> Result<Event> {
+        self.0.submit(list)
+    }
+    fn wait(&self, event: Event) -> Result<()> {
+        self.0.wait(event)
+    }
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+    fn metrics(&self) -> Metrics {
+        self.0.metrics()
+    }
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Logits of all tokens.
+fn logits(executor: &Executor, model: &str, tokens: &[u32]) -> Vec<f32> {
+    let model = Model::load_on(file(model), executor).unwrap();
+    let mut session = model.session(SessionOptions { context: 64, ..SessionOptions::default() }).unwrap();
+    session.feed(0, tokens, Logits::All).unwrap().to_vec()
+}
+
+/// ‖got − want‖ / ‖want‖.
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    norm(&mut got.iter().zip(want).map(|(g, w)| g - w)) / norm(&mut want.iter().copied())
+}
+
+#[test]
+fn weights_in_other_layouts_give_the_same_logits() {
+    let cpu = Executor::open("cpu", Some(2)).unwrap();
+    let discrete = Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(2)).unwrap())));
+    let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
+    let shipped = "../../assets/rust-docs-bitnet.gguf";
+    // The shipped model's tied head is in 8 bits: with many outputs its activations are bf16 here and 8-bit codes there.
+    for (model, n, bound) in [
+        ("tests/fixtures/llama-tiny.gguf", 40, 1e-5),
+        ("tests/fixtures/llama3-tiny.gguf", 40, 1e-5),
+        ("tests/fixtures/bitnet-tiny.gguf", 40, 1e-5),
+        (shipped, 2, 1e-4),
+        (shipped, 9, 1e-2),
+    ] {
+        let got = logits(&discrete, model, &tokens[..n]);
+        let error = relative_error(&got, &logits(&cpu, model, &tokens[..n]));
+        assert!(error < bound, "{model}, {n} tokens: {error:.2e}");
+        if (model, n) == (shipped, 9) {
+            assert!(error > 1e-4, "the head's activations are the same: {error:.2e}");
+        }
+    }
+}
