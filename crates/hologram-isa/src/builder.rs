@@ -44,6 +44,8 @@ pub struct Builder {
     program: Program,
     /// Open blocks, innermost last.
     blocks: Vec<Vec<Stmt>>,
+    /// Whether operations that have a `.fast` form are appended in it.
+    fast: bool,
     error: Option<String>,
 }
 
@@ -80,6 +82,7 @@ impl Builder {
                 body: Vec::new(),
             },
             blocks: vec![Vec::new()],
+            fast: false,
             error: None,
         }
     }
@@ -95,6 +98,11 @@ impl Builder {
         self.program.body = self.blocks.pop().unwrap_or_default();
         crate::verify(&self.program)?;
         Ok(self.program)
+    }
+
+    /// From here on, operations that have a `.fast` form are appended in it, or no longer; returns what held before.
+    pub fn fast(&mut self, on: bool) -> bool {
+        std::mem::replace(&mut self.fast, on)
     }
 
     /// Appends a buffer parameter.
@@ -285,7 +293,8 @@ impl Builder {
             self.fail(message);
         }
         let args = args.iter().map(|v| v.operand).collect();
-        self.push(StmtKind::Inst(Inst { op, ty, dst, memory, args }));
+        let fast = self.fast && op.has_fast(ty);
+        self.push(StmtKind::Inst(Inst { op, fast, ty, dst, memory, args }));
     }
 
     /// Appends a statement.

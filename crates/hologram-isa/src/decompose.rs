@@ -216,7 +216,14 @@ impl Arith for Emit<'_> {
 
 /// Appends the expansion of a function of the table (`exp` … `erf`), or returns `None` for any other operation.
 pub fn expand(builder: &mut Builder, op: Opcode, x: Value) -> Option<Value> {
-    let a = &Emit::new(builder);
+    // An expansion is exact, whatever the builder does with the operations themselves.
+    let fast = builder.fast(false);
+    let value = expansion(&Emit::new(builder), op, x);
+    builder.fast(fast);
+    value
+}
+
+fn expansion<A: Arith>(a: &A, op: Opcode, x: A::F) -> Option<A::F> {
     Some(match op {
         Opcode::Exp => exp(a, x),
         Opcode::Exp2 => exp2(a, x),
@@ -436,15 +443,24 @@ fn odd<A: Arith>(a: &A, x: A::F, v: A::F) -> A::F {
     keep_nan(a, x, a.float_of(a.or(a.bits_of(v), a.and(a.bits_of(x), A::u(SIGN)))))
 }
 
+/// Below this the hyperbolic tangent is [`tanh_near`].
+pub(crate) const TANH_NEAR: f32 = 0.75;
+
+/// The hyperbolic tangent of y for 0 ≤ y < [`TANH_NEAR`].
+#[inline(always)]
+pub(crate) fn tanh_near<A: Arith>(a: &A, y: A::F) -> A::F {
+    let z = a.mul(y, y);
+    a.fma(a.mul(z, y), poly(a, z, TANH), y)
+}
+
 /// The hyperbolic tangent.
 #[inline(always)]
 pub fn tanh<A: Arith>(a: &A, x: A::F) -> A::F {
     let y = a.abs(x);
-    let z = a.mul(y, y);
-    let near = a.fma(a.mul(z, y), poly(a, z, TANH), y);
+    let near = tanh_near(a, y);
     let far = a.add(exp(a, a.add(y, y)), A::f(1.0));
     let far = a.sub(A::f(1.0), a.div(A::f(2.0), far));
-    odd(a, x, a.select(a.lt(y, A::f(0.75)), near, far))
+    odd(a, x, a.select(a.lt(y, A::f(TANH_NEAR)), near, far))
 }
 
 /// The error function.

@@ -197,6 +197,9 @@ pub enum StmtKind {
 pub struct Inst {
     /// The operation.
     pub op: Opcode,
+    /// Whether a device may give the result with the error that [`OpInfo::fast`](crate::OpInfo::fast) states; only for operations and
+    /// types that have the form ([`Opcode::has_fast`]).
+    pub fast: bool,
     /// The type that the mnemonic carries: the type operated on, for `cvt` and `bitcast` the result's, for memory the element's.
     pub ty: Type,
     /// The register written, where the operation has a result.

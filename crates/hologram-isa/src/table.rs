@@ -106,13 +106,23 @@ pub struct OpInfo {
     pub types: TypeSet,
     /// What it does, for the language page.
     pub doc: &'static str,
+    /// The error bound of the `.fast` form on `f32`, for the operations that have one. The form permits a device this error; the
+    /// interpreter and the CPU give the exact result.
+    pub fast: Option<&'static str>,
+}
+
+const fn first(list: &[&'static str]) -> Option<&'static str> {
+    match list {
+        [text, ..] => Some(text),
+        [] => None,
+    }
 }
 
 macro_rules! instructions {
-    ($($name:ident $mnemonic:literal $signature:ident $types:ident $doc:literal;)*) => {
+    ($($name:ident $mnemonic:literal $signature:ident $types:ident $doc:literal $(fast $fast:literal)?;)*) => {
         /// The operations of Atlas; [`Opcode::info`] has the table row of each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Opcode { $(#[doc = $doc] $name,)* }
+        pub enum Opcode { $(#[doc = $doc] $(#[doc = concat!("\n\nWith `.fast`: ", $fast)])? $name,)* }
 
         impl Opcode {
             /// Every operation, in table order.
@@ -122,7 +132,13 @@ macro_rules! instructions {
             pub fn info(self) -> &'static OpInfo {
                 match self {
                     $(Opcode::$name => const {
-                        &OpInfo { mnemonic: $mnemonic, signature: Signature::$signature, types: TypeSet::$types, doc: $doc }
+                        &OpInfo {
+                            mnemonic: $mnemonic,
+                            signature: Signature::$signature,
+                            types: TypeSet::$types,
+                            doc: $doc,
+                            fast: first(&[$($fast)?]),
+                        }
                     },)*
                 }
             }
@@ -156,14 +172,14 @@ instructions! {
     Sub "sub" Binary ARITH "Difference.";
     Mul "mul" Binary ARITH "Product (integers: the low 32 bits).";
     MulHi "mulhi" Binary INT "The high 32 bits of the 64-bit product.";
-    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error.";
+    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error." fast "within 2 ulp.";
     Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
     Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
     Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
     Max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
     Abs "abs" Unary SIGNED "Absolute value; of the least i32 itself. Clears a float's sign bit.";
     Neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
-    Sqrt "sqrt" Unary FLOAT "Square root, correctly rounded.";
+    Sqrt "sqrt" Unary FLOAT "Square root, correctly rounded." fast "within 1 ulp.";
     Floor "floor" Unary FLOAT "The greatest whole number not above.";
     Ceil "ceil" Unary FLOAT "The least whole number not below.";
     Trunc "trunc" Unary FLOAT "The whole part.";
@@ -186,13 +202,13 @@ instructions! {
     Ge "ge" Compare ARITH "Greater or equal.";
 
     // Functions defined by decomposition into the arithmetic above: the same bits on every device.
-    Exp "exp" Unary FLOAT "e to the power of the operand.";
-    Exp2 "exp2" Unary FLOAT "2 to the power of the operand.";
-    Log "log" Unary FLOAT "Natural logarithm.";
-    Log2 "log2" Unary FLOAT "Logarithm to base 2.";
-    Sin "sin" Unary FLOAT "Sine of radians.";
-    Cos "cos" Unary FLOAT "Cosine of radians.";
-    Tanh "tanh" Unary FLOAT "Hyperbolic tangent.";
+    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 2 + |x| ulp.";
+    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 2 ulp.";
+    Log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Cos "cos" Unary FLOAT "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Tanh "tanh" Unary FLOAT "Hyperbolic tangent." fast "within 4 ulp.";
     Erf "erf" Unary FLOAT "The error function.";
 
     // Memory, barrier.
@@ -209,6 +225,11 @@ instructions! {
 }
 
 impl Opcode {
+    /// Whether it has a `.fast` form for a type.
+    pub fn has_fast(self, ty: Type) -> bool {
+        self.info().fast.is_some() && ty == Type::F32
+    }
+
     /// The operation with this mnemonic.
     pub fn from_mnemonic(name: &str) -> Option<Opcode> {
         Opcode::ALL.iter().copied().find(|op| op.info().mnemonic == name)

@@ -164,8 +164,19 @@ fn the_verifier_refuses_what_text_cannot_say() {
         loop max 1 {
         }
     }";
-    let inst =
-        |op, ty, dst, memory, args: &[Operand]| StmtKind::Inst(Inst { op, ty, dst, memory, args: args.to_vec() });
+    let inst = |op, ty, dst, memory, args: &[Operand]| {
+        StmtKind::Inst(Inst { op, fast: false, ty, dst, memory, args: args.to_vec() })
+    };
+    let fast = |op, ty| {
+        StmtKind::Inst(Inst {
+            op,
+            fast: true,
+            ty,
+            dst: Some(Reg(0)),
+            memory: None,
+            args: vec![Operand::Const(ty, 1); 2],
+        })
+    };
     let a = Some(Reg(0));
     let one = Operand::Const(Type::U32, 1);
     let deep = (0..100).fold(StmtKind::Break { depth: 0, cond: None }, |inner, _| StmtKind::Loop {
@@ -191,6 +202,8 @@ fn the_verifier_refuses_what_text_cannot_say() {
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Param(0)), &[one]), "x holds f32, not u32"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Param(7)), &[one]), "no parameter 7"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Shared(1)), &[one]), "no shared array 1"),
+        (fast(Opcode::Div, Type::U32), "div.u32 has no fast form"),
+        (fast(Opcode::Mul, Type::F32), "mul.f32 has no fast form"),
         (StmtKind::Break { depth: 1, cond: None }, "break names loop 1"),
         (StmtKind::Continue { depth: u32::MAX, cond: None }, "continue names loop"),
         (deep, "nested more than 64 deep"),

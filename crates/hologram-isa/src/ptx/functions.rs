@@ -25,6 +25,46 @@ pub(super) fn exact(asm: &mut Asm, op: Opcode, x: Word) -> Option<Word> {
     })
 }
 
+/// log2 e and ln 2.
+const LOG2_E: Word = Word::Const(std::f32::consts::LOG2_E.to_bits());
+const LN_2: Word = Word::Const(std::f32::consts::LN_2.to_bits());
+
+/// Appends the fast form of an operation; `None` where it has none. The errors of the instructions are those that NVIDIA's
+/// "Parallel Thread Execution ISA" states.
+pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
+    let one = Word::Const(1f32.to_bits());
+    Some(match (op, args) {
+        (Opcode::Div, &[a, b]) => asm.op("div.full.f32", &[a, b]),
+        (Opcode::Sqrt, &[x]) => asm.op("sqrt.approx.f32", &[x]),
+        (Opcode::Exp, &[x]) => {
+            let y = asm.op("mul.rn.f32", &[x, LOG2_E]);
+            asm.op("ex2.approx.f32", &[y])
+        }
+        (Opcode::Exp2, &[x]) => asm.op("ex2.approx.f32", &[x]),
+        (Opcode::Log, &[x]) => {
+            let y = asm.op("lg2.approx.f32", &[x]);
+            asm.op("mul.rn.f32", &[y, LN_2])
+        }
+        (Opcode::Log2, &[x]) => asm.op("lg2.approx.f32", &[x]),
+        (Opcode::Sin, &[x]) => asm.op("sin.approx.f32", &[x]),
+        (Opcode::Cos, &[x]) => asm.op("cos.approx.f32", &[x]),
+        // `tanh.approx` has 11 bits. So: the exact form's polynomial near 0, and 1 − 2 / (e^2x + 1) elsewhere.
+        (Opcode::Tanh, &[x]) => {
+            let y = asm.op("and.b32", &[x, Word::Const(0x7fff_ffff)]);
+            let near = decompose::tanh_near(&Emit(RefCell::new(asm)), y);
+            let z = asm.op("mul.rn.f32", &[y, Word::Const((2.0 * std::f32::consts::LOG2_E).to_bits())]);
+            let e = asm.op("ex2.approx.f32", &[z]);
+            let d = asm.op("add.rn.f32", &[e, one]);
+            let r = asm.op("rcp.approx.f32", &[d]);
+            let far = asm.op("fma.rn.f32", &[r, Word::Const((-2f32).to_bits()), one]);
+            let small = asm.compare("setp.lt.f32", y, Word::Const(decompose::TANH_NEAR.to_bits()));
+            let v = asm.select(small, near, far);
+            asm.op("copysign.f32", &[x, v])
+        }
+        _ => return None,
+    })
+}
+
 /// Methods that are one instruction each.
 macro_rules! instructions {
     ($($name:ident($($a:ident),*) = $op:literal;)*) => {$(

@@ -74,6 +74,11 @@ impl Printer<'_> {
             _ => {}
         }
         let args: Vec<Word> = inst.args.iter().map(|a| self.word(*a)).collect();
+        if inst.fast
+            && let Some(value) = functions::fast(&mut self.asm, inst.op, &args)
+        {
+            return value;
+        }
         if let &[x] = &args[..]
             && let Some(value) = functions::exact(&mut self.asm, inst.op, x)
         {

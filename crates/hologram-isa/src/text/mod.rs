@@ -17,7 +17,8 @@
 //! - After the parameters come `workgroup(x, y, z)`, where trailing ones may be left out, and `shared(name: type[length], …)`. A buffer
 //!   is read-only unless its type says `write` or `readwrite`.
 //! - An instruction is written `%result = mnemonic.type operands`; its type is that of the operation, the mnemonics are those of
-//!   [`Opcode`](crate::Opcode). Builtins and `barrier` carry no type. Loads and stores name their memory: `x[%i]`.
+//!   [`Opcode`](crate::Opcode). Builtins and `barrier` carry no type. Loads and stores name their memory: `x[%i]`. Operations whose
+//!   description has an error bound for it may be written `mnemonic.fast.type`.
 //! - The first assignment of a register declares it, with the type of its result; later ones must agree.
 //! - Statements with blocks: `if %p { … } else { … }`, `for %k: u32 = start to end step step { … }`, `loop max rounds { … }`.
 //!   `break` and `continue`, with `if %p` where they depend on a condition, mean the innermost loop, or the one whose label they
@@ -41,6 +42,9 @@ pub use print::{number_lines, print};
 
 /// The longest text that [`parse()`] reads, in bytes.
 const MAX_TEXT: usize = 16 << 20;
+
+/// What stands behind the mnemonic of an operation in its fast form.
+const FAST: &str = ".fast";
 
 /// Words that stand for constants and therefore name no parameter or shared array.
 pub(crate) const CONSTANT_WORDS: [&str; 4] = ["true", "false", "inf", "nan"];

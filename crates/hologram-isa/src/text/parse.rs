@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::constant;
 use super::lex::{Kind, Lexer, Token};
-use super::{CONSTANT_WORDS, MAX_TEXT};
+use super::{CONSTANT_WORDS, FAST, MAX_TEXT};
 use crate::program::*;
 use crate::verify::check_header;
 use crate::{IsaError, Opcode, Type};
@@ -309,7 +309,7 @@ impl<'a> Parser<'a> {
 
     fn instruction(&mut self, dst: Option<Token<'a>>) -> Result<StmtKind, IsaError> {
         let word = self.token;
-        let (op, ty) = self.mnemonic(dst.is_none())?;
+        let (op, fast, ty) = self.mnemonic(dst.is_none())?;
         let signature = op.info().signature;
         match (dst, signature.result(ty)) {
             (None, Some(_)) => {
@@ -337,24 +337,25 @@ impl<'a> Parser<'a> {
             (Some(dst), Some(result)) => Some(self.define(dst, result)?),
             _ => None,
         };
-        Ok(StmtKind::Inst(Inst { op, ty, dst, memory, args }))
+        Ok(StmtKind::Inst(Inst { op, fast, ty, dst, memory, args }))
     }
 
-    /// An operation and the type that it carries.
-    fn mnemonic(&mut self, or_statement: bool) -> Result<(Opcode, Type), IsaError> {
+    /// An operation, whether it is in its fast form, and the type that it carries.
+    fn mnemonic(&mut self, or_statement: bool) -> Result<(Opcode, bool, Type), IsaError> {
         let what = if or_statement { "a statement" } else { "an instruction" };
         let word = self.token;
         if word.kind != Kind::Word {
             return self.expected(what);
         }
         let whole = Opcode::from_mnemonic(word.text);
-        let (op, ty) = match (whole, word.text.rsplit_once('.')) {
-            (Some(op), _) if !op.info().signature.carries_type() => (op, Type::U32),
+        let (op, fast, ty) = match (whole, word.text.rsplit_once('.')) {
+            (Some(op), _) if !op.info().signature.carries_type() => (op, false, Type::U32),
             (Some(op), _) => {
                 let example = op.info().types.iter().last().unwrap_or(Type::F32);
                 return error(word.line, format!("{word} needs a type, such as `{}.{example}`", word.text));
             }
             (None, Some((name, suffix))) => {
+                let (name, fast) = name.strip_suffix(FAST).map_or((name, false), |name| (name, true));
                 let (Some(op), Some(ty)) = (Opcode::from_mnemonic(name), Type::from_name(suffix)) else {
                     return self.unknown_mnemonic(what);
                 };
@@ -365,12 +366,15 @@ impl<'a> Parser<'a> {
                     let types: Vec<_> = op.info().types.iter().map(Type::name).collect();
                     return error(word.line, format!("{name} does not exist for {ty}, only for {}", types.join(", ")));
                 }
-                (op, ty)
+                if fast && !op.has_fast(ty) {
+                    return error(word.line, format!("{name}.{ty} has no fast form"));
+                }
+                (op, fast, ty)
             }
             (None, None) => return self.unknown_mnemonic(what),
         };
         self.advance()?;
-        Ok((op, ty))
+        Ok((op, fast, ty))
     }
 
     fn unknown_mnemonic<T>(&self, what: &str) -> Result<T, IsaError> {

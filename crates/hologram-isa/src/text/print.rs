@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::constant;
+use super::{FAST, constant};
 use crate::Type;
 use crate::program::*;
 
@@ -181,6 +181,9 @@ impl<'a> Printer<'a> {
             let _ = write!(text, "{} = ", self.register(dst));
         }
         text += info.mnemonic;
+        if inst.fast {
+            text += FAST;
+        }
         if info.signature.carries_type() {
             let _ = write!(text, ".{}", inst.ty);
         }

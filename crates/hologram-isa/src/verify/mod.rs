@@ -4,7 +4,8 @@
 //! 2. Every workgroup size is at least 1, their product at most [`MAX_WORKGROUP`]; shared arrays are not empty and hold at most
 //!    [`MAX_SHARED_BYTES`] together. The counts stay within [`MAX_NESTING`] and its kin.
 //! 3. Every register, parameter and shared array that a statement names exists.
-//! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their type.
+//! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their type; `.fast`
+//!    stands only where the table has that form.
 //! 5. Loads and stores name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for writing, or stored
 //!    into one for reading; a constant index lies within its shared array.
 //! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does not count
@@ -293,6 +294,9 @@ impl<'a> Checker<'a> {
         check_args(inst.op, inst.ty, &args)?;
         if !info.signature.carries_type() && inst.ty != Type::U32 {
             return Err(format!("{name} carries no type, but has {}", inst.ty));
+        }
+        if inst.fast && !inst.op.has_fast(inst.ty) {
+            return Err(format!("{name}.{} has no fast form", inst.ty));
         }
         match (inst.memory, info.signature.has_memory()) {
             (None, true) => return Err(format!("{name} needs a buffer or shared array")),
