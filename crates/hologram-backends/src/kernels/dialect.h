@@ -46,6 +46,7 @@ typedef __nv_bfloat16 bfloat;
 #define ROLLED _Pragma("unroll 1")
 template <class T> FN T simd_shuffle_xor(T x, uint m) { return __shfl_xor_sync(~0u, x, m); }
 template <class T> FN T simd_broadcast(T x, uint l) { return __shfl_sync(~0u, x, l); }
+template <class T> FN T simd_shuffle(T x, uint l) { return __shfl_sync(~0u, x, l); }
 template <class T> FN T simd_sum(T x) { for (uint m = 16; m; m >>= 1) x = x + simd_shuffle_xor(x, m); return x; }
 template <class T> FN T simd_max(T x) { for (uint m = 16; m; m >>= 1) x = max(x, simd_shuffle_xor(x, m)); return x; }
 FN float f32(float x) { return x; } FN float f32(half x) { return __half2float(x); } FN float f32(bfloat x) { return __bfloat162float(x); }
@@ -53,6 +54,7 @@ template <class T> FN T to(float x); template <> FN float to<float>(float x) { r
 #define VOP(op) FN float2 operator op(float2 a, float2 b) { return make_float2(a.x op b.x, a.y op b.y); } FN float2 operator op(float2 a, float b) { return make_float2(a.x op b, a.y op b); } \
   FN float4 operator op(float4 a, float4 b) { return make_float4(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } FN float4 operator op(float4 a, float b) { return make_float4(a.x op b, a.y op b, a.z op b, a.w op b); }
 VOP(+) VOP(-) VOP(*)
+FN uint bits(float x) { return __float_as_uint(x); }
 FN float clamp(float x, float least, float most) { return fminf(fmaxf(x, least), most); }
 FN float4 load4(const float *p) { return *(const float4 *)p; }
 FN void store4(float *p, float4 v) { *(float4 *)p = v; }
@@ -91,6 +93,7 @@ FN float2 make_float2(float x, float y) { return float2(x, y); }
 FN float4 make_float4(float x, float y, float z, float w) { return float4(x, y, z, w); }
 FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
 template <typename T> FN T to(float x) { return T(x); }
+FN uint bits(float x) { return as_type<uint>(x); }
 FN float4 load4(device const float *p) { return *(device const float4 *)p; }
 FN void store4(device float *p, float4 v) { *(device float4 *)p = v; }
 FN void store4(device half *p, float4 v) { *(device half4 *)p = half4(v); }

@@ -36,45 +36,51 @@ template <uint V> FN void load_row(thread float4 (&r)[V], device const float *x,
     }
 }
 
-// One word of four codes.
+// The code of x, rounded to nearest even and limited to -128 … 127, as the lowest byte of the result: beyond 1.5 · 2^23 the last bits of an
+// f32 count ones.
+FN uint code(float x) { return bits(clamp(x, -128.0f, 127.0f) + 12582912.0f) & 255u; }
 FN uint codes4(float4 v, float inverse)
 {
-    const int a = int(clamp(rint(v.x * inverse), -128.0f, 127.0f)), b = int(clamp(rint(v.y * inverse), -128.0f, 127.0f));
-    const int c = int(clamp(rint(v.z * inverse), -128.0f, 127.0f)), d = int(clamp(rint(v.w * inverse), -128.0f, 127.0f));
-    return (uint(a) & 255u) | (uint(b) & 255u) << 8 | (uint(c) & 255u) << 16 | uint(d) << 24;
+    return code(v.x * inverse) | code(v.y * inverse) << 8 | code(v.z * inverse) << 16 | code(v.w * inverse) << 24;
 }
 
-// Quantises a row to i8 in groups of 4, 8 … 256 elements, or as one group where `group` is n. `codes` and `scales` are the row's.
+// Quantises a row to i8 in groups of 32, 64, 128 or 256 elements, or as one group where `group` is n. `codes` and `scales` are the row's.
 template <uint V> FN void quantize_row(thread const float4 (&r)[V], device char *codes, device float *scales, uint n, uint group, float least,
                                        threadgroup float *part, uint lane, uint simd, uint nsimd)
 {
+    float a[V];
+    UNROLL for (uint v = 0; v < V; ++v) a[v] = max4(abs4(r[v]));
     if (group == n) {
-        float a = 0;
-        UNROLL for (uint v = 0; v < V; ++v) a = max(a, max4(abs4(r[v])));
-        a = max(workgroup_max(a, 0.0f, part, lane, simd, nsimd), least);
-        const float inverse = a == 0.0f ? 0.0f : 127.0f / a;
+        float greatest = least;
+        UNROLL for (uint v = 0; v < V; ++v) greatest = max(greatest, a[v]);
+        greatest = workgroup_max(greatest, least, part, lane, simd, nsimd);
+        const float inverse = greatest == 0.0f ? 0.0f : 127.0f / greatest;
         UNROLL for (uint v = 0; v < V; ++v) {
             const uint i = element<V>(v, lane, simd);
             if (i < n) *(device uint *)(codes + i) = codes4(r[v], inverse);
         }
-        if (lane == 0 && simd == 0) scales[0] = a / 127.0f;
+        if (lane == 0 && simd == 0) scales[0] = greatest / 127.0f;
         return;
     }
-    UNROLL for (uint v = 0; v < V; v += 2) {
-        float a[2] = {max4(abs4(r[v])), max4(abs4(r[v + 1]))};
-        for (uint m = 1; m < 32 && 4 * m < group; m *= 2) {
-            a[0] = max(a[0], simd_shuffle_xor(a[0], m));
-            a[1] = max(a[1], simd_shuffle_xor(a[1], m));
-        }
-        if (group == 256) a[0] = a[1] = max(a[0], a[1]);
-        UNROLL for (uint e = 0; e < 2; ++e) {
-            const uint i = element<V>(v + e, lane, simd);
-            const float greatest = max(a[e], least);
-            const float inverse = greatest == 0.0f ? 0.0f : 127.0f / greatest;
-            if (i < n) {
-                *(device uint *)(codes + i) = codes4(r[v + e], inverse);
-                if (i % group == 0) scales[i / group] = greatest / 127.0f;
-            }
+    // The greatest of groups of V lanes, of all V fours at once: lane l comes to hold that of four l % V.
+    UNROLL for (uint m = 1; m < V; m *= 2) {
+        const bool odd = (lane & m) != 0;
+        UNROLL for (uint v = 0; v < V / (2 * m); ++v) {
+            const float mine = odd ? a[2 * v + 1] : a[2 * v], other = odd ? a[2 * v] : a[2 * v + 1];
+            a[v] = max(mine, simd_shuffle_xor(other, m));
         }
     }
+    // Then of whole groups, which are `lanes` lanes, or two fours where they are 256 elements.
+    const uint lanes = min(group / 4, 32u);
+    for (uint m = V; m < lanes; m *= 2) a[0] = max(a[0], simd_shuffle_xor(a[0], m));
+    if (group == 256) a[0] = max(a[0], simd_shuffle_xor(a[0], 1u));
+    const float greatest = max(a[0], least);
+    const float inverse = greatest == 0.0f ? 0.0f : 127.0f / greatest;
+    UNROLL for (uint v = 0; v < V; ++v) {
+        const uint i = element<V>(v, lane, simd);
+        const uint word = codes4(r[v], simd_shuffle(inverse, (lane & ~(V - 1)) | v));
+        if (i < n) *(device uint *)(codes + i) = word;
+    }
+    const uint i = element<V>(lane % V, lane & ~(lanes - 1), simd);
+    if (i < n && (lane & (lanes - 1)) < V && i % group == 0) scales[i / group] = greatest / 127.0f;
 }

@@ -34,7 +34,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     Some(single(launch("quantize", entry, [workgroups, 1], threads, args)?))
 }
 
-/// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 4, 8 … 256 elements.
+/// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 32, 64, 128 or 256 elements.
 pub(super) fn groups(n: usize, group: u32) -> bool {
-    n == group as usize || n.is_multiple_of(group as usize) && group.is_power_of_two() && (4..=256).contains(&group)
+    n == group as usize || n.is_multiple_of(group as usize) && group.is_power_of_two() && (32..=256).contains(&group)
 }

@@ -5,10 +5,10 @@ use super::launch::{Count, Places, all_f32, launch};
 use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
 use crate::KernelSpec;
 
-/// Workgroups for each multiprocessor when rows are split.
-const PIECES: usize = 8;
 /// The fewest elements of a piece.
-const LEAST: usize = 16_384;
+const LEAST: usize = 8192;
+/// The most pieces of a row.
+const MOST: usize = 16_384;
 
 /// The native kernel for `reduce_sum` and `reduce_max`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
@@ -23,8 +23,9 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());
-    let wanted = (target.multiprocessors as usize * PIECES).div_ceil(rows.max().max(1));
-    let piece = n.div_ceil(wanted).max(LEAST).next_multiple_of(4);
+    // Rows that fill the device by themselves are left whole.
+    let whole = rows.max() >= 8 * target.multiprocessors as usize;
+    let piece = if whole { n } else { n.div_ceil(MOST).max(LEAST).next_multiple_of(4) };
     let pieces = n.div_ceil(piece);
     let (from, to, step) = (places.input(0, 0), places.output(0), places.step());
     if pieces == 1 {
@@ -58,6 +59,6 @@ fn part(
         number(pieces)?,
         Arg::U32(n.is_multiple_of(4).into()),
     ]);
-    let threads = piece.div_ceil(16).next_multiple_of(32).min(512);
+    let threads = piece.div_ceil(16).next_multiple_of(32).min(256);
     launch("reduce", entry.into(), [rows.max().checked_mul(pieces)?, 1], threads, args)
 }
