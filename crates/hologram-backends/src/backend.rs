@@ -301,6 +301,12 @@ pub trait Backend: Send + Sync {
         choices.first().copied()
     }
 
+    /// How many neighbouring elements a thread of an elementwise program should work on: 1, or 4 where a device moves four elements
+    /// with one instruction.
+    fn elements_per_thread(&self) -> u32 {
+        1
+    }
+
     /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
     ///
     /// # Errors

@@ -335,7 +335,7 @@ fn what_is_wrong_with_a_run_is_said() -> Result<()> {
     let y = g.gather(table, ids)?;
     g.output("y", y)?;
     for native in [false, true] {
-        let mut plan = g.compile_with(&executor, &[], CompileOptions { native })?;
+        let mut plan = g.compile_with(&executor, &[], CompileOptions { native, ..Default::default() })?;
         for (expected, error) in [
             ("plan: there is no input named id", plan.write("id", &[0u32]).err()),
             ("plan: input ids has elements of u32, not f32", plan.write("ids", &[0.0f32]).err()),
@@ -429,7 +429,8 @@ fn transformer(executor: &Executor) -> Result<Graph> {
 fn a_small_transformer_agrees_with_the_interpreter() -> Result<()> {
     let run = |device: &str, native: bool| -> Result<Vec<f32>> {
         let executor = Executor::open(device, Some(2))?;
-        let mut plan = transformer(&executor)?.compile_with(&executor, &[], CompileOptions { native })?;
+        let mut plan =
+            transformer(&executor)?.compile_with(&executor, &[], CompileOptions { native, ..Default::default() })?;
         let mut logits = Vec::new();
         // Two prompts at once, then a token of each; sequence 0 has blocks 3 and 0, sequence 1 has block 2.
         for (ids, slots, positions, sequences) in [

@@ -309,7 +309,10 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
         let x = g.input("x", Format::F32, &[Dim::Fixed(3), Dim::Fixed(D)])?;
         let y = build(&mut g, x, &mut Weights { executor: &executor, seed: 0 })?;
         g.output("y", y)?;
-        let mut plans = [g.compile(&executor, &[])?, g.compile_with(&executor, &[], CompileOptions { native: false })?];
+        let mut plans = [
+            g.compile(&executor, &[])?,
+            g.compile_with(&executor, &[], CompileOptions { native: false, ..Default::default() })?,
+        ];
         assert_eq!(backend.offered(), *expected, "{name}");
         let mut results = Vec::new();
         for plan in &mut plans {

@@ -113,7 +113,7 @@ fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Resu
     if state.is_none() {
         graph.output("result", result)?;
     }
-    let mut plan = graph.compile_with(executor, &[], CompileOptions { native })?;
+    let mut plan = graph.compile_with(executor, &[], CompileOptions { native, ..Default::default() })?;
     if native && plan.native_launches() == 0 {
         return Ok(Outcome::NoKernel);
     }

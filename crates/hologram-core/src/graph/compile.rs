@@ -1,6 +1,7 @@
 //! From graph to plan: sizes, kernels, memory, recording.
 
 use hologram_backends::{Binding, Extent, KernelSpec, Launch, LaunchConfig, TensorSpec};
+use hologram_isa::{Builder, Value};
 
 use super::fuse::Step;
 use super::groups::Group;
@@ -78,11 +79,14 @@ pub struct CompileOptions {
     /// Whether a backend's native kernels, of operations and of groups, are used; without them every operation runs its portable
     /// program.
     pub native: bool,
+    /// Whether programs of elementwise operations, and chains of them fused into one, use the `.fast` forms of `exp` and its kin: a
+    /// device may then give their results with the errors that [`OpInfo::fast`](hologram_isa::OpInfo::fast) states.
+    pub fast: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { native: true }
+        CompileOptions { native: true, fast: false }
     }
 }
 
@@ -176,7 +180,8 @@ impl Graph {
                             (pipeline, [1, 1, 1])
                         }
                         None => {
-                            let (program, grid) = self.program(one, &spec)?;
+                            let per_thread = backend.elements_per_thread();
+                            let (program, grid) = self.program(one, &spec, per_thread, options.fast)?;
                             (backend.compile(&program)?, grid)
                         }
                     };
@@ -216,11 +221,19 @@ impl Graph {
         })
     }
 
-    /// The portable program of a launch.
-    fn program(&self, step: &Step, spec: &KernelSpec) -> Result<Launchable> {
-        match self.op(step.root) {
-            Some(op) if step.fused.is_empty() => op.program(spec),
-            _ => elementwise_program(spec, |b, leaves| self.emit_fused(b, step, leaves)),
+    /// The portable program of a launch. Elementwise ones have as many elements a thread as the device likes.
+    fn program(&self, step: &Step, spec: &KernelSpec, per_thread: u32, fast: bool) -> Result<Launchable> {
+        let op = self.op(step.root).filter(|_| step.fused.is_empty());
+        let emit = |b: &mut Builder, leaves: &[Value]| {
+            b.fast(fast);
+            match op {
+                Some(op) => op.elementwise().map(|e| e.emit(b, leaves)),
+                None => self.emit_fused(b, step, leaves),
+            }
+        };
+        match op {
+            Some(op) if op.elementwise().is_none() => op.program(spec),
+            _ => elementwise_program(spec, per_thread, emit),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Elementwise operations: each is one line of the table at the end, and chains of them are fused into one kernel.
 
+use std::cell::Cell;
+
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
@@ -63,7 +65,7 @@ impl Op for Map {
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        elementwise_program(spec, |b, args| Some(self.emit(b, args)))
+        elementwise_program(spec, 1, |b, args| Some(self.emit(b, args)))
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
@@ -114,7 +116,7 @@ impl Op for Cast {
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        elementwise_program(spec, |b, args| Some(self.emit(b, args)))
+        elementwise_program(spec, 1, |b, args| Some(self.emit(b, args)))
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
@@ -126,44 +128,94 @@ impl Op for Cast {
     }
 }
 
-/// Threads of a workgroup.
+/// Threads of a workgroup, where each has one element and where each has four.
 const THREADS: u32 = 256;
+const THREADS_OF_FOUR: u32 = 128;
 
-/// The program of an elementwise expression: one thread for each element; operands shorter than the output repeat.
+/// The program of an elementwise expression; operands shorter than the output repeat. Each thread has `per_thread` neighbouring
+/// elements: 1, or 4, which a device can move together.
 ///
 /// # Errors
 /// When the expression cannot be emitted.
 pub(crate) fn elementwise_program(
     spec: &KernelSpec,
-    emit: impl FnOnce(&mut Builder, &[Value]) -> Option<Value>,
+    per_thread: u32,
+    emit: impl Fn(&mut Builder, &[Value]) -> Option<Value>,
 ) -> Result<Launchable> {
-    let mut k = Kernel::new(spec, THREADS);
+    let mut k = Kernel::new(spec, if per_thread == 4 { THREADS_OF_FOUR } else { THREADS });
     let total = k.elements(&spec.output);
     let (inputs, output) = (k.inputs.clone(), k.output.clone());
-    let i = k.b.global_x();
-    let inside = k.b.lt(i, total);
-    let mut emitted = true;
-    k.b.if_(inside, |b| {
+    let emitted = Cell::new(true);
+    let value = |b: &mut Builder, args: &[Value]| {
+        emit(b, args).unwrap_or_else(|| {
+            emitted.set(false);
+            Value::from(0.0f32)
+        })
+    };
+    let one = |b: &mut Builder, i: Value| {
         let args: Vec<Value> = inputs.iter().map(|t| load_repeating(b, t, spec, i)).collect();
-        match emit(b, &args) {
-            Some(value) => output.store(b, i, value),
-            None => emitted = false,
-        }
-    });
-    if !emitted {
+        let value = value(b, &args);
+        output.store(b, i, value);
+    };
+    let max = spec.output.max_rows() * spec.output.row_len();
+    let t = k.b.global_x();
+    let threads = if per_thread == 4 {
+        // A thread has elements 4·t to 4·t + 3; the one after the last whole four has the rest.
+        let fours = k.b.shr(total, 2u32);
+        let (whole, last) = (k.b.lt(t, fours), k.b.eq(t, fours));
+        let first = k.b.shl(t, 2u32);
+        let four = |b: &mut Builder| {
+            let args: Vec<[Value; 4]> = inputs.iter().map(|t| load_four(b, t, spec, first)).collect();
+            let values = [0, 1, 2, 3].map(|k| value(b, &args.iter().map(|a| a[k]).collect::<Vec<_>>()));
+            for (k, value) in (0u32..).zip(values) {
+                let i = b.add(first, k);
+                output.store(b, i, value);
+            }
+        };
+        k.b.if_else(whole, four, |b| b.if_(last, |b| b.for_(first, total, 1u32, one)));
+        max.div_ceil(4).div_ceil(THREADS_OF_FOUR as usize)
+    } else {
+        let inside = k.b.lt(t, total);
+        k.b.if_(inside, |b| one(b, t));
+        max.div_ceil(THREADS as usize)
+    };
+    if !emitted.get() {
         return Err(CoreError::Graph(format!("{}: an operand has no value", spec.op)));
     }
-    let max = spec.output.max_rows() * spec.output.row_len();
-    k.finish(max.div_ceil(THREADS as usize))
+    k.finish(threads)
+}
+
+/// The length after which an operand repeats; `None` where it has the output's shape.
+fn period(t: &TensorArg, spec: &KernelSpec) -> Option<u32> {
+    (t.spec.shape.len() != spec.output.shape.len()).then(|| (t.spec.max_rows() * t.spec.row_len()) as u32)
 }
 
 fn load_repeating(b: &mut Builder, t: &TensorArg, spec: &KernelSpec, i: Value) -> Value {
-    if t.spec.shape.len() == spec.output.shape.len() {
-        return t.load(b, i);
-    }
-    let len = t.spec.max_rows() * t.spec.row_len();
-    let at = if len == 1 { Value::from(0u32) } else { b.rem(i, len as u32) };
+    let at = match period(t, spec) {
+        None => i,
+        Some(1) => Value::from(0u32),
+        Some(len) => b.rem(i, len),
+    };
     t.load(b, at)
+}
+
+/// The elements from `first`, a multiple of four, on.
+fn load_four(b: &mut Builder, t: &TensorArg, spec: &KernelSpec, first: Value) -> [Value; 4] {
+    let first = match period(t, spec) {
+        Some(1) => return [t.load(b, 0u32); 4],
+        Some(len) if len % 4 != 0 => {
+            return [0, 1, 2, 3].map(|k: u32| {
+                let i = b.add(first, k);
+                load_repeating(b, t, spec, i)
+            });
+        }
+        Some(len) => b.rem(first, len),
+        None => first,
+    };
+    [0, 1, 2, 3].map(|k: u32| {
+        let i = b.add(first, k);
+        t.load(b, i)
+    })
 }
 
 fn is_dynamic(t: &TensorType) -> bool {
@@ -275,4 +327,56 @@ pub(super) fn cases() -> Vec<Case> {
         );
     }
     cases
+}
+
+#[cfg(test)]
+mod tests {
+    use hologram_backends::{Extent, TensorSpec};
+    use hologram_isa::interp::{Binding, interpret};
+
+    use super::*;
+
+    /// What the program of x · y + x gives, with `per_thread` elements a thread; 64 bytes of the output lie beyond its end.
+    fn run(shape: &[Extent], repeated: &[Extent], actual: u32, per_thread: u32) -> Vec<u8> {
+        let tensor = |shape: &[Extent]| TensorSpec { format: Format::F32, shape: shape.to_vec() };
+        let spec = KernelSpec {
+            op: "fused",
+            inputs: vec![tensor(shape), tensor(repeated)],
+            output: tensor(shape),
+            in_place: None,
+            attrs: Vec::new(),
+        };
+        let emit = |b: &mut Builder, v: &[Value]| {
+            let product = b.mul(v[0], v[1]);
+            Some(b.add(product, v[0]))
+        };
+        let (program, grid) = elementwise_program(&spec, per_thread, emit).unwrap();
+        let bytes = |n: usize| (0..n).flat_map(|i| (i as f32 * 0.37 - 5.0).to_le_bytes()).collect::<Vec<u8>>();
+        let (n, m) = (spec.output.max_bytes() / 4, spec.inputs[1].max_bytes() / 4);
+        let (mut x, mut y, mut out, mut step) = (bytes(n), bytes(m), vec![0xee; n * 4 + 64], actual.to_le_bytes());
+        let len = |memory: usize, len: usize| Binding::Buffer { memory, offset: 0, len };
+        let mut bindings = vec![len(0, n * 4), len(1, m * 4), len(2, n * 4)];
+        if spec.uses_step() {
+            bindings.push(len(3, 4));
+        }
+        interpret(&program, grid, &mut [&mut x, &mut y, &mut out, &mut step], &bindings).unwrap();
+        out
+    }
+
+    #[test]
+    fn four_elements_a_thread_give_what_one_gives() {
+        let (fixed, rows) = (Extent::Fixed, Extent::Step { slot: 0, max: 5 });
+        for width in [1, 3, 4, 8, 33, 257] {
+            for actual in [0, 1, 3, 5] {
+                let shape = [rows, fixed(width)];
+                for repeated in [&shape[..], &shape[1..]] {
+                    assert!(
+                        run(&shape, repeated, actual, 1) == run(&shape, repeated, actual, 4),
+                        "{actual} of {shape:?} with {repeated:?}"
+                    );
+                }
+            }
+        }
+        assert!(run(&[fixed(1030)], &[fixed(1030)], 0, 1) == run(&[fixed(1030)], &[fixed(1030)], 0, 4));
+    }
 }

@@ -31,9 +31,17 @@ impl Printer<'_> {
                 let (a, b) = (asm.logic("and", c, a), asm.logic("and", not, b));
                 asm.logic("or", a, b)
             }
-            // Mov, the only other one.
-            (_, args) => args[0],
+            (Mov, &[a]) => a,
+            _ => {
+                self.unknown(inst);
+                Pred::Var(0)
+            }
         }
+    }
+
+    /// Makes printing fail: this module lacks an instruction.
+    pub(super) fn unknown(&mut self, inst: &Inst) {
+        self.unknown.get_or_insert(format!("{}.{} has no form in PTX yet", inst.op.info().mnemonic, inst.ty));
     }
 
     fn comparison(&mut self, inst: &Inst) -> Pred {
@@ -55,7 +63,11 @@ impl Printer<'_> {
             Opcode::Lt => "lt",
             Opcode::Le => "le",
             Opcode::Gt => "gt",
-            _ => "ge",
+            Opcode::Ge => "ge",
+            _ => {
+                self.unknown(inst);
+                "eq"
+            }
         };
         self.asm.compare(&format!("setp.{op}.{ty}"), a, b)
     }
@@ -129,7 +141,11 @@ impl Printer<'_> {
             Shl => "shl.b32",
             Shr if signed => "shr.s32",
             Shr => "shr.u32",
-            _ => "mov.b32",
+            Mov => "mov.b32",
+            _ => {
+                self.unknown(inst);
+                "mov.b32"
+            }
         };
         self.asm.op(op, &args)
     }

@@ -86,6 +86,9 @@ pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaErro
     } else {
         printer.block(&numbered.body);
     }
+    if let Some(message) = printer.unknown {
+        return Err(IsaError::Build { program: program.name.clone(), message });
+    }
     let mut text = format!(".version {major}.{minor}\n.target sm_{}\n.address_size 64\n\n", target.capability);
     printer.finish(&entry, waits, &mut text);
     Ok(PtxKernel { text, entry })
@@ -105,6 +108,8 @@ struct Printer<'a> {
     loops: Vec<OpenLoop>,
     /// Where a plain statement inside a joint block goes when it leaves a joint loop.
     escape: Option<Label>,
+    /// What has no form here.
+    unknown: Option<String>,
 }
 
 impl<'a> Printer<'a> {
@@ -119,6 +124,7 @@ impl<'a> Printer<'a> {
             sites: Vec::new(),
             loops: Vec::new(),
             escape: None,
+            unknown: None,
         }
     }
 

@@ -51,7 +51,7 @@ impl Printer<'_> {
                 let lowest = if mask == FULL { Word::Const(0) } else { self.lowest(mask) };
                 self.shuffle(value, lowest, mask)
             }
-            _ => {
+            Opcode::Shuffle => {
                 let lane = self.word(inst.args[1]);
                 let lane = self.asm.op("and.b32", &[lane, Word::Const(31)]);
                 let other = self.shuffle(value, lane, mask);
@@ -62,6 +62,10 @@ impl Printer<'_> {
                 let there = self.asm.op("and.b32", &[there, Word::Const(1)]);
                 let there = self.asm.truth(there);
                 self.asm.select(there, other, value)
+            }
+            _ => {
+                self.unknown(inst);
+                value
             }
         }
     }
