@@ -56,6 +56,8 @@ pub struct DeviceInfo {
     pub parallelism: usize,
     /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
     pub features: Vec<&'static str>,
+    /// What else users may want to know, by name, such as a GPU's driver.
+    pub details: Vec<(&'static str, String)>,
 }
 
 /// A range of device memory. Clones share it; the last one dropped frees it.
@@ -330,6 +332,16 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// The queue's sticky error.
     fn synchronize(&self) -> Result<()>;
+
+    /// Runs the launches of a recording one by one, in order, and gives for each its kernel's name and the seconds it took on the
+    /// device. For tuning: the sum is more than a replay takes.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] for a device that cannot; the queue's sticky error.
+    fn profile(&self, _list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+        let (device, what) = (self.info().backend.to_string(), "measuring single kernels".into());
+        Err(BackendError::Unsupported { device, what })
+    }
 
     /// Counters since the device was opened.
     fn metrics(&self) -> Metrics;

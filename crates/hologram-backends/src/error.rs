@@ -41,6 +41,16 @@ pub enum BackendError {
         /// The capability.
         what: String,
     },
+    /// The device or its driver refused something that was in order.
+    #[error("{device}: {operation}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What was being done.
+        operation: String,
+        /// What the driver says.
+        reason: String,
+    },
     /// A kernel failed while it ran; sticky until the next wait or read.
     #[error("{device}: kernel {kernel}: {reason}")]
     Kernel {

@@ -4,6 +4,7 @@
 //! [`CommandList`] and runs the list again and again. Nothing above this crate knows a device; nothing in it knows a model.
 
 mod backend;
+mod cache;
 pub mod compare;
 pub mod cpu;
 pub mod cuda;
@@ -17,9 +18,10 @@ mod reference;
 mod spec;
 
 pub use backend::*;
+pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{Format, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
-pub use open::{available_backends, open};
+pub use open::{available_backends, devices, open, open_noting};
 pub use reference::ReferenceBackend;
 pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

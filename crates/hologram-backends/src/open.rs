@@ -2,33 +2,93 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Backend, BackendType};
+use crate::backend::{Backend, BackendType, DeviceInfo};
 use crate::cpu::CpuBackend;
+use crate::cuda::{self, CudaBackend, Presence};
 use crate::error::{BackendError, Result};
 use crate::reference::ReferenceBackend;
 
-/// The devices that [`open`] can open here, best first.
+/// The kinds of device that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {
-    vec![BackendType::Cpu, BackendType::Reference]
+    let gpu = matches!(cuda::presence(), Presence::Gpus(gpus) if gpus.iter().any(Result::is_ok));
+    let gpu = gpu.then_some(BackendType::Cuda);
+    gpu.into_iter().chain([BackendType::Cpu, BackendType::Reference]).collect()
 }
 
-/// Opens a device by its name on the command line: `auto` for the best there is, or a [`BackendType::name`]. `threads` is the number of
-/// a CPU's worker threads (see [`CpuBackend::new`]); other devices have none and ignore it.
+/// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A GPU's
+/// driver that does not work stands for its GPUs.
+pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
+    let cuda = BackendType::Cuda.name();
+    let gpus = match cuda::presence() {
+        Presence::Gpus(gpus) => gpus.into_iter().enumerate().map(|(i, gpu)| (format!("{cuda}:{i}"), gpu)).collect(),
+        Presence::NoDriver(_) => Vec::new(),
+        Presence::Unusable(reason) => {
+            vec![(cuda.to_string(), Err(BackendError::Unavailable { device: cuda.to_string(), reason }))]
+        }
+    };
+    let cpu = CpuBackend::new(None).map(|device| device.info().clone());
+    let reference = ReferenceBackend::new().info().clone();
+    let host = [(BackendType::Cpu.to_string(), cpu), (BackendType::Reference.to_string(), Ok(reference))];
+    gpus.into_iter().chain(host).collect()
+}
+
+/// Opens a device by its name on the command line: `auto` for the best there is, a [`BackendType::name`], or `cuda:N` for GPU number N in
+/// the driver's order. `threads` is the number of a CPU's worker threads (see [`CpuBackend::new`]); other devices have none and ignore it.
 ///
 /// # Errors
-/// [`BackendError::Unavailable`] with the devices there are, when this one is not, and when it cannot be opened.
+/// [`BackendError::Unavailable`] with what is missing and the devices there are, when this one is not, and when it cannot be opened.
 pub fn open(device: &str, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
+    open_noting(device, threads).map(|(backend, _)| backend)
+}
+
+/// As [`open`], with a sentence for the user when `auto` took the CPU: which GPU could not be used, and why.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let cpu = || Ok::<Arc<dyn Backend>, BackendError>(Arc::new(CpuBackend::new(threads)?));
     let there_are = || {
         let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
         format!("use one of: auto, {}", names.join(", "))
     };
-    let unavailable = |why: &str| {
-        Err(BackendError::Unavailable { device: device.to_string(), reason: format!("{why}; {}", there_are()) })
+    let unavailable = |reason: String| {
+        Err(BackendError::Unavailable { device: device.to_string(), reason: format!("{reason}; {}", there_are()) })
     };
-    match device.to_ascii_lowercase().as_str() {
-        "auto" | "cpu" => Ok(Arc::new(CpuBackend::new(threads)?)),
-        "reference" => Ok(Arc::new(ReferenceBackend::new())),
-        "cuda" | "metal" => unavailable("this build runs no GPU programs"),
-        _ => unavailable("no device has this name"),
+    let name = device.to_ascii_lowercase();
+    match name.as_str() {
+        "auto" => match best_gpu() {
+            Ok(gpu) => Ok((Arc::new(gpu), None)),
+            // No NVIDIA driver has been made for Apple's machines for years: its absence is no news there.
+            Err(_) if cfg!(target_vendor = "apple") => Ok((cpu()?, None)),
+            Err(why) => Ok((cpu()?, Some(format!("using the CPU: {why}")))),
+        },
+        "cpu" => Ok((cpu()?, None)),
+        "reference" => Ok((Arc::new(ReferenceBackend::new()), None)),
+        "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
+        _ => match name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or("0").parse::<u32>()) {
+            Some(Ok(ordinal)) if name == "cuda" || name.contains(':') => match CudaBackend::new(ordinal) {
+                Ok(gpu) => Ok((Arc::new(gpu), None)),
+                Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
+                Err(error) => Err(error),
+            },
+            Some(Err(_)) => unavailable("a GPU is named cuda or cuda:N with its number".into()),
+            _ => unavailable("no device has this name".into()),
+        },
     }
+}
+
+/// The first GPU that opens, or why there is none.
+fn best_gpu() -> std::result::Result<CudaBackend, String> {
+    let gpus = match cuda::presence() {
+        Presence::Gpus(gpus) => gpus,
+        Presence::NoDriver(why) | Presence::Unusable(why) => return Err(why),
+    };
+    let mut why = String::new();
+    for (ordinal, gpu) in gpus.into_iter().enumerate() {
+        match gpu.and_then(|_| CudaBackend::new(ordinal as u32)) {
+            Ok(gpu) => return Ok(gpu),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
 }

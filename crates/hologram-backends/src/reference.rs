@@ -59,6 +59,7 @@ impl ReferenceBackend {
                 memory_bytes: crate::cpu::memory_bytes(),
                 parallelism: 1,
                 features: Vec::new(),
+                details: Vec::new(),
             },
             allocator: Allocator::new(DEVICE, None),
             counters: Counters::default(),
@@ -173,7 +174,7 @@ impl Backend for ReferenceBackend {
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.pipelines.get_or_compile(&self.counters, program, || {
             let rules = rules_of_program(program);
-            Pipeline::new(&program.name, Compiled { program: Arc::new(program.clone()), rules })
+            Ok(Pipeline::new(&program.name, Compiled { program: Arc::new(program.clone()), rules }))
         })
     }
 

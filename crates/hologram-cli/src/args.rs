@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -34,6 +35,8 @@ pub enum Command {
     Check(CheckArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
+    /// Show or empty the cache of kernels compiled at run time
+    Cache(CacheArgs),
     /// Check that a device computes what it should
     Selftest(SelftestArgs),
 }
@@ -41,7 +44,7 @@ pub enum Command {
 /// Options of commands that use a device.
 #[derive(Args, Clone)]
 pub struct DeviceArgs {
-    /// Device to use: auto, cpu, reference
+    /// Device to use: auto, cuda, cuda:N, cpu, reference
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one for each physical core that the process may use]
@@ -50,9 +53,13 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Opens the device.
+    /// Opens the device, and says on standard error when `auto` took a lesser one.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
-        Ok(hologram_core::Executor::open(&self.device, self.threads.map(|n| n as usize))?)
+        let (backend, note) = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize))?;
+        if let Some(note) = note {
+            let _ = writeln!(std::io::stderr(), "hologram: {}", crate::text::printable(&note, crate::text::MESSAGE));
+        }
+        Ok(hologram_core::Executor::from_backend(backend))
     }
 }
 
@@ -182,6 +189,17 @@ pub struct SelftestArgs {
 #[derive(Args)]
 pub struct DevicesArgs {
     /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `cache`.
+#[derive(Args)]
+pub struct CacheArgs {
+    /// Remove everything in it
+    #[arg(long)]
+    pub clear: bool,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -32,7 +32,7 @@ impl Executor {
         Executor::open(kind.name(), None)
     }
 
-    /// Opens a device by its name on the command line (`auto`, `cpu`, `reference`); `threads` bounds a CPU's workers.
+    /// Opens a device by its name on the command line (`auto`, `cuda`, `cuda:1`, `cpu`, `reference`); `threads` bounds a CPU's workers.
     ///
     /// # Errors
     /// [`hologram_backends::BackendError::Unavailable`] with the devices there are.

@@ -97,6 +97,7 @@ impl CpuBackend {
                 memory_bytes: system::memory_bytes(),
                 parallelism: threads,
                 features: features.names(),
+                details: Vec::new(),
             },
             features,
             allocator: Allocator::new(BackendType::Cpu, options.memory_cap),
@@ -202,7 +203,7 @@ impl Backend for CpuBackend {
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.pipelines.get_or_compile(&self.counters, program, || {
             let code = Arc::new(translate(program, self.features));
-            Pipeline::new(&program.name, ProgramPipeline { code, rules: rules_of_program(program) })
+            Ok(Pipeline::new(&program.name, ProgramPipeline { code, rules: rules_of_program(program) }))
         })
     }
 

@@ -3,5 +3,20 @@
 //! Programs are printed as PTX, which the driver compiles; native kernels ([`native`]) come compiled in the binary. `kernels/` holds
 //! their sources, `images/` what `tools/cuda-kernels` made of them.
 
-#[allow(dead_code, reason = "the device that launches them is being built")]
+mod backend;
+mod bandwidth;
+mod builder;
+mod context;
+mod device;
+mod driver;
+mod images;
+mod memory;
+mod modules;
+#[allow(dead_code, reason = "kernels that use every part of it are being written")]
 pub(crate) mod native;
+mod queue;
+mod record;
+mod staging;
+
+pub use backend::{CudaBackend, CudaOptions};
+pub(crate) use device::{Presence, presence};

@@ -6,7 +6,7 @@ use super::memory::host_memory;
 use crate::backend::{BackendType, Binding, Buffer, Launch};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
-use crate::spec::{Extent, KernelSpec};
+use crate::spec::{Extent, GroupSpec, KernelSpec, TensorSpec};
 
 /// What a pipeline takes as one argument.
 #[derive(Clone, Debug)]
@@ -22,11 +22,22 @@ pub(crate) enum RuleKind {
     Scalar(Type),
 }
 
-/// A checked argument.
+/// A checked argument; `M` is the device's way to name a range of memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Argument {
-    Slice(RawSlice),
+pub(crate) enum Argument<M = RawSlice> {
+    Slice(M),
     Scalar(u32),
+}
+
+/// A range of a buffer that a launch is to use.
+pub(crate) struct Wanted<'a> {
+    /// What is being done, for errors.
+    pub(crate) operation: &'a str,
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+    /// Whether the kernel writes to it.
+    pub(crate) write: bool,
 }
 
 /// The arguments of a program: its parameters.
@@ -45,38 +56,71 @@ pub(crate) fn rules_of_program(program: &Program) -> Vec<Rule> {
 
 /// The arguments of a native kernel: the views of its spec's operands, and the step block. Kernels rely on the sizes.
 pub(crate) fn rules_of_spec(spec: &KernelSpec) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    let mut slots = 0;
     let output = if spec.in_place.is_none() { Some((&spec.output, "output".to_string(), true)) } else { None };
     let inputs = spec.inputs.iter().enumerate().map(|(i, t)| (t, format!("input {i}"), spec.in_place == Some(i)));
-    for (tensor, name, write) in inputs.chain(output) {
+    rules_of_tensors(inputs.chain(output), spec.inputs.iter().chain([&spec.output]))
+}
+
+/// The arguments of a native kernel of a group.
+pub(crate) fn rules_of_group(group: &GroupSpec) -> Vec<Rule> {
+    let bound = group.bound().into_iter().enumerate().map(|(i, (tensor, write))| {
+        let outputs = i.checked_sub(group.inputs.len());
+        (tensor, outputs.map_or_else(|| format!("input {i}"), |i| format!("output {i}")), write)
+    });
+    rules_of_tensors(bound, group.inputs.iter().chain(group.nodes.iter().map(|n| &n.output)))
+}
+
+/// The views of the tensors that are bound, and the step block when an extent of any of `all` lies in it.
+fn rules_of_tensors<'a>(
+    bound: impl Iterator<Item = (&'a TensorSpec, String, bool)>,
+    all: impl Iterator<Item = &'a TensorSpec>,
+) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for (tensor, name, write) in bound {
         for view in tensor.format.views(tensor.max_rows(), tensor.row_len()) {
             let kind = RuleKind::Buffer { element: view.element, write, min_bytes: view.bytes };
             rules.push(Rule { name: name.clone(), kind });
         }
     }
-    for extent in spec.inputs.iter().chain([&spec.output]).flat_map(|t| &t.shape) {
-        if let Extent::Step { slot, .. } = extent {
-            slots = slots.max(*slot as usize + 1);
-        }
-    }
-    if spec.uses_step() {
-        let kind = RuleKind::Buffer { element: Type::U32, write: false, min_bytes: slots * 4 };
+    let slot = |extent: &Extent| match extent {
+        Extent::Step { slot, .. } => Some(*slot as usize),
+        Extent::Fixed(_) => None,
+    };
+    if let Some(last) = all.flat_map(|t| &t.shape).filter_map(slot).max() {
+        let kind = RuleKind::Buffer { element: Type::U32, write: false, min_bytes: (last + 1) * 4 };
         rules.push(Rule { name: "the step block".into(), kind });
     }
     rules
 }
 
-/// Checks the arguments of a launch of `kernel` and finds their memory.
+/// Checks the arguments of a launch of `kernel` on a device that works in the host's memory.
 ///
 /// # Errors
-/// [`BackendError::InvalidArgument`] with the kernel and the argument.
+/// As [`resolve_with`].
 pub(crate) fn resolve(
     device: BackendType,
     kernel: &str,
     rules: &[Rule],
     bindings: &[Binding],
 ) -> Result<Vec<Argument>> {
+    resolve_with(device, kernel, rules, bindings, |w| {
+        let slice = host_memory(device, w.operation, w.buffer, w.offset, w.bytes, w.write)?.0;
+        Ok((slice, slice.data.addr()))
+    })
+}
+
+/// Checks the arguments of a launch of `kernel`; `find` gives a range of the device's memory with its address, or says why it cannot be
+/// used.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`] with the kernel and the argument.
+pub(crate) fn resolve_with<M>(
+    device: BackendType,
+    kernel: &str,
+    rules: &[Rule],
+    bindings: &[Binding],
+    find: impl Fn(&Wanted<'_>) -> Result<(M, usize)>,
+) -> Result<Vec<Argument<M>>> {
     let invalid = |reason: String| BackendError::InvalidArgument {
         device: device.to_string(),
         operation: format!("recording kernel {kernel}"),
@@ -100,9 +144,10 @@ pub(crate) fn resolve(
                     return Err(invalid(format!("{what}: the range {range:?} ends before it starts")));
                 };
                 let operation = format!("recording kernel {kernel}, {what}");
-                let slice = host_memory(device, &operation, buffer, range.start, bytes, write)?.0;
+                let (slice, address) =
+                    find(&Wanted { operation: &operation, buffer, offset: range.start, bytes, write })?;
                 let size = element.size();
-                if slice.data.addr() % size != 0 || bytes % size != 0 {
+                if address % size != 0 || bytes % size != 0 {
                     return Err(invalid(format!("{what}: bytes {range:?} are not whole, aligned {element} elements")));
                 }
                 if bytes < min_bytes {

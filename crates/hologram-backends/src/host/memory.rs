@@ -2,24 +2,21 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use super::allocator::{Allocated, CachingAllocator, Source, size_class};
 use crate::backend::BackendType;
 use crate::backend::{Buffer, DeviceMemory, ForeignMemory, check_range};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
-use crate::metrics::MemoryMetrics;
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 const ALIGN: usize = 64;
 /// Blocks of at least this size are aligned to it, so that the system can back them by huge pages.
 const HUGE: usize = 2 << 20;
-/// The most bytes kept for reuse; beyond it, freed blocks go back to the system.
-const MAX_CACHED: usize = 1 << 30;
 
 /// Memory from the system: `data` is the aligned part of an allocation at `base`.
-struct Block {
+pub(crate) struct Block {
     base: *mut u8,
     layout: Layout,
     data: *mut u8,
@@ -27,6 +24,8 @@ struct Block {
 
 // SAFETY: a block owns its memory; it is moved between threads, never used by two at once.
 unsafe impl Send for Block {}
+// SAFETY: as above; a shared block only tells its address.
+unsafe impl Sync for Block {}
 
 impl Block {
     /// Zeroed memory of one size class; `None` when the system has none. The system's zero pages are not touched, so memory that is
@@ -75,125 +74,76 @@ fn advise_huge_pages(data: *mut u8, bytes: usize) {
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_data: *mut u8, _bytes: usize) {}
 
-/// The size that an allocation is rounded to, so that freed blocks serve later ones: steps of an eighth, at most 2 MiB.
-fn size_class(bytes: usize) -> Option<usize> {
-    let step = (bytes.checked_next_power_of_two()? / 16).clamp(ALIGN, HUGE);
-    bytes.checked_next_multiple_of(step)
+/// The host's memory as a source of blocks.
+pub(crate) struct System;
+
+impl Source for System {
+    type Block = Block;
+
+    fn class(&self, bytes: usize) -> Option<usize> {
+        size_class(bytes, ALIGN)
+    }
+
+    fn allocate(&self, class: usize) -> Option<Block> {
+        Block::allocate(class)
+    }
+
+    fn max_cached(&self) -> u64 {
+        1 << 30
+    }
+
+    fn free(&self) -> Option<u64> {
+        None
+    }
 }
 
-/// A caching allocator by size class.
-pub(crate) struct Allocator {
-    device: BackendType,
-    cap: Option<u64>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    free: BTreeMap<usize, Vec<Block>>,
-    metrics: MemoryMetrics,
-}
+/// The allocator of devices that work in the host's memory.
+pub(crate) type Allocator = CachingAllocator<System>;
 
 impl Allocator {
     /// An allocator whose live and cached bytes together stay within `cap`.
     pub(crate) fn new(device: BackendType, cap: Option<u64>) -> Arc<Allocator> {
-        Arc::new(Allocator { device, cap, state: Mutex::default() })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn metrics(&self) -> MemoryMetrics {
-        self.state().metrics
+        CachingAllocator::with_source(System, device, cap)
     }
 
     /// Memory of at least 64-byte alignment; its content is what an earlier buffer left, or zeros.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
         if bytes == 0 {
-            return Ok(HostMemory { data: ALIGN as *mut u8, bytes: 0, device: self.device, owner: Owner::Nothing });
+            return Ok(HostMemory { data: ALIGN as *mut u8, bytes: 0, device: self.device(), owner: Owner::Nothing });
         }
-        let mut state = self.state();
-        let state = &mut *state;
-        let class = size_class(bytes).ok_or_else(|| self.refuse(bytes, &state.metrics, "the size overflows"))?;
-        let cached = state.free.get_mut(&class).and_then(Vec::pop);
-        let block = match cached {
-            Some(block) => {
-                state.metrics.hits += 1;
-                state.metrics.cached -= class as u64;
-                block
-            }
-            None => {
-                let room = |m: &MemoryMetrics| self.cap.is_none_or(|cap| m.live + m.cached + class as u64 <= cap);
-                if !room(&state.metrics) {
-                    state.drop_cache();
-                }
-                if !room(&state.metrics) {
-                    return Err(self.refuse(bytes, &state.metrics, "the memory cap is reached"));
-                }
-                let block = Block::allocate(class).or_else(|| {
-                    state.drop_cache();
-                    Block::allocate(class)
-                });
-                state.metrics.misses += 1;
-                block.ok_or_else(|| self.refuse(bytes, &state.metrics, "the system refused"))?
-            }
-        };
-        state.metrics.live += class as u64;
-        state.metrics.peak = state.metrics.peak.max(state.metrics.live);
-        let data = block.data;
-        let owner = Owner::Allocator { class, block: Some(block), allocator: self.clone() };
-        Ok(HostMemory { data, bytes, device: self.device, owner })
+        let block = self.take(bytes)?;
+        let data = block.block().map_or(ALIGN as *mut u8, |block| block.data);
+        Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block) })
     }
 
     /// Foreign memory as a buffer that kernels may only read.
     pub(crate) fn wrap(&self, memory: ForeignMemory) -> Result<HostMemory> {
-        if memory.data.is_null() && memory.bytes > 0 {
-            return Err(BackendError::InvalidArgument {
-                device: self.device.to_string(),
-                operation: "wrap".into(),
-                reason: format!("the address of {} bytes is null", memory.bytes),
-            });
-        }
+        check_foreign(self.device(), &memory)?;
         let data = if memory.bytes == 0 { ALIGN as *mut u8 } else { memory.data.cast_mut() };
-        Ok(HostMemory { data, bytes: memory.bytes, device: self.device, owner: Owner::Foreign(memory.owner) })
-    }
-
-    fn release(&self, class: usize, block: Block) {
-        let mut state = self.state();
-        state.metrics.live -= class as u64;
-        if state.metrics.cached + class as u64 <= MAX_CACHED as u64 {
-            state.metrics.cached += class as u64;
-            state.free.entry(class).or_default().push(block);
-        }
-    }
-
-    fn refuse(&self, bytes: usize, metrics: &MemoryMetrics, why: &str) -> BackendError {
-        let cap = self.cap.map(|cap| format!(", the cap is {cap}")).unwrap_or_default();
-        BackendError::OutOfMemory {
-            device: self.device.to_string(),
-            bytes,
-            reason: format!("{why}; {} bytes are live, {} cached{cap}", metrics.live, metrics.cached),
-        }
+        Ok(HostMemory { data, bytes: memory.bytes, device: self.device(), owner: Owner::Foreign(memory.owner) })
     }
 }
 
-impl State {
-    fn drop_cache(&mut self) {
-        self.free.clear();
-        self.metrics.cached = 0;
+/// Foreign memory with bytes has an address.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`].
+pub(crate) fn check_foreign(device: BackendType, memory: &ForeignMemory) -> Result<()> {
+    if memory.data.is_null() && memory.bytes > 0 {
+        return Err(BackendError::InvalidArgument {
+            device: device.to_string(),
+            operation: "wrap".into(),
+            reason: format!("the address of {} bytes is null", memory.bytes),
+        });
     }
+    Ok(())
 }
 
 /// Who frees the bytes.
 enum Owner {
     /// There are none.
     Nothing,
-    Allocator {
-        class: usize,
-        block: Option<Block>,
-        allocator: Arc<Allocator>,
-    },
+    Allocator(#[expect(dead_code, reason = "held for its drop")] Allocated<System>),
     Foreign(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
 }
 
@@ -232,16 +182,6 @@ impl DeviceMemory for HostMemory {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        if let Owner::Allocator { class, block, allocator } = &mut self.owner
-            && let Some(block) = block.take()
-        {
-            allocator.release(*class, block);
-        }
     }
 }
 
@@ -328,15 +268,16 @@ pub(crate) fn host_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MemoryMetrics;
 
     #[test]
     fn classes_waste_at_most_an_eighth() {
         for bytes in [1, 63, 64, 65, 1000, 4097, 65537, 1 << 20, (1 << 20) + 1, 100 << 20, (3 << 30) + 5] {
-            let class = size_class(bytes).unwrap();
+            let class = size_class(bytes, ALIGN).unwrap();
             assert!(class >= bytes && class - bytes < (bytes / 8).max(64), "{bytes} -> {class}");
-            assert_eq!(size_class(class), Some(class));
+            assert_eq!(size_class(class, ALIGN), Some(class));
         }
-        assert_eq!(size_class(usize::MAX), None);
+        assert_eq!(size_class(usize::MAX, ALIGN), None);
     }
 
     #[test]
@@ -344,7 +285,7 @@ mod tests {
         let allocator = Allocator::new(BackendType::Cpu, Some(10_000));
         let a = allocator.allocate(1000).unwrap();
         let b = allocator.allocate(5000).unwrap();
-        let live = size_class(1000).unwrap() + size_class(5000).unwrap();
+        let live = size_class(1000, ALIGN).unwrap() + size_class(5000, ALIGN).unwrap();
         let expected = MemoryMetrics { live: live as u64, cached: 0, peak: live as u64, hits: 0, misses: 2 };
         assert_eq!(allocator.metrics(), expected);
         let error = allocator.allocate(6000).err().unwrap().to_string();
@@ -356,7 +297,7 @@ mod tests {
         drop((b, c));
         // The cache makes room for what would otherwise pass the cap.
         let d = allocator.allocate(6000).unwrap();
-        let class = size_class(6000).unwrap() as u64;
+        let class = size_class(6000, ALIGN).unwrap() as u64;
         let expected = MemoryMetrics { live: class, cached: 0, peak: live as u64, hits: 1, misses: 3 };
         assert_eq!(allocator.metrics(), expected);
         drop(d);

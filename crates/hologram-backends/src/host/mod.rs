@@ -1,12 +1,16 @@
 //! What the devices that work in the host's memory share: buffers and their allocator, the checks of a launch's arguments, compiled
 //! programs, and the queue's sticky error.
 
+mod allocator;
 mod binding;
 mod memory;
 mod pipelines;
 mod queue;
 
-pub(crate) use binding::{Argument, Rule, buffers_of, resolve, rules_of_program, rules_of_spec};
-pub(crate) use memory::{Allocator, HostMemory, host_copy, host_memory};
+pub(crate) use allocator::{Allocated, CachingAllocator, Source, size_class};
+pub(crate) use binding::{
+    Argument, Rule, buffers_of, resolve, resolve_with, rules_of_group, rules_of_program, rules_of_spec,
+};
+pub(crate) use memory::{Allocator, HostMemory, check_foreign, host_copy, host_memory};
 pub(crate) use pipelines::Pipelines;
 pub(crate) use queue::{Counters, Sticky};

@@ -18,26 +18,26 @@ impl Pipelines {
     /// The pipeline of a program: verified and compiled when it is new.
     ///
     /// # Errors
-    /// The verifier's.
+    /// The verifier's, and those of compiling.
     pub(crate) fn get_or_compile(
         &self,
         counters: &Counters,
         program: &Program,
-        compile: impl FnOnce() -> Pipeline,
+        compile: impl FnOnce() -> Result<Pipeline>,
     ) -> Result<Pipeline> {
         let mut lines = Vec::new();
         collect_lines(&program.body, &mut lines);
         let key = (print(program), lines);
-        let mut pipelines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = pipelines.get(&key) {
+        let pipelines = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = pipelines().get(&key) {
             Counters::add(&counters.hits, 1);
             return Ok(pipeline.clone());
         }
+        // Without the lock: compiling may take long, and two threads may compile different programs.
         verify(program)?;
-        let pipeline = compile();
+        let pipeline = compile()?;
         Counters::add(&counters.compiled, 1);
-        pipelines.insert(key, pipeline.clone());
-        Ok(pipeline)
+        Ok(pipelines().entry(key).or_insert(pipeline).clone())
     }
 }
 

@@ -2,40 +2,56 @@
 
 use std::io::Write;
 
-use serde_json::json;
+use hologram_backends::{BackendType, DeviceInfo};
+use serde_json::{Map, Value, json};
 
 use crate::args::DevicesArgs;
+use crate::text;
 
 /// Runs the command.
 ///
 /// # Errors
-/// When a device cannot be opened or standard output fails.
+/// When standard output fails.
 pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    for kind in hologram_backends::available_backends() {
-        let backend = hologram_backends::open(kind.name(), None)?;
-        let info = backend.info();
+    for (name, device) in hologram_backends::devices() {
         if args.json {
-            let line = json!({
-                "device": info.backend.name(),
-                "name": info.name,
-                "memory_bytes": info.memory_bytes,
-                "parallelism": info.parallelism,
-                "features": info.features,
-            });
+            let line = match device {
+                Ok(info) => in_json(&name, &info),
+                Err(error) => json!({ "device": name, "error": error.to_string() }),
+            };
             writeln!(out, "{line}")?;
         } else {
-            let gib = info.memory_bytes as f64 / f64::from(1u32 << 30);
-            writeln!(
-                out,
-                "{:<10} {}, {} threads, {gib:.1} GiB{}{}",
-                info.backend.name(),
-                info.name,
-                info.parallelism,
-                if info.features.is_empty() { "" } else { ", " },
-                info.features.join(" ")
-            )?;
+            let line = match device {
+                Ok(info) => in_words(&info),
+                Err(error) => error.to_string(),
+            };
+            writeln!(out, "{name:<10} {}", text::printable(&line, text::MESSAGE))?;
         }
     }
     Ok(())
+}
+
+fn in_json(name: &str, info: &DeviceInfo) -> Value {
+    let mut line = Map::new();
+    line.insert("device".into(), name.into());
+    line.insert("name".into(), info.name.clone().into());
+    line.insert("memory_bytes".into(), info.memory_bytes.into());
+    line.insert("parallelism".into(), info.parallelism.into());
+    line.insert("features".into(), info.features.clone().into());
+    for (key, value) in &info.details {
+        line.insert((*key).into(), value.clone().into());
+    }
+    line.into()
+}
+
+fn in_words(info: &DeviceInfo) -> String {
+    let gib = info.memory_bytes as f64 / f64::from(1u32 << 30);
+    let parallel = if info.backend == BackendType::Cuda { "multiprocessors" } else { "threads" };
+    let mut words = vec![info.name.clone(), format!("{} {parallel}", info.parallelism), format!("{gib:.1} GiB")];
+    words.extend(info.details.iter().map(|(key, value)| format!("{key} {value}")));
+    if !info.features.is_empty() {
+        words.push(info.features.join(" "));
+    }
+    words.join(", ")
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod cache;
 mod check;
 mod devices;
 mod exec;
@@ -26,6 +27,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Exec(args)) => exec::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),
     }
 }

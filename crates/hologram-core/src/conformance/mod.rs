@@ -149,24 +149,24 @@ impl Reference {
 /// Makes a module of tests of a device: one `#[test]` for each operation, each running all its cases.
 ///
 /// The expression opens the device and is evaluated once. The number bounds the size of the cases in multiplications, for devices
-/// that are slow by design.
+/// that are slow by design. Attributes at the end are the tests'.
 ///
 /// ```text
 /// hologram_core::conformance_suite!(Executor::open("reference", None).unwrap(), max_work: 100_000);
 /// ```
 #[macro_export]
 macro_rules! conformance_suite {
-    ($executor:expr, max_work: $max_work:expr) => {
-        $crate::conformance_suite!(@tests $executor, $max_work,
+    ($executor:expr, max_work: $max_work:expr $(, attributes: $(#[$attribute:meta])*)?) => {
+        $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
             add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
             gather repack rms_norm quantize matmul rope kv_append attention
             copy reduce_sum reduce_max softmax sample top_k take
         );
     };
-    ($executor:expr) => {
-        $crate::conformance_suite!($executor, max_work: usize::MAX);
+    ($executor:expr $(, attributes: $(#[$attribute:meta])*)?) => {
+        $crate::conformance_suite!($executor, max_work: usize::MAX $(, attributes: $(#[$attribute])*)?);
     };
-    (@tests $executor:expr, $max_work:expr, $($op:ident)*) => {
+    (@tests $attributes:tt $executor:expr, $max_work:expr, $($op:ident)*) => {
         mod conformance {
             use super::*;
 
@@ -178,12 +178,7 @@ macro_rules! conformance_suite {
                 assert!(failures.is_empty(), "{} of {} cases fail:\n{}", failures.len(), results.len(), failures.join("\n"));
             }
 
-            $(
-                #[test]
-                fn $op() {
-                    check(stringify!($op));
-                }
-            )*
+            $($crate::conformance_suite!(@test $attributes $op);)*
 
             #[test]
             fn every_operation_is_tested() {
@@ -192,6 +187,13 @@ macro_rules! conformance_suite {
                     assert!(tested.contains(&case.op.name()), "{} has cases but no test", case.op.name());
                 }
             }
+        }
+    };
+    (@test [$(#[$attribute:meta])*] $op:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $op() {
+            check(stringify!($op));
         }
     };
 }

@@ -1,0 +1,370 @@
+//! An NVIDIA GPU behind the [`Backend`] trait.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hologram_isa::{Program, ptx};
+
+use super::context::{Context, Stream};
+use super::device::Gpu;
+use super::memory::{Allocator, CudaMemory, DeviceSource, range};
+use super::modules::{Function, Modules};
+use super::native::{self, NativeKernel, Target};
+use super::queue::{Queue, SLOT};
+use super::record::{Recording, program_values};
+use super::staging::Staging;
+use super::{bandwidth, builder};
+use crate::Format;
+use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
+use crate::error::{BackendError, Result};
+use crate::host::{
+    Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
+    rules_of_program, rules_of_spec,
+};
+use crate::metrics::Metrics;
+use crate::spec::{GroupSpec, KernelSpec};
+
+/// How a [`CudaBackend`] is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Which GPU, in the driver's order.
+    pub ordinal: u32,
+    /// The most bytes that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    pub memory_cap: Option<u64>,
+}
+
+/// An NVIDIA GPU. Work runs beside the host, in the order of submission.
+///
+/// A program's fault is known to the host when it waits: work that was submitted before has run on what the failed program left, and its
+/// results are to be thrown away with it. Of an error that the device itself raises (an address that no buffer has) the driver tells only
+/// that it happened: its kernel is named where the waiting list has one launch, else the list is described. The device is then lost to the
+/// process, and every call says so.
+pub struct CudaBackend {
+    info: DeviceInfo,
+    target: Target,
+    context: Arc<Context>,
+    allocator: Arc<Allocator>,
+    counters: Counters,
+    pipelines: Pipelines,
+    modules: Modules,
+    queue: Mutex<Queue>,
+    staging: Staging,
+    /// Where small reads arrive.
+    reads: Mutex<super::context::Pinned>,
+    /// Where graphs are recorded.
+    capture: Mutex<Stream>,
+    /// The scratch memory of later recordings; earlier ones keep theirs.
+    scratch: Mutex<Option<Arc<CudaMemory>>>,
+}
+
+/// What a [`Pipeline`] of a native kernel holds.
+struct NativePipeline {
+    kernel: NativeKernel,
+    rules: Vec<Rule>,
+}
+
+/// What a [`Pipeline`] of a program holds.
+struct ProgramPipeline {
+    function: Function,
+    program: Arc<Program>,
+    rules: Vec<Rule>,
+}
+
+impl CudaBackend {
+    /// Opens a GPU by its place in the driver's order.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] with what is missing: the driver, the device, or a compute capability of 8.0.
+    pub fn new(ordinal: u32) -> Result<CudaBackend> {
+        CudaBackend::with_options(CudaOptions { ordinal, memory_cap: None })
+    }
+
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::new`].
+    pub fn with_options(options: CudaOptions) -> Result<CudaBackend> {
+        let gpu = Gpu::open(options.ordinal)?;
+        let context = &gpu.context;
+        let source = DeviceSource { context: context.clone(), max_cached: gpu.info.memory_bytes / 4 };
+        Ok(CudaBackend {
+            target: gpu.target,
+            allocator: CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap),
+            counters: Counters::default(),
+            pipelines: Pipelines::default(),
+            modules: Modules::new(context, gpu.target.capability, gpu.driver),
+            queue: Mutex::new(Queue::new(context)?),
+            staging: Staging::new(context),
+            reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
+            capture: Mutex::new(Stream::new(context)?),
+            scratch: Mutex::new(None),
+            info: gpu.info,
+            context: gpu.context,
+        })
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// An error that means a lost device with the kernel that it must be from.
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| if self.context.is_lost() { self.queue().explain(error) } else { error })
+    }
+
+    /// Waits until the device has passed a submission.
+    fn wait_for(&self, number: u64) -> Result<()> {
+        self.context.enter()?;
+        let event = self.queue().event_of(number)?;
+        if let Some((events, index)) = event {
+            self.told(events[index].synchronize())?;
+        }
+        let mut queue = self.queue();
+        queue.passed(number);
+        queue.take_error()
+    }
+
+    fn invalid(&self, operation: String, reason: &str) -> BackendError {
+        BackendError::InvalidArgument { device: BackendType::Cuda.to_string(), operation, reason: reason.into() }
+    }
+
+    /// Scratch memory of at least this size, for a new recording.
+    fn scratch(&self, bytes: usize) -> Result<Option<Arc<CudaMemory>>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = scratch.as_ref().filter(|m| crate::backend::DeviceMemory::bytes(&***m) >= bytes) {
+            return Ok(Some(memory.clone()));
+        }
+        let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+        *scratch = Some(memory.clone());
+        Ok(Some(memory))
+    }
+
+    /// Checks one launch.
+    fn checked<'a>(
+        &self,
+        launch: &'a Launch,
+        rules: &[Rule],
+        builder: &mut builder::Builder<'a>,
+    ) -> Result<Vec<Argument<(u64, usize)>>> {
+        let usages = RefCell::new(Vec::new());
+        let arguments = resolve_with(BackendType::Cuda, &launch.pipeline.name, rules, &launch.bindings, |w| {
+            let found = range(&self.context, w.operation, w.buffer, w.offset, w.bytes, w.write)?;
+            usages.borrow_mut().push(found.usage.clone());
+            Ok(((found.address, w.bytes), found.address as usize))
+        })?;
+        builder.uses(usages.into_inner());
+        Ok(arguments)
+    }
+}
+
+impl Backend for CudaBackend {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn is_available(&self) -> bool {
+        !self.context.is_lost()
+    }
+
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
+        CudaMemory::new(&self.context, &self.allocator, bytes, true).map(Buffer::new)
+    }
+
+    fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
+        check_foreign(BackendType::Cuda, &memory)?;
+        let buffer = CudaMemory::new(&self.context, &self.allocator, memory.bytes, false)?;
+        if memory.bytes > 0 {
+            // SAFETY: the owner, which is alive here, keeps the bytes.
+            let data = unsafe { std::slice::from_raw_parts(memory.data, memory.bytes) };
+            self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usage(), data))?;
+            Counters::add(&self.counters.to_device, data.len());
+        }
+        Ok(Buffer::new(buffer))
+    }
+
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
+        self.context.enter()?;
+        let to = range(&self.context, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        let done = match data.len() {
+            0 => Ok(()),
+            1..=SLOT => self.queue().write(to.address, to.usage, data),
+            _ => self.staging.upload(&self.queue, to.address, to.usage, data),
+        };
+        self.told(done)?;
+        Counters::add(&self.counters.to_device, data.len());
+        Ok(())
+    }
+
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.context.enter()?;
+        let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        if data.is_empty() || data.len() > SLOT {
+            self.synchronize()?;
+            self.told(self.staging.download(&self.queue, from.address, from.usage, data))?;
+        } else {
+            let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = self.queue().enqueue([from.usage].into_iter(), |stream| {
+                // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
+                let code = unsafe {
+                    (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
+                };
+                self.context.check(code, || format!("copying {} bytes from the device", data.len()))
+            });
+            self.wait_for(self.told(number)?)?;
+            // SAFETY: the device has written these bytes.
+            data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });
+        }
+        Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
+
+    fn copy_buffer(
+        &self,
+        from: &Buffer,
+        from_offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.context.enter()?;
+        let source = range(&self.context, "copy_buffer", from, from_offset, bytes, false)?;
+        let target = range(&self.context, "copy_buffer", to, to_offset, bytes, true)?;
+        if from.same_memory(to) && from_offset.abs_diff(to_offset) < bytes {
+            let reason = format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap");
+            return Err(self.invalid("copy_buffer".into(), &reason));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        let done = self.queue().enqueue([source.usage, target.usage].into_iter(), |stream| {
+            let driver = self.context.driver;
+            // SAFETY: the ranges were checked.
+            let code = unsafe { (driver.cuMemcpyDtoDAsync_v2)(target.address, source.address, bytes, stream.raw) };
+            self.context.check(code, || format!("copying {bytes} bytes on the device"))
+        });
+        self.told(done).map(drop)
+    }
+
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.pipelines.get_or_compile(&self.counters, program, || {
+            // Version 7.8 serves every capability from 8.0 to 9.0; newer devices run what is made for 9.0.
+            let target = ptx::PtxTarget { capability: self.target.capability.min(90), version: (7, 8) };
+            let kernel = ptx::print(program, &target)?;
+            let function = self.modules.program(&program.name, &kernel.text, &kernel.entry)?;
+            let rules = rules_of_program(program);
+            let program = Arc::new(program.clone());
+            Ok(Pipeline::new(&program.name.clone(), ProgramPipeline { function, program, rules }))
+        })
+    }
+
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
+        let kernel = native::find(spec, self.target)?;
+        Some(Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+    }
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        let kernel = native::find_group(group, self.target)?;
+        let ops: Vec<_> = group.nodes.iter().map(|n| n.op).collect();
+        Some(Pipeline::new(&ops.join("+"), NativePipeline { kernel, rules: rules_of_group(group) }))
+    }
+
+    fn weight_layout(&self, format: Format) -> Format {
+        native::weight_layout(format)
+    }
+
+    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
+        // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
+        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > 8;
+        let bf16 = choices.iter().find(|c| dequantised && **c == Format::BF16);
+        bf16.or(choices.first()).copied()
+    }
+
+    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
+        self.context.enter()?;
+        let mut builder = builder::Builder::new(&self.context, &self.modules, launches);
+        for launch in launches {
+            if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
+                let arguments = self.checked(launch, &native.rules, &mut builder)?;
+                builder.native(launch, &native.kernel, arguments);
+            } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
+                let arguments = self.checked(launch, &program.rules, &mut builder)?;
+                let values = program_values(&program.program, &arguments);
+                let early = self.target.capability >= 90;
+                builder.program(launch, &program.function, &program.program, values, early)?;
+            } else {
+                let operation = format!("recording kernel {}", launch.pipeline.name);
+                return Err(self.invalid(operation, "its pipeline was made by another device"));
+            }
+        }
+        let scratch = self.scratch(builder.scratch())?;
+        let counters = match builder.counters() {
+            0 => None,
+            bytes => {
+                let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+                self.queue().enqueue([memory.usage()].into_iter(), |stream| {
+                    // SAFETY: the memory just allocated.
+                    let code = unsafe { (self.context.driver.cuMemsetD8Async)(memory.address(), 0, bytes, stream.raw) };
+                    self.context.check(code, || "clearing counters".into())
+                })?;
+                Some(memory)
+            }
+        };
+        let mut recording = builder.finish(scratch, counters)?;
+        if recording.steps.len() > 1 {
+            let capture = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
+            let graph = self.told(capture.capture(|| recording.launch_steps(&capture)))?.instantiate()?;
+            graph.upload(&self.queue().compute)?;
+            recording.graph = Some(graph);
+        }
+        Ok(CommandList::new(Arc::new(recording)))
+    }
+
+    fn submit(&self, list: &CommandList) -> Result<Event> {
+        let recording = self.recording(list, "submit")?;
+        self.context.enter()?;
+        let number = self.queue().submit(recording);
+        Counters::add(&self.counters.launches, recording.names.len());
+        self.told(number).map(Event)
+    }
+
+    fn wait(&self, event: Event) -> Result<()> {
+        self.wait_for(event.0)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let last = self.queue().last();
+        self.wait_for(last)
+    }
+
+    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+        let recording = self.recording(list, "profile")?;
+        self.synchronize()?;
+        let times = self.told(bandwidth::profile(self, recording))?;
+        self.synchronize()?;
+        Ok(times)
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.counters.metrics(self.allocator.metrics())
+    }
+
+    fn copy_bandwidth(&self) -> Result<f64> {
+        bandwidth::copy_bandwidth(self)
+    }
+}
+
+impl CudaBackend {
+    fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Arc<Recording>> {
+        match list.downcast::<Arc<Recording>>() {
+            Some(recording) if Arc::ptr_eq(&recording.context, &self.context) => Ok(recording),
+            _ => Err(self.invalid(operation.into(), "the list was recorded by another device")),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Makes a recording of checked launches.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle,
+};
+use hologram_isa::Program;
+
+use super::context::Context;
+use super::memory::{CudaMemory, Usage};
+use super::modules::{Function, Modules};
+use super::native::{Arg, KernelLaunch, NativeKernel, Part, TensorMap};
+use super::record::{Faults, Faulty, Kernel, Recording, Shape, Step, Value};
+use crate::backend::{BackendType, Launch};
+use crate::error::{BackendError, Result};
+use crate::host::{Argument, buffers_of};
+
+/// Alignment of each kernel's counters in their shared block.
+const COUNTERS_ALIGN: usize = 256;
+/// The most workgroups in y and in z.
+const MAX_GRID_YZ: u32 = 65535;
+
+/// Launches on their way to a recording: checked, their memory not yet complete.
+pub(super) struct Builder<'a> {
+    context: &'a Arc<Context>,
+    modules: &'a Modules,
+    launches: &'a [Launch],
+    work: Vec<Work<'a>>,
+    usages: Vec<Arc<Usage>>,
+    scratch: usize,
+    counters: usize,
+}
+
+enum Work<'a> {
+    Native {
+        kernel: &'a NativeKernel,
+        arguments: Vec<Argument<(u64, usize)>>,
+        counters: usize,
+    },
+    Program {
+        function: &'a Function,
+        program: &'a Arc<Program>,
+        values: Vec<Value>,
+        elements: Vec<u32>,
+        shape: Shape,
+    },
+    /// A grid without workgroups.
+    Nothing,
+}
+
+/// The addresses that a native kernel's arguments refer to.
+struct Memory<'a> {
+    arguments: &'a [Argument<(u64, usize)>],
+    scratch: u64,
+    counters: u64,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(context: &'a Arc<Context>, modules: &'a Modules, launches: &'a [Launch]) -> Builder<'a> {
+        let (work, usages) = (Vec::with_capacity(launches.len()), Vec::new());
+        Builder { context, modules, launches, work, usages, scratch: 0, counters: 0 }
+    }
+
+    /// Notes what a launch touches.
+    pub(super) fn uses(&mut self, usages: Vec<Arc<Usage>>) {
+        self.usages.extend(usages);
+    }
+
+    pub(super) fn native(
+        &mut self,
+        _launch: &'a Launch,
+        kernel: &'a NativeKernel,
+        arguments: Vec<Argument<(u64, usize)>>,
+    ) {
+        let counters = self.counters;
+        self.scratch = self.scratch.max(kernel.scratch);
+        self.counters += kernel.counters.next_multiple_of(COUNTERS_ALIGN);
+        self.work.push(Work::Native { kernel, arguments, counters });
+    }
+
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] for a grid that the device cannot run.
+    pub(super) fn program(
+        &mut self,
+        launch: &Launch,
+        function: &'a Function,
+        program: &'a Arc<Program>,
+        (values, elements): (Vec<Value>, Vec<u32>),
+        early: bool,
+    ) -> Result<()> {
+        let grid = launch.config.grid;
+        if grid.contains(&0) {
+            self.work.push(Work::Nothing);
+            return Ok(());
+        }
+        if grid[0] > i32::MAX as u32 || grid[1] > MAX_GRID_YZ || grid[2] > MAX_GRID_YZ {
+            return Err(BackendError::InvalidArgument {
+                device: BackendType::Cuda.to_string(),
+                operation: format!("recording kernel {}", launch.pipeline.name),
+                reason: format!("the grid {grid:?} is larger than [{}, {MAX_GRID_YZ}, {MAX_GRID_YZ}]", i32::MAX),
+            });
+        }
+        let shape = Shape { grid, block: program.workgroup, shared: 0, cluster: 1, early };
+        self.work.push(Work::Program { function, program, values, elements, shape });
+        Ok(())
+    }
+
+    /// Bytes of scratch memory that the recording needs.
+    pub(super) fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    /// Bytes of zeroed memory that the recording needs.
+    pub(super) fn counters(&self) -> usize {
+        self.counters
+    }
+
+    /// The recording, without its graph.
+    ///
+    /// # Errors
+    /// Kernels that cannot be loaded or described, with their names.
+    pub(super) fn finish(
+        self,
+        scratch: Option<Arc<CudaMemory>>,
+        counters: Option<Arc<CudaMemory>>,
+    ) -> Result<Recording> {
+        let names: Vec<_> = self.launches.iter().map(|l| l.pipeline.name.clone()).collect();
+        let base = |memory: &Option<Arc<CudaMemory>>| memory.as_ref().map_or(0, |m| m.address());
+        let (scratch_base, counters_base) = (base(&scratch), base(&counters));
+        let (mut steps, mut programs, mut faulty) = (Vec::new(), Vec::new(), Vec::new());
+        for (launch, work) in self.work.into_iter().enumerate() {
+            match work {
+                Work::Nothing => {}
+                Work::Program { function, program, values, elements, shape } => {
+                    // Its place is kept until the records have an address.
+                    programs.push((steps.len() + programs.len(), launch, function.clone(), values, shape));
+                    faulty.push(Faulty { program: program.clone(), elements });
+                }
+                Work::Native { kernel, arguments, counters } => {
+                    let memory = Memory {
+                        arguments: &arguments,
+                        scratch: scratch_base,
+                        counters: counters_base + counters as u64,
+                    };
+                    for Part::Kernel(part) in &kernel.parts {
+                        let kernel = native_kernel(self.context, self.modules, part, &memory);
+                        steps.push(Step { launch, kernel: kernel.map_err(|e| name(&names, launch, e))? });
+                    }
+                }
+            }
+        }
+        let faults = if faulty.is_empty() { None } else { Some(Faults::new(self.context, faulty)?) };
+        for (index, (place, launch, function, mut values, shape)) in programs.into_iter().enumerate() {
+            values.push(Value::Address(faults.as_ref().map_or(0, |f| f.address(index))));
+            steps.insert(place, Step { launch, kernel: Kernel::new(function, shape, values) });
+        }
+        let memory: Vec<_> = scratch.into_iter().chain(counters).collect();
+        let mut usages = self.usages;
+        usages.extend(memory.iter().map(|m| m.usage().clone()));
+        usages.sort_unstable_by_key(|u| Arc::as_ptr(u).addr());
+        usages.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Ok(Recording {
+            context: self.context.clone(),
+            names,
+            steps,
+            graph: None,
+            usages,
+            faults,
+            _buffers: buffers_of(self.launches),
+            _memory: memory,
+        })
+    }
+}
+
+/// An error of the driver as that of a launch.
+fn name(names: &[Arc<str>], launch: usize, error: BackendError) -> BackendError {
+    match error {
+        BackendError::Device { device, operation, reason } => {
+            BackendError::Kernel { device, kernel: names[launch].to_string(), reason: format!("{operation}: {reason}") }
+        }
+        error => error,
+    }
+}
+
+fn native_kernel(
+    context: &Arc<Context>,
+    modules: &Modules,
+    part: &KernelLaunch,
+    memory: &Memory<'_>,
+) -> Result<Kernel> {
+    let function = modules.kernel(part.image, &part.entry, part.shared, part.cluster)?;
+    let values = part.args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>()?;
+    let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
+    Ok(Kernel::new(function, Shape { grid, block, shared, cluster, early }, values))
+}
+
+fn value(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<Value> {
+    Ok(match arg {
+        Arg::U32(word) => Value::Word(*word),
+        Arg::F32(number) => Value::Word(number.to_bits()),
+        Arg::TensorMap(map) => Value::Map(Box::new(tensor_map(context, map, memory)?)),
+        arg => Value::Address(address(context, arg, memory)?),
+    })
+}
+
+fn address(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<u64> {
+    match arg {
+        Arg::Null => Ok(0),
+        Arg::Scratch(offset) => Ok(memory.scratch + *offset as u64),
+        Arg::Counters(offset) => Ok(memory.counters + *offset as u64),
+        Arg::Binding(index) => match memory.arguments.get(*index) {
+            Some(Argument::Slice((address, _))) => Ok(*address),
+            _ => Err(context.error("reading its description", &format!("it has no buffer {index}"))),
+        },
+        Arg::U32(_) | Arg::F32(_) | Arg::TensorMap(_) => {
+            Err(context.error("reading its description", "a matrix lies in memory only"))
+        }
+    }
+}
+
+/// The driver's description of a matrix for the bulk tensor copy engine; what lies outside the matrix reads as zero.
+fn tensor_map(context: &Arc<Context>, map: &TensorMap, memory: &Memory<'_>) -> Result<CUtensorMap> {
+    let invalid = |reason: &str| context.error("describing a matrix for the copy engine", reason);
+    let element = match map.element {
+        1 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        2 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        4 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        _ => return Err(invalid("elements have 1, 2 or 4 bytes")),
+    };
+    let swizzle = match map.swizzle {
+        0 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+        32 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
+        64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        128 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        _ => return Err(invalid("a swizzle has 0, 32, 64 or 128 bytes")),
+    };
+    let rank = map.dims.len();
+    if !(1..=5).contains(&rank) || map.tile.len() != rank || map.strides.len() + 1 != rank {
+        return Err(invalid("it has 1 to 5 dimensions, as many tile sizes and one stride less"));
+    }
+    let base = address(context, &map.memory, memory)?;
+    let mut out = CUtensorMap { opaque: [0; 16] };
+    // SAFETY: the arrays have the rank's lengths; writes one description.
+    let code = unsafe {
+        (context.driver.cuTensorMapEncodeTiled)(
+            &mut out,
+            element,
+            rank as u32,
+            base as *mut std::ffi::c_void,
+            map.dims.as_ptr(),
+            map.strides.as_ptr(),
+            map.tile.as_ptr(),
+            [1u32; 5].as_ptr(),
+            CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle,
+            CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    context.check(code, || format!("describing a matrix {:?} for the copy engine", map.dims))?;
+    Ok(out)
+}

@@ -1,0 +1,27 @@
+//! The native kernels' images that the binary carries: one line for each.
+
+/// The compiled forms of one source, zlib-compressed.
+pub(super) struct Image {
+    /// The source's name without its ending.
+    pub(super) name: &'static str,
+    /// Machine code for compute capability 9.0.
+    pub(super) cubin: &'static [u8],
+    /// PTX for every capability from 8.0 on; none where the kernels need what only 9.0 has.
+    pub(super) ptx: Option<&'static [u8]>,
+}
+
+macro_rules! images {
+    ($($name:literal $($only:ident)?),* $(,)?) => {
+        &[$(Image {
+            name: $name,
+            cubin: include_bytes!(concat!("images/", $name, ".sm_90a.cubin.z")),
+            ptx: images!(@ptx $name $($only)?),
+        }),*]
+    };
+    (@ptx $name:literal only_sm_90a) => { None };
+    (@ptx $name:literal) => { Some(include_bytes!(concat!("images/", $name, ".sm_80.ptx.z"))) };
+}
+
+/// Every image; `only_sm_90a` after a name whose source says so.
+pub(super) const IMAGES: &[Image] =
+    images!["elementwise", "gather", "kv_append", "quantize", "reduce", "rms_norm", "rope", "softmax",];

@@ -1,0 +1,223 @@
+//! The queue: one stream of launches and copies in order, one of uploads beside it, and the errors that stick to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::context::{Context, CudaEvent, Pinned, Stream};
+use super::memory::Usage;
+use super::record::Recording;
+use crate::backend::BackendType;
+use crate::error::{BackendError, Result};
+
+/// Events of the last submissions; an older submission is waited for by the oldest of these.
+const EVENTS: u64 = 256;
+/// Events of the last uploads.
+const UPLOAD_EVENTS: u64 = 64;
+/// Submissions that may be unreported before a submission waits.
+const MAX_RUNNING: usize = 4096;
+/// Slots of the ring for small writes, and their bytes.
+const SLOTS: usize = 32;
+pub(super) const SLOT: usize = 128 << 10;
+
+/// The state of the queue; the backend holds it under a lock.
+pub(super) struct Queue {
+    context: Arc<Context>,
+    pub(super) compute: Stream,
+    events: Arc<[CudaEvent]>,
+    submitted: u64,
+    /// The device has passed this submission.
+    completed: u64,
+    uploads: u64,
+    upload_events: Arc<[CudaEvent]>,
+    /// The compute stream waits for uploads up to this one.
+    uploads_ordered: u64,
+    sticky: Option<BackendError>,
+    /// Submitted recordings that nobody waited for yet: the last submission of each.
+    running: VecDeque<(u64, Arc<Recording>)>,
+    ring: Pinned,
+    /// The submission that last read each slot.
+    slots: [u64; SLOTS],
+    next_slot: usize,
+}
+
+// SAFETY: the pinned memory's address is used under the backend's lock only.
+unsafe impl Send for Queue {}
+
+fn events(context: &Arc<Context>, count: u64) -> Result<Arc<[CudaEvent]>> {
+    (0..count).map(|_| CudaEvent::new(context, false)).collect()
+}
+
+impl Queue {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Queue> {
+        Ok(Queue {
+            context: context.clone(),
+            compute: Stream::new(context)?,
+            events: events(context, EVENTS)?,
+            submitted: 0,
+            completed: 0,
+            uploads: 0,
+            upload_events: events(context, UPLOAD_EVENTS)?,
+            uploads_ordered: 0,
+            sticky: None,
+            running: VecDeque::with_capacity(64),
+            ring: Pinned::new(context, SLOTS * SLOT)?,
+            slots: [0; SLOTS],
+            next_slot: 0,
+        })
+    }
+
+    /// Puts work into the compute stream, after the uploads to what it touches; gives its number.
+    ///
+    /// # Errors
+    /// What the driver refuses at once; the work then has no number.
+    pub(super) fn enqueue<'a>(
+        &mut self,
+        usages: impl Iterator<Item = &'a Arc<Usage>>,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<u64> {
+        let number = self.submitted + 1;
+        let upload = usages.map(|usage| usage.touch(number)).max().unwrap_or(0);
+        if upload > self.uploads_ordered {
+            self.compute.wait_for(&self.upload_events[(upload % UPLOAD_EVENTS) as usize])?;
+            self.uploads_ordered = upload;
+        }
+        let done = work(&self.compute);
+        // The number counts even after a failure: part of the work may be in the stream.
+        self.submitted = number;
+        self.events[(number % EVENTS) as usize].record(&self.compute)?;
+        done.map(|()| number)
+    }
+
+    /// Submits a recording; while an error waits to be told it does not run.
+    pub(super) fn submit(&mut self, recording: &Arc<Recording>) -> Result<u64> {
+        if self.sticky.is_some() {
+            return self.enqueue(std::iter::empty(), |_| Ok(()));
+        }
+        if self.running.len() >= MAX_RUNNING {
+            self.compute.synchronize().map_err(|e| self.explain(e))?;
+            self.passed(self.submitted);
+        }
+        self.run(recording, |stream| recording.run(stream))
+    }
+
+    /// Runs a recording's steps in a way of the caller's.
+    pub(super) fn run(&mut self, recording: &Arc<Recording>, work: impl FnOnce(&Stream) -> Result<()>) -> Result<u64> {
+        let number = self.enqueue(recording.usages.iter(), work)?;
+        match self.running.back_mut() {
+            Some((last, same)) if Arc::ptr_eq(same, recording) => *last = number,
+            _ => self.running.push_back((number, recording.clone())),
+        }
+        Ok(number)
+    }
+
+    /// A small write, by one copy in queue order.
+    pub(super) fn write(&mut self, address: u64, usage: &Arc<Usage>, data: &[u8]) -> Result<()> {
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % SLOTS;
+        if self.slots[slot] > self.completed {
+            self.events[(self.slots[slot] % EVENTS) as usize].synchronize().map_err(|e| self.explain(e))?;
+            self.completed = self.completed.max(self.slots[slot]);
+        }
+        let place = self.ring.raw.cast::<u8>().wrapping_add(slot * SLOT);
+        let bytes = data.len().min(SLOT);
+        // SAFETY: the slot has SLOT bytes, and the device has passed the last copy from it.
+        unsafe { place.copy_from_nonoverlapping(data.as_ptr(), bytes) };
+        let context = self.context.clone();
+        self.slots[slot] = self.enqueue([usage].into_iter(), |stream| {
+            // SAFETY: the range was checked; the slot is not written before the event after this copy.
+            let code = unsafe { (context.driver.cuMemcpyHtoDAsync_v2)(address, place.cast(), bytes, stream.raw) };
+            context.check(code, || format!("copying {bytes} bytes to the device"))
+        })?;
+        Ok(())
+    }
+
+    /// What an upload to a block must wait for, if anything.
+    pub(super) fn before_upload(&self, usage: &Usage) -> Option<(Arc<[CudaEvent]>, usize)> {
+        let last = usage.submission.load(std::sync::atomic::Ordering::Relaxed);
+        (last > self.completed).then(|| (self.events.clone(), (last % EVENTS) as usize))
+    }
+
+    /// Notes an upload that the copy stream has been given: later work on the block waits for it.
+    pub(super) fn after_upload(&mut self, usage: &Usage, copies: &Stream) -> Result<()> {
+        self.uploads += 1;
+        self.upload_events[(self.uploads % UPLOAD_EVENTS) as usize].record(copies)?;
+        usage.upload.store(self.uploads, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The event to wait for, or `None` when the device is known to have passed the submission.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] for one that was never made.
+    pub(super) fn event_of(&self, number: u64) -> Result<Option<(Arc<[CudaEvent]>, usize)>> {
+        if number > self.submitted {
+            return Err(BackendError::InvalidArgument {
+                device: BackendType::Cuda.to_string(),
+                operation: "wait".into(),
+                reason: format!("event {number} was never submitted to this device"),
+            });
+        }
+        Ok((number > self.completed).then(|| (self.events.clone(), (number % EVENTS) as usize)))
+    }
+
+    /// The number of the last submission.
+    pub(super) fn last(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Notes that the device has passed a submission, and finds the faults of what ran until then.
+    pub(super) fn passed(&mut self, number: u64) {
+        self.completed = self.completed.max(number);
+        let faulty = |r: &Recording| r.faults.as_ref().is_some_and(|f| f.any());
+        if self.running.iter().any(|(_, recording)| faulty(recording)) {
+            // A record is whole only when the kernel that writes it has ended.
+            match self.compute.synchronize() {
+                Ok(()) => self.completed = self.submitted,
+                Err(error) => {
+                    self.sticky = Some(self.explain(error));
+                    return;
+                }
+            }
+            for (_, recording) in &self.running {
+                if let Some(error) = recording.faults.as_ref().and_then(|f| f.take()) {
+                    self.sticky.get_or_insert(error.into());
+                }
+            }
+        }
+        while self.running.front().is_some_and(|(last, _)| *last <= self.completed) {
+            self.running.pop_front();
+        }
+    }
+
+    /// Reports the sticky error, once.
+    pub(super) fn take_error(&mut self) -> Result<()> {
+        self.sticky.take().map_or(Ok(()), Err)
+    }
+
+    /// An error of waiting with the name of the kernel that it must be from. The device tells only that one failed.
+    pub(super) fn explain(&mut self, error: BackendError) -> BackendError {
+        let BackendError::Device { device, reason, .. } = &error else { return error };
+        if !self.context.is_lost() {
+            return error;
+        }
+        let mut names: Vec<String> = self.running.iter().map(|(_, recording)| recording.suspects()).collect();
+        names.dedup();
+        let kernel = match names.len() {
+            0 => return error,
+            1 => names.remove(0),
+            _ => format!("in one of {} lists: {}", names.len(), names.join("; ")),
+        };
+        self.running.clear();
+        let reason = format!("{reason}; the device is lost to this process");
+        BackendError::Kernel { device: device.clone(), kernel, reason }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What runs touches memory that is about to be freed.
+        if self.context.enter().is_ok() {
+            let _ = self.compute.synchronize();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Recorded lists: launches with every argument fixed, and the graph that replays them.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUtensorMap,
+};
+use hologram_isa::{IsaError, ParamKind, Program, ptx};
+
+use super::context::{Context, GraphExec, Pinned, Stream};
+use super::memory::{CudaMemory, Usage};
+use super::modules::Function;
+use crate::backend::Buffer;
+use crate::error::{BackendError, Result};
+
+/// Words of a fault record.
+pub(super) const FAULT_WORDS: usize = 8;
+
+/// What [`CommandList`](crate::CommandList) holds for a GPU.
+pub(super) struct Recording {
+    pub(super) context: Arc<Context>,
+    /// The launches' names, in order.
+    pub(super) names: Vec<Arc<str>>,
+    pub(super) steps: Vec<Step>,
+    /// All steps as one graph, where there are several.
+    pub(super) graph: Option<GraphExec>,
+    /// Everything that the steps touch.
+    pub(super) usages: Vec<Arc<Usage>>,
+    pub(super) faults: Option<Faults>,
+    /// Keeps the memory of the steps alive.
+    pub(super) _buffers: Vec<Buffer>,
+    pub(super) _memory: Vec<Arc<CudaMemory>>,
+}
+
+/// One kernel launch.
+pub(super) struct Step {
+    /// The launch that it is part of.
+    pub(super) launch: usize,
+    pub(super) kernel: Kernel,
+}
+
+impl Recording {
+    /// Puts the steps into a stream, one by one.
+    ///
+    /// # Errors
+    /// A launch that the driver refuses, with the kernel's name.
+    pub(super) fn launch_steps(&self, stream: &Stream) -> Result<()> {
+        self.steps.iter().try_for_each(|step| self.launch_step(step, stream))
+    }
+
+    pub(super) fn launch_step(&self, step: &Step, stream: &Stream) -> Result<()> {
+        step.kernel.launch(&self.context, stream).map_err(|error| self.name_kernel(step.launch, error))
+    }
+
+    /// Runs the recording.
+    ///
+    /// # Errors
+    /// What is known at once.
+    pub(super) fn run(&self, stream: &Stream) -> Result<()> {
+        match &self.graph {
+            Some(graph) => graph.launch(stream),
+            None => self.launch_steps(stream),
+        }
+    }
+
+    /// An error of a launch with its kernel's name.
+    pub(super) fn name_kernel(&self, launch: usize, error: BackendError) -> BackendError {
+        match error {
+            BackendError::Device { device, reason, .. } if !self.context.is_lost() => {
+                let kernel = self.names.get(launch).map(ToString::to_string).unwrap_or_default();
+                BackendError::Kernel { device, kernel, reason }
+            }
+            error => error,
+        }
+    }
+
+    /// The name of what failed, where only the recording is known.
+    pub(super) fn suspects(&self) -> String {
+        match self.names.as_slice() {
+            [] => "of an empty list".into(),
+            [one] => one.to_string(),
+            [first, .., last] => format!("one of the {} from {first} to {last}", self.names.len()),
+        }
+    }
+}
+
+/// A kernel with its arguments.
+pub(super) struct Kernel {
+    function: Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    attributes: Vec<CUlaunchAttribute>,
+    /// Addresses of the arguments in `words` and `maps`.
+    pointers: Box<[*mut c_void]>,
+    _words: Box<[u64]>,
+    _maps: Box<[CUtensorMap]>,
+}
+
+// SAFETY: the pointers are to the kernel's own boxes, which are not changed.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// An argument's value.
+pub(super) enum Value {
+    Word(u32),
+    Address(u64),
+    Map(Box<CUtensorMap>),
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub(super) shared: u32,
+    /// Workgroups of a cluster in x.
+    pub(super) cluster: u32,
+    /// Whether it may start while the kernel before it ends.
+    pub(super) early: bool,
+}
+
+impl Kernel {
+    pub(super) fn new(function: Function, shape: Shape, values: Vec<Value>) -> Kernel {
+        let mut attributes = Vec::new();
+        if shape.cluster > 1 {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            value.clusterDim.x = shape.cluster;
+            value.clusterDim.y = 1;
+            value.clusterDim.z = 1;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
+        }
+        if shape.early {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            value.programmaticStreamSerializationAllowed = 1;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
+        }
+        // Little-endian words: a 32-bit argument is the first half of its word.
+        let (mut words, mut maps) = (Vec::with_capacity(values.len()), Vec::new());
+        let mut places = Vec::with_capacity(values.len());
+        for value in values {
+            match value {
+                Value::Word(word) => words.push(u64::from(word)),
+                Value::Address(address) => words.push(address),
+                Value::Map(map) => {
+                    places.push(Err(maps.len()));
+                    maps.push(*map);
+                    continue;
+                }
+            }
+            places.push(Ok(words.len() - 1));
+        }
+        let (mut words, mut maps) = (words.into_boxed_slice(), maps.into_boxed_slice());
+        let (first_word, first_map) = (words.as_mut_ptr(), maps.as_mut_ptr());
+        let pointers = places.into_iter().map(|place| match place {
+            Ok(word) => first_word.wrapping_add(word).cast::<c_void>(),
+            Err(map) => first_map.wrapping_add(map).cast::<c_void>(),
+        });
+        let pointers = pointers.collect();
+        let Shape { grid, block, shared, .. } = shape;
+        Kernel { function, grid, block, shared, attributes, pointers, _words: words, _maps: maps }
+    }
+
+    fn launch(&self, context: &Context, stream: &Stream) -> Result<()> {
+        let config = CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.block[0],
+            blockDimY: self.block[1],
+            blockDimZ: self.block[2],
+            sharedMemBytes: self.shared,
+            hStream: stream.raw,
+            attrs: self.attributes.as_ptr().cast_mut(),
+            numAttrs: self.attributes.len() as u32,
+        };
+        // SAFETY: the arguments are as many and as large as the kernel takes (the program's parameters, or what the native kernel's
+        // description says), and the memory behind them is kept alive by the recording.
+        let code = unsafe {
+            (context.driver.cuLaunchKernelEx)(
+                &config,
+                self.function.raw,
+                self.pointers.as_ptr().cast_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        context.check(code, || "launching a kernel".into())
+    }
+}
+
+/// The fault records of a recording's programs, in host memory that the device writes to.
+pub(super) struct Faults {
+    pub(super) records: Pinned,
+    pub(super) programs: Vec<Faulty>,
+}
+
+/// What a fault record is explained by.
+pub(super) struct Faulty {
+    pub(super) program: Arc<Program>,
+    /// Elements of each parameter's buffer; 0 for scalars.
+    pub(super) elements: Vec<u32>,
+}
+
+impl Faults {
+    pub(super) fn new(context: &Arc<Context>, programs: Vec<Faulty>) -> Result<Faults> {
+        Ok(Faults { records: Pinned::new(context, programs.len() * FAULT_WORDS * 4)?, programs })
+    }
+
+    /// The address of a program's record.
+    pub(super) fn address(&self, index: usize) -> u64 {
+        self.records.raw.addr() as u64 + (index * FAULT_WORDS * 4) as u64
+    }
+
+    fn record(&self, index: usize) -> *mut u32 {
+        self.records.raw.cast::<u32>().wrapping_add(index * FAULT_WORDS)
+    }
+
+    /// Whether a program has failed.
+    pub(super) fn any(&self) -> bool {
+        // SAFETY: the records are as many as the programs; the device may write at the same time, so each flag is read once.
+        (0..self.programs.len()).any(|i| unsafe { self.record(i).read_volatile() } != 0)
+    }
+
+    /// The first failed program's error; all records are cleared. The queue must have passed every run of the recording.
+    pub(super) fn take(&self) -> Option<IsaError> {
+        let mut first = None;
+        for (index, faulty) in self.programs.iter().enumerate() {
+            // SAFETY: the device is done with the records.
+            let words = unsafe { self.record(index).cast::<[u32; FAULT_WORDS]>().read_volatile() };
+            if words[0] != 0 {
+                first = first.or_else(|| Some(faulty.error(words)));
+                // SAFETY: as above.
+                unsafe { self.record(index).write_bytes(0, FAULT_WORDS) };
+            }
+        }
+        first
+    }
+}
+
+impl Faulty {
+    /// The sentence that the interpreter gives.
+    fn error(&self, [_, line, memory, element, x, y, z, thread]: [u32; FAULT_WORDS]) -> IsaError {
+        let outside = |what: &str, name: &str, len: u32| {
+            format!("element {element} of {what} {name} is outside: it has {len} elements")
+        };
+        let message = match memory {
+            ptx::STEP => format!("the step of a for loop is {}, it must be positive", element as i32),
+            ptx::DIV_BY_ZERO => "div by zero".into(),
+            ptx::REM_BY_ZERO => "rem by zero".into(),
+            _ if memory & ptx::SHARED != 0 => match self.program.shared.get((memory & !ptx::SHARED) as usize) {
+                Some(array) => outside("shared array", &array.name, array.len),
+                None => format!("element {element} is outside a shared array"),
+            },
+            _ => match (self.program.params.get(memory as usize), self.elements.get(memory as usize)) {
+                (Some(param), Some(len)) => outside("buffer", &param.name, *len),
+                _ => format!("element {element} is outside a buffer"),
+            },
+        };
+        IsaError::Run { program: self.program.name.clone(), line, group: [x, y, z], thread, message }
+    }
+}
+
+/// The arguments of a program, but for the last, the fault record's address; and the elements of its buffers.
+pub(super) fn program_values(
+    program: &Program,
+    arguments: &[crate::host::Argument<(u64, usize)>],
+) -> (Vec<Value>, Vec<u32>) {
+    let (mut values, mut elements) = (Vec::new(), Vec::new());
+    for (param, argument) in program.params.iter().zip(arguments) {
+        match (argument, param.kind) {
+            (crate::host::Argument::Slice((address, bytes)), ParamKind::Buffer { element, .. }) => {
+                let len = u32::try_from(bytes / element.size()).unwrap_or(u32::MAX);
+                values.extend([Value::Address(*address), Value::Word(len)]);
+                elements.push(len);
+            }
+            (crate::host::Argument::Scalar(word), _) => {
+                values.push(Value::Word(*word));
+                elements.push(0);
+            }
+            // The rules of the program's parameters were checked.
+            (crate::host::Argument::Slice(_), ParamKind::Scalar(_)) => elements.push(0),
+        }
+    }
+    (values, elements)
+}
