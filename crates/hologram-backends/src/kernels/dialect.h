@@ -17,6 +17,8 @@ typedef __nv_bfloat16 bfloat;
 #define constant const
 #define FN __forceinline__      /* with -default-device: __device__ expands to __attribute__((device)), which the empty macro `device` would spoil */
 #define KERNEL(name, threads, ...) extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
+// As many registers as the workgroup can have, however few of them then share a multiprocessor.
+#define KERNEL_ALONE(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 1) void name(__VA_ARGS__)
 #define IN(i, T, n) const T *__restrict__ n
 #define OUT(i, T, n) T *__restrict__ n
 #define VAL(i, T, n) const T n
@@ -49,6 +51,15 @@ template <class T> FN T simd_broadcast(T x, uint l) { return __shfl_sync(~0u, x,
 template <class T> FN T simd_shuffle(T x, uint l) { return __shfl_sync(~0u, x, l); }
 template <class T> FN T simd_sum(T x) { for (uint m = 16; m; m >>= 1) x = x + simd_shuffle_xor(x, m); return x; }
 template <class T> FN T simd_max(T x) { for (uint m = 16; m; m >>= 1) x = max(x, simd_shuffle_xor(x, m)); return x; }
+// The sum over the lanes before this one.
+template <class T> FN T simd_sum_before(T x, uint lane)
+{
+    for (uint m = 1; m < 32; m *= 2) { const T y = __shfl_up_sync(~0u, x, m); if (lane >= m) x = x + y; }
+    x = __shfl_up_sync(~0u, x, 1);
+    return lane == 0 ? T(0) : x;
+}
+FN uint mulhi(uint a, uint b) { return __umulhi(a, b); }
+FN uint as_uint(float x) { return __float_as_uint(x); } FN float as_float(uint x) { return __uint_as_float(x); }
 FN float f32(float x) { return x; } FN float f32(half x) { return __half2float(x); } FN float f32(bfloat x) { return __bfloat162float(x); }
 template <class T> FN T to(float x); template <> FN float to<float>(float x) { return x; } template <> FN half to<half>(float x) { return __float2half(x); } template <> FN bfloat to<bfloat>(float x) { return __float2bfloat16(x); }
 #define VOP(op) FN float2 operator op(float2 a, float2 b) { return make_float2(a.x op b.x, a.y op b.y); } FN float2 operator op(float2 a, float b) { return make_float2(a.x op b, a.y op b); } \
@@ -78,6 +89,7 @@ using namespace metal;
 #define KERNEL(name, threads, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, \
   uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
   uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
+#define KERNEL_ALONE KERNEL
 #define IN(i, T, n) device const T *n [[buffer(i)]]
 #define OUT(i, T, n) device T *n [[buffer(i)]]
 #define VAL(i, T, n) constant T &n [[buffer(i)]]
@@ -91,6 +103,8 @@ using namespace metal;
 #define ROLLED _Pragma("clang loop unroll(disable)")
 FN float2 make_float2(float x, float y) { return float2(x, y); }
 FN float4 make_float4(float x, float y, float z, float w) { return float4(x, y, z, w); }
+template <typename T> FN T simd_sum_before(T x, uint) { return simd_prefix_exclusive_sum(x); }
+FN uint as_uint(float x) { return as_type<uint>(x); } FN float as_float(uint x) { return as_type<float>(x); }
 FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
 template <typename T> FN T to(float x) { return T(x); }
 FN uint bits(float x) { return as_type<uint>(x); }

@@ -12,6 +12,7 @@ mod reduce;
 mod repack;
 mod rms_norm;
 mod rope;
+mod sample;
 mod softmax;
 
 use crate::{Format, GroupSpec, KernelSpec};
@@ -120,6 +121,7 @@ const KERNELS: &[Find] = &[
     softmax::find,
     reduce::find,
     repack::find,
+    sample::find,
 ];
 /// Every native kernel of groups; the first that answers serves.
 const GROUPS: &[FindGroup] = &[rms_norm::find_group];
