@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::error::{LlmError, Result};
 use crate::model::Model;
 use crate::sampling::{Sampler, SamplerConfig};
-use crate::session::{Logits, Session, SessionOptions};
+use crate::session::{Session, SessionOptions};
 use crate::tokenizer::TokenDecoder;
 
 /// How text is generated.
@@ -50,7 +50,7 @@ pub struct Piece {
 pub struct GenerationStats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Time for the prompt, until the first token could be chosen.
+    /// Time for the prompt, until the first token was chosen.
     pub prompt_time: Duration,
     /// Tokens generated.
     pub generated_tokens: usize,
@@ -132,9 +132,8 @@ impl<'a> Generation<'a> {
         if self.session.len(0) + self.pending.len() > self.session.context() {
             return Ok(self.end(Finish::ContextFull));
         }
-        let position = (self.session.len(0) + self.pending.len()) as u64;
         let started = Instant::now();
-        let logits = self.session.feed(0, &self.pending, Logits::Last)?;
+        let id = self.session.sample(0, &self.pending, &mut self.sampler)?;
         let elapsed = started.elapsed();
         if self.stats.generated_tokens == 0 {
             self.stats.prompt_time = elapsed;
@@ -142,7 +141,6 @@ impl<'a> Generation<'a> {
             self.stats.decode_time += elapsed;
             self.stats.decode_steps += 1;
         }
-        let id = self.sampler.sample(logits, position)?;
         self.stats.generated_tokens += 1;
         self.remaining -= 1;
         self.pending.clear();

@@ -5,12 +5,13 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::Format;
+use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::models::decoder::{Bucket, Decoder};
+use crate::sampling::{Sampler, SamplerConfig};
 
 /// How a session is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,14 @@ pub struct SessionOptions {
     pub sequences: usize,
     /// Elements of the KV cache: [`Format::F32`] or [`Format::F16`].
     pub kv: Format,
+    /// Whether [`Session::sample`] chooses tokens on the device, so that only they come back, instead of on the host from all logits;
+    /// `None` for where the device has a kernel of its own for it.
+    pub device_sampling: Option<bool>,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: Format::F32 }
+        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: Format::F32, device_sampling: None }
     }
 }
 
@@ -50,6 +54,7 @@ pub struct Session {
     options: SessionOptions,
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
+    device_sampling: bool,
     scratch: Scratch,
 }
 
@@ -69,6 +74,17 @@ struct Scratch {
     /// Memory of logits, of which the first `filled` belong to the last call.
     logits: Vec<f32>,
     filled: usize,
+    /// How the wanted tokens are chosen, and what was.
+    numbers: Vec<f32>,
+    words: Vec<u32>,
+    chosen: Vec<u32>,
+}
+
+/// What a run gives for its wanted tokens.
+#[derive(Clone, Copy)]
+enum Give<'a> {
+    Logits,
+    Tokens(&'a SamplerConfig),
 }
 
 impl Session {
@@ -86,9 +102,11 @@ impl Session {
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, options.kv)?;
         // A model whose weights do not fit together is refused here, not at the first step.
-        decoder.graph(executor, &cache, Bucket { tokens: 1, outputs: 1 })?;
+        decoder.graph(executor, &cache, Bucket { tokens: 1, outputs: 1, sampled: false })?;
+        let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
-        Ok(Session { executor, decoder, cache, options, plans: HashMap::new(), scratch: Scratch::default() })
+        let (plans, scratch) = (HashMap::new(), Scratch::default());
+        Ok(Session { executor, decoder, cache, options, plans, device_sampling, scratch })
     }
 
     /// Positions in use in a sequence.
@@ -126,7 +144,34 @@ impl Session {
     pub fn feed(&mut self, sequence: usize, tokens: &[u32], logits: Logits) -> Result<&[f32]> {
         self.scratch.fed.clear();
         self.scratch.fed.extend(tokens.iter().map(|token| (sequence, *token)));
-        self.run(logits)
+        self.run(logits, Give::Logits)?;
+        Ok(&self.scratch.logits[..self.scratch.filled])
+    }
+
+    /// Appends tokens, at least one, to a sequence and chooses the token that follows them, for its position.
+    ///
+    /// # Errors
+    /// As [`Session::feed`]; logits that no token can be chosen from. The sequence is then as it was before.
+    pub fn sample(&mut self, sequence: usize, tokens: &[u32], sampler: &mut Sampler) -> Result<u32> {
+        self.scratch.fed.clear();
+        self.scratch.fed.extend(tokens.iter().map(|token| (sequence, *token)));
+        self.choose(Logits::Last, sampler)?;
+        self.scratch
+            .chosen
+            .first()
+            .copied()
+            .ok_or_else(|| LlmError::Option { option: "tokens", reason: "are none".into() })
+    }
+
+    /// Appends one token to each of several sequences, as [`Session::feed_batch`] does, and chooses the tokens that follow them.
+    ///
+    /// # Errors
+    /// As [`Session::sample`].
+    pub fn sample_batch(&mut self, tokens: &[(usize, u32)], sampler: &mut Sampler) -> Result<&[u32]> {
+        self.scratch.fed.clear();
+        self.scratch.fed.extend_from_slice(tokens);
+        self.choose(Logits::All, sampler)?;
+        Ok(&self.scratch.chosen)
     }
 
     /// Appends one token to each of several sequences and computes them together, in steps of at most a batch. Returns their logits in
@@ -137,12 +182,58 @@ impl Session {
     pub fn feed_batch(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32]> {
         self.scratch.fed.clear();
         self.scratch.fed.extend_from_slice(tokens);
-        self.run(Logits::All)
+        self.run(Logits::All, Give::Logits)?;
+        Ok(&self.scratch.logits[..self.scratch.filled])
+    }
+
+    /// Computes what is in `scratch.fed` and chooses a token for each wanted one of it.
+    fn choose(&mut self, wanted: Logits, sampler: &mut Sampler) -> Result<()> {
+        let chosen = if self.device_sampling {
+            self.run(wanted, Give::Tokens(sampler.config())).and_then(|()| self.check_chosen(wanted))
+        } else {
+            self.run(wanted, Give::Logits).and_then(|()| self.choose_on_host(wanted, sampler))
+        };
+        if chosen.is_err() {
+            self.restore();
+        }
+        chosen
+    }
+
+    fn choose_on_host(&mut self, wanted: Logits, sampler: &mut Sampler) -> Result<()> {
+        let s = &mut self.scratch;
+        s.chosen.clear();
+        let rows = s.logits[..s.filled].chunks(self.decoder.config.vocab.max(1));
+        for (row, position) in rows.zip(wanted_positions(&s.growth, &s.fed, wanted)) {
+            s.chosen.push(sampler.sample(row, position)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the device found a token everywhere.
+    fn check_chosen(&self, wanted: Logits) -> Result<()> {
+        let s = &self.scratch;
+        let vocab = self.vocab();
+        let bad = s.chosen.iter().zip(wanted_positions(&s.growth, &s.fed, wanted)).find(|(t, _)| **t as usize >= vocab);
+        match bad {
+            None => Ok(()),
+            Some((_, position)) => {
+                let reason = "one is NaN or infinite, or none is above negative infinity".into();
+                Err(LlmError::Logits { position, reason })
+            }
+        }
+    }
+
+    /// Shortens the sequences to what they were before the last run.
+    fn restore(&mut self) {
+        for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
+            self.cache.truncate(sequence, *before);
+        }
     }
 
     /// Computes what is in `scratch.fed`.
-    fn run(&mut self, logits: Logits) -> Result<&[f32]> {
+    fn run(&mut self, logits: Logits, give: Give<'_>) -> Result<()> {
         self.scratch.filled = 0;
+        self.scratch.chosen.clear();
         self.check()?;
         let (fed, batch) = (self.scratch.fed.len(), self.options.batch);
         for start in (0..fed).step_by(batch) {
@@ -152,18 +243,16 @@ impl Session {
                 Logits::Last => usize::from(step.end == fed),
                 Logits::All => step.len(),
             };
-            let done = self.step(step.clone(), wanted).and_then(|()| match step.end == fed && wanted == 0 {
+            let done = self.step(step.clone(), wanted, give).and_then(|()| match step.end == fed && wanted == 0 {
                 true => Ok(self.executor.backend().synchronize()?),
                 false => Ok(()),
             });
             if let Err(e) = done {
-                for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
-                    self.cache.truncate(sequence, *before);
-                }
+                self.restore();
                 return Err(e);
             }
         }
-        Ok(&self.scratch.logits[..self.scratch.filled])
+        Ok(())
     }
 
     /// Whether what is fed exists and fits; notes how the sequences grow.
@@ -189,8 +278,8 @@ impl Session {
         Ok(())
     }
 
-    /// One run of the graph: appends tokens to their sequences and adds the logits of the last `wanted` to the scratch.
-    fn step(&mut self, range: Range<usize>, wanted: usize) -> Result<()> {
+    /// One run of the graph: appends tokens to their sequences and adds what the last `wanted` give to the scratch.
+    fn step(&mut self, range: Range<usize>, wanted: usize, give: Give<'_>) -> Result<()> {
         let s = &mut self.scratch;
         let fed = &s.fed[range];
         for list in [&mut s.ids, &mut s.positions, &mut s.sequences, &mut s.slots, &mut s.rows] {
@@ -206,7 +295,8 @@ impl Session {
         self.cache.write_table(&mut s.table);
 
         let size = |n: usize| n.max(1).next_power_of_two().min(self.options.batch);
-        let bucket = Bucket { tokens: size(fed.len()), outputs: size(wanted) };
+        let sampled = wanted > 0 && matches!(give, Give::Tokens(_));
+        let bucket = Bucket { tokens: size(fed.len()), outputs: size(wanted), sampled };
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {
@@ -222,6 +312,21 @@ impl Session {
         plan.write("block_table", &s.table)?;
         plan.set_extent("tokens", fed.len())?;
         plan.set_extent("outputs", wanted)?;
+        if let (true, Give::Tokens(config)) = (sampled, give) {
+            s.numbers.clear();
+            s.words.clear();
+            for position in &s.positions[fed.len() - wanted..] {
+                let (numbers, words) = config.row(u64::from(*position) + 1);
+                s.numbers.extend(numbers);
+                s.words.extend(words);
+            }
+            plan.write("sampling_numbers", &s.numbers)?;
+            plan.write("sampling_words", &s.words)?;
+            plan.run()?;
+            let from = s.chosen.len();
+            s.chosen.resize(from + wanted, 0);
+            return Ok(plan.read_into("chosen", &mut s.chosen[from..])?);
+        }
         plan.run()?;
         if wanted > 0 {
             let end = s.filled + wanted * self.decoder.config.vocab;
@@ -232,4 +337,36 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The positions at which the tokens that follow the wanted ones will stand.
+fn wanted_positions(growth: &[(usize, usize)], fed: &[(usize, u32)], wanted: Logits) -> impl Iterator<Item = u64> {
+    let mut next: Vec<u64> = growth.iter().map(|(before, _)| *before as u64).collect();
+    let mut positions: Vec<u64> = Vec::with_capacity(fed.len());
+    for (sequence, _) in fed {
+        if let Some(next) = next.get_mut(*sequence) {
+            *next += 1;
+            positions.push(*next);
+        }
+    }
+    let skip = match wanted {
+        Logits::All => 0,
+        Logits::Last => positions.len().saturating_sub(1),
+        Logits::None => positions.len(),
+    };
+    positions.into_iter().skip(skip)
+}
+
+/// Whether the device has a kernel of its own that chooses tokens.
+fn has_sampling(executor: &Executor, vocab: usize) -> bool {
+    let tensor =
+        |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
+    let spec = KernelSpec {
+        op: "sample",
+        inputs: vec![tensor(Format::F32, &[1, vocab]), tensor(Format::F32, &[1, 2]), tensor(Format::U32, &[1, 4])],
+        output: tensor(Format::U32, &[1]),
+        in_place: None,
+        attrs: Vec::new(),
+    };
+    executor.backend().native(&spec).is_some()
 }

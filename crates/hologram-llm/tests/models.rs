@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use hologram_core::Executor;
+use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{LlmError, Logits, Model, SessionOptions};
 
 /// The fixtures with the greatest relative error allowed for their logits. Weights are F32, F16 and ternary with F32.
@@ -167,5 +168,32 @@ fn wrong_use_is_named() {
         (SessionOptions { kv: hologram_core::Format::Q8_0, ..options(8) }, "kv"),
     ] {
         assert!(model.session(options).err().unwrap().to_string().contains(name));
+    }
+}
+
+/// A session chooses the same tokens on the device and on the host, one sequence or several at a time.
+#[test]
+fn sampling_on_the_device_is_that_of_the_host() {
+    let executor = Executor::open("cpu", None).unwrap();
+    let model = Model::load_on(fixture("llama-tiny.gguf"), &executor).unwrap();
+    let run = |device: bool, config: SamplerConfig| {
+        let options =
+            SessionOptions { context: 64, sequences: 2, device_sampling: Some(device), ..SessionOptions::default() };
+        let mut session = model.session(options).unwrap();
+        let mut sampler = Sampler::new(config).unwrap();
+        let mut tokens = vec![session.sample(0, &[1, 5, 9], &mut sampler).unwrap()];
+        tokens.push(session.sample(1, &[2, 8], &mut sampler).unwrap());
+        for _ in 0..12 {
+            let last = [(0, tokens[tokens.len() - 2]), (1, tokens[tokens.len() - 1])];
+            tokens.extend_from_slice(session.sample_batch(&last, &mut sampler).unwrap());
+        }
+        assert_eq!((session.len(0), session.len(1)), (15, 14));
+        tokens
+    };
+    for seed in [1, 1 << 33] {
+        for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.8, 40, 0.95), (1.2, 0, 1.0), (1.0, 0, 0.7)] {
+            let config = SamplerConfig { temperature, top_k, top_p, seed };
+            assert_eq!(run(true, config), run(false, config), "{config:?}");
+        }
     }
 }

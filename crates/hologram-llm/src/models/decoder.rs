@@ -116,7 +116,9 @@ impl Decoder {
     /// of that size.
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`) and `rows`
-    /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted.
+    /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the bucket says so, the output is
+    /// `chosen` (`u32 [outputs]`) instead, tokens that [`Graph::sample`] chooses from the logits by the inputs `sampling_numbers` (`f32
+    /// [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -178,7 +180,14 @@ impl Decoder {
         let x = g.gather(x, rows)?;
         let x = norm(&mut g, x, &self.output_norm, c.eps)?;
         let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
-        g.output("logits", logits)?;
+        if bucket.sampled {
+            let numbers = g.input("sampling_numbers", Format::F32, &[outputs, Dim::Fixed(2)])?;
+            let words = g.input("sampling_words", Format::U32, &[outputs, Dim::Fixed(4)])?;
+            let chosen = g.sample(logits, numbers, words)?;
+            g.output("chosen", chosen)?;
+        } else {
+            g.output("logits", logits)?;
+        }
         Ok(g)
     }
 }
@@ -190,6 +199,8 @@ pub(crate) struct Bucket {
     pub tokens: usize,
     /// Tokens whose logits are wanted.
     pub outputs: usize,
+    /// Whether the device chooses tokens from them.
+    pub sampled: bool,
 }
 
 fn norm(g: &mut Graph, x: NodeId, weight: &Tensor, eps: f32) -> Result<NodeId> {
