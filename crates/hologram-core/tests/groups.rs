@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
-    Backend, Binding, Buffer, CommandList, DeviceInfo, Event, Extent, ForeignMemory, GroupSpec, KernelSpec, Launch,
-    LaunchConfig, Metrics, Operand, Pipeline, TensorSpec,
+    Backend, Binding, Buffer, CommandList, DeviceInfo, Event, Extent, ForeignMemory, GroupNode, GroupSpec, KernelSpec,
+    Launch, LaunchConfig, Metrics, Operand, Pipeline, TensorSpec,
 };
 use hologram_core::ops::RopeStyle;
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, NodeId, Result, Tensor, Type};
+use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, NodeId, Result, Tensor, Type, conformance};
 use hologram_isa::{Access, Builder, Program};
 
 type Likes = fn(&GroupSpec) -> bool;
@@ -19,6 +19,8 @@ type BackendResult<T> = hologram_backends::Result<T>;
 struct Grouping {
     cpu: CpuBackend,
     likes: Likes,
+    /// Whether the last operation of a group is left out.
+    faulty: bool,
     offered: Mutex<Vec<GroupSpec>>,
 }
 
@@ -28,8 +30,19 @@ struct GroupKernel(GroupSpec);
 impl Grouping {
     fn open(likes: Likes) -> (Arc<Grouping>, Executor) {
         let cpu = CpuBackend::new(Some(2)).expect("there is always a CPU");
-        let backend = Arc::new(Grouping { cpu, likes, offered: Mutex::default() });
+        let backend = Arc::new(Grouping { cpu, likes, faulty: false, offered: Mutex::default() });
         (backend.clone(), Executor::from_backend(backend))
+    }
+
+    /// An operation of a group by itself.
+    fn single(group: &GroupSpec, node: &GroupNode) -> KernelSpec {
+        KernelSpec {
+            op: node.op,
+            inputs: node.operands.iter().map(|o| group.operand(*o).clone()).collect(),
+            output: node.output.clone(),
+            in_place: node.in_place,
+            attrs: node.attrs.clone(),
+        }
     }
 
     /// The operations of what was offered since the last call.
@@ -82,19 +95,16 @@ impl Grouping {
             if node.in_place.is_none() {
                 args.extend(output.iter().cloned());
             }
-            let spec = KernelSpec {
-                op: node.op,
-                inputs: node.operands.iter().map(|o| group.operand(*o).clone()).collect(),
-                output: node.output.clone(),
-                in_place: node.in_place,
-                attrs: node.attrs.clone(),
-            };
+            let spec = Grouping::single(group, node);
             if spec.uses_step() {
                 args.push(rest[0].clone());
             }
-            let pipeline = self.cpu.native(&spec).expect("the CPU has a kernel for every operation in groups");
+            let pipeline = self.cpu.native(&spec).expect("the group was refused otherwise");
             launches.push(Launch { pipeline, bindings: args, config: LaunchConfig { grid: [1, 1, 1] } });
             values.push(output);
+        }
+        if self.faulty {
+            launches.pop();
         }
         Ok(launches)
     }
@@ -106,9 +116,7 @@ fn describe(group: &GroupSpec) -> String {
         Operand::Input(i) => i.to_string(),
         Operand::Node(i) => format!("n{i}"),
     };
-    let node = |n: &hologram_backends::GroupNode| {
-        format!("{}({})", n.op, n.operands.iter().map(operand).collect::<Vec<_>>().join(","))
-    };
+    let node = |n: &GroupNode| format!("{}({})", n.op, n.operands.iter().map(operand).collect::<Vec<_>>().join(","));
     let nodes: Vec<String> = group.nodes.iter().map(node).collect();
     let outputs: Vec<String> = group.outputs.iter().map(|o| format!("n{o}")).collect();
     format!("{} -> {}", nodes.join(" "), outputs.join(","))
@@ -116,11 +124,11 @@ fn describe(group: &GroupSpec) -> String {
 
 fn fill_with_nan() -> Program {
     let mut b = Builder::new("fill_with_nan", [64, 1, 1]);
-    let out = b.buffer("out", Type::F32, Access::Write);
+    let out = b.buffer("out", Type::U32, Access::Write);
     let len = b.scalar("len", Type::U32);
     let i = b.global_x();
     let inside = b.lt(i, len);
-    b.if_(inside, |b| b.store(out, i, f32::NAN));
+    b.if_(inside, |b| b.store(out, i, u32::MAX));
     b.finish().expect("a valid program")
 }
 
@@ -151,7 +159,8 @@ impl Backend for Grouping {
     }
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         self.offered.lock().unwrap().push(group.clone());
-        (self.likes)(group).then(|| Pipeline::new("group", GroupKernel(group.clone())))
+        let possible = group.nodes.iter().all(|node| self.cpu.native(&Grouping::single(group, node)).is_some());
+        (possible && (self.likes)(group)).then(|| Pipeline::new("group", GroupKernel(group.clone())))
     }
     fn record(&self, launches: &[Launch]) -> BackendResult<CommandList> {
         let mut all = Vec::new();
@@ -419,4 +428,22 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
     let tokens = Extent::Step { slot: 0, max: 4 };
     assert_eq!(group.inputs[0].shape, [tokens, Extent::Fixed(4), Extent::Fixed(16)], "through the reshape");
     Ok(())
+}
+
+#[test]
+fn the_conformance_suite_runs_groups_and_finds_their_faults() {
+    for faulty in [false, true] {
+        let cpu = CpuBackend::new(Some(2)).expect("there is always a CPU");
+        let backend = Grouping { cpu, likes: |_| true, faulty, offered: Mutex::default() };
+        let results = conformance::run_op(&Executor::from_backend(Arc::new(backend)), "groups", 100_000);
+        let grouped = results.iter().filter(|r| r.native || r.failure.is_some()).count();
+        assert!(results.len() > 100 && grouped > 80, "{grouped} of {} cases have groups", results.len());
+        for result in results {
+            match &result.failure {
+                // Of no tokens nothing can be wrong.
+                None => assert!(!(faulty && result.native) || result.case.contains(" 0/"), "{result}: not found"),
+                Some(failure) => assert!(faulty && failure.starts_with("a group's kernel: "), "{result}"),
+            }
+        }
+    }
 }

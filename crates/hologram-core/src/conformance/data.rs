@@ -6,8 +6,9 @@ use half::{bf16, f16};
 use hologram_backends::{Format, PLANE_ALIGN, TensorSpec};
 use hologram_isa::Type;
 
-use super::{Case, CaseInput, Fill, HostTensor};
+use super::{CaseInput, Fill, HostTensor};
 use crate::error::{CoreError, Result};
+use crate::tensor::Dim;
 
 /// The byte that results are filled with before a run: NaN as any float.
 pub(super) const POISON: u8 = 0xff;
@@ -56,17 +57,22 @@ impl Random {
     }
 }
 
-/// An input's bytes in its format's layout for the greatest extents, and its values.
-pub(super) fn draw(case: &Case, input: &CaseInput, random: &mut Random) -> Result<(Vec<u8>, HostTensor)> {
-    let max: Vec<usize> = input.shape.iter().map(|d| case.size(*d).0).collect();
-    let shape: Vec<usize> = input.shape.iter().map(|d| case.size(*d).1).collect();
+/// An input's bytes in its format's layout for the greatest extents, and its values. Extents have a greatest and an actual value.
+pub(super) fn draw(
+    extents: &[(usize, usize)],
+    input: &CaseInput,
+    random: &mut Random,
+) -> Result<(Vec<u8>, HostTensor)> {
+    let size = |dim: &Dim| super::size(extents, *dim);
+    let max: Vec<usize> = input.shape.iter().map(|d| size(d).0).collect();
+    let shape: Vec<usize> = input.shape.iter().map(|d| size(d).1).collect();
     let (max_rows, row_len) = max.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
     let len: usize = shape.iter().product();
     let rows = if max.len() < 2 { 1 } else { len / row_len.max(1) };
     let bytes = input
         .format
         .bytes(max_rows, row_len)
-        .ok_or_else(|| CoreError::Tensor(format!("{case}: rows of {row_len} do not fit {}", input.format.name())))?;
+        .ok_or_else(|| CoreError::Tensor(format!("rows of {row_len} do not fit {}", input.format.name())))?;
     let mut data = vec![BEYOND; bytes];
     match (input.format, &input.fill) {
         (Format::Plain(ty), fill) => {

@@ -1,6 +1,8 @@
 //! The conformance suite: every operation's cases, run on a device as program and as native kernel, against the reference in `f64`.
 
+mod bounded;
 mod data;
+mod groups;
 mod run;
 
 pub use run::{CaseResult, op_names, run, run_case, run_op};
@@ -37,10 +39,7 @@ impl Case {
 
     /// The size of a dimension: the greatest, for which memory is laid out, and the actual one.
     pub(crate) fn size(&self, dim: Dim) -> (usize, usize) {
-        match dim {
-            Dim::Fixed(n) => (n, n),
-            Dim::Extent(e) => self.extents.get(e as usize).copied().unwrap_or_default(),
-        }
+        size(&self.extents, dim)
     }
 
     /// The formats of the inputs but for indices, each once.
@@ -57,6 +56,13 @@ impl Case {
             }
         }
         names.join(" × ")
+    }
+}
+
+fn size(extents: &[(usize, usize)], dim: Dim) -> (usize, usize) {
+    match dim {
+        Dim::Fixed(n) => (n, n),
+        Dim::Extent(e) => extents.get(e as usize).copied().unwrap_or_default(),
     }
 }
 
@@ -160,7 +166,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
             add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
             gather repack rms_norm quantize matmul rope kv_append attention
-            copy reduce_sum reduce_max softmax sample top_k take
+            copy reduce_sum reduce_max softmax sample top_k take groups
         );
     };
     ($executor:expr $(, attributes: $(#[$attribute:meta])*)?) => {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::data::{self, POISON, Random};
-use super::{Case, Reference};
+use super::{Case, Reference, groups};
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph};
@@ -21,7 +21,7 @@ pub struct CaseResult {
     pub dtype: String,
     /// Formats and shapes.
     pub case: String,
-    /// Whether the device has a native kernel for it, which then ran too.
+    /// Whether the device has a native kernel for it, or of some of a group's operations, which then ran too.
     pub native: bool,
     /// What was wrong; `None` when nothing was.
     pub failure: Option<String>,
@@ -33,7 +33,7 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// The names of the operations that have cases, in order.
+/// The names of the operations that have cases, in order; `groups` at the end stands for the cases of groups of operations.
 pub fn op_names() -> Vec<&'static str> {
     let mut ops: Vec<&'static str> = Vec::new();
     for case in ops::cases() {
@@ -41,6 +41,7 @@ pub fn op_names() -> Vec<&'static str> {
             ops.push(case.op.name());
         }
     }
+    ops.push(groups::NAME);
     ops
 }
 
@@ -49,8 +50,11 @@ pub fn run(executor: &Executor) -> Vec<CaseResult> {
     op_names().iter().flat_map(|op| run_op(executor, op, usize::MAX)).collect()
 }
 
-/// Runs the cases of an operation that take at most about `max_work` multiplications.
+/// Runs the cases of an operation, or of groups, that take at most about `max_work` multiplications.
 pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult> {
+    if op == groups::NAME {
+        return groups::run(executor, max_work);
+    }
     let cases = ops::cases().into_iter().filter(|c| c.op.name() == op).enumerate();
     cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, &c)).collect()
 }
@@ -79,7 +83,7 @@ pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
     result
 }
 
-enum Outcome {
+pub(super) enum Outcome {
     /// The device has no native kernel for the case.
     NoKernel,
     Right,
@@ -95,7 +99,7 @@ fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Resu
     let (mut nodes, mut operands, mut written) = (Vec::new(), Vec::new(), Vec::new());
     let mut state: Option<Tensor> = None;
     for (i, input) in case.inputs.iter().enumerate() {
-        let (bytes, operand) = data::draw(case, input, &mut random)?;
+        let (bytes, operand) = data::draw(&case.extents, input, &mut random)?;
         let tensor = || Tensor::from_bytes(executor, input.format, &operand.shape, &bytes);
         nodes.push(if case.op.in_place() == Some(i) {
             graph.state(state.insert(tensor()?))?
@@ -151,7 +155,7 @@ fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Resu
 }
 
 /// Finds the first element beyond its bound.
-fn compare(got: &[f64], want: &Reference, row_len: usize) -> Outcome {
+pub(super) fn compare(got: &[f64], want: &Reference, row_len: usize) -> Outcome {
     if got.len() != want.values.len() {
         return Outcome::Wrong(format!("the reference has {} elements, the result {}", want.values.len(), got.len()));
     }

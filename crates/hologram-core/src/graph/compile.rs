@@ -105,6 +105,21 @@ impl Graph {
     /// # Errors
     /// As [`Graph::compile`].
     pub fn compile_with(&self, executor: &Executor, bounds: &[(&str, usize)], options: CompileOptions) -> Result<Plan> {
+        self.compile_in(executor, bounds, options, false)
+    }
+
+    /// As [`Graph::compile_with`], with memory of its own for every value, so that a write beyond a value's extents shows.
+    pub(crate) fn compile_apart(&self, executor: &Executor, options: CompileOptions) -> Result<Plan> {
+        self.compile_in(executor, &[], options, true)
+    }
+
+    fn compile_in(
+        &self,
+        executor: &Executor,
+        bounds: &[(&str, usize)],
+        options: CompileOptions,
+        apart: bool,
+    ) -> Result<Plan> {
         for (i, e) in self.extents.iter().enumerate() {
             if self.extents[..i].iter().any(|other| other.name == e.name) {
                 return Err(CoreError::Graph(format!("two extents are named {}", e.name)));
@@ -128,7 +143,7 @@ impl Graph {
 
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
         let step = backend.allocate_buffer(step_bytes)?;
-        let (offsets, arena_bytes) = self.plan_memory(&bounds, &units);
+        let (offsets, arena_bytes) = self.plan_memory(&bounds, &units, apart);
         let arena = backend.allocate_buffer(arena_bytes.max(STEP_ALIGN))?;
 
         // A version of a state is bound to the state's tensor.
@@ -253,12 +268,13 @@ impl Graph {
     }
 
     /// Offsets in the arena, by node, of what the launches write; and the arena's size. What lives inside a group only has no place.
-    fn plan_memory(&self, bounds: &Bounds<'_>, units: &[Unit<'_>]) -> (Vec<usize>, usize) {
+    /// Values share memory unless they are to lie `apart`.
+    fn plan_memory(&self, bounds: &Bounds<'_>, units: &[Unit<'_>], apart: bool) -> (Vec<usize>, usize) {
         let mut lifetimes: Vec<(NodeId, Lifetime)> = Vec::new();
         for (now, unit) in units.iter().enumerate() {
             for written in unit.writes() {
                 if self.nodes[written.0 as usize].state.is_none() {
-                    let last = if self.is_output(*written) { units.len() } else { now };
+                    let last = if apart || self.is_output(*written) { units.len() } else { now };
                     let bytes = bounds.spec(*written).max_bytes();
                     lifetimes.push((*written, Lifetime { bytes, first: now, last }));
                 }

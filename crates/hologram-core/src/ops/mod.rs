@@ -116,7 +116,7 @@ fn is_quantized_weight(format: Format) -> bool {
 }
 
 /// An `f32` value rounded to the nearest of a plain float format.
-fn rounded(value: f64, format: Format) -> f64 {
+pub(crate) fn rounded(value: f64, format: Format) -> f64 {
     match format {
         Format::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),
         Format::Plain(Type::BF16) => half::bf16::from_f32(value as f32).to_f64(),

@@ -1,0 +1,218 @@
+//! The references of a graph's operations, composed: each value with a bound that also covers the bounds of what it is computed from.
+
+use hologram_backends::{Attr, Format};
+
+use super::{HostTensor, Reference};
+use crate::error::{CoreError, Result};
+use crate::graph::{Graph, NodeId, Source};
+use crate::ops::{self, SharedOp};
+use crate::tensor::Dim;
+
+/// A value of a graph with the greatest absolute deviation of each element.
+#[derive(Clone, Debug)]
+pub(super) struct Bounded {
+    pub tensor: HostTensor,
+    pub bounds: Vec<f64>,
+}
+
+impl Bounded {
+    /// As results are compared with.
+    pub fn reference(&self) -> Reference {
+        Reference { values: self.tensor.values.clone(), bounds: self.bounds.clone() }
+    }
+
+    fn elements(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.tensor.values.iter().copied().zip(self.bounds.iter().copied())
+    }
+}
+
+/// The values of all nodes, and the newest version of each state, from those of the leaves. Extents have a greatest and an actual value.
+///
+/// # Errors
+/// When an operation's operand is inexact and nothing is known of how that carries over.
+pub(super) fn evaluate(
+    graph: &Graph,
+    extents: &[(usize, usize)],
+    leaves: &[(NodeId, Bounded)],
+) -> Result<(Vec<Bounded>, Vec<NodeId>)> {
+    let mut values: Vec<Bounded> = Vec::with_capacity(graph.nodes.len());
+    let mut newest: Vec<NodeId> = Vec::new();
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let id = NodeId(i as u32);
+        let size = |d: &Dim| match d {
+            Dim::Fixed(n) => *n,
+            Dim::Extent(e) => extents.get(*e as usize).map_or(0, |(_, actual)| *actual),
+        };
+        let shape: Vec<usize> = node.ty.shape.iter().map(size).collect();
+        let value = match &node.source {
+            Source::Input { .. } | Source::Tensor(_) => {
+                let leaf = leaves.iter().find(|(leaf, _)| *leaf == id);
+                leaf.map(|(_, value)| value.clone())
+                    .ok_or_else(|| CoreError::Graph(format!("leaf {i} has no value")))?
+            }
+            Source::Reshape(of) => {
+                let of = &values[of.0 as usize];
+                Bounded { tensor: HostTensor { shape, ..of.tensor.clone() }, bounds: of.bounds.clone() }
+            }
+            Source::Op { op, inputs } => {
+                let operands: Vec<&Bounded> = inputs.iter().map(|input| &values[input.0 as usize]).collect();
+                let exact: Vec<HostTensor> = operands.iter().map(|o| o.tensor.clone()).collect();
+                let reference = op.reference(&exact);
+                let bounds = carried(op, node.ty.format, &operands, &reference)
+                    .ok_or_else(|| CoreError::Graph(format!("{}: an inexact operand", op.name())))?;
+                let tensor = HostTensor { format: node.ty.format, shape, values: reference.values };
+                Bounded { tensor, bounds }
+            }
+        };
+        values.push(value);
+        if let Some(state) = node.state {
+            if newest.len() <= state {
+                newest.resize(state + 1, id);
+            }
+            newest[state] = id;
+        }
+    }
+    Ok((values, newest))
+}
+
+/// The bounds of an operation's result, in this format, with those of its operands in them; `None` where nothing is known of how an
+/// inexact operand carries over.
+fn carried(op: &SharedOp, format: Format, operands: &[&Bounded], own: &Reference) -> Option<Vec<f64>> {
+    if operands.iter().all(|o| o.bounds.iter().all(|b| *b == 0.0)) {
+        return Some(own.bounds.clone());
+    }
+    let inherited: Vec<f64> = match (op.name(), operands) {
+        ("add", [a, b]) => a.bounds.iter().zip(&b.bounds).map(|(a, b)| a + b).collect(),
+        ("swiglu", [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
+            // The slope of silu is at most 1.1.
+            let silu = (g / (1.0 + (-g).exp())).abs();
+            1.1 * bg * u.abs() + (silu + 1.1 * bg) * bu
+        }),
+        ("relu2_mul", [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
+            let (least, most) = (g.max(0.0), g.max(0.0) + bg);
+            (most * most - least * least) * u.abs() + most * most * bu
+        }),
+        ("cast", [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
+        ("quantize", [x]) => quantized(op, x)?,
+        ("matmul", [x, w]) => product(x, w)?,
+        ("kv_append", [cache, x, slots]) => appended(cache, x, slots)?,
+        ("attention", [q, k, v, positions, sequences, table]) => {
+            attended(op, [q, k, v], [positions, sequences, table])?
+        }
+        _ => return None,
+    };
+    Some(inherited.iter().zip(&own.bounds).map(|(a, b)| a + b).collect())
+}
+
+fn pairs(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64) -> Vec<f64> {
+    a.elements().zip(b.elements()).map(|(a, b)| bound(a, b)).collect()
+}
+
+fn f32_attr(op: &SharedOp, wanted: &str) -> Option<f64> {
+    op.attrs().iter().find_map(|(name, attr)| match attr {
+        Attr::F32(value) if *name == wanted => Some(f64::from(*value)),
+        _ => None,
+    })
+}
+
+/// How far a value that is off by at most `bound` may be off when it is rounded to a format.
+fn rounding(value: f64, bound: f64, format: Format) -> f64 {
+    let rounded = |v: f64| ops::rounded(v, format);
+    (rounded(value + bound) - rounded(value)).abs().max((rounded(value - bound) - rounded(value)).abs())
+}
+
+/// A code moves to the next where the quotient comes near a tie; the scale moves with the group's greatest.
+fn quantized(op: &SharedOp, x: &Bounded) -> Option<Vec<f64>> {
+    let group = op.attrs().iter().find_map(|(name, attr)| match attr {
+        Attr::U32(group) if *name == "group" => Some(*group as usize),
+        _ => None,
+    })?;
+    let floor = f32_attr(op, "floor")?;
+    let mut inherited = Vec::with_capacity(x.bounds.len());
+    for (values, bounds) in x.tensor.values.chunks(group).zip(x.bounds.chunks(group)) {
+        let greatest = values.iter().fold(floor, |a, v| a.max(v.abs()));
+        let widest = bounds.iter().fold(0.0f64, |a, b| a.max(*b));
+        let (scale, relative) = (greatest / 127.0, widest / greatest);
+        for (v, b) in values.iter().zip(bounds) {
+            if greatest == 0.0 {
+                inherited.push(widest);
+                continue;
+            }
+            let code = v / scale;
+            let off = b / scale + code.abs() * (relative + f64::from(f32::EPSILON));
+            let tie = (code - code.floor() - 0.5).abs() <= off;
+            let steps = off.floor() + f64::from(u8::from(tie));
+            inherited.push(steps * scale + v.abs() * relative);
+        }
+    }
+    Some(inherited)
+}
+
+/// With exact weights. One that is rounded on the way has grown by less than a hundredth.
+fn product(x: &Bounded, w: &Bounded) -> Option<Vec<f64>> {
+    let k = x.tensor.row_len();
+    if w.bounds.iter().any(|b| *b != 0.0) || k == 0 {
+        return None;
+    }
+    let mut inherited = Vec::new();
+    for bounds in x.bounds.chunks(k) {
+        for weights in w.tensor.values.chunks(k) {
+            let sum: f64 = bounds.iter().zip(weights).map(|(b, w)| b * w.abs()).sum();
+            inherited.push(1.01 * sum);
+        }
+    }
+    Some(inherited)
+}
+
+fn appended(cache: &Bounded, x: &Bounded, slots: &Bounded) -> Option<Vec<f64>> {
+    let [_, heads, block_size, d] = cache.tensor.shape[..] else { return None };
+    let mut bounds = cache.bounds.clone();
+    let rows = x.tensor.values.chunks(d).zip(x.bounds.chunks(d));
+    for (row, (values, of_values)) in rows.enumerate() {
+        let (slot, head) = (*slots.tensor.values.get(row / heads)? as usize, row % heads);
+        let at = ((slot / block_size * heads + head) * block_size + slot % block_size) * d;
+        for ((bound, v), b) in bounds.get_mut(at..at + d)?.iter_mut().zip(values).zip(of_values) {
+            *bound = rounding(*v, *b, cache.tensor.format);
+        }
+    }
+    Some(bounds)
+}
+
+/// A score that is off by δ puts its weight off by a factor of up to e^δ, and so the sum of all weights.
+fn attended(op: &SharedOp, [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> Option<Vec<f64>> {
+    let [positions, sequences, table] = indices.map(|i| &i.tensor);
+    let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.tensor.shape[..], &k.tensor.shape[..]) else { return None };
+    let (heads, d) = (*heads, *d);
+    let scale = f32_attr(op, "scale")?;
+    let mut inherited = Vec::with_capacity(q.bounds.len());
+    for row in 0..q.bounds.len() / d {
+        let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
+        let (of_q, bounds_of_q) = (&q.tensor.values[row * d..][..d], &q.bounds[row * d..][..d]);
+        // Of each position the start of its row in the caches, its score, and how far that may be off.
+        let mut scores: Vec<(usize, f64)> = Vec::new();
+        let mut off: f64 = 0.0;
+        for p in 0..=positions.values[token] as usize {
+            let entry = sequences.values[token] as usize * table.row_len() + p / block_size;
+            let at = ((table.values[entry] as usize * kv_heads + kv_head) * block_size + p % block_size) * d;
+            let (of_k, bounds_of_k) = (&k.tensor.values[at..at + d], &k.bounds[at..at + d]);
+            let (mut score, mut bound) = (0.0, 0.0);
+            for e in 0..d {
+                score += of_q[e] * of_k[e];
+                bound += of_q[e].abs() * bounds_of_k[e] + bounds_of_q[e] * (of_k[e].abs() + bounds_of_k[e]);
+            }
+            scores.push((at, score * scale));
+            off = off.max(bound * scale.abs());
+        }
+        let greatest = scores.iter().fold(f64::MIN, |a, (_, s)| a.max(*s));
+        let total: f64 = scores.iter().map(|(_, s)| (s - greatest).exp()).sum();
+        for e in 0..d {
+            let terms = scores.iter().map(|(at, s)| {
+                let weight = (s - greatest).exp() / total;
+                let bound = v.bounds[at + e];
+                weight * bound + (2.0 * off).exp_m1() * weight * (v.tensor.values[at + e].abs() + bound)
+            });
+            inherited.push(terms.sum());
+        }
+    }
+    Some(inherited)
+}

@@ -1,0 +1,393 @@
+//! Cases of groups: operations that a device may compute with one kernel, in the forms that models have them, run with and without
+//! native kernels against the composition of the operations' references in `f64`.
+
+use hologram_backends::Format;
+use hologram_isa::Type;
+
+use super::bounded::{Bounded, evaluate};
+use super::data::{self, POISON, Random};
+use super::run::{CaseResult, Outcome, compare};
+use super::{CaseInput, Fill};
+use crate::error::Result;
+use crate::executor::Executor;
+use crate::graph::{CompileOptions, Graph, NodeId, Plan};
+use crate::ops::{AttentionPrecision, RopeStyle};
+use crate::tensor::{Dim, Tensor};
+
+/// The name of these cases among those of operations.
+pub(super) const NAME: &str = "groups";
+
+/// A case: what is computed of how many tokens.
+#[derive(Clone, Debug)]
+struct GroupCase {
+    /// The most tokens, and those of the run.
+    tokens: (usize, usize),
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Products(Products),
+    Cache(Cache),
+}
+
+/// Products with weights of one format that share their left side, and what comes before and after.
+#[derive(Clone, Debug)]
+struct Products {
+    norm: bool,
+    convert: Convert,
+    weights: Format,
+    k: usize,
+    /// Rows of each weight.
+    rows: Vec<usize>,
+    end: End,
+}
+
+/// The conversion of a product's left side.
+#[derive(Clone, Copy, Debug)]
+enum Convert {
+    None,
+    BF16,
+    I8 { group: usize, floor: f32 },
+}
+
+/// What is made of the products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// They are wanted as they are.
+    Products,
+    Swiglu,
+    Relu2,
+    /// The left side is added to the product, as the first operand or the second.
+    Add {
+        first: bool,
+    },
+    /// There is no product: the converted left side is wanted.
+    Converted,
+}
+
+/// Rotary embedding, the cache's update and, if wanted, attention.
+#[derive(Clone, Debug)]
+struct Cache {
+    attention: Option<AttentionPrecision>,
+    style: RopeStyle,
+    kv: Type,
+    heads: (usize, usize),
+    d: usize,
+    /// Position of the first token; the others follow it, or are each in a sequence of their own.
+    first: usize,
+    batched: bool,
+}
+
+/// A graph under construction with the values of its leaves.
+struct Drawing<'a> {
+    executor: &'a Executor,
+    extents: [(usize, usize); 1],
+    random: Random,
+    graph: Graph,
+    leaves: Vec<(NodeId, Bounded)>,
+    /// Inputs by name.
+    written: Vec<(String, Vec<u8>)>,
+    states: Vec<Tensor>,
+}
+
+impl Drawing<'_> {
+    fn bytes(&mut self, input: &CaseInput) -> Result<(Vec<u8>, Bounded)> {
+        let (bytes, tensor) = data::draw(&self.extents, input, &mut self.random)?;
+        let bounds = vec![0.0; tensor.values.len()];
+        Ok((bytes, Bounded { tensor, bounds }))
+    }
+
+    /// An input where its first dimension is the tokens, else a constant.
+    fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
+        let (bytes, value) = self.bytes(&input)?;
+        let node = if matches!(input.shape.first(), Some(Dim::Extent(_))) {
+            let name = format!("input{}", self.leaves.len());
+            let node = self.graph.input(&name, input.format, &input.shape)?;
+            self.written.push((name, bytes));
+            node
+        } else {
+            let tensor = Tensor::from_bytes(self.executor, input.format, &value.tensor.shape, &bytes)?;
+            self.graph.constant(&tensor)?
+        };
+        self.leaves.push((node, value));
+        Ok(node)
+    }
+
+    fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
+        let fill = Fill::Values(values.into_iter().map(|v| v as f32).collect());
+        self.leaf(CaseInput { format: Format::U32, shape: shape.to_vec(), fill })
+    }
+
+    fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
+        let (bytes, value) = self.bytes(input)?;
+        let tensor = Tensor::from_bytes(self.executor, input.format, &value.tensor.shape, &bytes)?;
+        let node = self.graph.state(&tensor)?;
+        self.states.push(tensor);
+        self.leaves.push((node, value));
+        Ok(node)
+    }
+}
+
+const TOKENS: Dim = Dim::Extent(0);
+
+impl Products {
+    /// Adds the operations; returns the values wanted.
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let x = d.leaf(CaseInput::normal(Format::F32, &[TOKENS, self.k.into()]))?;
+        let mut left = x;
+        if self.norm {
+            let w = d.leaf(CaseInput::normal(Format::F32, &[self.k.into()]))?;
+            left = d.graph.rms_norm(left, w, 1e-5)?;
+        }
+        left = match self.convert {
+            Convert::None => left,
+            Convert::BF16 => d.graph.cast(left, Type::BF16)?,
+            Convert::I8 { group, floor } => d.graph.quantize(left, group as u32, floor)?,
+        };
+        let mut products = Vec::new();
+        for m in &self.rows {
+            let w = d.leaf(CaseInput::normal(self.weights, &[(*m).into(), self.k.into()]))?;
+            products.push(w);
+        }
+        for w in &mut products {
+            *w = d.graph.matmul(left, *w)?;
+        }
+        Ok(match (self.end, products.as_slice()) {
+            (End::Converted, _) => vec![left],
+            (End::Swiglu, [gate, up]) => vec![d.graph.swiglu(*gate, *up)?],
+            (End::Relu2, [gate, up]) => vec![d.graph.relu2_mul(*gate, *up)?],
+            (End::Add { first: true }, [y]) => vec![d.graph.add(x, *y)?],
+            (End::Add { first: false }, [y]) => vec![d.graph.add(*y, x)?],
+            _ => products,
+        })
+    }
+}
+
+/// Positions in a block.
+const BLOCK: usize = 32;
+
+impl Cache {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let (max, n) = d.extents[0];
+        let sequences = if self.batched { max } else { 1 };
+        let per_sequence = (self.first + max).div_ceil(BLOCK);
+        let position =
+            |t: usize| if self.batched { (self.first + 7 * t) % (per_sequence * BLOCK) } else { self.first + t };
+        let sequence = |t: usize| if self.batched { t } else { 0 };
+        // Blocks in an order that no kernel can guess.
+        let block = |s: usize, i: usize| (s * per_sequence + i + 3) % (sequences * per_sequence);
+        let slot = |t: usize| block(sequence(t), position(t) / BLOCK) * BLOCK + position(t) % BLOCK;
+
+        let heads = |n: usize| CaseInput::normal(Format::F32, &[TOKENS, n.into(), self.d.into()]);
+        let (q, k, v) = (d.leaf(heads(self.heads.0))?, d.leaf(heads(self.heads.1))?, d.leaf(heads(self.heads.1))?);
+        let positions = d.indices(&[TOKENS], (0..n).map(position))?;
+        let slots = d.indices(&[TOKENS], (0..n).map(slot))?;
+        let of = d.indices(&[TOKENS], (0..n).map(sequence))?;
+        let entries = (0..sequences).flat_map(|s| (0..per_sequence).map(move |i| block(s, i)));
+        let table = d.indices(&[sequences.into(), per_sequence.into()], entries)?;
+        let frequencies = (0..self.d / 2).map(|i| 500000f32.powf(-2.0 * i as f32 / self.d as f32)).collect();
+        let frequencies = d.leaf(CaseInput {
+            format: Format::F32,
+            shape: vec![(self.d / 2).into()],
+            fill: Fill::Values(frequencies),
+        })?;
+        let pool = [sequences * per_sequence, self.heads.1, BLOCK, self.d].map(Dim::Fixed);
+        let pool = CaseInput::normal(Format::Plain(self.kv), &pool);
+        let (k_cache, v_cache) = (d.state(&pool)?, d.state(&pool)?);
+
+        let q = d.graph.rope(q, positions, frequencies, self.style)?;
+        let k = d.graph.rope(k, positions, frequencies, self.style)?;
+        let k = d.graph.kv_append(k_cache, k, slots)?;
+        let v = d.graph.kv_append(v_cache, v, slots)?;
+        let Some(precision) = self.attention else { return Ok(vec![q]) };
+        let scale = 1.0 / (self.d as f32).sqrt();
+        Ok(vec![d.graph.attention_with(q, k, v, positions, of, table, scale, precision)?])
+    }
+}
+
+impl GroupCase {
+    /// About how many multiplications it takes.
+    fn work(&self) -> usize {
+        match &self.kind {
+            Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
+        }
+    }
+
+    fn dtype(&self) -> String {
+        match &self.kind {
+            Kind::Products(p) => match p.convert {
+                Convert::None => format!("f32 × {}", p.weights.name()),
+                Convert::BF16 => format!("bf16 × {}", p.weights.name()),
+                Convert::I8 { .. } => format!("i8 × {}", p.weights.name()),
+            },
+            Kind::Cache(c) => c.kv.name().into(),
+        }
+    }
+
+    /// Runs it once; says whether kernels of groups took part.
+    fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Outcome)> {
+        let mut graph = Graph::new();
+        graph.extent("tokens", self.tokens.0);
+        let mut d = Drawing {
+            executor,
+            extents: [self.tokens],
+            random: Random::new(index as u64 + 1),
+            graph,
+            leaves: Vec::new(),
+            written: Vec::new(),
+            states: Vec::new(),
+        };
+        let wanted = match &self.kind {
+            Kind::Products(p) => p.build(&mut d)?,
+            Kind::Cache(c) => c.build(&mut d)?,
+        };
+        for (i, value) in wanted.iter().enumerate() {
+            d.graph.output(&format!("output{i}"), *value)?;
+        }
+        let mut plan = d.graph.compile_apart(executor, CompileOptions { native })?;
+        plan.set_extent("tokens", self.tokens.1)?;
+        for (name, bytes) in &d.written {
+            plan.write_raw(name, bytes)?;
+        }
+        plan.fill_arena(POISON)?;
+        plan.run()?;
+        let grouped = native && plan.launches() < d.graph.steps().len();
+        Ok((grouped, check(&d, &plan, &wanted)?))
+    }
+}
+
+/// Compares outputs and states with the references.
+fn check(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Outcome> {
+    let (values, states) = evaluate(&d.graph, &d.extents, &d.leaves)?;
+    for (i, value) in wanted.iter().enumerate() {
+        let name = format!("output{i}");
+        let (spec, bytes) = (plan.output_spec(&name)?, plan.read_raw(&name)?);
+        let want = &values[value.0 as usize];
+        let len = want.tensor.values.len();
+        if let Some(at) = data::overwritten(spec, len, &bytes) {
+            return Ok(Outcome::Wrong(format!("{name}: byte {at}, which lies beyond the extents, was written")));
+        }
+        let got = data::decode(spec.format, spec.max_rows(), spec.row_len(), len, &bytes)?;
+        if let Outcome::Wrong(reason) = compare(&got, &want.reference(), spec.row_len()) {
+            return Ok(Outcome::Wrong(format!("{name}: {reason}")));
+        }
+    }
+    for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
+        let mut bytes = vec![0; tensor.bytes()];
+        d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
+        let want = &values[newest.0 as usize];
+        let (len, row_len) = (want.tensor.values.len(), want.tensor.row_len());
+        let got = data::decode(tensor.format(), len / row_len.max(1), row_len, len, &bytes)?;
+        if let Outcome::Wrong(reason) = compare(&got, &want.reference(), row_len) {
+            return Ok(Outcome::Wrong(format!("state {i}: {reason}")));
+        }
+    }
+    Ok(Outcome::Right)
+}
+
+/// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's kernels.
+pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
+    let all = cases(|format| executor.backend().weight_layout(format)).into_iter().enumerate();
+    let run = |(index, case): (usize, GroupCase)| {
+        let name = format!("{:?} of {}/{} tokens", case.kind, case.tokens.1, case.tokens.0);
+        let mut result = CaseResult { op: NAME, index, dtype: case.dtype(), case: name, native: false, failure: None };
+        for (native, way) in [(false, "programs"), (true, "native kernels")] {
+            match case.attempt(executor, index, native) {
+                Ok((grouped, Outcome::Wrong(reason))) => {
+                    let way = if grouped { "a group's kernel" } else { way };
+                    result.failure = Some(format!("{way}: {reason}"));
+                }
+                Ok((grouped, _)) => result.native = grouped,
+                Err(e) => result.failure = Some(format!("{way}: {e}")),
+            }
+            if result.failure.is_some() {
+                break;
+            }
+        }
+        result
+    };
+    all.filter(|(_, c)| c.work() <= max_work).map(run).collect()
+}
+
+/// All cases, with weights laid out for a device.
+fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
+    let mut cases = Vec::new();
+    // Weights with the conversions of their left side that a row of this length admits.
+    let pairs = |k: usize| {
+        let i8 = |group, floor| Convert::I8 { group, floor };
+        [
+            (Format::F32, Convert::None),
+            (Format::F16, Convert::None),
+            (Format::BF16, Convert::BF16),
+            (Format::Q8_0, i8(32, 0.0)),
+            (Format::Q8_0, Convert::BF16),
+            (Format::Q4_0, i8(32, 0.0)),
+            (Format::Q4_0, Convert::BF16),
+            (Format::TQ2_0, i8(256, 0.0)),
+            (Format::TQ2_0, i8(k, 1e-5)),
+        ]
+    };
+    let forms: [(&[usize], End); 6] = [
+        (&[48, 16, 16], End::Products),
+        (&[40, 40], End::Swiglu),
+        (&[40, 40], End::Relu2),
+        (&[0], End::Add { first: true }),
+        (&[0], End::Add { first: false }),
+        (&[40], End::Products),
+    ];
+    let mut products = |tokens, norm, k: usize, rows: &[usize], end, (weights, convert): (Format, Convert)| {
+        // What is added to has the left side's shape.
+        let rows = rows.iter().map(|m| if *m == 0 { k } else { *m }).collect();
+        let kind = Kind::Products(Products { norm, convert, weights: layout(weights), k, rows, end });
+        cases.push(GroupCase { tokens, kind });
+    };
+    for (i, (rows, end)) in forms.iter().enumerate() {
+        for (j, (short, long)) in pairs(256).into_iter().zip(pairs(512)).enumerate() {
+            products((1, 1), (i + j) % 2 == 0, 512, rows, *end, long);
+            products((1, 1), (i + j) % 2 == 1, 256, rows, *end, short);
+            products((8, 5), true, 256, rows, *end, short);
+        }
+    }
+    for pair in pairs(256) {
+        products((40, 33), true, 256, &[96, 32, 32], End::Products, pair);
+        products((40, 33), false, 256, &[72, 72], End::Swiglu, pair);
+        products((4, 0), true, 256, &[0], End::Add { first: true }, pair);
+    }
+    // Rows and tokens of several tiles of any kernel.
+    for i in [2, 3, 4, 8] {
+        products((1, 1), true, 2048, &[128, 64, 64], End::Products, pairs(2048)[i]);
+        products((40, 33), false, 256, &[0], End::Add { first: true }, pairs(256)[i]);
+        products((160, 130), true, 256, &[64, 64], End::Relu2, pairs(256)[i]);
+    }
+    for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
+        products(tokens, true, 512, &[], End::Converted, pair);
+    }
+    for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
+        for attention in [None, Some(AttentionPrecision::F32)] {
+            let mut cache = |tokens, heads, d, first, batched| {
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched });
+                cases.push(GroupCase { tokens, kind });
+            };
+            cache((1, 1), (4, 1), 64, 0, false);
+            cache((1, 1), (8, 2), 128, 201, false);
+            cache((1, 1), (3, 3), 80, 31, false);
+            cache((1, 1), (8, 2), 64, 400, false);
+            cache((4, 3), (6, 2), 64, 40, true);
+            cache((40, 35), (4, 2), 64, 30, false);
+        }
+    }
+    let attention = Some(AttentionPrecision::BF16);
+    let cache = Cache {
+        attention,
+        style: RopeStyle::Adjacent,
+        kv: Type::F32,
+        heads: (8, 2),
+        d: 128,
+        first: 17,
+        batched: false,
+    };
+    cases.push(GroupCase { tokens: (96, 70), kind: Kind::Cache(cache) });
+    cases
+}
