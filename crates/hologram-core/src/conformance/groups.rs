@@ -246,7 +246,7 @@ impl GroupCase {
         for (i, value) in wanted.iter().enumerate() {
             d.graph.output(&format!("output{i}"), *value)?;
         }
-        let mut plan = d.graph.compile_apart(executor, CompileOptions { native })?;
+        let mut plan = d.graph.compile_apart(executor, CompileOptions { native, ..CompileOptions::default() })?;
         plan.set_extent("tokens", self.tokens.1)?;
         for (name, bytes) in &d.written {
             plan.write_raw(name, bytes)?;
