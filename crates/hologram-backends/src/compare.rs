@@ -75,7 +75,7 @@ pub fn random_program(device: &dyn Backend, seed: u64) -> Result<Option<String>>
 }
 
 /// An element with the pattern of a NaN, which is not defined, replaced by one.
-fn canonical(ty: Type, element: &[u8]) -> u32 {
+pub fn canonical(ty: Type, element: &[u8]) -> u32 {
     let mut word = [0; 4];
     word[..element.len()].copy_from_slice(element);
     let word = u32::from_le_bytes(word);

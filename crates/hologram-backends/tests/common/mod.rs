@@ -1,0 +1,323 @@
+//! What programs must do on every device, each as a check of one.
+
+use hologram_backends::compare::{canonical, run};
+use hologram_backends::{Backend, BackendError, Binding, LaunchConfig, ReferenceBackend};
+use hologram_isa::meaning::eval;
+use hologram_isa::random::Random;
+use hologram_isa::{
+    Access, Array, Builder, IsaError, Opcode, OperandType, Program, Signature, Type, Value, parse, print,
+};
+
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// Elements of the buffers of [`fault_programs`], and the grid.
+const FAULT_LEN: usize = 95;
+const FAULT_GRID: [u32; 3] = [2, 1, 1];
+
+/// Programs with a fault on a grid of two workgroups, and whether a single thread has it.
+fn fault_programs() -> Vec<(Program, bool)> {
+    let fault = |name: &str, single: bool, build: &dyn Fn(&mut Builder)| {
+        let mut b = Builder::new(name, [48, 1, 1]);
+        build(&mut b);
+        (b.finish().unwrap(), single)
+    };
+    vec![
+        fault("load", true, &|b| {
+            let x = b.buffer("x", Type::F32, Access::ReadWrite);
+            let i = b.global_x();
+            let v = b.load(x, i);
+            b.store(x, 0u32, v);
+        }),
+        fault("masked", true, &|b| {
+            let x = b.buffer("x", Type::F32, Access::ReadWrite);
+            let i = b.global_x();
+            let late = b.gt(i, 94u32);
+            b.if_(late, |b| {
+                let far = b.mul(i, 2u32);
+                b.store(x, far, 1.0f32);
+            });
+        }),
+        fault("uniform", false, &|b| {
+            let x = b.buffer("x", Type::F32, Access::Read);
+            let y = b.buffer("y", Type::F32, Access::ReadWrite);
+            let i = b.global_x();
+            let late = b.ge(i, 5u32);
+            b.if_(late, |b| {
+                let v = b.load(x, 4000u32);
+                b.store(y, i, v);
+            });
+        }),
+        fault("divide", true, &|b| {
+            let x = b.buffer("x", Type::U32, Access::ReadWrite);
+            let i = b.global_x();
+            let i = b.min(i, 94u32);
+            let d = b.xor(i, 33u32);
+            let v = b.div(i, d);
+            b.store(x, i, v);
+        }),
+        fault("remainder", false, &|b| {
+            let x = b.buffer("x", Type::U32, Access::ReadWrite);
+            let g = b.builtin(Opcode::GroupX);
+            let v = b.rem(7u32, g);
+            b.store(x, g, v);
+        }),
+        fault("step", true, &|b| {
+            let x = b.buffer("x", Type::U32, Access::ReadWrite);
+            let i = b.global_x();
+            let i = b.min(i, 94u32);
+            let step = b.xor(i, 9u32);
+            b.for_(0u32, 3u32, step, |b, k| b.store(x, i, k));
+        }),
+        fault("shared", false, &|b| {
+            let x = b.buffer("x", Type::F32, Access::ReadWrite);
+            let s = b.shared("tile", Type::F32, 47);
+            let t = b.builtin(Opcode::ThreadX);
+            b.store(s, t, 1.0f32);
+            b.barrier();
+            b.store(x, t, 1.0f32);
+        }),
+        fault("four", true, &|b| {
+            let x = b.buffer("x", Type::F32, Access::ReadWrite);
+            let i = b.global_x();
+            let i = b.and(i, 31u32);
+            let first = b.shl(i, 2u32);
+            let late = b.le(first, 92u32);
+            b.if_(late, |b| {
+                for k in 0..4u32 {
+                    let at = b.add(first, k);
+                    b.load(x, at);
+                }
+            });
+        }),
+    ]
+}
+
+/// A device says of a fault what the interpreter says; where several threads have one, it may name any of them.
+pub fn check_faults(name: &str, device: &dyn Backend, first_thread: bool) {
+    for (program, single) in fault_programs() {
+        let buffers = vec![vec![0; FAULT_LEN * 4]; program.params.len()];
+        let expected = run(&ReferenceBackend::new(), &program, &buffers, &[], FAULT_GRID).unwrap_err();
+        let got = run(device, &program, &buffers, &[], FAULT_GRID).unwrap_err();
+        let fault = |error: &BackendError| match error {
+            BackendError::Program(error) => match &**error {
+                IsaError::Run { line, message, .. } => (*line, message.clone()),
+                other => panic!("{other}"),
+            },
+            other => panic!("{other}"),
+        };
+        assert_eq!(fault(&got), fault(&expected), "{name}\n{}", print(&program));
+        if first_thread || single {
+            assert_eq!(got.to_string(), expected.to_string(), "{name}\n{}", print(&program));
+        }
+        device.synchronize().unwrap();
+    }
+}
+
+/// The bytes of floats.
+pub fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// The programs of `examples/` against `f64`.
+pub fn check_examples(name: &str, device: &dyn Backend) {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/");
+    let read = |name| parse(&std::fs::read_to_string(format!("{directory}{name}.atlas")).unwrap()).unwrap();
+    let (rows, columns) = (3usize, 777usize);
+    let mut random = Random(7);
+    let x: Vec<f32> = (0..rows * columns).map(|_| random.below(2000) as f32 / 250.0 - 4.0).collect();
+    let y: Vec<f32> = x.iter().map(|v| v * 0.5 + 1.0).collect();
+    let n = x.len();
+    let buffers = [floats(&x), floats(&y), vec![0; n * 4]];
+    let sum = run(device, &read("vector_add"), &buffers, &[n as u32], [n.div_ceil(256) as u32, 1, 1]).unwrap();
+    let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+    assert!(sum[2] == floats(&expected), "{name}");
+
+    let buffers = [floats(&x), vec![0; n * 4]];
+    let got = run(device, &read("softmax"), &buffers, &[columns as u32], [rows as u32, 1, 1]).unwrap();
+    for (got, x) in got[1].chunks_exact(columns * 4).zip(x.chunks_exact(columns)) {
+        let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = x.iter().map(|v| f64::from(v - max).exp()).sum();
+        for (got, x) in got.chunks_exact(4).zip(x) {
+            let got = f64::from(f32::from_le_bytes(got.try_into().unwrap()));
+            let expected = f64::from(x - max).exp() / total;
+            assert!((got - expected).abs() <= 2e-6 * expected, "{name}: {got} {expected}");
+        }
+    }
+}
+
+/// Words of a type where instructions are at their limits; for the only operand of one also a spread over all words.
+fn words(ty: Type, only: bool) -> Vec<u32> {
+    let floats = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -2.5,
+        3.7,
+        -3.7,
+        1e-30,
+        1e30,
+        65504.0,
+        65520.0,
+        8388607.5,
+        16777216.0,
+        2147483648.0,
+        -2147483648.0,
+        4294967296.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MAX,
+        f32::MIN,
+        f32::MIN_POSITIVE,
+        1e-45,
+        -1e-45,
+        1.0 + f32::EPSILON,
+        1.1754942e-38,
+    ];
+    let integers = [
+        0,
+        1,
+        2,
+        3,
+        7,
+        31,
+        32,
+        33,
+        64,
+        200,
+        255,
+        256,
+        0x7fff_ffff,
+        0x8000_0000,
+        0x8000_0001,
+        u32::MAX,
+        u32::MAX - 1,
+        0x10001,
+    ];
+    let spread = (0..=u32::MAX).step_by(65519);
+    let near = |v: u32| (-2..=2).map(move |d: i32| v.wrapping_add_signed(d));
+    let powers = (0..32).flat_map(|k| near(1 << k).chain(near((1u32 << k).wrapping_neg())));
+    // Halfway cases of the shorter floats, with and without a bit beyond.
+    let halves = (0..65536u32).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
+    match ty {
+        Type::Bool => vec![0, 1],
+        Type::I8 => (-128..128).map(|v: i32| v as u32).collect(),
+        Type::U8 => (0..256).collect(),
+        Type::F16 | Type::BF16 if only => (0..65536).collect(),
+        Type::F16 => floats.iter().map(|v| u32::from(half::f16::from_f32(*v).to_bits())).collect(),
+        Type::BF16 => floats.iter().map(|v| u32::from(half::bf16::from_f32(*v).to_bits())).collect(),
+        _ if only => spread.chain(powers).chain(halves).chain(floats.map(f32::to_bits)).collect(),
+        Type::F32 => floats.map(f32::to_bits).to_vec(),
+        Type::I32 | Type::U32 => integers.to_vec(),
+    }
+}
+
+/// Every lane-wise instruction on every combination of its operands' special words, against its meaning.
+pub fn check_instructions(name: &str, device: &dyn Backend) {
+    for &op in Opcode::ALL {
+        let signature = op.info().signature;
+        let lane_wise = !matches!(
+            signature,
+            Signature::Builtin
+                | Signature::Reduce
+                | Signature::Shuffle
+                | Signature::Load
+                | Signature::Store
+                | Signature::Barrier
+        );
+        for ty in op.info().types.iter().filter(|_| lane_wise && op != Opcode::Broadcast) {
+            let any = signature.operands().contains(&OperandType::Any);
+            let fits = |from: &Type| {
+                if !any { *from == ty } else { signature != Signature::Bitcast || from.size() == ty.size() }
+            };
+            for from in Type::ALL.into_iter().filter(fits) {
+                check_instruction(name, device, op, ty, from);
+            }
+        }
+    }
+}
+
+fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, from: Type) {
+    let signature = op.info().signature;
+    let types: Vec<Type> = signature.operands().iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
+    let mut sets: Vec<Vec<u32>> = types.iter().map(|t| words(*t, types.len() == 1)).collect();
+    if matches!(op, Opcode::Div | Opcode::Rem) && ty != Type::F32 {
+        // Division by zero is a fault.
+        sets[1].retain(|w| *w != 0);
+    }
+    let n: usize = sets.iter().map(Vec::len).product();
+    let mut columns = vec![Vec::with_capacity(n); types.len()];
+    for mut i in 0..n {
+        for (column, set) in columns.iter_mut().zip(&sets) {
+            column.push(set[i % set.len()]);
+            i /= set.len();
+        }
+    }
+    let result = signature.result(ty).unwrap();
+    let mut b = Builder::new("instruction", [128, 1, 1]);
+    let inputs: Vec<Array> =
+        types.iter().enumerate().map(|(i, t)| b.buffer(&format!("x{i}"), *t, Access::Read)).collect();
+    let output = b.buffer("y", result, Access::Write);
+    let i = b.global_x();
+    let inside = b.lt(i, n as u32);
+    b.if_(inside, |b| {
+        let args: Vec<Value> = inputs.iter().map(|x| b.load(*x, i)).collect();
+        let value = b.inst(op, ty, &args);
+        b.store(output, i, value);
+    });
+    let program = b.finish().unwrap();
+    let bytes = |(ty, column): (&Type, &Vec<u32>)| {
+        column.iter().flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect::<Vec<u8>>()
+    };
+    let mut buffers: Vec<Vec<u8>> = types.iter().zip(&columns).map(bytes).collect();
+    buffers.push(vec![0; n * result.size()]);
+    let got = run(device, &program, &buffers, &[], [n.div_ceil(128) as u32, 1, 1]).unwrap();
+    for (i, got) in got[types.len()].chunks_exact(result.size()).enumerate() {
+        let args: Vec<u32> = columns.iter().map(|c| c[i]).collect();
+        let want = eval(op, ty, from, &args).unwrap();
+        let (got, want) = (canonical(result, got), canonical(result, &want.to_le_bytes()[..result.size()]));
+        assert_eq!(got, want, "{name}: {}.{ty} of {from} {args:x?}: {got:#x}, not {want:#x}", op.info().mnemonic);
+    }
+}
+
+/// Copies in fours of every type, from and to addresses that are multiples of four elements and that are not.
+pub fn check_fours(name: &str, device: &dyn Backend) {
+    const N: usize = 256;
+    for ty in Type::ALL {
+        let mut b = Builder::new("fours", [32, 1, 1]);
+        let (x, y) = (b.buffer("x", ty, Access::Read), b.buffer("y", ty, Access::Write));
+        let i = b.global_x();
+        let first = b.shl(i, 2u32);
+        let at = [0, 1, 2, 3].map(|k: u32| b.add(first, k));
+        let values = at.map(|i| b.load(x, i));
+        for (i, value) in at.into_iter().zip(values) {
+            b.store(y, i, value);
+        }
+        let program = b.finish().unwrap();
+        let size = ty.size();
+        let mut random = Random(3);
+        let bytes: Vec<u8> = (0..N + 8).flat_map(|_| random.word(ty).to_le_bytes()[..size].to_vec()).collect();
+        for (from, to) in [(0, 0), (1, 0), (0, 3), (2, 2), (4, 8)] {
+            let buffers = [(); 2].map(|()| device.allocate_buffer(bytes.len()).unwrap());
+            device.copy_to_buffer(&buffers[0], 0, &bytes).unwrap();
+            device.copy_to_buffer(&buffers[1], 0, &vec![0xee; bytes.len()]).unwrap();
+            let range =
+                |i: usize, at: usize| Binding::Buffer { buffer: buffers[i].clone(), range: at * size..(at + N) * size };
+            let config = LaunchConfig { grid: [(N / 128) as u32, 1, 1] };
+            device.execute_program(&program, &[range(0, from), range(1, to)], &config).unwrap();
+            let mut got = vec![0; bytes.len()];
+            device.copy_from_buffer(&buffers[1], 0, &mut got).unwrap();
+            let mut want = vec![0xee; bytes.len()];
+            want[to * size..(to + N) * size].copy_from_slice(&bytes[from * size..(from + N) * size]);
+            assert!(got == want, "{name}: {ty} from element {from} to element {to}");
+        }
+    }
+}
