@@ -114,6 +114,9 @@ pub struct BenchArgs {
     /// Tokens of the decode test; 0 leaves it out
     #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub decode: u32,
+    /// Also print the kernels of each test's last step by their time
+    #[arg(long, conflicts_with = "json")]
+    pub profile: bool,
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,

@@ -55,6 +55,8 @@ pub struct Session {
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
     device_sampling: bool,
+    /// The plan of the last step.
+    last: Option<Bucket>,
     scratch: Scratch,
 }
 
@@ -106,7 +108,7 @@ impl Session {
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
         let (plans, scratch) = (HashMap::new(), Scratch::default());
-        Ok(Session { executor, decoder, cache, options, plans, device_sampling, scratch })
+        Ok(Session { executor, decoder, cache, options, plans, last: None, device_sampling, scratch })
     }
 
     /// Positions in use in a sequence.
@@ -230,6 +232,18 @@ impl Session {
         }
     }
 
+    /// Runs the kernels of the last step once more, one by one, and gives for each its name and the seconds it took on the device. What
+    /// the session holds stays as it is; before the first step there is nothing.
+    ///
+    /// # Errors
+    /// A device that cannot measure them; an error of the run.
+    pub fn profile(&self) -> Result<Vec<(Arc<str>, f64)>> {
+        match self.last.and_then(|bucket| self.plans.get(&bucket)) {
+            Some(plan) => Ok(plan.profile()?),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Computes what is in `scratch.fed`.
     fn run(&mut self, logits: Logits, give: Give<'_>) -> Result<()> {
         self.scratch.filled = 0;
@@ -297,6 +311,7 @@ impl Session {
         let size = |n: usize| n.max(1).next_power_of_two().min(self.options.batch);
         let sampled = wanted > 0 && matches!(give, Give::Tokens(_));
         let bucket = Bucket { tokens: size(fed.len()), outputs: size(wanted), sampled };
+        self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::time::Instant;
 
-use hologram_backends::Format;
+use hologram_backends::{BackendType, Format};
+use hologram_core::Executor;
 use hologram_isa::Type;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape};
@@ -64,9 +65,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         tests.push((&tokens[..decode], false, measurement(format!("tg{}", decode), bytes)));
     }
     // The first round compiles and warms up and is not counted. Bandwidth and tests take turns, so that all see the same machine.
-    let mut bandwidths = Vec::new();
+    let (mut bandwidths, mut bound) = (Vec::new(), "");
     for round in 0..=args.repetitions {
-        let bandwidth = executor.backend().read_bandwidth()?;
+        let (kind, bandwidth) = ceiling(&executor)?;
+        bound = kind;
         if round > 0 {
             bandwidths.push(bandwidth);
         }
@@ -87,11 +89,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let (weights, read) = (model.weight_bytes() as f64 / 1e6, bytes / 1e6);
         writeln!(
             out,
-            "weights {weights:.1} MB, {read:.1} MB read a token; read bandwidth {:.1} GB/s",
+            "weights {weights:.1} MB, {read:.1} MB read a token; {bound} bandwidth {:.1} GB/s",
             bandwidth / 1e9
         )?;
         writeln!(out, "{:<8} {:>12} {:>10} {:>10} {:>8} {:>7}", "test", "tokens/s", "min", "max", "GB/s", "share")?;
     }
+    let profiled: Vec<_> = tests.iter().map(|(tokens, prefill, m)| (m.test.clone(), *tokens, *prefill)).collect();
     for (_, _, mut m) in tests {
         m.rates.sort_by(f64::total_cmp);
         let rate = median(&m.rates);
@@ -115,6 +118,54 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let share = 100.0 * achieved / bandwidth;
             writeln!(out, "{:<8} {rate:>12.2} {min:>10.2} {max:>10.2} {:>8.1} {share:>6.0}%", m.test, achieved / 1e9)?;
         }
+    }
+    drop(out);
+    if args.profile {
+        for (test, tokens, prefill) in profiled {
+            measure(&mut session, tokens, prefill)?;
+            print_profile(&test, &session)?;
+        }
+    }
+    Ok(())
+}
+
+/// What bounds kernels that wait for memory: its kind, and bytes per second. A GPU's is that of copies, which the device's own engine
+/// makes; a CPU's that of reads.
+fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
+    let backend = executor.backend();
+    Ok(match backend.info().backend {
+        BackendType::Cuda => ("copy", backend.copy_bandwidth()?),
+        _ => ("read", backend.read_bandwidth()?),
+    })
+}
+
+/// How often the last step is profiled; the median of each kernel counts.
+const PROFILES: usize = 7;
+
+/// The kernels of a session's last step: those of one name together, the longest first.
+fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
+    let runs = (0..PROFILES).map(|_| session.profile()).collect::<Result<Vec<_>, _>>()?;
+    let mut kernels: Vec<(&str, usize, f64)> = Vec::new();
+    for (i, (name, _)) in runs[0].iter().enumerate() {
+        let mut times: Vec<f64> = runs.iter().map(|run| run[i].1).collect();
+        times.sort_by(f64::total_cmp);
+        match kernels.iter_mut().find(|k| k.0 == &**name) {
+            Some(kernel) => {
+                kernel.1 += 1;
+                kernel.2 += median(&times);
+            }
+            None => kernels.push((name, 1, median(&times))),
+        }
+    }
+    kernels.sort_by(|a, b| b.2.total_cmp(&a.2));
+    let all: f64 = kernels.iter().map(|k| k.2).sum();
+    let launches: usize = kernels.iter().map(|k| k.1).sum();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{test}, the last step: {launches} kernels one by one, {:.1} us", all * 1e6)?;
+    writeln!(out, "{:>7} {:>10} {:>9} {:>6}  kernel", "count", "total us", "each us", "share")?;
+    for (name, count, seconds) in kernels {
+        let (us, share) = (seconds * 1e6, 100.0 * seconds / all);
+        writeln!(out, "{count:>7} {us:>10.1} {:>9.2} {share:>5.1}%  {name}", us / count as f64)?;
     }
     Ok(())
 }
