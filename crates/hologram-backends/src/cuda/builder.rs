@@ -55,6 +55,7 @@ struct Memory<'a> {
     arguments: &'a [Argument<(u64, usize)>],
     scratch: u64,
     counters: u64,
+    fault: u64,
 }
 
 impl<'a> Builder<'a> {
@@ -129,20 +130,38 @@ impl<'a> Builder<'a> {
         let names: Vec<_> = self.launches.iter().map(|l| l.pipeline.name.clone()).collect();
         let base = |memory: &Option<Arc<CudaMemory>>| memory.as_ref().map_or(0, |m| m.address());
         let (scratch_base, counters_base) = (base(&scratch), base(&counters));
-        let (mut steps, mut programs, mut faulty) = (Vec::new(), Vec::new(), Vec::new());
+        let has_record = |part: &Part| {
+            let Part::Kernel(part) = part;
+            part.args.iter().any(|arg| matches!(arg, Arg::Fault))
+        };
+        let mut faulty = Vec::new();
+        for (work, name) in self.work.iter().zip(&names) {
+            match work {
+                Work::Program { program, elements, .. } => {
+                    faulty.push(Faulty::Program { program: Arc::clone(program), elements: elements.clone() });
+                }
+                Work::Native { kernel, .. } if kernel.parts.iter().any(has_record) => {
+                    faulty.push(Faulty::Native(name.clone()));
+                }
+                Work::Native { .. } | Work::Nothing => {}
+            }
+        }
+        let faults = if faulty.is_empty() { None } else { Some(Faults::new(self.context, faulty)?) };
+        let (mut steps, mut records) = (Vec::new(), 0..);
+        let mut record = || faults.as_ref().zip(records.next()).map_or(0, |(faults, index)| faults.address(index));
         for (launch, work) in self.work.into_iter().enumerate() {
             match work {
                 Work::Nothing => {}
-                Work::Program { function, program, values, elements, shape } => {
-                    // Its place is kept until the records have an address.
-                    programs.push((steps.len() + programs.len(), launch, function.clone(), values, shape));
-                    faulty.push(Faulty { program: program.clone(), elements });
+                Work::Program { function, mut values, shape, .. } => {
+                    values.push(Value::Address(record()));
+                    steps.push(Step { launch, kernel: Kernel::new(function.clone(), shape, values) });
                 }
                 Work::Native { kernel, arguments, counters } => {
                     let memory = Memory {
                         arguments: &arguments,
                         scratch: scratch_base,
                         counters: counters_base + counters as u64,
+                        fault: if kernel.parts.iter().any(has_record) { record() } else { 0 },
                     };
                     for Part::Kernel(part) in &kernel.parts {
                         let kernel = native_kernel(self.context, self.modules, part, &memory);
@@ -150,11 +169,6 @@ impl<'a> Builder<'a> {
                     }
                 }
             }
-        }
-        let faults = if faulty.is_empty() { None } else { Some(Faults::new(self.context, faulty)?) };
-        for (index, (place, launch, function, mut values, shape)) in programs.into_iter().enumerate() {
-            values.push(Value::Address(faults.as_ref().map_or(0, |f| f.address(index))));
-            steps.insert(place, Step { launch, kernel: Kernel::new(function, shape, values) });
         }
         let memory: Vec<_> = scratch.into_iter().chain(counters).collect();
         let mut usages = self.usages;
@@ -208,6 +222,7 @@ fn value(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<Value
 fn address(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<u64> {
     match arg {
         Arg::Null => Ok(0),
+        Arg::Fault => Ok(memory.fault),
         Arg::Scratch(offset) => Ok(memory.scratch + *offset as u64),
         Arg::Counters(offset) => Ok(memory.counters + *offset as u64),
         Arg::Binding(index) => match memory.arguments.get(*index) {

@@ -23,5 +23,16 @@ macro_rules! images {
 }
 
 /// Every image; `only_sm_90a` after a name whose source says so.
-pub(super) const IMAGES: &[Image] =
-    images!["elementwise", "gather", "kv_append", "quantize", "reduce", "rms_norm", "rope", "softmax",];
+pub(super) const IMAGES: &[Image] = images![
+    "elementwise",
+    "gather",
+    "kv_append",
+    "quantize",
+    "reduce",
+    "repack",
+    "rms_norm",
+    "rope",
+    "sample",
+    "softmax",
+    "top_k",
+];

@@ -180,7 +180,7 @@ impl Queue {
             }
             for (_, recording) in &self.running {
                 if let Some(error) = recording.faults.as_ref().and_then(|f| f.take()) {
-                    self.sticky.get_or_insert(error.into());
+                    self.sticky.get_or_insert(error);
                 }
             }
         }

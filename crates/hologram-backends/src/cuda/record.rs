@@ -11,7 +11,7 @@ use hologram_isa::{IsaError, ParamKind, Program, ptx};
 use super::context::{Context, GraphExec, Pinned, Stream};
 use super::memory::{CudaMemory, Usage};
 use super::modules::Function;
-use crate::backend::Buffer;
+use crate::backend::{BackendType, Buffer};
 use crate::error::{BackendError, Result};
 
 /// Words of a fault record.
@@ -193,17 +193,21 @@ impl Kernel {
     }
 }
 
-/// The fault records of a recording's programs, in host memory that the device writes to.
+/// The fault records of a recording's programs, and of its native kernels that have one, in host memory that the device writes to.
 pub(super) struct Faults {
     pub(super) records: Pinned,
     pub(super) programs: Vec<Faulty>,
 }
 
 /// What a fault record is explained by.
-pub(super) struct Faulty {
-    pub(super) program: Arc<Program>,
-    /// Elements of each parameter's buffer; 0 for scalars.
-    pub(super) elements: Vec<u32>,
+pub(super) enum Faulty {
+    Program {
+        program: Arc<Program>,
+        /// Elements of each parameter's buffer; 0 for scalars.
+        elements: Vec<u32>,
+    },
+    /// A native kernel, by its launch's name.
+    Native(Arc<str>),
 }
 
 impl Faults {
@@ -227,7 +231,7 @@ impl Faults {
     }
 
     /// The first failed program's error; all records are cleared. The queue must have passed every run of the recording.
-    pub(super) fn take(&self) -> Option<IsaError> {
+    pub(super) fn take(&self) -> Option<BackendError> {
         let mut first = None;
         for (index, faulty) in self.programs.iter().enumerate() {
             // SAFETY: the device is done with the records.
@@ -243,8 +247,19 @@ impl Faults {
 }
 
 impl Faulty {
-    /// The sentence that the interpreter gives.
-    fn error(&self, [_, line, memory, element, x, y, z, thread]: [u32; FAULT_WORDS]) -> IsaError {
+    /// For a program the sentence that the interpreter gives.
+    fn error(&self, [_, line, memory, element, x, y, z, thread]: [u32; FAULT_WORDS]) -> BackendError {
+        let (program, elements) = match self {
+            Faulty::Program { program, elements } => (program, elements),
+            Faulty::Native(kernel) => {
+                let reason = format!("index {element} is outside the {memory} that there are");
+                return BackendError::Kernel {
+                    device: BackendType::Cuda.to_string(),
+                    kernel: kernel.to_string(),
+                    reason,
+                };
+            }
+        };
         let outside = |what: &str, name: &str, len: u32| {
             format!("element {element} of {what} {name} is outside: it has {len} elements")
         };
@@ -252,16 +267,16 @@ impl Faulty {
             ptx::STEP => format!("the step of a for loop is {}, it must be positive", element as i32),
             ptx::DIV_BY_ZERO => "div by zero".into(),
             ptx::REM_BY_ZERO => "rem by zero".into(),
-            _ if memory & ptx::SHARED != 0 => match self.program.shared.get((memory & !ptx::SHARED) as usize) {
+            _ if memory & ptx::SHARED != 0 => match program.shared.get((memory & !ptx::SHARED) as usize) {
                 Some(array) => outside("shared array", &array.name, array.len),
                 None => format!("element {element} is outside a shared array"),
             },
-            _ => match (self.program.params.get(memory as usize), self.elements.get(memory as usize)) {
+            _ => match (program.params.get(memory as usize), elements.get(memory as usize)) {
                 (Some(param), Some(len)) => outside("buffer", &param.name, *len),
                 _ => format!("element {element} is outside a buffer"),
             },
         };
-        IsaError::Run { program: self.program.name.clone(), line, group: [x, y, z], thread, message }
+        IsaError::Run { program: program.name.clone(), line, group: [x, y, z], thread, message }.into()
     }
 }
 

@@ -41,7 +41,6 @@ typedef __nv_bfloat16 bfloat;
 #endif
 #define NAN __int_as_float(0x7fffffff)
 #define INFINITY __int_as_float(0x7f800000)
-#define TRAP() __trap()         /* ends the launch with an error */
 #define BARRIER() __syncthreads()
 #define SIMD_BARRIER() __syncwarp()
 #define UNROLL _Pragma("unroll")
@@ -65,7 +64,11 @@ template <class T> FN T to(float x); template <> FN float to<float>(float x) { r
 #define VOP(op) FN float2 operator op(float2 a, float2 b) { return make_float2(a.x op b.x, a.y op b.y); } FN float2 operator op(float2 a, float b) { return make_float2(a.x op b, a.y op b); } \
   FN float4 operator op(float4 a, float4 b) { return make_float4(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } FN float4 operator op(float4 a, float b) { return make_float4(a.x op b, a.y op b, a.z op b, a.w op b); }
 VOP(+) VOP(-) VOP(*)
-FN uint bits(float x) { return __float_as_uint(x); }
+// Counters in shared memory
+typedef uint counter;
+FN void counter_set(counter *c, uint n) { *c = n; }
+FN uint counter_get(counter *c) { return *c; }
+FN uint counter_add(counter *c, uint n) { return atomicAdd(c, n); }
 FN float clamp(float x, float least, float most) { return fminf(fmaxf(x, least), most); }
 FN float4 load4(const float *p) { return *(const float4 *)p; }
 FN void store4(float *p, float4 v) { *(float4 *)p = v; }
@@ -96,7 +99,6 @@ using namespace metal;
 #define SHARED(T, n, dims) threadgroup T n dims
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
-#define TRAP() (*(device volatile uint *)0 = 0)
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -107,7 +109,10 @@ template <typename T> FN T simd_sum_before(T x, uint) { return simd_prefix_exclu
 FN uint as_uint(float x) { return as_type<uint>(x); } FN float as_float(uint x) { return as_type<float>(x); }
 FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
 template <typename T> FN T to(float x) { return T(x); }
-FN uint bits(float x) { return as_type<uint>(x); }
+typedef atomic_uint counter;
+FN void counter_set(threadgroup counter *c, uint n) { atomic_store_explicit(c, n, memory_order_relaxed); }
+FN uint counter_get(threadgroup counter *c) { return atomic_load_explicit(c, memory_order_relaxed); }
+FN uint counter_add(threadgroup counter *c, uint n) { return atomic_fetch_add_explicit(c, n, memory_order_relaxed); }
 FN float4 load4(device const float *p) { return *(device const float4 *)p; }
 FN void store4(device float *p, float4 v) { *(device float4 *)p = v; }
 FN void store4(device half *p, float4 v) { *(device half4 *)p = half4(v); }
@@ -120,6 +125,13 @@ FN void tile_load(thread TileB &a, threadgroup const half *p, uint ld) { E4(i, j
 FN void tile_mma(thread TileC &c, thread const TileA &a, thread const TileB &b) { E4(i, j) for (uint k = 0; k < 2; ++k) simdgroup_multiply_accumulate(c.f[i][j], a.f[i][k], b.f[k][j], c.f[i][j]); }
 FN void tile_store(device float *p, thread const TileC &c, uint ld) { E4(i, j) simdgroup_store(c.f[i][j], p + i * 8 * ld + j * 8, ld); }
 #endif
+// Notes that `index` is outside the `most` that there are in the launch's fault record, eight words of which the first says that it is set.
+FN void note_fault(device uint *record, uint index, uint most)
+{
+    record[2] = most;
+    record[3] = index;
+    record[0] = 1;
+}
 // A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
 FN uint count(device const uint *step, uint slot, uint most, uint per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }
 #define COUNT(i, name) IN(i, uint, step), VAL(i + 1, uint, name##_slot), VAL(i + 2, uint, name##_most), VAL(i + 3, uint, name##_per)

@@ -38,7 +38,7 @@ template <uint V> FN void load_row(thread float4 (&r)[V], device const float *x,
 
 // The code of x, rounded to nearest even and limited to -128 … 127, as the lowest byte of the result: beyond 1.5 · 2^23 the last bits of an
 // f32 count ones.
-FN uint code(float x) { return bits(clamp(x, -128.0f, 127.0f) + 12582912.0f) & 255u; }
+FN uint code(float x) { return as_uint(clamp(x, -128.0f, 127.0f) + 12582912.0f) & 255u; }
 FN uint codes4(float4 v, float inverse)
 {
     return code(v.x * inverse) | code(v.y * inverse) << 8 | code(v.z * inverse) << 16 | code(v.w * inverse) << 24;

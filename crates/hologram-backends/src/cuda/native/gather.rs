@@ -38,5 +38,6 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     args.extend([places.input(1, 0), places.output(0), places.step()]);
     args.extend(tokens.numbers());
     args.extend([slot, most, u32::try_from(*d).ok()?].map(Arg::U32));
+    args.push(Arg::Fault);
     Some(single(launch("gather", entry.into(), [tokens.max(), d.div_ceil(1024)], 256, args)?))
 }

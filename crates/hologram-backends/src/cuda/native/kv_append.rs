@@ -29,6 +29,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     for size in [blocks, heads, block, d] {
         args.push(Arg::U32(u32::try_from(size).ok()?));
     }
+    args.push(Arg::Fault);
     let pieces = heads.checked_mul(d)?.div_ceil(1024);
     Some(single(launch("kv_append", entry.into(), [tokens.max(), pieces], 256, args)?))
 }

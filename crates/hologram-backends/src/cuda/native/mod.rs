@@ -14,6 +14,8 @@ mod rms_norm;
 mod rope;
 mod sample;
 mod softmax;
+mod take;
+mod top_k;
 
 use crate::{Format, GroupSpec, KernelSpec};
 
@@ -78,6 +80,9 @@ pub(crate) enum Arg {
     Scratch(usize),
     /// An address in the zeroed memory, at this offset.
     Counters(usize),
+    /// The address of the launch's fault record (`FAULT` in `dialect.h`): a kernel that is given an index outside its range notes it
+    /// there, leaves out what it cannot do, and goes on; the error comes at the next wait.
+    Fault,
     /// A null pointer, where a kernel takes an optional one.
     Null,
     /// A number.
@@ -120,6 +125,8 @@ const KERNELS: &[Find] = &[
     kv_append::find,
     softmax::find,
     reduce::find,
+    top_k::find,
+    take::find,
     repack::find,
     sample::find,
 ];
