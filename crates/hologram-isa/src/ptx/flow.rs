@@ -45,10 +45,14 @@ pub(super) fn inner(kind: &StmtKind) -> impl Iterator<Item = &[Stmt]> {
 
 /// Whether a block holds a subgroup operation.
 pub(super) fn is_joint(block: &[Stmt]) -> bool {
-    block.iter().any(|stmt| match &stmt.kind {
+    block.iter().any(is_joint_stmt)
+}
+
+fn is_joint_stmt(stmt: &Stmt) -> bool {
+    match &stmt.kind {
         StmtKind::Inst(inst) => is_subgroup(inst.op),
         kind => inner(kind).any(is_joint),
-    })
+    }
 }
 
 pub(super) fn is_subgroup(op: Opcode) -> bool {
@@ -136,7 +140,7 @@ impl Printer<'_> {
 
     /// A block whose lanes are those of `whole` and stay together.
     pub(super) fn joint_block(&mut self, block: &[Stmt], whole: Word) {
-        let joint = is_joint(block);
+        let last_joint = block.iter().rposition(is_joint_stmt);
         let (mut mask, end) = (whole, self.asm.label());
         for (i, (stmt, action)) in block.iter().zip(self.facts.actions(block)).enumerate() {
             match (action, &stmt.kind) {
@@ -162,18 +166,17 @@ impl Printer<'_> {
                     self.asm.place(escape);
                 }
             }
-            let rest = &block[i + 1..];
-            if leaves(&stmt.kind, 0) && !rest.is_empty() {
+            if leaves(&stmt.kind, 0) && i + 1 < block.len() {
                 let stays = self.asm.pred();
                 line!(self.asm, "setp.eq.u32 {stays}, %left, 0");
-                if joint && is_joint(rest) {
+                if last_joint.is_some_and(|last| last > i) {
                     mask = self.vote(stays, mask);
                 }
                 self.asm.branch(Some((stays, false)), end);
             }
         }
         self.asm.place(end);
-        if joint {
+        if last_joint.is_some() {
             line!(self.asm, "bar.warp.sync {whole}");
         }
     }
