@@ -9,7 +9,8 @@
 
 Sources: crates/hologram-backends/src/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
 Images, zlib-compressed: .../src/cuda/images/NAME.sm_80.ptx.z (newer drivers translate it) and NAME.sm_90a.cubin.z.
-Needs the packages in requirements.txt. A spilled register or an error fails the build.
+Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
+the other, or an error fails the build.
 """
 import ctypes, glob, os, re, subprocess, sys, tempfile, zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,7 @@ def compile(nvrtc, path, name, text, arch, cubin):
 
 def check_spills(what, log):
     for line in log.splitlines():
-        if re.search(r"[1-9]\d* bytes spill", line) or "warning" in line.lower():
+        if re.search(r"[1-9]\d* bytes spill", line) or "warning" in line.lower() or "Potential Performance Loss" in line:
             sys.exit(f"{what}: {log}")
 
 

@@ -26,7 +26,10 @@ macro_rules! images {
 pub(super) const IMAGES: &[Image] = images![
     "elementwise",
     "gather",
+    "gemm_mma",
+    "gemm_wgmma" only_sm_90a,
     "kv_append",
+    "matmul_f32",
     "quantize",
     "reduce",
     "repack",

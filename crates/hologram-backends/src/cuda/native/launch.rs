@@ -93,6 +93,12 @@ impl Places {
         Places { inputs, output: next, step: group.uses_step().then_some(next + views(output)) }
     }
 
+    /// For a group whose results are bound one after the other, each with one view: result `i` is `output(i)`.
+    pub fn of_results(group: &crate::GroupSpec) -> Places {
+        let (inputs, next) = places(&group.inputs);
+        Places { inputs, output: next, step: group.uses_step().then_some(next + group.outputs.len()) }
+    }
+
     /// View `view` of an input.
     pub fn input(&self, input: usize, view: usize) -> Arg {
         Arg::Binding(self.inputs.get(input).map_or(usize::MAX, |at| at + view))

@@ -5,6 +5,7 @@
 
 mod elementwise;
 mod gather;
+mod gemm;
 mod kv_append;
 mod launch;
 mod quantize;
@@ -129,9 +130,10 @@ const KERNELS: &[Find] = &[
     take::find,
     repack::find,
     sample::find,
+    gemm::find,
 ];
 /// Every native kernel of groups; the first that answers serves.
-const GROUPS: &[FindGroup] = &[rms_norm::find_group];
+const GROUPS: &[FindGroup] = &[rms_norm::find_group, gemm::find_group];
 
 /// The native kernel for a spec on this device.
 pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {

@@ -1,0 +1,260 @@
+//! `matmul` for steps of many tokens: on tensor cores, alone or with what follows it, or in plain `f32`.
+//!
+//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`] and [`plain`] each know which products their kernels serve.
+
+mod mma;
+mod plain;
+#[cfg(test)]
+mod tests;
+mod wgmma;
+
+use super::launch::Places;
+use super::{Arg, NativeKernel, Target};
+use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+
+/// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Nothing.
+    Store = 0,
+    /// Another tensor is added.
+    Add = 1,
+    /// Two matrices: silu(first) · second.
+    Swiglu = 2,
+    /// Two matrices: max(first, 0)² · second.
+    Relu2 = 3,
+}
+
+/// x · wᵀ for one to three matrices that share x.
+#[derive(Clone, Debug)]
+struct Product {
+    x: Format,
+    w: Format,
+    /// Tokens: rows of x.
+    tokens: Extent,
+    /// Elements of a row of x and of the matrices.
+    k: usize,
+    /// Rows of each matrix; of two gated ones the first are those of the gate.
+    rows: Vec<usize>,
+    mode: Mode,
+    /// Whether results are stored as `bf16`, not `f32`.
+    narrow: bool,
+    /// Elements and scales of x; null where there is no second view.
+    x_args: [Arg; 2],
+    /// Elements and scales of each matrix.
+    w_args: Vec<[Arg; 2]>,
+    /// What is added.
+    add: Arg,
+    /// Each result.
+    y: Vec<Arg>,
+    /// The step block.
+    step: Arg,
+}
+
+/// The native kernel for `matmul`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let product = Product::of(spec)?;
+    served(&product, target).or_else(|| plain::find(&product))
+}
+
+/// The native kernel for two or three products that share x, for a product and an addition to it, and for two products and their gate, with a
+/// conversion to `bf16` after it or without.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    served(&Product::of_group(group)?, target)
+}
+
+fn served(product: &Product, target: Target) -> Option<NativeKernel> {
+    wgmma::find(product, target).or_else(|| mma::find(product, target))
+}
+
+/// Tokens, row length and rows of w of a product x [n, k] · w [m, k]ᵀ = y [n, m].
+fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usize, usize)> {
+    let ([n, Extent::Fixed(k)], [Extent::Fixed(m), Extent::Fixed(l)]) = (x.shape.as_slice(), w.shape.as_slice()) else {
+        return None;
+    };
+    let fits = k == l && *k > 0 && *m > 0 && y.format == Format::F32 && y.shape == [*n, Extent::Fixed(*m)];
+    fits.then_some((*n, *k, *m))
+}
+
+/// The arguments of a tensor's views.
+fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Arg; 2] {
+    let second = match tensor.format {
+        Format::Plain(_) => Arg::Null,
+        _ => places.input(input, 1),
+    };
+    [places.input(input, 0), second]
+}
+
+impl Product {
+    fn of(spec: &KernelSpec) -> Option<Product> {
+        let [x, w] = spec.inputs.as_slice() else { return None };
+        if spec.op != "matmul" || spec.in_place.is_some() {
+            return None;
+        }
+        let ((tokens, k, m), places) = (shape(x, w, &spec.output)?, Places::of(spec));
+        Some(Product {
+            x: x.format,
+            w: w.format,
+            tokens,
+            k,
+            rows: vec![m],
+            mode: Mode::Store,
+            narrow: false,
+            x_args: views(&places, 0, x),
+            w_args: vec![views(&places, 1, w)],
+            add: Arg::Null,
+            y: vec![places.output(0)],
+            step: places.step(),
+        })
+    }
+
+    fn of_group(group: &GroupSpec) -> Option<Product> {
+        let count = group.nodes.iter().take_while(|n| n.op == "matmul").count();
+        let (products, rest) = group.nodes.split_at(count);
+        if products.is_empty() || group.nodes.iter().any(|n| n.in_place.is_some()) {
+            return None;
+        }
+        let last = group.nodes.len() - 1;
+        let (mode, narrow) = match rest {
+            [] if (2..=3).contains(&count) && group.outputs.iter().copied().eq(0..count) => (Mode::Store, false),
+            [add] if count == 1 && add.op == "add" && group.outputs == [last] => (Mode::Add, false),
+            [gate] if count == 2 && group.outputs == [last] => (gate_mode(gate)?, false),
+            [gate, cast] if count == 2 && group.outputs == [last] && casts(cast, gate, count) => {
+                (gate_mode(gate)?, true)
+            }
+            _ => return None,
+        };
+        let input = |operand: &Operand| match operand {
+            Operand::Input(i) => group.inputs.get(*i).map(|t| (*i, t)),
+            Operand::Node(_) => None,
+        };
+        // The products in the order in which the gate takes them.
+        let order: Vec<usize> = match (mode, rest) {
+            (Mode::Swiglu | Mode::Relu2, [gate, ..]) => match gate.operands[..] {
+                [Operand::Node(0), Operand::Node(1)] => vec![0, 1],
+                [Operand::Node(1), Operand::Node(0)] => vec![1, 0],
+                _ => return None,
+            },
+            _ => (0..count).collect(),
+        };
+        let places = Places::of_results(group);
+        let [Operand::Input(x_at), _] = products[0].operands[..] else { return None };
+        let x = group.inputs.get(x_at)?;
+        let (mut rows, mut w_args, mut w_format, mut size) = (Vec::new(), Vec::new(), None, None);
+        for at in order {
+            let node = &products[at];
+            let [left, right] = &node.operands[..] else { return None };
+            let (w_at, w) = input(right)?;
+            let (tokens, k, m) = shape(x, w, &node.output)?;
+            if *left != Operand::Input(x_at) || w_format.is_some_and(|f| f != w.format) {
+                return None;
+            }
+            (w_format, size) = (Some(w.format), Some((tokens, k)));
+            rows.push(m);
+            w_args.push(views(&places, w_at, w));
+        }
+        let (tokens, k) = size?;
+        let mut add = Arg::Null;
+        if let (Mode::Add, [node]) = (mode, rest) {
+            let other = match &node.operands[..] {
+                [Operand::Node(0), other] | [other, Operand::Node(0)] => other,
+                _ => return None,
+            };
+            let (at, tensor) = input(other)?;
+            if *tensor != products[0].output || node.output != *tensor {
+                return None;
+            }
+            add = places.input(at, 0);
+        }
+        if let (Mode::Swiglu | Mode::Relu2, [gate, ..]) = (mode, rest)
+            && (rows[0] != rows[1] || gate.output != products[0].output)
+        {
+            return None;
+        }
+        let y = (0..group.outputs.len()).map(|i| places.output(i)).collect();
+        Some(Product {
+            x: x.format,
+            w: w_format?,
+            tokens,
+            k,
+            rows,
+            mode,
+            narrow,
+            x_args: views(&places, x_at, x),
+            w_args,
+            add,
+            y,
+            step: places.step(),
+        })
+    }
+
+    /// Whether two matrices make one result.
+    fn gated(&self) -> bool {
+        matches!(self.mode, Mode::Swiglu | Mode::Relu2)
+    }
+
+    /// Groups of 64 rows that the kernels go through: see `gemm.h`.
+    fn groups(&self) -> usize {
+        if self.gated() { self.rows[0].div_ceil(32) } else { self.rows.iter().map(|m| m.div_ceil(64)).sum() }
+    }
+
+    /// Bytes of a row of a matrix's elements or codes.
+    fn row_bytes(&self) -> usize {
+        match self.w {
+            Format::Q8Planes => self.k,
+            Format::Q4Planes => self.k / 2,
+            Format::T2Planes => self.k / 4,
+            _ => self.k * 2,
+        }
+    }
+
+    /// Elements of a group of 8-bit activations; 0 for others.
+    fn activation_group(&self) -> usize {
+        match self.x {
+            Format::I8Groups { group } => group as usize,
+            _ => 0,
+        }
+    }
+
+    /// What kernels take after the matrices: what is added, three results, the step block, slot, tokens at most, rows of three matrices, row
+    /// length, group of activations, mode, width of results.
+    fn tail(&self) -> Option<Vec<Arg>> {
+        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
+        let mut args = vec![self.add.clone()];
+        args.extend((0..3).map(|i| self.y.get(i).cloned().unwrap_or(Arg::Null)));
+        let (step, slot) = match self.tokens {
+            Extent::Fixed(_) => (Arg::Null, 0),
+            Extent::Step { slot, .. } => (self.step.clone(), slot),
+        };
+        args.extend([step, Arg::U32(slot), number(self.tokens.max())?]);
+        let rows = if self.gated() { &self.rows[..1] } else { &self.rows[..] };
+        for i in 0..3 {
+            args.push(number(rows.get(i).copied().unwrap_or(0))?);
+        }
+        args.extend([number(self.k)?, number(self.activation_group())?]);
+        args.extend([Arg::U32(self.mode as u32), Arg::U32(u32::from(self.narrow))]);
+        Some(args)
+    }
+
+    /// Whether results can be written four at a time, at 32-bit indices of rows.
+    fn fits_tiles(&self) -> bool {
+        let whole = |m: &usize| m.is_multiple_of(8) && *m < 1 << 30;
+        self.rows.iter().all(whole) && self.k < 1 << 30 && self.tokens.max() < 1 << 30
+    }
+}
+
+fn gate_mode(gate: &GroupNode) -> Option<Mode> {
+    match gate.op {
+        "swiglu" => Some(Mode::Swiglu),
+        "relu2_mul" => Some(Mode::Relu2),
+        _ => None,
+    }
+}
+
+/// Whether a node converts the gate, node `at`, to `bf16`.
+fn casts(cast: &GroupNode, gate: &GroupNode, at: usize) -> bool {
+    cast.op == "cast"
+        && cast.operands == [Operand::Node(at)]
+        && cast.output.format == Format::BF16
+        && cast.output.shape == gate.output.shape
+}

@@ -1,0 +1,147 @@
+use super::super::{Arg, KernelLaunch, NativeKernel, Part, Target};
+use super::{find, find_group};
+use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+
+const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
+const A100: Target = Target { capability: 80, multiprocessors: 108, max_shared: 163 * 1024 };
+
+fn tensor(format: Format, shape: [Extent; 2]) -> TensorSpec {
+    TensorSpec { format, shape: shape.to_vec() }
+}
+
+fn tokens(max: usize) -> Extent {
+    Extent::Step { slot: 1, max }
+}
+
+fn spec(x: Format, w: Format, n: usize, m: usize, k: usize) -> KernelSpec {
+    KernelSpec {
+        op: "matmul",
+        inputs: vec![tensor(x, [tokens(n), Extent::Fixed(k)]), tensor(w, [Extent::Fixed(m), Extent::Fixed(k)])],
+        output: tensor(Format::F32, [tokens(n), Extent::Fixed(m)]),
+        in_place: None,
+        attrs: Vec::new(),
+    }
+}
+
+fn launch(kernel: Option<NativeKernel>) -> Option<KernelLaunch> {
+    let Part::Kernel(launch) = kernel?.parts.into_iter().next()?;
+    Some(launch)
+}
+
+fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
+    launch(kernel).map(|l| (l.entry, l.cluster))
+}
+
+/// Which kernel serves which product, on which device.
+#[test]
+fn products() {
+    let i8 = |group| Format::I8Groups { group };
+    let cases = [
+        // The shapes of models of 8 and 1 billion parameters.
+        (Format::BF16, Format::BF16, 512, 6144, 4096, Some(("wgmma_bf16_3_128", 1)), Some("mma_bf16_128")),
+        (Format::BF16, Format::BF16, 512, 4096, 4096, Some(("wgmma_bf16_2_128", 1)), Some("mma_bf16_128")),
+        (Format::BF16, Format::Q8Planes, 512, 4096, 14336, Some(("wgmma_q8_2_256", 2)), Some("mma_q8_128")),
+        (Format::BF16, Format::Q4Planes, 512, 28672, 4096, Some(("wgmma_q4_2_256", 1)), Some("mma_q4_128")),
+        (Format::BF16, Format::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_128", 2)), Some("mma_bf16_128")),
+        (Format::BF16, Format::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
+        (i8(2560), Format::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
+        // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
+        (i8(512), Format::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
+        (i8(32), Format::Q8Planes, 64, 256, 1024, Some(("mma_q8_i8_64", 1)), Some("mma_q8_i8_64")),
+        // f32, whatever the shape.
+        (Format::F32, Format::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
+        (Format::F32, Format::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
+        // Rows that are no whole number of fours, row lengths that are no whole stage, formats of files.
+        (Format::BF16, Format::BF16, 64, 70, 512, None, None),
+        (Format::BF16, Format::BF16, 64, 64, 131, None, None),
+        (Format::BF16, Format::Q8Planes, 64, 64, 96, None, None),
+        (Format::BF16, Format::Q8_0, 64, 64, 128, None, None),
+        (i8(128), Format::T2Planes, 64, 64, 1024, None, None),
+        (i8(64), Format::Q8Planes, 64, 64, 1024, None, None),
+    ];
+    for (x, w, n, m, k, h200, a100) in cases {
+        let spec = spec(x, w, n, m, k);
+        let of = |target| name(find(&spec, target));
+        let what = format!("{} · {} {n} {m} {k}", x.name(), w.name());
+        assert_eq!(of(H200), h200.map(|(name, cluster)| (name.into(), cluster)), "{what}");
+        assert_eq!(of(A100), a100.map(|name| (name.into(), 1)), "{what}");
+    }
+    let mut other = spec(Format::BF16, Format::BF16, 64, 64, 64);
+    other.op = "attention";
+    assert!(find(&other, H200).is_none());
+    other.op = "matmul";
+    other.output.format = Format::BF16;
+    assert!(find(&other, H200).is_none());
+}
+
+fn node(op: &'static str, operands: &[Operand], format: Format, m: usize) -> GroupNode {
+    let output = tensor(format, [tokens(512), Extent::Fixed(m)]);
+    GroupNode { op, operands: operands.to_vec(), output, in_place: None, attrs: Vec::new() }
+}
+
+fn bindings(launch: &KernelLaunch) -> Vec<Option<usize>> {
+    let place = |arg: &Arg| match arg {
+        Arg::Binding(at) => Some(Some(*at)),
+        Arg::Null => Some(None),
+        Arg::TensorMap(map) => match *map.memory {
+            Arg::Binding(at) => Some(Some(at)),
+            _ => None,
+        },
+        _ => None,
+    };
+    launch.args.iter().filter_map(place).collect()
+}
+
+/// Which groups are served, and where their tensors stand among the arguments: x, w0, w1, w2 (as maps), scales of x and of each matrix, what is
+/// added, three results, the step block.
+#[test]
+fn groups() {
+    use Operand::{Input, Node};
+    let x = tensor(Format::BF16, [tokens(512), Extent::Fixed(256)]);
+    let w = |m| tensor(Format::Q8Planes, [Extent::Fixed(m), Extent::Fixed(256)]);
+    let product = |w, m| node("matmul", &[Input(0), Input(w)], Format::F32, m);
+    let group = |inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: &[usize]| GroupSpec {
+        inputs: [vec![x.clone()], inputs].concat(),
+        nodes,
+        outputs: outputs.to_vec(),
+    };
+    let served = |g: &GroupSpec| launch(find_group(g, H200)).map(|l| bindings(&l));
+    let at = |places: [usize; 13]| Some(places.map(|p| (p < 99).then_some(p)).to_vec());
+    const NO: usize = 99;
+
+    let qkv = group(vec![w(64), w(32), w(32)], vec![product(1, 64), product(2, 32), product(3, 32)], &[0, 1, 2]);
+    assert_eq!(served(&qkv), at([0, 1, 3, 5, NO, 2, 4, 6, NO, 7, 8, 9, 10]));
+    let two = group(vec![w(64), w(32)], vec![product(1, 64), product(2, 32)], &[0, 1]);
+    assert_eq!(served(&two), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, 6, NO, 7]));
+
+    let residual = tensor(Format::F32, [tokens(512), Extent::Fixed(64)]);
+    let sum = |operands: &[Operand]| node("add", operands, Format::F32, 64);
+    for operands in [[Node(0), Input(2)], [Input(2), Node(0)]] {
+        let added = group(vec![w(64), residual.clone()], vec![product(1, 64), sum(&operands)], &[1]);
+        assert_eq!(served(&added), at([0, 1, 1, 1, NO, 2, NO, NO, 3, 4, NO, NO, 5]));
+    }
+
+    let gate = |op, operands: &[Operand]| node(op, operands, Format::F32, 64);
+    let gated = |last: Vec<GroupNode>, outputs: &[usize]| {
+        group(vec![w(64), w(64)], [vec![product(1, 64), product(2, 64)], last].concat(), outputs)
+    };
+    let swiglu = gate("swiglu", &[Node(0), Node(1)]);
+    assert_eq!(served(&gated(vec![swiglu.clone()], &[2])), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, NO, NO, 6]));
+    // The gate's operands the other way round.
+    let turned = gate("relu2_mul", &[Node(1), Node(0)]);
+    assert_eq!(served(&gated(vec![turned], &[2])), at([0, 3, 1, 3, NO, 4, 2, NO, NO, 5, NO, NO, 6]));
+    let cast = node("cast", &[Node(2)], Format::BF16, 64);
+    assert!(served(&gated(vec![swiglu.clone(), cast.clone()], &[3])).is_some());
+
+    // What is wanted beside the last value, another left side, other formats, other sizes.
+    assert!(served(&gated(vec![swiglu.clone()], &[0, 2])).is_none());
+    assert!(served(&gated(vec![swiglu, cast], &[2, 3])).is_none());
+    assert!(served(&group(vec![w(64)], vec![product(1, 64)], &[0])).is_none());
+    let own = node("matmul", &[Input(2), Input(1)], Format::F32, 64);
+    assert!(served(&group(vec![w(64), x.clone()], vec![product(1, 64), own], &[0, 1])).is_none());
+    let bf16 = tensor(Format::BF16, [Extent::Fixed(64), Extent::Fixed(256)]);
+    assert!(served(&group(vec![w(64), bf16], vec![product(1, 64), product(2, 64)], &[0, 1])).is_none());
+    let short = tensor(Format::F32, [tokens(512), Extent::Fixed(1)]);
+    let added = group(vec![w(64), short], vec![product(1, 64), sum(&[Node(0), Input(2)])], &[1]);
+    assert!(served(&added).is_none());
+}
