@@ -309,6 +309,11 @@ pub trait Backend: Send + Sync {
         1
     }
 
+    /// Which of several formats (the first is the most precise) suits a model's cache of keys and values.
+    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
+        choices.first().copied()
+    }
+
     /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
     ///
     /// # Errors

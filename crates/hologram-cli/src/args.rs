@@ -114,6 +114,12 @@ pub struct BenchArgs {
     /// Tokens of the decode test; 0 leaves it out
     #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub decode: u32,
+    /// Tokens that are in the context before each test
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub depth: u32,
+    /// Sequences that the decode test extends at once, a token each
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: u32,
     /// Also print the kernels of each test's last step by their time
     #[arg(long, conflicts_with = "json")]
     pub profile: bool,

@@ -205,12 +205,29 @@ fn a_reader_that_goes_away_is_no_error() {
 #[test]
 fn json_lines_have_their_fields() {
     let lines = objects(&ok(&["bench", LLAMA, "-p", "8", "-n", "4", "-r", "2", "--threads", "2", "--json"]));
-    let tests: Vec<&str> = lines.iter().map(|l| l["test"].as_str().unwrap()).collect();
-    assert_eq!(tests, ["pp8", "tg4"]);
+    let deep = ["bench", LLAMA, "-p", "8", "-n", "3", "-d", "5", "-b", "6", "-r", "1", "--threads", "2", "--json"];
+    let lines = [lines, objects(&ok(&deep))].concat();
+    let tests: Vec<_> =
+        lines.iter().map(|l| (l["test"].as_str().unwrap(), l["depth"].clone(), l["batch"].clone())).collect();
+    let expected = [("pp8", 0, 1), ("tg4", 0, 1), ("pp8 @ d5", 5, 1), ("tg3 x6 @ d5", 5, 6)];
+    assert_eq!(tests, expected.map(|(test, depth, batch)| (test, depth.into(), batch.into())));
+    let per_token = |i: usize| lines[i]["bytes_per_token"].as_f64().unwrap();
+    assert!((per_token(1) / per_token(3) - 6.0).abs() < 1e-9, "six sequences share what is read");
     for line in &lines {
         let keys: Vec<&str> = line.keys().map(String::as_str).collect();
-        let expected =
-            ["model", "test", "device", "threads", "tokens_per_s", "min", "max", "bytes_per_token", "gb_per_s"];
+        let expected = [
+            "model",
+            "test",
+            "depth",
+            "batch",
+            "device",
+            "threads",
+            "tokens_per_s",
+            "min",
+            "max",
+            "bytes_per_token",
+            "gb_per_s",
+        ];
         assert_eq!(keys, [&expected[..], &["share"]].concat());
         assert_eq!(
             (&line["model"], &line["device"], &line["threads"]),

@@ -22,8 +22,9 @@ pub struct SessionOptions {
     pub batch: usize,
     /// Sequences held at the same time.
     pub sequences: usize,
-    /// Elements of the KV cache: [`Format::F32`] or [`Format::F16`].
-    pub kv: Format,
+    /// Elements of the KV cache: [`Format::F32`] or [`Format::F16`]; by default what suits the device, and [`Format::F32`] for models
+    /// whose matrices are in `F32` or `F16` or ternary.
+    pub kv: Option<Format>,
     /// Whether [`Session::sample`] chooses tokens on the device, so that only they come back, instead of on the host from all logits;
     /// `None` for where the device has a kernel of its own for it.
     pub device_sampling: Option<bool>,
@@ -31,7 +32,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: Format::F32, device_sampling: None }
+        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: None, device_sampling: None }
     }
 }
 
@@ -98,11 +99,12 @@ impl Session {
         check("ctx", options.context, 1 << 24)?;
         check("batch", options.batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
-        if options.kv != Format::F32 && options.kv != Format::F16 {
-            let reason = format!("is {}, but must be f32 or f16", options.kv.name());
+        let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
+        if kv != Format::F32 && kv != Format::F16 {
+            let reason = format!("is {}, but must be f32 or f16", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
         }
-        let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, options.kv)?;
+        let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
         // A model whose weights do not fit together is refused here, not at the first step.
         decoder.graph(executor, &cache, Bucket { tokens: 1, outputs: 1, sampled: false })?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));

@@ -29,6 +29,9 @@ impl Backend for Discrete {
     fn attention_products(&self, _: usize, choices: &[Format]) -> Option<Format> {
         choices.last().copied()
     }
+    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
+        choices.last().copied()
+    }
     fn info(&self) -> &DeviceInfo {
         self.0.info()
     }

@@ -164,6 +164,9 @@ impl CudaBackend {
     }
 }
 
+/// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
+const FEW_TOKENS: usize = 8;
+
 impl Backend for CudaBackend {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -281,9 +284,19 @@ impl Backend for CudaBackend {
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
-        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > 8;
+        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > FEW_TOKENS;
         let bf16 = choices.iter().find(|c| dequantised && **c == Format::BF16);
         bf16.or(choices.first()).copied()
+    }
+
+    fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
+        let bf16 = choices.iter().find(|c| tokens > FEW_TOKENS && **c == Format::BF16);
+        bf16.or(choices.first()).copied()
+    }
+
+    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
+        // Decoding reads the whole cache with every token.
+        choices.iter().find(|c| **c == Format::F16).or(choices.first()).copied()
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

@@ -15,12 +15,20 @@ use crate::args::{BenchArgs, usage};
 use crate::text::{NAME, printable};
 
 /// One line of the table.
-struct Measurement {
-    test: String,
-    /// Tokens per second of each repetition, in ascending order.
-    rates: Vec<f64>,
+struct Test {
+    /// The name, as `llama-bench` has it.
+    name: String,
+    /// What is fed: at once, or one by one.
+    tokens: Vec<u32>,
+    prefill: bool,
+    /// Tokens in the context before.
+    depth: usize,
+    /// Sequences.
+    batch: usize,
     /// Bytes of weights read for each token.
     bytes_per_token: f64,
+    /// Tokens per second of each repetition, of all sequences together, in ascending order.
+    rates: Vec<f64>,
 }
 
 /// Runs the command.
@@ -48,21 +56,33 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             (model, name)
         }
     };
-    let context = prompt.max(decode);
-    let mut session = model.session(SessionOptions { context, ..SessionOptions::default() })?;
-    let tokens: Vec<u32> = (0..context).map(|i| (i * 7919 % model.config().vocab) as u32).collect();
+    let (depth, batch) = (args.depth as usize, args.batch as usize);
+    let options = SessionOptions { context: depth + prompt.max(decode), sequences: batch, ..SessionOptions::default() };
+    let mut session = model.session(options)?;
+    let token = |i: usize| (i * 7919 % model.config().vocab) as u32;
 
-    let mut tests: Vec<(&[u32], bool, Measurement)> = Vec::new();
+    let mut tests: Vec<Test> = Vec::new();
     let bytes = model.bytes_per_token() as f64;
-    let measurement = |test: String, bytes_per_token| Measurement { test, rates: Vec::new(), bytes_per_token };
+    let mut test = |name: String, n: usize, prefill: bool, batch: usize, bytes_per_token: f64| {
+        let name = if depth > 0 { format!("{name} @ d{depth}") } else { name };
+        let tokens = (depth..depth + n).map(token).collect();
+        tests.push(Test { name, tokens, prefill, depth, batch, bytes_per_token, rates: Vec::new() });
+    };
     if prompt > 0 {
         // A step reads the weights once for all its tokens.
-        let steps = prompt.div_ceil(SessionOptions::default().batch) as f64;
-        let m = measurement(format!("pp{}", prompt), bytes * steps / prompt as f64);
-        tests.push((&tokens[..prompt], true, m));
+        let steps = prompt.div_ceil(options.batch) as f64;
+        test(format!("pp{prompt}"), prompt, true, 1, bytes * steps / prompt as f64);
     }
     if decode > 0 {
-        tests.push((&tokens[..decode], false, measurement(format!("tg{}", decode), bytes)));
+        let steps = batch.div_ceil(options.batch) as f64;
+        let name = if batch > 1 { format!("tg{decode} x{batch}") } else { format!("tg{decode}") };
+        test(name, decode, false, batch, bytes * steps / batch as f64);
+    }
+    if depth > 0 {
+        let context: Vec<u32> = (0..depth).map(token).collect();
+        for sequence in 0..batch {
+            session.feed(sequence, &context, Logits::None)?;
+        }
     }
     // The first round compiles and warms up and is not counted. Bandwidth and tests take turns, so that all see the same machine.
     let (mut bandwidths, mut bound) = (Vec::new(), "");
@@ -72,11 +92,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         if round > 0 {
             bandwidths.push(bandwidth);
         }
-        for (tokens, prefill, m) in &mut tests {
-            let warm_up = if round == 0 && !*prefill { &tokens[..tokens.len().min(4)] } else { tokens };
-            let rate = measure(&mut session, warm_up, *prefill)?;
+        for test in &mut tests {
+            let few = test.tokens.len().min(4);
+            let tokens = if round == 0 && !test.prefill { &test.tokens[..few] } else { &test.tokens };
+            let rate = measure(&mut session, test, tokens)?;
             if round > 0 {
-                m.rates.push(rate);
+                test.rates.push(rate);
             }
         }
     }
@@ -84,6 +105,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let bandwidth = median(&bandwidths);
     let info = executor.info();
     let mut out = std::io::stdout().lock();
+    let width = tests.iter().map(|t| t.name.len()).fold(8, usize::max);
     if !args.json {
         writeln!(out, "{name} on {} ({}), {} threads", info.backend, info.name, info.parallelism)?;
         let (weights, read) = (model.weight_bytes() as f64 / 1e6, bytes / 1e6);
@@ -92,38 +114,44 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             "weights {weights:.1} MB, {read:.1} MB read a token; {bound} bandwidth {:.1} GB/s",
             bandwidth / 1e9
         )?;
-        writeln!(out, "{:<8} {:>12} {:>10} {:>10} {:>8} {:>7}", "test", "tokens/s", "min", "max", "GB/s", "share")?;
+        writeln!(
+            out,
+            "{:<width$} {:>12} {:>10} {:>10} {:>8} {:>7}",
+            "test", "tokens/s", "min", "max", "GB/s", "share"
+        )?;
     }
-    let profiled: Vec<_> = tests.iter().map(|(tokens, prefill, m)| (m.test.clone(), *tokens, *prefill)).collect();
-    for (_, _, mut m) in tests {
-        m.rates.sort_by(f64::total_cmp);
-        let rate = median(&m.rates);
-        let (min, max) = (m.rates.first().copied().unwrap_or(0.0), m.rates.last().copied().unwrap_or(0.0));
-        let achieved = rate * m.bytes_per_token;
+    for test in &mut tests {
+        test.rates.sort_by(f64::total_cmp);
+        let rate = median(&test.rates);
+        let (min, max) = (test.rates.first().copied().unwrap_or(0.0), test.rates.last().copied().unwrap_or(0.0));
+        let achieved = rate * test.bytes_per_token;
         if args.json {
             let line = json!({
                 "model": name,
-                "test": m.test,
+                "test": test.name,
+                "depth": test.depth,
+                "batch": test.batch,
                 "device": info.backend.name(),
                 "threads": info.parallelism,
                 "tokens_per_s": rate,
                 "min": min,
                 "max": max,
-                "bytes_per_token": m.bytes_per_token,
+                "bytes_per_token": test.bytes_per_token,
                 "gb_per_s": achieved / 1e9,
                 "share": achieved / bandwidth,
             });
             writeln!(out, "{line}")?;
         } else {
             let share = 100.0 * achieved / bandwidth;
-            writeln!(out, "{:<8} {rate:>12.2} {min:>10.2} {max:>10.2} {:>8.1} {share:>6.0}%", m.test, achieved / 1e9)?;
+            let gb_per_s = achieved / 1e9;
+            writeln!(out, "{:<width$} {rate:>12.2} {min:>10.2} {max:>10.2} {gb_per_s:>8.1} {share:>6.0}%", test.name)?;
         }
     }
     drop(out);
     if args.profile {
-        for (test, tokens, prefill) in profiled {
-            measure(&mut session, tokens, prefill)?;
-            print_profile(&test, &session)?;
+        for test in &tests {
+            measure(&mut session, test, &test.tokens)?;
+            print_profile(&test.name, &session)?;
         }
     }
     Ok(())
@@ -170,20 +198,25 @@ fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one test from an empty context and gives its tokens per second.
-fn measure(session: &mut Session, tokens: &[u32], prefill: bool) -> anyhow::Result<f64> {
-    session.truncate(0, 0);
+/// Feeds these tokens of a test and gives the tokens per second of all sequences together.
+fn measure(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<f64> {
+    for sequence in 0..test.batch {
+        session.truncate(sequence, test.depth);
+    }
+    // The most probable token is chosen, as a generation would, but the test goes on with tokens of its own.
+    let mut sampler = Sampler::new(SamplerConfig::GREEDY)?;
+    let mut step = Vec::with_capacity(test.batch);
     let started = Instant::now();
-    if prefill {
-        session.feed(0, tokens, Logits::Last)?;
+    if test.prefill {
+        session.sample(0, tokens, &mut sampler)?;
     } else {
-        // The most probable token is chosen, as a generation would, but the test goes on with tokens of its own.
-        let mut sampler = Sampler::new(SamplerConfig::GREEDY)?;
         for token in tokens {
-            session.sample(0, &[*token], &mut sampler)?;
+            step.clear();
+            step.extend((0..test.batch).map(|sequence| (sequence, *token)));
+            session.sample_batch(&step, &mut sampler)?;
         }
     }
-    Ok(tokens.len() as f64 / started.elapsed().as_secs_f64())
+    Ok((tokens.len() * test.batch) as f64 / started.elapsed().as_secs_f64())
 }
 
 fn median(sorted: &[f64]) -> f64 {

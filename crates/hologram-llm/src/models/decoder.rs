@@ -100,13 +100,24 @@ impl Decoder {
         self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
     }
 
-    /// The precision of attention: no lower than that of the matrices around it.
-    fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
+    /// Formats for attention and its cache, the most precise first: less than `f32` only where all matrices around are in `bf16` or in 8
+    /// or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into a greater one.
+    fn attention_choices(&self, lower: Format) -> Vec<Format> {
         use Format::{Q4_0, Q4Planes, Q8_0, Q8Planes};
         let low = |l: &Layer| matches!(l.q.format(), Format::BF16 | Q8_0 | Q4_0 | Q8Planes | Q4Planes);
-        let choices = [Format::F32, Format::BF16];
-        let choices = if self.layers.iter().all(low) { choices.as_slice() } else { &choices[..1] };
-        match backend.attention_products(tokens, choices).filter(|f| choices.contains(f)) {
+        if self.layers.iter().all(low) { vec![Format::F32, lower] } else { vec![Format::F32] }
+    }
+
+    /// Elements of the KV cache that suit the device.
+    pub fn cache_format(&self, backend: &dyn Backend) -> Format {
+        let choices = self.attention_choices(Format::F16);
+        backend.cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(Format::F32)
+    }
+
+    /// The precision of attention's products that suits the device.
+    fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
+        let choices = self.attention_choices(Format::BF16);
+        match backend.attention_products(tokens, &choices).filter(|f| choices.contains(f)) {
             Some(Format::BF16) => AttentionPrecision::BF16,
             _ => AttentionPrecision::F32,
         }

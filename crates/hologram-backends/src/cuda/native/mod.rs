@@ -154,12 +154,3 @@ pub(crate) fn weight_layout(format: Format) -> Format {
         other => other,
     }
 }
-
-/// The most tokens of a step that kernels of matrix and vector serve; from there on products are those of tensor cores.
-const FEW_TOKENS: usize = 8;
-
-/// The format of activations for products in a step of up to `tokens` tokens: with many, tensor cores want `bf16`.
-pub(crate) fn activations(tokens: usize, choices: &[Format]) -> Option<Format> {
-    let many = choices.iter().find(|f| tokens > FEW_TOKENS && **f == Format::BF16);
-    many.or(choices.first()).copied()
-}
