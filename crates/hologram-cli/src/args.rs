@@ -98,7 +98,11 @@ const MAX_TEST: i64 = 1 << 20;
 
 /// Options of `bench`.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    /// What else to measure
+    #[command(subcommand)]
+    pub what: Option<BenchCommand>,
     /// Model file (.gguf) [default: the model that ships with the program]
     #[arg(conflicts_with = "shape")]
     pub model: Option<PathBuf>,
@@ -126,6 +130,23 @@ pub struct BenchArgs {
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `bench` measures besides models.
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Measure single operations beside the copy bandwidth of memory
+    Ops(BenchOpsArgs),
+}
+
+/// Options of `bench ops`.
+#[derive(Args)]
+pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object a line

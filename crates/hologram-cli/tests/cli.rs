@@ -526,3 +526,13 @@ fn selftest_counts_cases_and_failures() {
     assert!(text(&output.stderr).contains("HOLOGRAM_RANDOM_PROGRAMS is many"));
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn bench_ops_is_a_command_of_its_own() {
+    let output = command(&["bench", "ops", "--device", "reference"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("not made for speed"), "{}", text(&output.stderr));
+    // A file of that name is reached by its path.
+    let output = command(&["bench", "./ops"]).output().unwrap();
+    assert!(text(&output.stderr).contains("./ops"), "{}", text(&output.stderr));
+}

@@ -26,7 +26,7 @@ pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use model::Model;
 pub use models::config::Config;
 pub use models::{ARCHITECTURES, Architecture, Gate, TernaryActivations};
-pub use random::{SHAPES, Shape};
+pub use random::{SHAPES, Shape, random_tensor};
 pub use session::{Logits, Session, SessionOptions};
 
 /// The README's code, compiled and run.

@@ -154,7 +154,10 @@ const THREADS: u32 = 256;
 const GRID_X: u32 = 1 << 15;
 
 /// A tensor of random values of about the size that trained weights have, computed on the device.
-fn random_tensor(
+///
+/// # Errors
+/// When the shape does not fit the format or the device has not that much memory.
+pub fn random_tensor(
     executor: &Executor,
     format: Format,
     shape: &[usize],

@@ -244,6 +244,10 @@ impl Backend for CpuBackend {
         native::bandwidth::measure_read_bandwidth(self, self.features)
     }
 
+    fn copy_bandwidth(&self) -> Result<f64> {
+        native::bandwidth::measure_copy_bandwidth(self, self.features)
+    }
+
     fn metrics(&self) -> Metrics {
         self.counters.metrics(self.allocator.metrics())
     }

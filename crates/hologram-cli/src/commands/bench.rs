@@ -219,7 +219,7 @@ fn measure(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result
     Ok((tokens.len() * test.batch) as f64 / started.elapsed().as_secs_f64())
 }
 
-fn median(sorted: &[f64]) -> f64 {
+pub(super) fn median(sorted: &[f64]) -> f64 {
     match sorted.len() {
         0 => 0.0,
         n if n % 2 == 1 => sorted[n / 2],

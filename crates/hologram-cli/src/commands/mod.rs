@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod bench_ops;
 mod cache;
 mod check;
 mod devices;
@@ -11,7 +12,7 @@ mod run;
 mod selftest;
 mod shipped;
 
-use crate::args::{Cli, Command};
+use crate::args::{BenchCommand, Cli, Command};
 
 /// Runs the command of the command line.
 ///
@@ -21,7 +22,10 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => run::sample(),
         Some(Command::Run(args)) => run::run(&args),
-        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Bench(args)) => match &args.what {
+            Some(BenchCommand::Ops(args)) => bench_ops::run(args),
+            None => bench::run(&args),
+        },
         Some(Command::Logits(args)) => logits::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Exec(args)) => exec::run(&args),
