@@ -70,6 +70,9 @@ struct ProgramPipeline {
     rules: Vec<Rule>,
 }
 
+/// Bytes of the widest access of native kernels.
+const VECTOR: u64 = 16;
+
 impl CudaBackend {
     /// Opens a GPU by its place in the driver's order.
     ///
@@ -161,6 +164,24 @@ impl CudaBackend {
         })?;
         builder.uses(usages.into_inner());
         Ok(arguments)
+    }
+
+    /// Native kernels read and write in vectors, so that tensors begin at multiples of [`VECTOR`] bytes.
+    fn check_alignment(&self, launch: &Launch, rules: &[Rule], arguments: &[Argument<(u64, usize)>]) -> Result<()> {
+        let mut before = "";
+        for (index, (rule, argument)) in rules.iter().zip(arguments).enumerate() {
+            // The views of a tensor, which follow each other, have one name.
+            let begins = rule.name != before;
+            before = &rule.name;
+            if let Argument::Slice((address, _)) = argument
+                && begins
+                && address % VECTOR != 0
+            {
+                let reason = format!("argument {index} ({}) does not begin at a multiple of {VECTOR} bytes", rule.name);
+                return Err(self.invalid(format!("recording kernel {}", launch.pipeline.name), &reason));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -310,6 +331,7 @@ impl Backend for CudaBackend {
         for launch in launches {
             if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
                 let arguments = self.checked(launch, &native.rules, &mut builder)?;
+                self.check_alignment(launch, &native.rules, &arguments)?;
                 builder.native(launch, &native.kernel, arguments);
             } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
                 let arguments = self.checked(launch, &program.rules, &mut builder)?;
