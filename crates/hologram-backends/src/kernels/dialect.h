@@ -50,6 +50,10 @@ template <class T> FN T simd_broadcast(T x, uint l) { return __shfl_sync(~0u, x,
 template <class T> FN T simd_shuffle(T x, uint l) { return __shfl_sync(~0u, x, l); }
 template <class T> FN T simd_sum(T x) { for (uint m = 16; m; m >>= 1) x = x + simd_shuffle_xor(x, m); return x; }
 template <class T> FN T simd_max(T x) { for (uint m = 16; m; m >>= 1) x = max(x, simd_shuffle_xor(x, m)); return x; }
+#if __CUDA_ARCH__ >= 800
+FN uint simd_sum(uint x) { return __reduce_add_sync(~0u, x); }
+FN uint simd_max(uint x) { return __reduce_max_sync(~0u, x); }
+#endif
 // The sum over the lanes before this one.
 template <class T> FN T simd_sum_before(T x, uint lane)
 {
