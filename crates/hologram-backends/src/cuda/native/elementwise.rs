@@ -9,7 +9,7 @@ const IMAGE: &str = "elementwise";
 const UNARY: [&str; 7] = ["neg", "abs", "exp", "tanh", "relu", "sigmoid", "silu"];
 const BINARY: [&str; 8] = ["add", "sub", "mul", "div", "max", "min", "swiglu", "relu2_mul"];
 /// Elements that a workgroup takes.
-const PIECE: usize = 4096;
+const PIECE: usize = 1024;
 
 /// The native kernel for an elementwise operation.
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {

@@ -1,6 +1,6 @@
 //! What the kernels of this folder have in common: counts that are known only when they run, places of bindings, launches of one part.
 
-use super::{Arg, KernelLaunch, NativeKernel, Part};
+use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 
 /// A product of fixed sizes and at most one extent, as kernels take it: `COUNT` in `dialect.h`.
@@ -154,12 +154,15 @@ pub(super) fn all_f32<'a>(tensors: impl IntoIterator<Item = &'a TensorSpec>) -> 
     tensors.into_iter().all(|t| t.format == Format::F32)
 }
 
+/// What are few rows of float results, and of quantised ones.
+pub(super) const FEW: usize = 8;
+pub(super) const FEW_QUANTIZED: usize = 2;
+
 /// How a workgroup holds a row of `n` elements in registers (`rows.h`): fours a thread, 2 or 8, and threads; `None` when the row is too long or
-/// no whole number of fours.
-pub(super) fn row_in_registers(n: usize, rows: usize, multiprocessors: u32) -> Option<(usize, usize)> {
+/// no whole number of fours. With up to `few` rows a multiprocessor as many threads as there may be are quicker.
+pub(super) fn row_in_registers(n: usize, rows: usize, target: Target, few: usize) -> Option<(usize, usize)> {
     let threads = |fours: usize| n.div_ceil(128 * fours) * 32;
-    // Many rows: few threads each, so that many rows are on their way at once; few: as many threads as there may be.
-    let few = rows <= 2 * multiprocessors as usize && threads(2) <= 1024;
+    let few = rows <= few * target.multiprocessors as usize && threads(2) <= 1024;
     let fours = if few || n <= 256 { 2 } else { 8 };
     (n > 0 && n.is_multiple_of(4) && threads(fours) <= 1024).then(|| (fours, threads(fours)))
 }

@@ -1,6 +1,6 @@
 //! `quantize`: x f32 [rows, n] → i8 groups [rows, n].
 
-use super::launch::{Count, Places, all_f32, launch, row_in_registers, single};
+use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, row_in_registers, single};
 use super::{Arg, NativeKernel, Target};
 use crate::{Format, KernelSpec};
 
@@ -17,7 +17,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     }
     let (places, rows, floor) = (Places::of(spec), Count::rows(x)?, Arg::F32(spec.attr_f32("floor")?));
     let mut args = vec![places.input(0, 0), places.output(0), places.output(1), places.step()];
-    let in_registers = row_in_registers(n, rows.max(), target.multiprocessors).filter(|_| groups(n, group));
+    let in_registers = row_in_registers(n, rows.max(), target, FEW_QUANTIZED).filter(|_| groups(n, group));
     let (entry, workgroups, threads) = match in_registers {
         Some((fours, threads)) => {
             args.extend(rows.numbers());

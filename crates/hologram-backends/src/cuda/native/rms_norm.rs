@@ -1,6 +1,6 @@
 //! `rms_norm`, alone or with the conversion that follows it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
 
-use super::launch::{Count, Places, all_f32, launch, row_in_registers, single};
+use super::launch::{Count, FEW, FEW_QUANTIZED, Places, all_f32, launch, row_in_registers, single};
 use super::quantize::groups;
 use super::{Arg, NativeKernel, Target};
 use crate::{Extent, Format, GroupSpec, KernelSpec, Operand, TensorSpec};
@@ -18,7 +18,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let mut args = vec![places.input(0, 0), places.input(1, 0), places.output(0), places.step()];
     args.extend(rows.numbers());
     args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(spec.attr_f32("eps")?)]);
-    let (entry, threads) = match row_in_registers(n, rows.max(), target.multiprocessors) {
+    let (entry, threads) = match row_in_registers(n, rows.max(), target, FEW) {
         Some((fours, threads)) => (format!("rms_norm_f32_{fours}"), threads),
         None => ("rms_norm_any".into(), 1024),
     };
@@ -40,7 +40,8 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         return None;
     }
     let (places, rows, n) = (Places::of_group(group, out), Count::rows(tensor)?, tensor.row_len());
-    let (fours, threads) = row_in_registers(n, rows.max(), target.multiprocessors)?;
+    let few = if convert.op == "quantize" { FEW_QUANTIZED } else { FEW };
+    let (fours, threads) = row_in_registers(n, rows.max(), target, few)?;
     let mut args = vec![places.input(x, 0), places.input(w, 0), places.output(0)];
     let (entry, last) = match (convert.op, out.format) {
         ("quantize", Format::I8Groups { group }) if groups(n, group) => {

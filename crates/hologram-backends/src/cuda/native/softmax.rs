@@ -1,6 +1,6 @@
 //! `softmax`: x f32 [.., n] → f32, over the last dimension.
 
-use super::launch::{Count, Places, all_f32, launch, row_in_registers, single};
+use super::launch::{Count, FEW, Places, all_f32, launch, row_in_registers, single};
 use super::{Arg, NativeKernel, Target};
 use crate::KernelSpec;
 
@@ -14,7 +14,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let mut args = vec![places.input(0, 0), places.output(0), places.step()];
     args.extend(rows.numbers());
     args.push(Arg::U32(u32::try_from(n).ok()?));
-    let (entry, threads) = match row_in_registers(n, rows.max(), target.multiprocessors) {
+    let (entry, threads) = match row_in_registers(n, rows.max(), target, FEW) {
         Some((fours, threads)) => (format!("softmax_{fours}"), threads),
         None => ("softmax_any".into(), 1024),
     };
