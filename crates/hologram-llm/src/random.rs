@@ -185,10 +185,11 @@ pub fn random_tensor(
     Ok(tensor)
 }
 
-/// Starts a program with one thread an item: its buffer, and the body where the item exists.
+/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the hash where the item exists.
 fn per_item(
     name: &str,
     ty: Type,
+    counter: impl FnOnce(&mut Builder, Value) -> Value,
     body: impl FnOnce(&mut Builder, hologram_isa::Array, Value, Value),
 ) -> std::result::Result<Program, CoreError> {
     let mut b = Builder::new(name, [THREADS, 1, 1]);
@@ -201,7 +202,8 @@ fn per_item(
     let i = b.add(row, column);
     let inside = b.lt(i, items);
     b.if_(inside, |b| {
-        let hash = hash(b, i, seed);
+        let counter = counter(b, i);
+        let hash = hash(b, counter, seed);
         body(b, out, i, hash);
     });
     Ok(b.finish()?)
@@ -222,18 +224,37 @@ fn hash(b: &mut Builder, i: Value, seed: Value) -> Value {
 
 /// Uniform values with a standard deviation of 0.02.
 fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
-    per_item("random_values", ty, |b, out, i, hash| {
-        let signed = b.bitcast(Type::I32, hash);
-        let v = b.cvt(Type::F32, signed);
-        let v = b.mul(v, 0.02 * 1.732 / 2_147_483_648.0f32);
-        b.store(out, i, v);
-    })
+    per_item(
+        "random_values",
+        ty,
+        |_, i| i,
+        |b, out, i, hash| {
+            let signed = b.bitcast(Type::I32, hash);
+            let v = b.cvt(Type::F32, signed);
+            let v = b.mul(v, 0.02 * 1.732 / 2_147_483_648.0f32);
+            b.store(out, i, v);
+        },
+    )
 }
 
 /// Random codes in every byte of a block format's first view, which may hold the scales too.
 fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     let ty = if matches!(format, Format::Q8_0 | Format::Q8Planes) { Type::I8 } else { Type::U8 };
-    per_item("random_codes", ty, |b, out, i, hash| {
+    // Codes in a plane are those that a block has in the file's layout, so that a model is the same on every device.
+    let counter = |b: &mut Builder, i: Value| {
+        let (codes, header) = match format {
+            Format::Q8Planes => (32u32, 2u32),
+            Format::Q4Planes => (16, 2),
+            Format::T2Planes => (64, 0),
+            _ => return i,
+        };
+        let block = b.div(i, codes);
+        let start = b.mul(block, codes + 2);
+        let at = b.rem(i, codes);
+        let at = b.add(start, at);
+        b.add(at, header)
+    };
+    per_item("random_codes", ty, counter, |b, out, i, hash| {
         let mut byte = b.and(hash, 255u32);
         if matches!(format, Format::TQ2_0 | Format::T2Planes) {
             // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the lower.
@@ -257,9 +278,34 @@ fn fill_scales(format: Format) -> std::result::Result<Program, CoreError> {
         Format::T2Planes => (1, 0, 0.025),
         _ => (33, 32, 0.025),
     };
-    per_item("random_scales", Type::F16, |b, out, i, _| {
-        let at = b.mul(i, stride);
-        let at = b.add(at, offset);
-        b.store(out, at, size);
-    })
+    per_item(
+        "random_scales",
+        Type::F16,
+        |_, i| i,
+        |b, out, i, _| {
+            let at = b.mul(i, stride);
+            let at = b.add(at, offset);
+            b.store(out, at, size);
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_the_same_in_every_layout() {
+        let executor = Executor::open("cpu", Some(2)).unwrap();
+        for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+            let [blocks, planes] = [format, format.in_planes()].map(|layout| {
+                let table = random_tensor(&executor, layout, &[5, 512], 7).unwrap();
+                let ids = Tensor::from_slice(&executor, &[5], &[0u32, 1, 2, 3, 4]).unwrap();
+                executor.eval([&table, &ids], |g, [table, ids]| g.gather(table, ids)).unwrap().to_vec::<f32>().unwrap()
+            });
+            assert_eq!(blocks, planes, "{}", format.name());
+            let deviation = (blocks.iter().map(|v| v * v).sum::<f32>() / blocks.len() as f32).sqrt();
+            assert!((0.015..0.025).contains(&deviation), "{}: {deviation}", format.name());
+        }
+    }
 }
