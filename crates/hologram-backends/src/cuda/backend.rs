@@ -186,7 +186,7 @@ impl CudaBackend {
 }
 
 /// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
-const FEW_TOKENS: usize = 8;
+pub(super) const FEW_TOKENS: usize = 8;
 
 impl Backend for CudaBackend {
     fn info(&self) -> &DeviceInfo {

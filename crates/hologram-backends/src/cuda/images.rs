@@ -30,6 +30,7 @@ pub(super) const IMAGES: &[Image] = images![
     "gemm_wgmma" only_sm_90a,
     "kv_append",
     "matmul_f32",
+    "matvec",
     "quantize",
     "reduce",
     "repack",

@@ -41,6 +41,31 @@ typedef __nv_bfloat16 bfloat;
 #endif
 #define NAN __int_as_float(0x7fffffff)
 #define INFINITY __int_as_float(0x7f800000)
+// Shared memory sized by the launch: KERNEL_SHARED declares the kernel, DYNAMIC_SHARED its bytes. `groups`: how many workgroups should fit on a core.
+#define KERNEL_SHARED(name, threads, groups, ...) extern "C" __global__ __launch_bounds__(threads, groups) void name(__VA_ARGS__)
+#define DYNAMIC_SHARED(n) extern __shared__ __align__(16) uchar n[]
+// Copies of 16 or 4 bytes to shared memory that the calling thread alone uses: COPY_WAIT(n) leaves at most the n newest groups under way.
+// Streams are read once: they leave the L2 first. `to` must differ from thread to thread: ptxas 13.0 encodes a uniform one wrongly.
+FN ulong stream_policy() { ulong p; asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p)); return p; }
+#define COPY16(to, from, policy) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "l"(policy) : "memory")
+#define COPY4(to, from, policy) asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2;" :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "l"(policy) : "memory")
+#define COPY4_KEPT(to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from) : "memory")
+#define COPY_COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
+#define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory")
+#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" :: "l"(p))
+// Reads of what the launch before wrote, never moved before DEPENDENCY_WAIT() as the compiler may move those of IN parameters.
+FN float4 fresh(const float4 *p) { float4 v; asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
+FN float fresh(const float *p) { float v; asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+FN uint2 fresh(const uint2 *p) { uint2 v; asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p)); return v; }
+FN uint fresh(const uint *p) { uint v; asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+FN int dot4(uint a, uint b, int c) { return __dp4a((int)a, (int)b, c); }
+FN float as_f32(uint x) { return __uint_as_float(x); }
+FN uint as_u32(float x) { return __float_as_uint(x); }
+FN float half_bits(uint x) { return __half2float(__ushort_as_half((ushort)x)); }
+FN uint bfloat_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16(x)); }
+FN float rounded_product(float a, float b) { return __fmul_rn(a, b); }   /* never part of an fma */
+FN uint simd_max_bits(uint x) { return __reduce_max_sync(~0u, x); }
+FN float inverse_root(float x) { return rsqrtf(x); }
 #define BARRIER() __syncthreads()
 #define SIMD_BARRIER() __syncwarp()
 #define UNROLL _Pragma("unroll")
@@ -103,6 +128,29 @@ using namespace metal;
 #define SHARED(T, n, dims) threadgroup T n dims
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
+#define KERNEL_SHARED(name, threads, groups, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, threadgroup uchar *shared_bytes [[threadgroup(0)]], \
+  uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
+  uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
+#define DYNAMIC_SHARED(n) threadgroup uchar *n = shared_bytes
+FN ulong stream_policy() { return 0; }
+#define COPY16(to, from, policy) (*(to) = *(device const uint4 *)(from))
+#define COPY4(to, from, policy) (*(to) = *(device const uint *)(from))
+#define COPY4_KEPT(to, from) (*(to) = *(device const uint *)(from))
+#define COPY_COMMIT()
+#define COPY_WAIT(n)
+#define PREFETCH(p)
+template <typename T> FN T fresh(device const T *p) { return *p; }
+FN int dot4(uint a, uint b, int c) { const int4 p = int4(as_type<char4>(a)) * int4(as_type<char4>(b)); return c + p.x + p.y + p.z + p.w; }
+FN float as_f32(uint x) { return as_type<float>(x); }
+FN uint as_u32(float x) { return as_type<uint>(x); }
+FN float half_bits(uint x) { return float(as_type<half>(ushort(x))); }
+FN uint bfloat_bits(float x) { return as_type<ushort>(bfloat(x)); }
+FN float rounded_product(float a, float b) {
+#pragma clang fp contract(off)
+  return a * b;
+}
+FN uint simd_max_bits(uint x) { return simd_max(x); }
+FN float inverse_root(float x) { return rsqrt(x); }
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define UNROLL _Pragma("clang loop unroll(full)")

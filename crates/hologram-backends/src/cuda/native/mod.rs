@@ -8,6 +8,7 @@ mod gather;
 mod gemm;
 mod kv_append;
 mod launch;
+mod matvec;
 mod quantize;
 mod reduce;
 mod repack;
@@ -130,10 +131,11 @@ const KERNELS: &[Find] = &[
     take::find,
     repack::find,
     sample::find,
+    matvec::find,
     gemm::find,
 ];
 /// Every native kernel of groups; the first that answers serves.
-const GROUPS: &[FindGroup] = &[rms_norm::find_group, gemm::find_group];
+const GROUPS: &[FindGroup] = &[rms_norm::find_group, matvec::find_group, gemm::find_group];
 
 /// The native kernel for a spec on this device.
 pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {

@@ -1,0 +1,245 @@
+//! Products of a few tokens with weights (`matvec.k`): alone, up to three that read the same activations, with the gate or the residual
+//! addition after them, and with the norm and the conversion of the activations before them.
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use super::launch::single;
+use super::{Arg, KernelLaunch, NativeKernel, Target};
+use crate::cuda::backend::FEW_TOKENS;
+use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+use hologram_isa::Type;
+use plan::{Activations, Plan, Weights, Work};
+
+const IMAGE: &str = "matvec";
+/// Rows of all matrices, and elements of one: what the kernel's 32-bit numbers hold with room to spare.
+const MOST_ROWS: usize = 1 << 24;
+const MOST_ELEMENTS: usize = 1 << 38;
+
+/// What follows the products, as the kernel numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Store = 0,
+    Swiglu = 1,
+    Relu2 = 2,
+    Residual = 3,
+}
+
+/// A tensor by its place among the bindings.
+type Bound<'a> = (&'a TensorSpec, usize);
+
+/// The operations in the kernel's terms.
+struct Products<'a> {
+    x: Bound<'a>,
+    /// The norm's weights and ε.
+    norm: Option<(Bound<'a>, f32)>,
+    /// What the products read, and the floor of its quantisation; `x` itself where nothing converts it.
+    converted: (&'a TensorSpec, f32),
+    weights: Vec<Bound<'a>>,
+    after: After,
+    residual: Option<Bound<'a>>,
+    outputs: Vec<Bound<'a>>,
+    step: Option<usize>,
+}
+
+/// The native kernel for `matmul`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    if spec.op != "matmul" || spec.in_place.is_some() {
+        return None;
+    }
+    let tensors: Vec<&TensorSpec> = spec.inputs.iter().chain([&spec.output]).collect();
+    let (bound, step) = places(&tensors);
+    let [x, w, y] = bound[..] else { return None };
+    let products = Products {
+        x,
+        norm: None,
+        converted: (x.0, 0.0),
+        weights: vec![w],
+        after: After::Store,
+        residual: None,
+        outputs: vec![y],
+        step: spec.uses_step().then_some(step),
+    };
+    products.kernel(target)
+}
+
+/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate, or one and an addition.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    if group.nodes.iter().any(|n| n.in_place.is_some()) {
+        return None;
+    }
+    let tensors: Vec<&TensorSpec> = group.bound().into_iter().map(|(t, _)| t).collect();
+    let (bound, step) = places(&tensors);
+    let input = |operand: Operand| match operand {
+        Operand::Input(i) if i < group.inputs.len() => bound.get(i).copied(),
+        _ => None,
+    };
+    let mut rest = group.nodes.iter().enumerate().peekable();
+    let first = *group.nodes.first()?.operands.first()?;
+    let (x, mut last) = (input(first)?, first);
+    let mut norm = None;
+    if let Some((i, node)) = rest.next_if(|(_, n)| n.op == "rms_norm") {
+        let [read, weights] = node.operands[..] else { return None };
+        if read != last || node.output != *x.0 {
+            return None;
+        }
+        norm = Some((input(weights)?, node.attr_f32("eps")?));
+        last = Operand::Node(i);
+    }
+    let mut converted = (x.0, 0.0);
+    if let Some((i, node)) = rest.next_if(|(_, n)| matches!(n.op, "quantize" | "cast")) {
+        let fits = match node.output.format {
+            Format::I8Groups { group } => node.op == "quantize" && node.attr_u32("group") == Some(group),
+            Format::Plain(Type::BF16) => node.op == "cast",
+            _ => false,
+        };
+        if node.operands[..] != [last] || node.output.shape != x.0.shape || !fits {
+            return None;
+        }
+        converted = (&node.output, node.attr_f32("floor").unwrap_or(0.0));
+        last = Operand::Node(i);
+    }
+    let (mut weights, mut values) = (Vec::new(), Vec::new());
+    while let Some((i, node)) = rest.next_if(|(_, n)| n.op == "matmul") {
+        let [read, w] = node.operands[..] else { return None };
+        if read != last {
+            return None;
+        }
+        weights.push(input(w)?);
+        values.push(i);
+    }
+    let end = rest.next();
+    if rest.next().is_some() || values.is_empty() || values.len() > 3 {
+        return None;
+    }
+    let value = |i: usize| &group.nodes[i].output;
+    let mut residual = None;
+    let (after, wanted) = match end {
+        None => (After::Store, values.clone()),
+        Some((i, node)) => {
+            let after = after(node)?;
+            match (after, &values[..], &node.operands[..]) {
+                (After::Swiglu | After::Relu2, &[a, b], &[Operand::Node(gate), Operand::Node(up)]) => {
+                    if (gate, up) == (b, a) {
+                        weights.swap(0, 1);
+                    } else if (gate, up) != (a, b) {
+                        return None;
+                    }
+                }
+                (After::Residual, &[a], &[Operand::Node(n), other] | &[other, Operand::Node(n)]) if n == a => {
+                    residual = Some(input(other)?);
+                }
+                _ => return None,
+            }
+            if node.output != *value(values[0]) || values.iter().any(|v| value(*v).shape != node.output.shape) {
+                return None;
+            }
+            (after, vec![i])
+        }
+    };
+    if group.outputs != wanted || residual.is_some_and(|r| r.0 != value(values[0])) {
+        return None;
+    }
+    let outputs = bound.get(group.inputs.len()..)?.to_vec();
+    let step = group.uses_step().then_some(step);
+    Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(target)
+}
+
+fn after(node: &GroupNode) -> Option<After> {
+    match node.op {
+        "swiglu" => Some(After::Swiglu),
+        "relu2_mul" => Some(After::Relu2),
+        "add" => Some(After::Residual),
+        _ => None,
+    }
+}
+
+/// Tensors with the places of their first views, and the place after them all.
+fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
+    let mut next = 0;
+    let place = |t: &&'a TensorSpec| {
+        let at = next;
+        next += t.format.views(t.max_rows(), t.row_len()).len();
+        (*t, at)
+    };
+    let bound = tensors.iter().map(place).collect();
+    (bound, next)
+}
+
+impl Products<'_> {
+    fn kernel(&self, target: Target) -> Option<NativeKernel> {
+        let (x, at) = self.x;
+        let (converted, floor) = self.converted;
+        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let (slot, step, most) = match tokens {
+            Extent::Fixed(n) => (0, Arg::Null, n),
+            Extent::Step { slot, max } => (slot, Arg::Binding(self.step?), max),
+        };
+        let weights = Weights::of(self.weights.first()?.0.format)?;
+        let activations = Activations::of(converted.format)?;
+        // Converted before, or nothing to convert.
+        let unchanged = std::ptr::eq(x, converted);
+        let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
+        let served = (1..=FEW_TOKENS).contains(&most)
+            && k > 0
+            && k.is_multiple_of(weights.unit)
+            && activations.fits(weights, k)
+            && (unchanged && self.norm.is_none() || x.format == Format::F32)
+            && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]));
+        if !served {
+            return None;
+        }
+        let mut rows = [0; 3];
+        for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
+            let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
+            let output = self.outputs.get(i).or(self.outputs.first())?.0;
+            if l != k || n == 0 || w.format != self.weights[0].0.format || !f32(output, &[tokens, Extent::Fixed(n)]) {
+                return None;
+            }
+            *m = n;
+        }
+        let gated = matches!(self.after, After::Swiglu | After::Relu2);
+        let total = if gated { rows[0] } else { rows.iter().sum() };
+        if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
+            return None;
+        }
+        // f32 activations without a norm need no more than to be read.
+        let ready = unchanged && self.norm.is_none();
+        let (norm, added) = (self.norm.is_some(), self.residual.is_some());
+        let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };
+        let plan = Plan::of(&work, target)?;
+
+        let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
+        let group = match activations {
+            Activations::I8 { group } => group,
+            _ => 1,
+        };
+        let mut args = vec![
+            Arg::Binding(at),
+            optional(matches!(x.format, Format::I8Groups { .. }).then_some(at + 1)),
+            optional(self.norm.map(|((_, at), _)| at)),
+        ];
+        let matrix = |i: usize| self.weights.get(i).map(|(_, at)| *at);
+        args.extend((0..3).map(|i| optional(matrix(i))));
+        args.extend((0..3).map(|i| optional(matrix(i).filter(|_| weights.scaled).map(|at| at + 1))));
+        args.extend((0..3).map(|i| optional(self.outputs.get(i).map(|(_, at)| *at))));
+        args.extend([optional(self.residual.map(|(_, at)| at)), step]);
+        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
+        args.extend([Arg::U32(slot), number(most)?, number(k)?, number(rows[0])?, number(rows[1])?, number(rows[2])?]);
+        let (each, over) = (total / plan.workgroups, total % plan.workgroups);
+        args.extend([number(each)?, number(over)?, number(plan.lanes)?, Arg::U32(self.after as u32)]);
+        args.extend([Arg::U32(u32::from(ready)), Arg::U32(group)]);
+        args.extend([Arg::F32(self.norm.map_or(0.0, |(_, eps)| eps)), Arg::F32(floor)]);
+        Some(single(KernelLaunch {
+            image: IMAGE,
+            entry: format!("{}_{}_t{}_r{}", weights.name, activations.name(), plan.tokens, plan.rows),
+            grid: [u32::try_from(plan.workgroups).ok()?, u32::try_from(most.div_ceil(plan.tokens)).ok()?, 1],
+            block: [u32::try_from(plan.threads).ok()?, 1, 1],
+            shared: u32::try_from(plan.shared).ok()?,
+            cluster: 1,
+            early: true,
+            args,
+        }))
+    }
+}

@@ -1,0 +1,233 @@
+use super::*;
+use crate::Attr;
+
+const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
+const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
+const I32: fn(usize) -> Format = |_| Format::I8Groups { group: 32 };
+const ROW: fn(usize) -> Format = |k| Format::I8Groups { group: k as u32 };
+const BF16: fn(usize) -> Format = |_| Format::BF16;
+
+fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
+    TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
+}
+
+fn rows(format: Format, tokens: Extent, k: usize) -> TensorSpec {
+    TensorSpec { format, shape: vec![tokens, Extent::Fixed(k)] }
+}
+
+/// A group in the words of a table's row: its operations, and what they are told of.
+#[derive(Clone)]
+struct Shape {
+    tokens: Extent,
+    weights: Format,
+    /// The format of converted activations, by the length of a row; `None`: f32.
+    converted: Option<fn(usize) -> Format>,
+    norm: bool,
+    k: usize,
+    rows: Vec<usize>,
+    /// `""`, `swiglu`, `relu2_mul`, `add`, or `added`: with the product on the right.
+    after: &'static str,
+}
+
+fn group(s: &Shape) -> GroupSpec {
+    let (x, mut inputs, mut nodes) = (rows(Format::F32, s.tokens, s.k), Vec::new(), Vec::new());
+    let node = |op, operands: &[Operand], output: &TensorSpec, attrs: &[(&'static str, Attr)]| GroupNode {
+        op,
+        operands: operands.to_vec(),
+        output: output.clone(),
+        in_place: None,
+        attrs: attrs.to_vec(),
+    };
+    inputs.push(x.clone());
+    let mut last = Operand::Input(0);
+    if s.norm {
+        inputs.push(tensor(Format::F32, &[s.k]));
+        nodes.push(node("rms_norm", &[last, Operand::Input(1)], &x, &[("eps", Attr::F32(1e-5))]));
+        last = Operand::Node(0);
+    }
+    if let Some(format) = s.converted.map(|f| f(s.k)) {
+        let (op, attrs) = match format {
+            Format::I8Groups { group } => ("quantize", vec![("group", Attr::U32(group)), ("floor", Attr::F32(1e-5))]),
+            _ => ("cast", Vec::new()),
+        };
+        nodes.push(node(op, &[last], &rows(format, s.tokens, s.k), &attrs));
+        last = Operand::Node(nodes.len() - 1);
+    }
+    let first = nodes.len();
+    for m in &s.rows {
+        inputs.push(tensor(s.weights, &[*m, s.k]));
+        let operands = [last, Operand::Input(inputs.len() - 1)];
+        nodes.push(node("matmul", &operands, &rows(Format::F32, s.tokens, *m), &[]));
+    }
+    let product = Operand::Node(first);
+    let out = rows(Format::F32, s.tokens, s.rows[0]);
+    match s.after {
+        "" => {}
+        "add" | "added" => {
+            inputs.push(out.clone());
+            let residual = Operand::Input(inputs.len() - 1);
+            let operands = if s.after == "add" { [product, residual] } else { [residual, product] };
+            nodes.push(node("add", &operands, &out, &[]));
+        }
+        gate => nodes.push(node(gate, &[product, Operand::Node(first + 1)], &out, &[])),
+    }
+    let outputs = if s.after.is_empty() { (first..nodes.len()).collect() } else { vec![nodes.len() - 1] };
+    GroupSpec { inputs, nodes, outputs }
+}
+
+fn shape(
+    weights: Format,
+    converted: Option<fn(usize) -> Format>,
+    norm: bool,
+    k: usize,
+    rows: &[usize],
+    after: &'static str,
+) -> Shape {
+    Shape { tokens: TOKENS, weights, converted, norm, k, rows: rows.to_vec(), after }
+}
+
+/// The groups of a decoding step: Llama 8B in three formats, Llama 1B, BitNet 2B.
+fn layers() -> Vec<Shape> {
+    let mut all = Vec::new();
+    for (weights, converted) in [(Format::BF16, BF16), (Format::Q8Planes, I32), (Format::Q4Planes, I32)] {
+        for (d, kv, ffn) in [(4096, 1024, 14336), (2048, 512, 8192)] {
+            all.push(shape(weights, Some(converted), true, d, &[d, kv, kv], ""));
+            all.push(shape(weights, Some(converted), false, d, &[d], "added"));
+            all.push(shape(weights, Some(converted), true, d, &[ffn, ffn], "swiglu"));
+            all.push(shape(weights, Some(converted), false, ffn, &[d], "add"));
+            all.push(shape(weights, Some(converted), true, d, &[128_256], ""));
+        }
+    }
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560, 640, 640], ""));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560], "added"));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[6912, 6912], "relu2_mul"));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 6912, &[2560], "add"));
+    all.push(shape(Format::Q8Planes, Some(I32), true, 2560, &[128_256], ""));
+    all
+}
+
+fn launch(kernel: &NativeKernel) -> &KernelLaunch {
+    let [super::super::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("one launch") };
+    launch
+}
+
+#[test]
+fn groups_of_a_decoding_step_have_kernels() {
+    let image = crate::cuda::native::matvec::IMAGE;
+    for s in layers() {
+        let found = find_group(&group(&s), H200).unwrap_or_else(|| panic!("{} {:?} {}", s.k, s.rows, s.after));
+        let launch = launch(&found);
+        assert_eq!((launch.image, launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
+        assert!(launch.early && launch.args.len() == 28);
+        // Two workgroups must fit on a multiprocessor, so that the next launch can start reading its weights.
+        assert!(launch.shared <= 233_472 / 2 - 1024, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
+    }
+    // More tokens, down to a tile that fits, and smaller devices.
+    let small = Target { capability: 86, multiprocessors: 68, max_shared: 101_376 };
+    for max in [2, 3, 8] {
+        for s in layers() {
+            let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
+            for target in [H200, small] {
+                let found = find_group(&group(&s), target).unwrap_or_else(|| panic!("{max} {} {:?}", s.k, s.rows));
+                let launch = launch(&found);
+                assert!(launch.shared <= target.max_shared && launch.grid[1] as usize * 8 >= max);
+            }
+        }
+    }
+}
+
+#[test]
+fn bindings_are_in_the_order_of_the_group() {
+    let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
+    let places = |k: &NativeKernel| -> Vec<Option<usize>> {
+        let place = |a: &Arg| match a {
+            Arg::Binding(i) => Some(*i),
+            _ => None,
+        };
+        launch(k).args[..14].iter().map(place).collect()
+    };
+    // x, norm, then codes and scales of q, k, v; q, k, v; the step block.
+    let qkv = find(&shape(Format::Q8Planes, Some(I32), true, 64, &[8, 4, 4], ""));
+    let expected = [0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Some(i).filter(|i| *i != 99));
+    assert_eq!(places(&qkv), expected);
+    let added = find(&shape(Format::BF16, Some(BF16), false, 64, &[8], "added"));
+    let expected = [0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4].map(|i| Some(i).filter(|i| *i != 99));
+    assert_eq!(places(&added), expected);
+    // A gate whose operands come the other way round takes its matrices the other way round.
+    let mut gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
+    gate.nodes[3].operands.swap(0, 1);
+    assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Some(2), Some(1)]);
+}
+
+#[test]
+fn near_misses_are_refused() {
+    let good = shape(Format::Q4Planes, Some(I32), true, 64, &[8, 8], "swiglu");
+    assert!(find_group(&group(&good), H200).is_some());
+    let refused = [
+        Shape { tokens: Extent::Step { slot: 0, max: 9 }, ..good.clone() },
+        Shape { weights: Format::Q4_0, ..good.clone() },
+        Shape { weights: Format::T2Planes, ..good.clone() },
+        Shape { weights: Format::BF16, ..good.clone() },
+        Shape { converted: Some(BF16), ..good.clone() },
+        Shape { rows: vec![8], ..good.clone() },
+        Shape { k: 16_384, ..good.clone() },
+        Shape { rows: vec![8, 8, 8, 8], after: "", ..good.clone() },
+        Shape { converted: Some(BF16), weights: Format::BF16, k: 68, ..good.clone() },
+    ];
+    for (i, s) in refused.iter().enumerate() {
+        assert!(find_group(&group(s), H200).is_none(), "row {i}");
+    }
+    let edits: [fn(&mut GroupSpec); 7] = [
+        // The value of a product is wanted too.
+        |g| g.outputs.insert(0, 2),
+        // Another gate, another order, a product of something else.
+        |g| g.nodes[4].op = "mul",
+        |g| g.nodes[4].operands[0] = Operand::Input(0),
+        |g| g.nodes[3].operands[0] = Operand::Node(0),
+        |g| g.nodes[2].operands[1] = Operand::Input(9),
+        // The norm's weights of another length; quantised in other groups than it says.
+        |g| g.inputs[1].shape = vec![Extent::Fixed(32)],
+        |g| g.nodes[1].attrs[0].1 = Attr::U32(64),
+    ];
+    for (i, edit) in edits.iter().enumerate() {
+        let mut g = group(&good);
+        edit(&mut g);
+        assert!(find_group(&g, H200).is_none(), "edit {i}");
+    }
+}
+
+#[test]
+fn products_alone_have_kernels() {
+    let spec = |x: Format, w: Format, tokens: usize, k: usize| KernelSpec {
+        op: "matmul",
+        inputs: vec![tensor(x, &[tokens, k]), tensor(w, &[70, k])],
+        output: tensor(Format::F32, &[tokens, 70]),
+        in_place: None,
+        attrs: Vec::new(),
+    };
+    let i8 = |group: u32| Format::I8Groups { group };
+    for (x, w, k, name) in [
+        (Format::F32, Format::F32, 4, "f32_f32_t4_r2"),
+        (Format::F32, Format::F16, 8, "f16_f32_t4_r2"),
+        (Format::F32, Format::BF16, 320, "bf16_f32_t4_r2"),
+        (Format::BF16, Format::BF16, 320, "bf16_bf16_t4_r2"),
+        (Format::F32, Format::Q8Planes, 32, "q8_f32_t4_r2"),
+        (i8(32), Format::Q8Planes, 4096, "q8_i8_t4_r2"),
+        (i8(32), Format::Q4Planes, 96, "q4_i8_t4_r2"),
+        (i8(64), Format::T2Planes, 256, "t2_i8_t4_r2"),
+        (i8(2560), Format::T2Planes, 2560, "t2_i8_t4_r2"),
+    ] {
+        let found = find(&spec(x, w, 3, k), H200).unwrap_or_else(|| panic!("{name} {k}"));
+        assert_eq!(launch(&found).entry, name);
+    }
+    for (x, w, tokens, k) in [
+        (Format::F32, Format::F32, 3, 131),
+        (Format::F32, Format::F32, 0, 64),
+        (Format::BF16, Format::BF16, 9, 64),
+        (Format::BF16, Format::F16, 1, 64),
+        (i8(64), Format::Q8Planes, 1, 64),
+        (i8(96), Format::T2Planes, 1, 768),
+    ] {
+        assert!(find(&spec(x, w, tokens, k), H200).is_none(), "{x:?} {w:?} {tokens} {k}");
+    }
+}
