@@ -1,0 +1,69 @@
+//! On an NVIDIA GPU models run by native kernels alone: no program is compiled between loading and the last token, whatever the format of
+//! the weights and the number of tokens of a step.
+
+use std::path::PathBuf;
+
+use hologram_backends::Format;
+use hologram_core::Executor;
+use hologram_isa::Type;
+use hologram_llm::sampling::{Sampler, SamplerConfig};
+use hologram_llm::{Logits, Model, SessionOptions, Shape};
+
+/// Programs that a session compiles for steps of each of these numbers of tokens, and for tokens of several sequences.
+fn compiled(model: &Model, name: &str) -> Vec<String> {
+    let executor = model.executor();
+    let mut found = Vec::new();
+    let count = || executor.backend().metrics().pipelines_compiled;
+    let mut before = count();
+    let mut note = |what: &str| {
+        let now = count();
+        if now > before {
+            found.push(format!("{name}: {} programs for {what}", now - before));
+        }
+        before = now;
+    };
+    let options = SessionOptions { context: 1024, sequences: 4, ..SessionOptions::default() };
+    let mut session = model.session(options).unwrap();
+    note("a session");
+    let ids = |n: usize| (0..n).map(|i| (i * 7919 % model.config().vocab) as u32).collect::<Vec<_>>();
+    for tokens in [1, 2, 5, 8, 9, 33, 300] {
+        session.truncate(0, 0);
+        session.feed(0, &ids(tokens), Logits::Last).unwrap();
+        note(&format!("a step of {tokens} tokens"));
+    }
+    for config in [SamplerConfig::GREEDY, SamplerConfig::default()] {
+        let mut sampler = Sampler::new(config).unwrap();
+        session.sample(0, &ids(3), &mut sampler).unwrap();
+        let chosen = session.sample(0, &ids(1), &mut sampler).unwrap();
+        assert!((chosen as usize) < model.config().vocab);
+        note("choosing a token");
+    }
+    session.sample_batch(&[(0, 1), (1, 2), (2, 3), (3, 4)], &mut Sampler::new(SamplerConfig::GREEDY).unwrap()).unwrap();
+    note("a token of each of four sequences");
+    found
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn no_program_is_compiled_in_a_run_of_a_model() {
+    let mut found = Vec::new();
+    for (shape, formats) in [
+        ("llama-1b", vec![Format::BF16, Format::F16, Format::Plain(Type::F32), Format::Q8_0, Format::Q4_0]),
+        ("bitnet-2b", vec![Format::TQ2_0]),
+    ] {
+        for format in formats {
+            let executor = Executor::open("cuda", None).unwrap();
+            let model = Model::random(Shape::find(shape).unwrap(), format, &executor).unwrap();
+            found.extend(compiled(&model, &format!("{shape} {}", format.name())));
+        }
+    }
+    let executor = Executor::open("cuda", None).unwrap();
+    let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../assets/rust-docs-bitnet.gguf");
+    let before = executor.backend().metrics().pipelines_compiled;
+    let model = Model::load_on(shipped, &executor).unwrap();
+    if executor.backend().metrics().pipelines_compiled > before {
+        found.push("the shipped model: programs for loading".into());
+    }
+    found.extend(compiled(&model, "the shipped model"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
