@@ -281,6 +281,19 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
             ],
         ),
         (
+            "a gate that is converted",
+            |g| g.nodes.len() == 4,
+            |g, x, w| {
+                let (gate, up) = (w.product(g, x, D)?, w.product(g, x, D)?);
+                let f = g.swiglu(gate, up)?;
+                let f = g.cast(f, Type::BF16)?;
+                let down = Tensor::from_bytes(w.executor, Format::Q8_0, &[D, D], &[1; D * D / 32 * 34])?;
+                let down = g.constant(&down)?;
+                g.matmul(f, down)
+            },
+            &["matmul(0,1) matmul(0,2) swiglu(n0,n1) cast(n2) -> n3"],
+        ),
+        (
             "an addition in either order, and a value used elsewhere",
             |g| g.nodes.len() == 2,
             |g, x, w| {
