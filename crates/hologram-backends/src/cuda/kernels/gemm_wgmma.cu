@@ -179,6 +179,21 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         void *const out = group.matrix == 0 ? y0 : group.matrix == 1 ? y1 : y2;
         float sum[N / 2];
         uint a[2][4][4], before = 0;
+        // With an addition: this thread's pieces of what is added to a chunk's results, fetched a chunk ahead.
+        constexpr uint PIECES = CHUNK * 16 / 128;
+        float4 added[PIECES];
+        auto place = [&](uint chunk, uint piece) {
+            const uint i = piece * 128 + (thread & 127), to = token + chunk * CHUNK + (i >> 4), r = group.row + (i & 15) * 4;
+            return to < n && r < group.m ? (size_t)to * group.m + r : ~(size_t)0;
+        };
+        auto fetch = [&](uint chunk) {
+            if (w.mode != ADD || splits > 1) return;
+            #pragma unroll
+            for (uint piece = 0; piece < PIECES; ++piece) {
+                const size_t at = place(chunk, piece);
+                if (at != ~(size_t)0) added[piece] = *(const float4 *)(add + at);
+            }
+        };
 
         if constexpr (I8) {
             int dot[N / 2];
@@ -225,6 +240,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     const uint to = token + (i >> 2) * 8 + t * 2 + (i & 1);
                     sum[i] *= to < n ? in.x_scales[to] : 0.0f;
                 }
+            fetch(0);
         } else {
             for (uint step = 0; step < steps; step += 2)
                 #pragma unroll
@@ -242,6 +258,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     before = stage;
                     next();
                 }
+            fetch(0);
             wgmma_wait<0>();
             release(before);
         }
@@ -295,6 +312,22 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             else if (w.mode == RELU2) each([](uint to, float g, float u) { store_shared(to, relu2(g, u)); });
             else each([](uint to, float v, float u) { store_shared(to, v); store_shared(to + 32, u); });
             group_sync(1 + role);
+            if (w.mode == ADD) {
+                float4 v[PIECES];
+                #pragma unroll
+                for (uint piece = 0; piece < PIECES; ++piece) {
+                    const uint i = piece * 128 + (thread & 127);
+                    v[piece] = load_shared(own + ((i >> 4) * STRIDE + (i & 15) * 4) * 4);
+                    v[piece] = make_float4(v[piece].x + added[piece].x, v[piece].y + added[piece].y, v[piece].z + added[piece].z, v[piece].w + added[piece].w);
+                }
+                if (chunk + 1 < N / CHUNK) fetch(chunk + 1);
+                #pragma unroll
+                for (uint piece = 0; piece < PIECES; ++piece) {
+                    const size_t at = place(chunk, piece);
+                    if (at != ~(size_t)0) *(float4 *)((float *)out + at) = v[piece];
+                }
+                continue;
+            }
             write_group(w, group, token + chunk * CHUNK, CHUNK, n, add, out, narrow, thread & 127,
                         [&](uint t, uint r) { return load_shared(own + (t * STRIDE + r) * 4); });
         }

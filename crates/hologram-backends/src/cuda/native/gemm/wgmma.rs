@@ -98,7 +98,7 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
         (Format::BF16, _, 256) => (700, 4000),
         (Format::BF16, 3, _) => (490, 3000),
         (Format::BF16, _, 128) => (370, 1700),
-        (Format::BF16, _, 64) => (290, 1200),
+        (Format::BF16, _, 64) => (225, 1200),
         (Format::BF16, ..) => (200, 800),
         (Format::T2Planes, _, 128) => (680, 2000),
         (Format::T2Planes, ..) => (465, 800),
