@@ -54,8 +54,7 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
     let unavailable = |reason: String| {
         Err(BackendError::Unavailable { device: device.to_string(), reason: format!("{reason}; {}", there_are()) })
     };
-    let name = device.to_ascii_lowercase();
-    match name.as_str() {
+    match device.to_ascii_lowercase().as_str() {
         "auto" => match best_gpu() {
             Ok(gpu) => Ok((Arc::new(gpu), None)),
             // No NVIDIA driver has been made for Apple's machines for years: its absence is no news there.
@@ -65,16 +64,21 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         "cpu" => Ok((cpu()?, None)),
         "reference" => Ok((Arc::new(ReferenceBackend::new()), None)),
         "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
-        _ => match name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or("0").parse::<u32>()) {
-            Some(Ok(ordinal)) if name == "cuda" || name.contains(':') => match CudaBackend::new(ordinal) {
+        name => match name.strip_prefix("cuda").map(ordinal) {
+            None => unavailable("no device has this name".into()),
+            Some(None) => unavailable("a GPU is named cuda or cuda:N with its number N".into()),
+            Some(Some(ordinal)) => match CudaBackend::new(ordinal) {
                 Ok(gpu) => Ok((Arc::new(gpu), None)),
                 Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
                 Err(error) => Err(error),
             },
-            Some(Err(_)) => unavailable("a GPU is named cuda or cuda:N with its number".into()),
-            _ => unavailable("no device has this name".into()),
         },
     }
+}
+
+/// The number of a GPU from what follows `cuda`.
+fn ordinal(rest: &str) -> Option<u32> {
+    if rest.is_empty() { Some(0) } else { rest.strip_prefix(':')?.parse().ok() }
 }
 
 /// The first GPU that opens, or why there is none.

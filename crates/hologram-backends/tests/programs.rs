@@ -4,7 +4,9 @@
 use hologram_backends::compare::{random_program, run};
 use hologram_backends::cpu::features::Features;
 use hologram_backends::cpu::{CpuBackend, CpuOptions};
-use hologram_backends::{Backend, BackendError, BackendType, Binding, Launch, LaunchConfig, available_backends, open};
+use hologram_backends::{
+    Backend, BackendError, BackendType, Binding, Launch, LaunchConfig, available_backends, open, open_noting,
+};
 use hologram_isa::{Access, Builder, Type};
 
 mod common;
@@ -86,16 +88,36 @@ fn compiled_programs_are_kept_by_their_text() {
 
 #[test]
 fn devices_open_by_name_and_keep_to_their_own() {
-    for (name, kind) in [("auto", BackendType::Cpu), ("CPU", BackendType::Cpu), ("reference", BackendType::Reference)] {
+    let best = available_backends()[0];
+    for (name, kind) in [("auto", best), ("CPU", BackendType::Cpu), ("reference", BackendType::Reference)] {
         let device = open(name, Some(1)).unwrap();
         assert_eq!(device.info().backend, kind);
         assert!(available_backends().contains(&kind) && device.is_available());
     }
-    for name in ["cuda", "metal", "gpu", ""] {
+    let names: Vec<_> = available_backends().iter().map(|kind| kind.name()).collect();
+    let there_are = format!("use one of: auto, {}", names.join(", "));
+    let missing = [
+        ("metal", "no programs on Apple GPUs"),
+        ("gpu", "no device has this name"),
+        ("", "no device has this name"),
+        ("cudax", "a GPU is named cuda or cuda:N"),
+        ("cuda:", "a GPU is named cuda or cuda:N"),
+        ("cuda:x", "a GPU is named cuda or cuda:N"),
+        ("cuda:9999", if best == BackendType::Cuda { "there are" } else { "driver" }),
+        ("cuda", "driver"),
+    ];
+    for (name, why) in missing.into_iter().filter(|(name, _)| *name != "cuda" || best != BackendType::Cuda) {
         let error = open(name, None).err().unwrap();
         assert!(matches!(error, BackendError::Unavailable { .. }));
-        assert!(error.to_string().contains("use one of: auto, cpu, reference"), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains(&there_are) && text.contains(why) && text.contains(&format!("device {name} ")),
+            "{error}"
+        );
     }
+    // Without a GPU, auto says why it took the CPU.
+    let (_, note) = open_noting("auto", Some(1)).unwrap();
+    assert_eq!(note.is_some(), best == BackendType::Cpu && !cfg!(target_vendor = "apple"), "{note:?}");
     // A buffer, a pipeline or a list of one device is no use to another.
     let (cpu, reference) = (open("cpu", Some(1)).unwrap(), open("reference", None).unwrap());
     let mut b = Builder::new("copy", [1, 1, 1]);

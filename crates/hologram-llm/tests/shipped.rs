@@ -37,8 +37,11 @@ fn the_tokenizer_gives_the_reference_ids() {
 
 #[test]
 fn logits_and_greedy_text_agree_with_the_reference() {
-    let executor = Executor::open("cpu", Some(2)).unwrap();
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), &executor).unwrap();
+    agrees(&Executor::open("cpu", Some(2)).unwrap());
+}
+
+fn agrees(executor: &Executor) {
+    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     for run in expected()["runs"].as_array().unwrap() {
         let prompt = run["prompt"].as_str().unwrap();
         let tokens = ids(&run["ids"]);
@@ -65,8 +68,11 @@ fn logits_and_greedy_text_agree_with_the_reference() {
 
 #[test]
 fn generation_is_repeatable_and_ends_for_the_right_reason() {
-    let executor = Executor::open("cpu", Some(2)).unwrap();
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), &executor).unwrap();
+    repeats(&Executor::open("cpu", Some(2)).unwrap());
+}
+
+fn repeats(executor: &Executor) {
+    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     let mut text = |seed: u64, max_tokens: usize, context: usize| {
         let sampling = SamplerConfig { seed, ..SamplerConfig::default() };
         let options = GenerateOptions { max_tokens, sampling, context: Some(context) };
@@ -89,8 +95,11 @@ fn generation_is_repeatable_and_ends_for_the_right_reason() {
 
 #[test]
 fn a_thousand_generations_leave_memory_as_it_was() {
-    let executor = Executor::open("cpu", Some(2)).unwrap();
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), &executor).unwrap();
+    memory_stays(&Executor::open("cpu", Some(2)).unwrap());
+}
+
+fn memory_stays(executor: &Executor) {
+    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     let options = GenerateOptions { max_tokens: 2, context: Some(64), ..GenerateOptions::default() };
     let mut after = Vec::new();
     for _ in 0..1000 {
@@ -99,4 +108,13 @@ fn a_thousand_generations_leave_memory_as_it_was() {
         after.push((memory.live, memory.cached));
     }
     assert_eq!(after[1], after[999]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn an_nvidia_gpu_agrees() {
+    let executor = Executor::open("cuda", None).unwrap();
+    agrees(&executor);
+    repeats(&executor);
+    memory_stays(&executor);
 }

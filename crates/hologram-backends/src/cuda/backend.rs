@@ -46,7 +46,7 @@ pub struct CudaBackend {
     allocator: Arc<Allocator>,
     counters: Counters,
     pipelines: Pipelines,
-    modules: Modules,
+    pub(super) modules: Modules,
     queue: Mutex<Queue>,
     staging: Staging,
     /// Where small reads arrive.
@@ -64,10 +64,10 @@ struct NativePipeline {
 }
 
 /// What a [`Pipeline`] of a program holds.
-struct ProgramPipeline {
-    function: Function,
-    program: Arc<Program>,
-    rules: Vec<Rule>,
+pub(super) struct ProgramPipeline {
+    pub(super) function: Function,
+    pub(super) program: Arc<Program>,
+    pub(super) rules: Vec<Rule>,
 }
 
 /// Bytes of the widest access of native kernels.

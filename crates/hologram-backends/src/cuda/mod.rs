@@ -17,6 +17,8 @@ pub(crate) mod native;
 mod queue;
 mod record;
 mod staging;
+#[cfg(test)]
+mod tests;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub(crate) use device::{Presence, presence};
