@@ -17,6 +17,8 @@ typedef __nv_bfloat16 bfloat;
 #define constant const
 #define FN __forceinline__      /* with -default-device: __device__ expands to __attribute__((device)), which the empty macro `device` would spoil */
 #define KERNEL(name, threads, ...) extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
+// Registers few enough for two workgroups on a multiprocessor.
+#define KERNEL_IN_PAIRS(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 2) void name(__VA_ARGS__)
 // As many registers as the workgroup can have, however few of them then share a multiprocessor.
 #define KERNEL_ALONE(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 1) void name(__VA_ARGS__)
 #define IN(i, T, n) const T *__restrict__ n
@@ -67,6 +69,22 @@ FN float rounded_product(float a, float b) { return __fmul_rn(a, b); }   /* neve
 FN uint simd_max_bits(uint x) { return __reduce_max_sync(~0u, x); }
 FN float inverse_root(float x) { return rsqrtf(x); }
 #define BARRIER() __syncthreads()
+#define BARRIER_DEVICE() __syncthreads()        /* orders the workgroup's accesses to device memory too */
+// A barrier that says whether any thread's word is not zero; `words` is shared, one for each SIMD-group.
+#define BARRIER_ANY(words, word) __syncthreads_or(word)
+// Whether this workgroup is the last of `of` to come here; it then sees what the others wrote. `flag` is shared. The counter ends at zero.
+__forceinline__ bool arrives_last(uint *counter, uint of, uint *flag, uint tid)
+{
+    __syncthreads();
+    if (tid == 0) {
+        __threadfence();
+        *flag = atomicAdd(counter, 1u) == of - 1;
+        if (*flag) *counter = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return *flag;
+}
 #define SIMD_BARRIER() __syncwarp()
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
@@ -103,6 +121,7 @@ FN float4 load4(const float *p) { return *(const float4 *)p; }
 FN void store4(float *p, float4 v) { *(float4 *)p = v; }
 FN void store4(half *p, float4 v) { union { half2 h[2]; uint2 w; } u; u.h[0] = __floats2half2_rn(v.x, v.y); u.h[1] = __floats2half2_rn(v.z, v.w); *(uint2 *)p = u.w; }
 FN void store4(bfloat *p, float4 v) { union { __nv_bfloat162 h[2]; uint2 w; } u; u.h[0] = __floats2bfloat162_rn(v.x, v.y); u.h[1] = __floats2bfloat162_rn(v.z, v.w); *(uint2 *)p = u.w; }
+FN float2 halves(uint w) { union { uint w; half2 h; } u; u.w = w; return __half22float2(u.h); }
 FN float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 // 16x16 matrix tiles held by one SIMD-group
 struct TileA { nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f; };
@@ -122,6 +141,7 @@ using namespace metal;
   uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
   uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
 #define KERNEL_ALONE KERNEL
+#define KERNEL_IN_PAIRS KERNEL
 #define IN(i, T, n) device const T *n [[buffer(i)]]
 #define OUT(i, T, n) device T *n [[buffer(i)]]
 #define VAL(i, T, n) constant T &n [[buffer(i)]]
@@ -152,6 +172,18 @@ FN float rounded_product(float a, float b) {
 FN uint simd_max_bits(uint x) { return simd_max(x); }
 FN float inverse_root(float x) { return rsqrt(x); }
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define BARRIER_DEVICE() threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)
+#define BARRIER_ANY(words, word) barrier_any(words, word, LANE, SIMD, NSIMD)
+FN uint barrier_any(threadgroup uint *words, uint word, uint lane, uint simd, uint nsimd)
+{
+    word = simd_max(word);
+    BARRIER();
+    if (lane == 0) words[simd] = word;
+    BARRIER();
+    return simd_max(lane < nsimd ? words[lane] : 0u);
+}
+// Metal has no order of memory between workgroups of a launch: what they wrote is put together by a launch of its own.
+FN bool arrives_last(device uint *, uint, threadgroup uint *, uint) { return false; }
 #define SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define ROLLED _Pragma("clang loop unroll(disable)")
@@ -169,6 +201,7 @@ FN float4 load4(device const float *p) { return *(device const float4 *)p; }
 FN void store4(device float *p, float4 v) { *(device float4 *)p = v; }
 FN void store4(device half *p, float4 v) { *(device half4 *)p = half4(v); }
 FN void store4(device bfloat *p, float4 v) { *(device bfloat4 *)p = bfloat4(v); }
+FN float2 halves(uint w) { return float2(as_type<half2>(w)); }
 struct TileA { simdgroup_half8x8 f[2][2]; }; struct TileB { simdgroup_half8x8 f[2][2]; }; struct TileC { simdgroup_float8x8 f[2][2]; };
 #define E4(i, j) for (uint i = 0; i < 2; ++i) for (uint j = 0; j < 2; ++j)
 FN void tile_zero(thread TileC &c) { E4(i, j) c.f[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f); }

@@ -3,6 +3,7 @@
 //! A file here says which kernel of which image serves a spec, with its grid and arguments; the kernel's text is in `../kernels/`, or,
 //! where it serves Apple GPUs too, in `../../kernels/`.
 
+mod attention;
 mod elementwise;
 mod gather;
 mod gemm;
@@ -123,6 +124,7 @@ const KERNELS: &[Find] = &[
     quantize::find,
     elementwise::find,
     gather::find,
+    attention::find,
     rope::find,
     kv_append::find,
     softmax::find,
@@ -135,7 +137,7 @@ const KERNELS: &[Find] = &[
     gemm::find,
 ];
 /// Every native kernel of groups; the first that answers serves.
-const GROUPS: &[FindGroup] = &[rms_norm::find_group, matvec::find_group, gemm::find_group];
+const GROUPS: &[FindGroup] = &[rms_norm::find_group, attention::find_group, matvec::find_group, gemm::find_group];
 
 /// The native kernel for a spec on this device.
 pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {

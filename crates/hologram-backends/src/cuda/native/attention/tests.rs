@@ -1,0 +1,150 @@
+//! Which specs and groups are served, and by what; without a device.
+
+use super::super::{Arg, NativeKernel, Part, Target};
+use super::{find, find_group};
+use crate::{Attr, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+
+const TARGET: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
+
+fn tensor(format: Format, shape: &[Extent]) -> TensorSpec {
+    TensorSpec { format, shape: shape.to_vec() }
+}
+
+fn fixed(sizes: &[usize]) -> Vec<Extent> {
+    sizes.iter().map(|n| Extent::Fixed(*n)).collect()
+}
+
+/// Attention of up to `tokens` tokens, 8 heads to 2, in blocks of 32.
+fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32) -> KernelSpec {
+    let n = Extent::Step { slot: 1, max: tokens };
+    let q = tensor(Format::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
+    let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
+    let index = tensor(Format::U32, &[n]);
+    KernelSpec {
+        op: "attention",
+        inputs: vec![
+            q.clone(),
+            cache.clone(),
+            cache,
+            index.clone(),
+            index,
+            tensor(Format::U32, &fixed(&[sequences, 64])),
+        ],
+        output: q,
+        in_place: None,
+        attrs: vec![("scale", Attr::F32(0.125)), ("precision", Attr::U32(precision))],
+    }
+}
+
+fn entries(kernel: &NativeKernel) -> Vec<&str> {
+    kernel.parts.iter().map(|Part::Kernel(launch)| launch.entry.as_str()).collect()
+}
+
+#[test]
+fn attention_is_served_by_tokens_size_and_precision() {
+    let (f32, f16) = (Format::F32, Format::F16);
+    for (tokens, d, cache, sequences, precision, want) in [
+        (1, 128, f32, 1, 0, "attention_decode_float_128_4"),
+        (8, 64, f16, 4, 1, "attention_decode_half_64_4"),
+        (1, 80, f16, 1, 0, "attention_decode_half_0_4"),
+        (512, 128, f32, 1, 1, "attention_round_f32 attention_prefill_128"),
+        (64, 128, f16, 1, 1, "attention_round_f16 attention_prefill_128"),
+        // Each token may be of a sequence of its own.
+        (64, 128, f16, 64, 1, "attention_decode_half_128_4"),
+        (512, 128, f32, 1, 0, "attention_decode_float_128_4"),
+        (512, 72, f32, 1, 1, "attention_decode_float_0_4"),
+    ] {
+        let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
+        assert_eq!(kernel.as_ref().map(|k| entries(k).join(" ")).as_deref(), Some(want), "{tokens} tokens, d {d}");
+    }
+    // Sizes that no kernel is made for.
+    for d in [4, 12, 264] {
+        assert!(find(&spec(1, d, f32, 1, 0), TARGET).is_none(), "d {d}");
+    }
+    let faulty: [fn(&mut KernelSpec); 6] = [
+        |s| s.op = "softmax",
+        |s| s.inputs[1].format = Format::BF16,
+        |s| s.inputs[2].shape[0] = Extent::Fixed(63),
+        |s| s.inputs[3].shape[0] = Extent::Fixed(1),
+        |s| s.inputs[1].shape[2] = Extent::Fixed(24),
+        |s| s.attrs.clear(),
+    ];
+    for (i, fault) in faulty.iter().enumerate() {
+        let mut spec = spec(1, 64, f32, 1, 0);
+        fault(&mut spec);
+        assert!(find(&spec, TARGET).is_none(), "fault {i}");
+    }
+}
+
+/// The decoder's group: inputs q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
+fn group(tokens: usize, attended: bool) -> GroupSpec {
+    let attention = spec(tokens, 64, Format::F32, 1, 0);
+    let [q, cache, _, index, _, table] = <[TensorSpec; 6]>::try_from(attention.inputs.clone()).expect("six inputs");
+    let k = tensor(Format::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
+    let freqs = tensor(Format::F32, &fixed(&[32]));
+    let node = |op, operands: &[Operand], output: &TensorSpec, in_place, attrs| GroupNode {
+        op,
+        operands: operands.to_vec(),
+        output: output.clone(),
+        in_place,
+        attrs,
+    };
+    let (input, of) = (Operand::Input, Operand::Node);
+    let style = || vec![("style", Attr::U32(1))];
+    let mut nodes = vec![
+        node("rope", &[input(0), input(1), input(2)], &q, None, style()),
+        node("rope", &[input(3), input(1), input(2)], &k, None, style()),
+        node("kv_append", &[input(4), of(1), input(5)], &cache, Some(0), Vec::new()),
+        node("kv_append", &[input(6), input(7), input(5)], &cache, Some(0), Vec::new()),
+    ];
+    let mut inputs = vec![q.clone(), index.clone(), freqs, k.clone(), cache.clone(), index.clone(), cache.clone(), k];
+    if attended {
+        inputs.extend([index, table]);
+        let operands = [of(0), of(2), of(3), input(1), input(8), input(9)];
+        nodes.push(node("attention", &operands, &q, None, attention.attrs));
+    }
+    GroupSpec { inputs, nodes, outputs: vec![if attended { 4 } else { 0 }] }
+}
+
+#[test]
+fn groups_are_matched_by_structure() {
+    let served = |group: &GroupSpec| find_group(group, TARGET).map(|k| entries(&k).join(" "));
+    assert_eq!(served(&group(8, true)).as_deref(), Some("attention_decode_float_64_4"));
+    assert_eq!(served(&group(512, false)).as_deref(), Some("rope_append_f32"));
+    // More tokens than a workgroup looks for among its positions.
+    assert_eq!(served(&group(9, true)), None);
+    // Keys and values, q and k the other way round.
+    let mut other = group(1, true);
+    other.nodes.swap(2, 3);
+    other.nodes.swap(0, 1);
+    other.nodes[3].operands[1] = Operand::Node(0);
+    other.nodes[4].operands[..3].copy_from_slice(&[Operand::Node(1), Operand::Node(3), Operand::Node(2)]);
+    assert_eq!(served(&other), served(&group(1, true)).map(|_| "attention_decode_float_64_4".to_string()));
+
+    let faulty: [fn(&mut GroupSpec); 9] = [
+        |g| g.outputs.push(0),
+        |g| g.nodes[0].attrs = vec![("style", Attr::U32(0))],
+        |g| g.nodes[3].operands[0] = Operand::Input(4),
+        |g| g.nodes[3].operands[2] = Operand::Input(1),
+        |g| g.nodes[4].operands[0] = Operand::Input(0),
+        |g| g.nodes[4].operands[3] = Operand::Input(5),
+        |g| g.nodes[4].operands.swap(1, 2),
+        |g| g.inputs[2].shape[0] = Extent::Fixed(30),
+        |g| g.inputs[7].shape[1] = Extent::Fixed(1),
+    ];
+    for (i, fault) in faulty.iter().enumerate() {
+        let mut group = group(1, true);
+        fault(&mut group);
+        assert_eq!(served(&group), None, "fault {i}");
+    }
+}
+
+#[test]
+fn arguments_are_as_many_as_parameters() {
+    let kernel = find(&spec(1, 128, Format::F32, 1, 0), TARGET).expect("served");
+    let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
+    assert_eq!(launch.args.len(), 30);
+    // 2 · 132 workgroups for two heads, at most 64 parts.
+    assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
+    assert!(matches!(launch.args[11], Arg::Scratch(0)) && kernel.scratch == 64 * 2 * 4 * (128 + 2) * 4);
+}
