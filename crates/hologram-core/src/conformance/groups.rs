@@ -44,7 +44,7 @@ struct Products {
 }
 
 /// The conversion of a product's left side.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Convert {
     None,
     BF16,
@@ -58,6 +58,8 @@ enum End {
     Products,
     Swiglu,
     Relu2,
+    /// The gate is converted in turn.
+    SwigluConverted(Convert),
     /// The left side is added to the product, as the first operand or the second.
     Add {
         first: bool,
@@ -131,6 +133,16 @@ impl Drawing<'_> {
 
 const TOKENS: Dim = Dim::Extent(0);
 
+impl Convert {
+    fn apply(self, g: &mut Graph, x: NodeId) -> Result<NodeId> {
+        match self {
+            Convert::None => Ok(x),
+            Convert::BF16 => g.cast(x, Type::BF16),
+            Convert::I8 { group, floor } => g.quantize(x, group as u32, floor),
+        }
+    }
+}
+
 impl Products {
     /// Adds the operations; returns the values wanted.
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
@@ -140,11 +152,7 @@ impl Products {
             let w = d.leaf(CaseInput::normal(Format::F32, &[self.k.into()]))?;
             left = d.graph.rms_norm(left, w, 1e-5)?;
         }
-        left = match self.convert {
-            Convert::None => left,
-            Convert::BF16 => d.graph.cast(left, Type::BF16)?,
-            Convert::I8 { group, floor } => d.graph.quantize(left, group as u32, floor)?,
-        };
+        left = self.convert.apply(&mut d.graph, left)?;
         let mut products = Vec::new();
         for m in &self.rows {
             let w = d.leaf(CaseInput::normal(self.weights, &[(*m).into(), self.k.into()]))?;
@@ -156,6 +164,10 @@ impl Products {
         Ok(match (self.end, products.as_slice()) {
             (End::Converted, _) => vec![left],
             (End::Swiglu, [gate, up]) => vec![d.graph.swiglu(*gate, *up)?],
+            (End::SwigluConverted(convert), [gate, up]) => {
+                let gated = d.graph.swiglu(*gate, *up)?;
+                vec![convert.apply(&mut d.graph, gated)?]
+            }
             (End::Relu2, [gate, up]) => vec![d.graph.relu2_mul(*gate, *up)?],
             (End::Add { first: true }, [y]) => vec![d.graph.add(x, *y)?],
             (End::Add { first: false }, [y]) => vec![d.graph.add(*y, x)?],
@@ -354,6 +366,11 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         products((40, 33), true, 256, &[96, 32, 32], End::Products, pair);
         products((40, 33), false, 256, &[72, 72], End::Swiglu, pair);
         products((4, 0), true, 256, &[0], End::Add { first: true }, pair);
+    }
+    for (tokens, i) in [((1, 1), 2), ((1, 1), 3), ((8, 5), 5), ((40, 33), 2), ((40, 33), 4), ((40, 33), 8)] {
+        let pair = pairs(256)[i];
+        let convert = if let Convert::I8 { floor, .. } = pair.1 { Convert::I8 { group: 32, floor } } else { pair.1 };
+        products(tokens, i == 2, 256, &[64, 64], End::SwigluConverted(convert), pair);
     }
     // Rows and tokens of several tiles of any kernel.
     for i in [2, 3, 4, 8] {

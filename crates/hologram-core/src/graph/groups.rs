@@ -7,7 +7,7 @@ use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
 
 use super::compile::Bounds;
 use super::fuse::Step;
-use super::{Graph, NodeId, Source};
+use super::{Graph, NodeId};
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
@@ -65,8 +65,8 @@ impl Graph {
     }
 
     /// What may begin with the first of these steps:
-    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two and their gate (converted or
-    ///   not), or one and an addition to it;
+    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two and their gate with or without its
+    ///   conversion, or one and an addition to it;
     /// - `rms_norm [quantize | cast]` alone;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads them.
     fn pattern(&self, steps: &[Step]) -> Pattern {
@@ -95,10 +95,12 @@ impl Graph {
             let products = (first..first + 3).take_while(|i| alike(*i)).count();
             let last = first + products;
             let gate = products == 2
-                && steps.get(last).is_some_and(|s| self.is_gate(s))
+                && matches!(name(last), "swiglu" | "relu2_mul")
                 && reads(last, first)
                 && reads(last, first + 1);
             let added = products == 1 && name(last) == "add" && reads(last, first);
+            let converted = gate && matches!(name(last + 1), "quantize" | "cast") && reads(last + 1, last);
+            bodies.extend(converted.then_some(products + 2));
             bodies.extend((gate || added).then_some(products + 1));
             bodies.extend((1..=products).rev());
         }
@@ -108,12 +110,6 @@ impl Graph {
     /// The operation of a step that is no chain of elementwise ones.
     fn single(&self, step: &Step) -> Option<&'static str> {
         self.op(step.root).filter(|_| step.fused.is_empty()).map(|op| op.name())
-    }
-
-    /// Whether a step is the gate of two products, converted or not: the only elementwise chain that groups take.
-    fn is_gate(&self, step: &Step) -> bool {
-        let names: Vec<&str> = parts(step).iter().filter_map(|id| self.op(*id)).map(|op| op.name()).collect();
-        matches!(names[..], ["swiglu" | "relu2_mul"] | ["swiglu" | "relu2_mul", "cast"])
     }
 
     /// Asks the device for a kernel of these steps.
@@ -127,18 +123,17 @@ impl Graph {
     ) -> Option<Group> {
         let members = steps.get(range.clone())?;
         let (mut inputs, mut nodes): (Vec<NodeId>, Vec<GroupNode>) = (Vec::new(), Vec::new());
-        let computed: Vec<NodeId> = members.iter().flat_map(parts).copied().collect();
-        for id in &computed {
-            let Source::Op { op, inputs: read } = &self.nodes[id.0 as usize].source else { return None };
-            let mut operands = Vec::with_capacity(read.len());
-            for from in read {
-                let storage = self.storage(*from);
-                operands.push(match computed[..nodes.len()].iter().position(|node| *node == storage) {
+        for step in members {
+            let op = self.op(step.root)?;
+            let mut operands = Vec::with_capacity(step.inputs.len());
+            for id in &step.inputs {
+                let storage = self.storage(*id);
+                operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
                     // A kernel is told of no reshape between its operations.
-                    Some(_) if self.type_of(*from) != self.type_of(storage) => return None,
+                    Some(_) if self.type_of(*id) != self.type_of(storage) => return None,
                     Some(node) => Operand::Node(node),
-                    None => Operand::Input(inputs.iter().position(|i| i == from).unwrap_or_else(|| {
-                        inputs.push(*from);
+                    None => Operand::Input(inputs.iter().position(|i| i == id).unwrap_or_else(|| {
+                        inputs.push(*id);
                         inputs.len() - 1
                     })),
                 });
@@ -147,23 +142,23 @@ impl Graph {
             if in_place.is_some_and(|i| !matches!(operands.get(i), Some(Operand::Input(_)))) {
                 return None;
             }
-            nodes.push(GroupNode { op: op.name(), operands, output: bounds.spec(*id), in_place, attrs: op.attrs() });
+            nodes.push(GroupNode {
+                op: op.name(),
+                operands,
+                output: bounds.spec(step.root),
+                in_place,
+                attrs: op.attrs(),
+            });
         }
         let wanted = |root: NodeId| {
             self.nodes[root.0 as usize].state.is_none()
                 && (self.is_output(root)
                     || users.get(&root).is_some_and(|users| users.iter().any(|user| !range.contains(user))))
         };
-        let kept = |i: &usize| members.iter().any(|s| s.root == computed[*i]) && wanted(computed[*i]);
-        let outputs: Vec<usize> = (0..computed.len()).filter(kept).collect();
-        let roots = outputs.iter().map(|i| computed[*i]).collect();
+        let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
+        let roots = outputs.iter().map(|i| members[*i].root).collect();
         let spec = GroupSpec { inputs: inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs };
         let pipeline = backend.native_group(&spec)?;
         Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
     }
-}
-
-/// The nodes that a step computes, in order.
-fn parts(step: &Step) -> &[NodeId] {
-    if step.fused.is_empty() { std::slice::from_ref(&step.root) } else { &step.fused }
 }

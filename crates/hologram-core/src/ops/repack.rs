@@ -1,6 +1,6 @@
 //! Block-quantised weights from the blocks of a file to the two planes that GPUs read.
 
-use hologram_backends::{Binding, Buffer, Extent, Format, KernelSpec, Launch, LaunchConfig, TensorSpec};
+use hologram_backends::{Binding, Buffer, Extent, Format, KernelSpec, Launch, LaunchConfig, PLANE_ALIGN, TensorSpec};
 
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
@@ -124,11 +124,13 @@ impl Tensor {
             return Err(CoreError::Tensor(format!("{n} bytes of {from} {shape:?} cannot be laid out as {to}")));
         }
         let tensor = Tensor::empty(executor, layout, shape)?;
-        let piece = chunk / format.block_bytes() * format.block_bytes();
+        // Both planes of a piece begin at a multiple of what kernels align to.
+        let blocks = (chunk / format.block_bytes() / PLANE_ALIGN).max(1) * PLANE_ALIGN;
+        let piece = blocks * format.block_bytes();
         let staging = executor.backend().allocate_buffer(piece.min(bytes.len()).max(1))?;
         for (i, chunk) in bytes.chunks(piece).enumerate() {
             executor.backend().copy_to_buffer(&staging, 0, chunk)?;
-            repack_blocks(executor, format, &staging, &tensor, i * (piece / format.block_bytes()), chunk.len())?;
+            repack_blocks(executor, format, &staging, &tensor, i * blocks, chunk.len())?;
         }
         Ok(tensor)
     }
@@ -189,7 +191,7 @@ mod tests {
     fn pieces_make_the_whole() -> Result<()> {
         let executor = Executor::open("cpu", Some(2))?;
         for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
-            let (rows, row_len, chunk) = (19, 768, 5000);
+            let (rows, row_len, chunk) = (190, 768, 5000);
             let row_bytes = format.bytes(1, row_len).unwrap_or(0);
             let bytes: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 31 % 240 / 2) as u8).collect();
             let tensor = Tensor::repacked(&executor, format, format.in_planes(), &[rows, row_len], &bytes, chunk)?;
