@@ -172,7 +172,7 @@ instructions! {
     Sub "sub" Binary ARITH "Difference.";
     Mul "mul" Binary ARITH "Product (integers: the low 32 bits).";
     MulHi "mulhi" Binary INT "The high 32 bits of the 64-bit product.";
-    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp.";
+    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
     Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
     Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
     Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
@@ -202,8 +202,8 @@ instructions! {
     Ge "ge" Compare ARITH "Greater or equal.";
 
     // Functions defined by decomposition into the arithmetic above: the same bits on every device.
-    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp.";
-    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp.";
+    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
+    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
     Log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
     Log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
     Sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";

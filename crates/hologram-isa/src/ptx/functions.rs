@@ -34,13 +34,14 @@ const LN_2: Word = Word::Const(std::f32::consts::LN_2.to_bits());
 pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
     let one = Word::Const(1f32.to_bits());
     Some(match (op, args) {
+        (Opcode::Div, &[a, b]) if a == one => asm.op("rcp.approx.ftz.f32", &[b]),
         (Opcode::Div, &[a, b]) => asm.op("div.full.f32", &[a, b]),
         (Opcode::Sqrt, &[x]) => asm.op("sqrt.approx.f32", &[x]),
         (Opcode::Exp, &[x]) => {
             let y = asm.op("mul.rn.f32", &[x, LOG2_E]);
-            asm.op("ex2.approx.f32", &[y])
+            asm.op("ex2.approx.ftz.f32", &[y])
         }
-        (Opcode::Exp2, &[x]) => asm.op("ex2.approx.f32", &[x]),
+        (Opcode::Exp2, &[x]) => asm.op("ex2.approx.ftz.f32", &[x]),
         (Opcode::Log, &[x]) => {
             let y = asm.op("lg2.approx.f32", &[x]);
             asm.op("mul.rn.f32", &[y, LN_2])
@@ -53,9 +54,9 @@ pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
             let y = asm.op("and.b32", &[x, Word::Const(0x7fff_ffff)]);
             let near = decompose::tanh_near(&Emit(RefCell::new(asm)), y);
             let z = asm.op("mul.rn.f32", &[y, Word::Const((2.0 * std::f32::consts::LOG2_E).to_bits())]);
-            let e = asm.op("ex2.approx.f32", &[z]);
+            let e = asm.op("ex2.approx.ftz.f32", &[z]);
             let d = asm.op("add.rn.f32", &[e, one]);
-            let r = asm.op("rcp.approx.f32", &[d]);
+            let r = asm.op("rcp.approx.ftz.f32", &[d]);
             let far = asm.op("fma.rn.f32", &[r, Word::Const((-2f32).to_bits()), one]);
             let small = asm.compare("setp.lt.f32", y, Word::Const(decompose::TANH_NEAR.to_bits()));
             let v = asm.select(small, near, far);
