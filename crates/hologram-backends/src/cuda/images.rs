@@ -24,6 +24,8 @@ macro_rules! images {
 
 /// Every image; `only_sm_90a` after a name whose source says so.
 pub(super) const IMAGES: &[Image] = images![
+    "attention_decode",
+    "attention_prefill",
     "elementwise",
     "gather",
     "gemm_mma",
@@ -36,7 +38,21 @@ pub(super) const IMAGES: &[Image] = images![
     "repack",
     "rms_norm",
     "rope",
+    "rope_append",
     "sample",
     "softmax",
     "top_k",
 ];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_image_is_built_in() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/images");
+        for entry in std::fs::read_dir(folder).expect("the folder of images") {
+            let file = entry.expect("a file").file_name().into_string().expect("a name");
+            let Some(name) = file.strip_suffix(".sm_90a.cubin.z") else { continue };
+            assert!(super::IMAGES.iter().any(|image| image.name == name), "{name} is not listed");
+        }
+    }
+}
