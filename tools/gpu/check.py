@@ -69,9 +69,9 @@ def npy(path):
         magic = file.read(8)
         size = int.from_bytes(file.read(2 if magic[6] == 1 else 4), "little")
         header = ast.literal_eval(file.read(size).decode("latin1"))
-        if magic[:6] != b"\x93NUMPY" or header["fortran_order"] or header["descr"] not in ("<f4", "<u4"):
+        if magic[:6] != b"\x93NUMPY" or header["fortran_order"] or header["descr"] not in ("<f4", "<u4", "<i4"):
             raise ValueError(f"{path}: {header}")
-        data = array.array("f" if header["descr"] == "<f4" else "I")
+        data = array.array({"f": "f", "u": "I", "i": "i"}[header["descr"][1]])
         data.frombytes(file.read())
     return header["shape"], data
 
