@@ -59,7 +59,7 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
             Ok(gpu) => Ok((Arc::new(gpu), None)),
             // No NVIDIA driver has been made for Apple's machines for years: its absence is no news there.
             Err(_) if cfg!(target_vendor = "apple") => Ok((cpu()?, None)),
-            Err(why) => Ok((cpu()?, Some(format!("using the CPU: {why}")))),
+            Err(why) => Ok((cpu()?, Some(format!("the CPU did the work: {why}")))),
         },
         "cpu" => Ok((cpu()?, None)),
         "reference" => Ok((Arc::new(ReferenceBackend::new()), None)),

@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -52,12 +53,22 @@ pub struct DeviceArgs {
     pub threads: Option<u32>,
 }
 
+/// Why `auto` took a lesser device.
+static NOTE: OnceLock<String> = OnceLock::new();
+
+/// Says, once, on standard error, that the command ran on a lesser device and why; what failed has its own message.
+pub fn print_note() {
+    if let Some(note) = NOTE.get() {
+        let _ = writeln!(std::io::stderr(), "note: {}", crate::text::printable(note, crate::text::MESSAGE));
+    }
+}
+
 impl DeviceArgs {
-    /// Opens the device, and says on standard error when `auto` took a lesser one.
+    /// Opens the device; [`print_note`] says when `auto` took a lesser one.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
         let (backend, note) = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize))?;
         if let Some(note) = note {
-            let _ = writeln!(std::io::stderr(), "hologram: {}", crate::text::printable(&note, crate::text::MESSAGE));
+            let _ = NOTE.set(note);
         }
         Ok(hologram_core::Executor::from_backend(backend))
     }

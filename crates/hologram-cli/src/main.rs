@@ -13,7 +13,10 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
     match commands::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            args::print_note();
+            ExitCode::SUCCESS
+        }
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             // One sentence, with its causes, whatever the error's type; a closed standard error changes nothing.

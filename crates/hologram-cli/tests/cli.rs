@@ -536,3 +536,22 @@ fn bench_ops_is_a_command_of_its_own() {
     let output = command(&["bench", "./ops"]).output().unwrap();
     assert!(text(&output.stderr).contains("./ops"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn cache_is_shown_and_cleared() {
+    let folder = Folder::new("cache");
+    let entry = folder.write("00000000000000000000000000000000.hologram", "an entry");
+    folder.write("other.txt", "no entry");
+    let cache = |args: &[&str]| {
+        let output = command(args).env("HOLOGRAM_CACHE", &folder.0).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = cache(&["cache"]);
+    assert!(shown.contains(folder.0.to_str().unwrap()) && shown.contains("holds 1 entries, 8 bytes"), "{shown}");
+    let cleared: Value = serde_json::from_str(&cache(&["cache", "--clear", "--json"])).unwrap();
+    assert_eq!((&cleared["entries"], &cleared["cleared"]), (&1.into(), &true.into()));
+    assert!(!Path::new(&entry).exists() && Path::new(&folder.path("other.txt")).exists());
+    let empty: Value = serde_json::from_str(&cache(&["cache", "--json"])).unwrap();
+    assert_eq!((&empty["entries"], &empty["bytes"]), (&0.into(), &0.into()));
+}

@@ -356,12 +356,12 @@ impl Backend for CudaBackend {
                 Some(memory)
             }
         };
-        let mut recording = builder.finish(scratch, counters)?;
+        let recording = builder.finish(scratch, counters)?;
         if recording.steps.len() > 1 {
             let capture = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
             let graph = self.told(capture.capture(|| recording.launch_steps(&capture)))?.instantiate()?;
             graph.upload(&self.queue().compute)?;
-            recording.graph = Some(graph);
+            let _ = recording.graph.set(graph);
         }
         Ok(CommandList::new(Arc::new(recording)))
     }

@@ -1,6 +1,7 @@
 //! Makes a recording of checked launches.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{
     CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
@@ -179,7 +180,8 @@ impl<'a> Builder<'a> {
             context: self.context.clone(),
             names,
             steps,
-            graph: None,
+            graph: OnceLock::new(),
+            has_run: AtomicBool::new(false),
             usages,
             faults,
             _buffers: buffers_of(self.launches),

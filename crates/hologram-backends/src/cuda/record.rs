@@ -1,7 +1,8 @@
 //! Recorded lists: launches with every argument fixed, and the graph that replays them.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUtensorMap,
@@ -23,8 +24,9 @@ pub(super) struct Recording {
     /// The launches' names, in order.
     pub(super) names: Vec<Arc<str>>,
     pub(super) steps: Vec<Step>,
-    /// All steps as one graph, where there are several.
-    pub(super) graph: Option<GraphExec>,
+    /// All steps as one graph: of several from the start, of one from its second run on.
+    pub(super) graph: OnceLock<GraphExec>,
+    pub(super) has_run: AtomicBool,
     /// Everything that the steps touch.
     pub(super) usages: Vec<Arc<Usage>>,
     pub(super) faults: Option<Faults>,
@@ -58,9 +60,14 @@ impl Recording {
     /// # Errors
     /// What is known at once.
     pub(super) fn run(&self, stream: &Stream) -> Result<()> {
-        match &self.graph {
+        match self.graph.get() {
             Some(graph) => graph.launch(stream),
-            None => self.launch_steps(stream),
+            None if self.steps.is_empty() || !self.has_run.swap(true, Ordering::Relaxed) => self.launch_steps(stream),
+            // A graph's launch costs the host half of a kernel's; making it pays off when the list runs again.
+            None => {
+                let graph = stream.capture(|| self.launch_steps(stream))?.instantiate()?;
+                self.graph.get_or_init(|| graph).launch(stream)
+            }
         }
     }
 
