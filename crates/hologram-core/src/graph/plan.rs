@@ -25,6 +25,8 @@ pub struct Plan {
     step: Buffer,
     host_step: Vec<u8>,
     extents: Vec<(String, usize)>,
+    /// The extents' values, as at the start of the step block.
+    values: Vec<u32>,
     inputs: Vec<InputSlot>,
     arena: Buffer,
     outputs: Vec<OutputSlot>,
@@ -60,7 +62,8 @@ impl Plan {
         for (i, (_, max)) in extents.iter().enumerate() {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
-        Plan { executor, list, launches, step, host_step, extents, inputs, arena, outputs }
+        let values = extents.iter().map(|(_, max)| *max as u32).collect();
+        Plan { executor, list, launches, step, host_step, extents, values, inputs, arena, outputs }
     }
 
     /// Sets an input's first elements; the rest keep their values.
@@ -99,6 +102,7 @@ impl Plan {
         if value > max {
             return Err(CoreError::Run(format!("extent {name} is at most {max} in this plan, not {value}")));
         }
+        self.values[i] = value as u32;
         self.host_step[i * 4..i * 4 + 4].copy_from_slice(&(value as u32).to_le_bytes());
         Ok(())
     }
@@ -190,11 +194,7 @@ impl Plan {
     /// # Errors
     /// When there is no such output.
     pub fn output_len(&self, name: &str) -> Result<usize> {
-        let step: Vec<u32> = self.host_step[..self.extents.len() * 4]
-            .chunks_exact(4)
-            .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
-            .collect();
-        Ok(self.output(name)?.spec.shape.iter().map(|e| e.value(&step)).product())
+        Ok(self.output(name)?.spec.shape.iter().map(|e| e.value(&self.values)).product())
     }
 
     /// Kernels launched by a run.
