@@ -56,17 +56,17 @@ FN ulong stream_policy() { ulong p; asm("createpolicy.fractional.L2::evict_first
 #define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory")
 #define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" :: "l"(p))
 // Reads of what the launch before wrote, never moved before DEPENDENCY_WAIT() as the compiler may move those of IN parameters.
-FN float4 fresh(const float4 *p) { float4 v; asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
-FN float fresh(const float *p) { float v; asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
-FN uint2 fresh(const uint2 *p) { uint2 v; asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p)); return v; }
-FN uint fresh(const uint *p) { uint v; asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+FN float4 fresh(const float4 *p) { float4 v; asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
+FN float fresh(const float *p) { float v; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+FN uint2 fresh(const uint2 *p) { uint2 v; asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p)); return v; }
+FN uint fresh(const uint *p) { uint v; asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 FN int dot4(uint a, uint b, int c) { return __dp4a((int)a, (int)b, c); }
+FN int dot4_unsigned(uint a, uint b, int c) { int d; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }   /* a without, b with a sign */
 FN float as_f32(uint x) { return __uint_as_float(x); }
 FN uint as_u32(float x) { return __float_as_uint(x); }
 FN float half_bits(uint x) { return __half2float(__ushort_as_half((ushort)x)); }
 FN uint bfloat_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16(x)); }
 FN float rounded_product(float a, float b) { return __fmul_rn(a, b); }   /* never part of an fma */
-FN uint simd_max_bits(uint x) { return __reduce_max_sync(~0u, x); }
 FN float inverse_root(float x) { return rsqrtf(x); }
 #define BARRIER() __syncthreads()
 #define BARRIER_DEVICE() __syncthreads()        /* orders the workgroup's accesses to device memory too */
@@ -161,6 +161,7 @@ FN ulong stream_policy() { return 0; }
 #define PREFETCH(p)
 template <typename T> FN T fresh(device const T *p) { return *p; }
 FN int dot4(uint a, uint b, int c) { const int4 p = int4(as_type<char4>(a)) * int4(as_type<char4>(b)); return c + p.x + p.y + p.z + p.w; }
+FN int dot4_unsigned(uint a, uint b, int c) { const int4 p = int4(as_type<uchar4>(a)) * int4(as_type<char4>(b)); return c + p.x + p.y + p.z + p.w; }
 FN float as_f32(uint x) { return as_type<float>(x); }
 FN uint as_u32(float x) { return as_type<uint>(x); }
 FN float half_bits(uint x) { return float(as_type<half>(ushort(x))); }
@@ -169,7 +170,6 @@ FN float rounded_product(float a, float b) {
 #pragma clang fp contract(off)
   return a * b;
 }
-FN uint simd_max_bits(uint x) { return simd_max(x); }
 FN float inverse_root(float x) { return rsqrt(x); }
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define BARRIER_DEVICE() threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)

@@ -5,12 +5,12 @@ use hologram_isa::Type;
 use crate::Format;
 use crate::cuda::native::Target;
 
-/// Elements of a row that a thread holds at once, for a norm or a group wider than [`SHUFFLED`]: `HELD` fours.
+/// Elements of a row that a thread holds at once, for a norm or a group that is the whole row.
 const HELD: usize = 16;
-/// The widest group whose greatest magnitude is found among neighbouring threads.
-const SHUFFLED: usize = 128;
-/// Memory for the sums of norms and the greatest magnitudes of two tokens, and for the number of tokens.
-const REDUCTION_BYTES: usize = 1296;
+/// Elements of ternary weights whose activations share a scale in a chunk; of narrower groups a chunk meets four.
+const ONE_SCALE: usize = 128;
+/// Memory for the sums of squares and the greatest magnitudes of two tokens, and for the number of tokens.
+const REDUCTION_BYTES: usize = 272;
 
 /// The products that have kernels which take rows one by one: those that models are large in.
 const ONE_ROW: [(&str, &str); 4] = [("bf16", "bf16"), ("q8", "i8"), ("q4", "i8"), ("t2", "i8")];
@@ -150,8 +150,12 @@ impl Plan {
     /// A workgroup on each multiprocessor, with as many tokens as fit.
     pub fn of(work: &Work, target: Target) -> Option<Plan> {
         let tokens = work.tokens.checked_next_power_of_two()?;
-        let wide = matches!(work.activations, Activations::I8 { group } if group as usize > SHUFFLED);
-        let held = !work.ready && (work.norm || wide);
+        // Ternary weights take activations that are quantised here in one group.
+        let whole = matches!(work.activations, Activations::I8 { .. }) && work.weights.name == "t2" && !work.ready;
+        if whole && work.activations != (Activations::I8 { group: u32::try_from(work.k).ok()? }) {
+            return None;
+        }
+        let held = work.norm || whole;
         [512, 256].into_iter().filter(|threads| !held || work.k <= HELD * threads).find_map(|threads| {
             let tokens = std::iter::successors(Some(tokens), |t| (*t > 1).then_some(t / 2));
             tokens.map(|t| Plan::with(work, target, threads, t)).find(|p| p.shared <= target.max_shared as usize)
@@ -171,7 +175,9 @@ impl Plan {
         };
         // About the instructions of a thread: its chunks, and what a row's end takes. Short runs of chunks are slow to read.
         let cost = |lanes: usize| {
-            let ((sets, rounds), chunk) = (iterations(lanes), [20, 20, 20, 20, 11, 10][lanes.min(5)]);
+            let ternary = work.weights.name == "t2";
+            let chunk = if ternary { [20, 20, 20, 10, 10, 10] } else { [20, 20, 20, 20, 11, 10] }[lanes.min(5)];
+            let (sets, rounds) = iterations(lanes);
             sets * (rounds * chunk + 2 * lanes.min(5) + 4)
         };
         let lanes = (2..=threads.ilog2() as usize).min_by_key(|l| cost(*l)).unwrap_or(5);
@@ -186,7 +192,7 @@ impl Plan {
 /// norms, sums of rows with what is added to them, the norm's weights.
 fn shared(work: &Work, share: usize, ring: usize, lanes: usize, tokens: usize) -> usize {
     let parts = match work.activations {
-        Activations::I8 { group } if work.weights.name == "t2" && (group as usize) < SHUFFLED => 4,
+        Activations::I8 { group } if work.weights.name == "t2" && (group as usize) < ONE_SCALE => 4,
         _ => 1,
     };
     let integer = matches!(work.activations, Activations::I8 { .. });

@@ -171,6 +171,12 @@ fn near_misses_are_refused() {
         Shape { converted: Some(BF16), ..good.clone() },
         Shape { rows: vec![8], ..good.clone() },
         Shape { k: 16_384, ..good.clone() },
+        Shape {
+            weights: Format::T2Planes,
+            converted: Some(|_| Format::I8Groups { group: 256 }),
+            k: 512,
+            ..good.clone()
+        },
         Shape { rows: vec![8, 8, 8, 8], after: "", ..good.clone() },
         Shape { converted: Some(BF16), weights: Format::BF16, k: 68, ..good.clone() },
     ];
