@@ -47,7 +47,16 @@ FN float sign_of(uint e, uint pairs, bool adjacent) { return (adjacent ? (e & 1)
 template <uint HEADS, uint THREADS> FN void combine(device const float *partial, device const float *stats, device float *out, uint heads, uint d, uint used,
                                                     threadgroup float *space, uint tid, uint lane, uint simd)
 {
-    // Each SIMD-group finds the factors of its heads' parts.
+    constexpr uint AHEAD = 10;
+    const uint fours = heads * d / 4, teams = THREADS / fours, team = tid / fours, o = tid - team * fours;
+    float4 p[AHEAD];
+#define AHEAD_FROM(s0) \
+    UNROLL for (uint i = 0; i < AHEAD; ++i) { \
+        const uint s = (s0) + i * teams; \
+        p[i] = s < used && team < teams ? load4(partial + s * HEADS * d + o * 4) : make_float4(0, 0, 0, 0); \
+    }
+    AHEAD_FROM(team)
+    // Meanwhile each SIMD-group finds the factors of its heads' parts.
     ROLLED for (uint g = simd; g < heads; g += THREADS / 32) {
         const bool one = lane < used, two = lane + 32 < used;
         const float m0 = one ? stats[(lane * HEADS + g) * 2] : LOWEST, l0 = one ? stats[(lane * HEADS + g) * 2 + 1] : 0.0f;
@@ -59,23 +68,21 @@ template <uint HEADS, uint THREADS> FN void combine(device const float *partial,
         space[g * MAX_SPLITS + lane + 32] = w1 / total;
     }
     BARRIER();
-    const uint fours = heads * d / 4, teams = max(THREADS / fours, 1u), team = tid / fours;
+    threadgroup const float *factor = space + o / (d / 4) * MAX_SPLITS;
     threadgroup float *sums = space + HEADS * MAX_SPLITS;
-    ROLLED for (uint o = tid - team * fours; o < fours; o += THREADS) {
-        threadgroup const float *factor = space + o / (d / 4) * MAX_SPLITS;
-        float4 t = make_float4(0, 0, 0, 0);
-        for (uint s = team; s < used && team < teams; s += 4 * teams) {
-            float4 p[4];
-            UNROLL for (uint i = 0; i < 4; ++i) p[i] = s + i * teams < used ? load4(partial + (s + i * teams) * HEADS * d + o * 4) : make_float4(0, 0, 0, 0);
-            UNROLL for (uint i = 0; i < 4; ++i) t = t + p[i] * factor[min(s + i * teams, MAX_SPLITS - 1)];
+    float4 t = make_float4(0, 0, 0, 0);
+    if (team < teams) {
+        ROLLED for (uint s0 = team;;) {
+            UNROLL for (uint i = 0; i < AHEAD; ++i) t = t + p[i] * factor[min(s0 + i * teams, MAX_SPLITS - 1)];
+            s0 += AHEAD * teams;
+            if (s0 >= used) break;
+            AHEAD_FROM(s0)
         }
-        if (teams == 1) store4(out + o * 4, t);
-        else if (team < teams) keep4(sums + tid * 4, t);
+        keep4(sums + tid * 4, t);
     }
-    if (teams == 1) return;
+#undef AHEAD_FROM
     BARRIER();
     if (tid < fours) {
-        float4 t = get4(sums + tid * 4);
         ROLLED for (uint s = 1; s < teams; ++s) t = t + get4(sums + (s * fours + tid) * 4);
         store4(out + tid * 4, t);
     }
@@ -94,19 +101,26 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
     const uint lane = tid & 31u, simd = tid >> 5, member = tid % TEAM, team = tid / TEAM;
     const uint d = D ? D : a.d, kv_head = group.y;
     const uint of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, token = group.z / slices, slice = group.z - token * slices;
+    const bool append = (a.flags & ATTENTION_APPEND) != 0, adjacent = (a.flags & ATTENTION_ADJACENT) != 0;
+    // With ATTENTION_APPEND what says where a token is and the rows of earlier steps are nothing that launches of this step write: they are
+    // read while the launch before this one ends. Every workgroup waits for it, so that the next launch may count on that.
+    if (!append || token >= a.tokens) DEPENDENCY_WAIT();
     if (token >= a.tokens) return;
 
     // This workgroup's positions: every `splits`-th tile.
     const uint sequence = a.sequences[token], position = a.positions[token];
     if (sequence >= a.rows || position >= a.columns << a.shift) {
+        DEPENDENCY_WAIT();
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
     const uint len = position + 1, tiles = (len + TILE - 1) / TILE, used = min(tiles, a.splits);
-    if (group.x >= used) return;
+    if (group.x >= used) {
+        DEPENDENCY_WAIT();
+        return;
+    }
     const uint heads = min(HEADS, of_kv - slice * HEADS), first_head = kv_head * of_kv + slice * HEADS;
     device const uint *blocks = a.table + sequence * a.columns;
-    const bool append = (a.flags & ATTENTION_APPEND) != 0, adjacent = (a.flags & ATTENTION_ADJACENT) != 0;
     // The cache in chunks of 16 bytes.
     const uint columns = d / CHUNK, of_head = columns << a.shift, mask = (1u << a.shift) - 1;
     const uint rows = THREADS / columns, column = tid % columns, row = tid / columns;
@@ -119,11 +133,14 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
     UNROLL for (uint g = 0; g < HEADS; ++g) UNROLL for (uint e = 0; e < CHUNK; ++e) sums[g][e] = 0;
 
     ROLLED for (uint base = group.x * TILE; base < len; base += a.splits * TILE) {
+        const bool first = base == group.x * TILE;
         // Where the tile's rows begin; whether a new token takes one of them.
         uint fresh = 0;
         if (tid < TILE) {
             const uint p = base + tid, block = p < len ? blocks[p >> a.shift] : ~0u;
             uint at = NO_ROW;
+            // The workgroup of a token's own position stores its rows in any case.
+            fresh = uint(append && p == position);
             if (block < a.blocks) {
                 at = (block * a.kv_heads + kv_head) * of_head + (p & mask) * columns;
                 if (append) ROLLED for (uint u = 0; u < a.tokens; ++u) fresh |= uint(a.slots[u] == (block << a.shift | (p & mask)));
@@ -132,9 +149,15 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             }
             places[tid] = at;
         }
+        if (first && tid < a.pairs) {
+            const float2 t = cos_sin(float(position) * a.freqs[tid]);
+            angles[tid] = t.x;
+            angles[128 + tid] = t.y;
+        }
         if (append) {
-            if (BARRIER_ANY(words, fresh) != 0) {
+            if (BARRIER_ANY(words, fresh, lane, simd, SIMDS) != 0) {
                 // Every workgroup that reads new rows stores them first; all store the same.
+                DEPENDENCY_WAIT();
                 ROLLED for (uint i = tid; i < a.tokens * d; i += THREADS) {
                     const uint u = i / d, e = i - u * d, from = (u * a.kv_heads + kv_head) * d, slot = a.slots[u];
                     float x = a.k[from + e];
@@ -168,15 +191,10 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             values[i] = at != NO_ROW ? value_chunks[at + column] : no_chunk();
         }
         // While the first tile is on its way: queries, rotated and scaled.
-        if (base == group.x * TILE) {
-            if (tid < a.pairs) {
-                const float2 t = cos_sin(float(position) * a.freqs[tid]);
-                angles[tid] = t.x;
-                angles[128 + tid] = t.y;
-            }
-            if (a.pairs) BARRIER();
-            ROLLED for (uint i = tid; i < FOURS; i += THREADS) {
-                const uint h = i / (WIDTH / 4), e = i % (WIDTH / 4) * 4;
+        if (first) {
+            DEPENDENCY_WAIT();
+            if (tid < FOURS) {
+                const uint h = tid / (WIDTH / 4), e = tid % (WIDTH / 4) * 4;
                 device const float *q = a.q + (token * a.heads + first_head + h) * d;
                 const bool there = (HEADS == 1 || h < heads) && (D == WIDTH || e < d);
                 float4 x = there ? load4(q + e) : make_float4(0, 0, 0, 0);
@@ -249,7 +267,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         }
         if (tid < TEAM && member % SHARERS == 0) maxima[SIMDS * HEADS + own] = correction;
         BARRIER();
-        if (base != group.x * TILE) {
+        if (!first) {
             UNROLL for (uint g = 0; g < HEADS; ++g) {
                 const float c = maxima[SIMDS * HEADS + g];
                 UNROLL for (uint e = 0; e < CHUNK; ++e) sums[g][e] *= c;

@@ -71,16 +71,16 @@ FN float inverse_root(float x) { return rsqrtf(x); }
 #define BARRIER() __syncthreads()
 #define BARRIER_DEVICE() __syncthreads()        /* orders the workgroup's accesses to device memory too */
 // A barrier that says whether any thread's word is not zero; `words` is shared, one for each SIMD-group.
-#define BARRIER_ANY(words, word) __syncthreads_or(word)
+#define BARRIER_ANY(words, word, lane, simd, nsimd) __syncthreads_or(word)
 // Whether this workgroup is the last of `of` to come here; it then sees what the others wrote. `flag` is shared. The counter ends at zero.
 __forceinline__ bool arrives_last(uint *counter, uint of, uint *flag, uint tid)
 {
     __syncthreads();
     if (tid == 0) {
-        __threadfence();
-        *flag = atomicAdd(counter, 1u) == of - 1;
+        uint before;
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(__cvta_generic_to_global(counter)) : "memory");
+        *flag = before == of - 1;
         if (*flag) *counter = 0;
-        __threadfence();
     }
     __syncthreads();
     return *flag;
@@ -173,7 +173,7 @@ FN float rounded_product(float a, float b) {
 FN float inverse_root(float x) { return rsqrt(x); }
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define BARRIER_DEVICE() threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)
-#define BARRIER_ANY(words, word) barrier_any(words, word, LANE, SIMD, NSIMD)
+#define BARRIER_ANY barrier_any
 FN uint barrier_any(threadgroup uint *words, uint word, uint lane, uint simd, uint nsimd)
 {
     word = simd_max(word);

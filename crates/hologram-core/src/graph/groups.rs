@@ -7,7 +7,7 @@ use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
 
 use super::compile::Bounds;
 use super::fuse::Step;
-use super::{Graph, NodeId};
+use super::{Graph, NodeId, Source};
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
@@ -68,7 +68,8 @@ impl Graph {
     /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two and their gate with or without its
     ///   conversion, or one and an addition to it;
     /// - `rms_norm [quantize | cast]` alone;
-    /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads them.
+    /// - rotary embedding of queries and keys and the cache's two updates, with the attention that reads them (where positions, slots,
+    ///   tables and what the cache held are given before the run) or without it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let name = |i: usize| steps.get(i).and_then(|s| self.single(s)).unwrap_or("");
         let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
@@ -77,8 +78,15 @@ impl Graph {
             if !appended || !(2..4).any(|append| reads(append, 0) || reads(append, 1)) {
                 return Pattern::default();
             }
-            let attended =
-                name(4) == "attention" && (reads(4, 0) || reads(4, 1)) && [2, 3].iter().all(|append| reads(4, *append));
+            // The kernel may read these while the launches before it still run.
+            let given = |user: usize, operands: &[usize]| {
+                operands.iter().all(|i| steps[user].inputs.get(*i).is_some_and(|id| self.is_given(*id)))
+            };
+            let attended = name(4) == "attention"
+                && (reads(4, 0) || reads(4, 1))
+                && [2, 3].iter().all(|append| reads(4, *append) && given(*append, &[0, 2]))
+                && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
+                && given(4, &[3, 4, 5]);
             return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
         }
         let mut prologue = usize::from(name(0) == "rms_norm");
@@ -105,6 +113,11 @@ impl Graph {
             bodies.extend((1..=products).rev());
         }
         Pattern { prologue, bodies }
+    }
+
+    /// Whether no operation of the graph writes what a node stands for, or has written it when the node is read.
+    fn is_given(&self, id: NodeId) -> bool {
+        !matches!(self.nodes[self.storage(id).0 as usize].source, Source::Op { .. })
     }
 
     /// The operation of a step that is no chain of elementwise ones.

@@ -4,7 +4,7 @@
 #include <cuda_fp16.h>
 #include "attention_tiles.h"
 
-// ---- rounding of the cache: grid blocks of a sequence, sequences, kv heads; 256 threads
+// ---- rounding of the cache: grid any number for the blocks of a sequence, sequences, kv heads; 256 threads
 template <class T> __device__ __forceinline__ void round_block(const T *from, __nv_bfloat16 *to, unsigned elements)
 {
     for (unsigned i = threadIdx.x * 8; i < elements; i += 256 * 8) {
@@ -19,29 +19,27 @@ template <class T> __device__ __forceinline__ void round_cache(const T *k, const
                                                                const unsigned *table, __nv_bfloat16 *kb, __nv_bfloat16 *vb, unsigned tokens,
                                                                unsigned blocks, unsigned columns, unsigned kv_heads, unsigned of_block, unsigned shift, unsigned *fault)
 {
-    const unsigned column = blockIdx.x, sequence = blockIdx.y, head = blockIdx.z;
-    // Whether a token reads this block; the last tokens read most.
-    bool read = false;
-    for (unsigned done = 0; done < tokens && !read; done += 1024) {
-        bool mine = false;
-        for (unsigned i = 0; i < 4; ++i) {
-            const unsigned back = done + i * 256 + threadIdx.x;
-            if (back < tokens) {
-                const unsigned t = tokens - 1 - back;
-                mine = mine || (sequences[t] == sequence && positions[t] >> shift >= column);
-            }
+    const unsigned sequence = blockIdx.y, head = blockIdx.z;
+    // The blocks that the step's tokens of this sequence read.
+    __shared__ unsigned most;
+    if (threadIdx.x == 0) most = 0;
+    __syncthreads();
+    unsigned end = 0;
+    for (unsigned t = threadIdx.x; t < tokens; t += 256)
+        if (sequences[t] == sequence) end = max(end, min(positions[t] >> shift, columns - 1) + 1);
+    end = __reduce_max_sync(~0u, end);
+    if (threadIdx.x % 32 == 0) atomicMax(&most, end);
+    __syncthreads();
+    for (unsigned column = blockIdx.x; column < most; column += gridDim.x) {
+        const unsigned block = table[sequence * columns + column];
+        if (block >= blocks) {
+            if (threadIdx.x == 0) note_fault(fault, block, blocks);
+            continue;
         }
-        read = __syncthreads_or(mine);
+        const size_t at = (size_t(block) * kv_heads + head) * of_block;
+        round_block(k + at, kb + at, of_block);
+        round_block(v + at, vb + at, of_block);
     }
-    if (!read) return;
-    const unsigned block = table[sequence * columns + column];
-    if (block >= blocks) {
-        if (threadIdx.x == 0) note_fault(fault, block, blocks);
-        return;
-    }
-    const size_t at = (size_t(block) * kv_heads + head) * of_block;
-    round_block(k + at, kb + at, of_block);
-    round_block(v + at, vb + at, of_block);
 }
 
 #define ROUND_CACHE(name, T) \

@@ -7,6 +7,8 @@ use super::Sizes;
 
 /// Positions that a workgroup goes over at a time, in two tiles of keys and two of values.
 const KEYS: usize = 64;
+/// The most workgroups that share a sequence's blocks of a key/value head when these are rounded.
+const ROUNDERS: usize = 64;
 
 /// The kernel for `operands` q, k cache, v cache, positions, sequences, block table.
 pub(super) fn kernel(
@@ -43,7 +45,7 @@ pub(super) fn kernel(
     args.extend(Sizes::numbers([sizes.blocks, sizes.columns, kv_heads, d << shift, shift as usize]));
     args.push(Arg::Fault);
     let entry = if sizes.f16 { "attention_round_f16" } else { "attention_round_f32" };
-    let mut round = launch("attention_prefill", entry.into(), [sizes.columns, sizes.rows], 256, args)?;
+    let mut round = launch("attention_prefill", entry.into(), [sizes.columns.min(ROUNDERS), sizes.rows], 256, args)?;
     round.grid[2] = u32::try_from(kv_heads).ok().filter(|z| *z <= 65_535)?;
 
     let mut args = vec![q, rounded_keys, rounded_values, positions, sequences, table, places.output(0)];

@@ -1,0 +1,141 @@
+//! Groups that an NVIDIA GPU computes in one kernel and whose operations depend on each other through a state, against the interpreter.
+
+use hologram_backends::Binding;
+use hologram_core::ops::RopeStyle;
+use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Plan, Result, Tensor};
+
+/// Sizes of a step: tokens at most, heads, key/value heads, elements of a head, rotated pairs, block size.
+struct Sizes {
+    tokens: usize,
+    heads: [usize; 2],
+    d: usize,
+    pairs: usize,
+    block: usize,
+    style: RopeStyle,
+    cache: Format,
+}
+
+/// A step's positions, sequences and slots.
+type Step = (&'static [u32], &'static [u32], &'static [u32]);
+
+const BLOCKS: usize = 8;
+/// Sequences 0 and 1 share their first block; sequence 2 has its own.
+const TABLE: [u32; 9] = [5, 2, 7, 5, 1, 0, 3, 4, 6];
+
+/// Numbers around zero, other ones for each seed.
+fn numbers(seed: u32, n: usize) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x as f32 / u32::MAX as f32 * 4.0 - 2.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+fn plan(executor: &Executor, s: &Sizes, native: bool) -> Result<(Plan, [Tensor; 2])> {
+    let [heads, kv_heads] = s.heads;
+    let mut g = Graph::new();
+    let tokens = g.extent("tokens", s.tokens);
+    let rows = |n: usize| [tokens, Dim::Fixed(n), Dim::Fixed(s.d)];
+    let q = g.input("q", Format::F32, &rows(heads))?;
+    let k = g.input("k", Format::F32, &rows(kv_heads))?;
+    let v = g.input("v", Format::F32, &rows(kv_heads))?;
+    let [positions, sequences, slots] = [
+        g.input("positions", Format::U32, &[tokens])?,
+        g.input("sequences", Format::U32, &[tokens])?,
+        g.input("slots", Format::U32, &[tokens])?,
+    ];
+    let table = g.input("table", Format::U32, &[Dim::Fixed(3), Dim::Fixed(3)])?;
+    let freqs: Vec<f32> = (0..s.pairs).map(|i| 100f32.powf(-(i as f32) / s.pairs as f32)).collect();
+    let freqs = g.constant(&Tensor::from_slice(executor, &[s.pairs], &freqs)?)?;
+    let q = g.rope(q, positions, freqs, s.style)?;
+    let k = g.rope(k, positions, freqs, s.style)?;
+    let caches = [1, 2].map(|seed| -> Result<Tensor> {
+        let shape = [BLOCKS, kv_heads, s.block, s.d];
+        let values = numbers(seed, shape.iter().product());
+        let bytes: Vec<u8> = match s.cache {
+            Format::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        };
+        Tensor::from_bytes(executor, s.cache, &shape, &bytes)
+    });
+    let [k_cache, v_cache] = caches;
+    let (k_cache, v_cache) = (k_cache?, v_cache?);
+    let (k_state, v_state) = (g.state(&k_cache)?, g.state(&v_cache)?);
+    let k = g.kv_append(k_state, k, slots)?;
+    let v = g.kv_append(v_state, v, slots)?;
+    let y = g.attention(q, k, v, positions, sequences, table, 0.3)?;
+    g.output("y", y)?;
+    let plan = g.compile_with(executor, &[], CompileOptions { native, ..Default::default() })?;
+    Ok((plan, [k_cache, v_cache]))
+}
+
+/// The elements of a cache.
+fn elements(cache: &Tensor) -> Result<Vec<f32>> {
+    let mut bytes = vec![0; cache.bytes()];
+    if let [Binding::Buffer { buffer, range }] = cache.bindings().as_slice() {
+        cache.executor().backend().copy_from_buffer(buffer, range.start, &mut bytes)?;
+    }
+    let mut values = vec![0.0; cache.shape().iter().product()];
+    cache.format().decode_row(&bytes, &mut values)?;
+    Ok(values)
+}
+
+/// The results of the steps one after the other, then the caches.
+fn run(executor: &Executor, s: &Sizes, native: bool, steps: &[Step]) -> Result<(usize, Vec<f32>)> {
+    let (mut plan, caches) = plan(executor, s, native)?;
+    let mut results = Vec::new();
+    for (i, (positions, sequences, slots)) in (0u32..).zip(steps) {
+        let n = positions.len();
+        plan.set_extent("tokens", n)?;
+        for (name, heads, seed) in [("q", s.heads[0], 10), ("k", s.heads[1], 20), ("v", s.heads[1], 30)] {
+            plan.write(name, &numbers(seed + i, n * heads * s.d))?;
+        }
+        plan.write("positions", positions)?;
+        plan.write("sequences", sequences)?;
+        plan.write("slots", slots)?;
+        plan.write("table", &TABLE)?;
+        plan.run()?;
+        results.extend(plan.read::<f32>("y")?);
+    }
+    for cache in &caches {
+        results.extend(elements(cache)?);
+    }
+    Ok((plan.launches(), results))
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
+    let steps: [Step; 5] = [
+        // Tokens of one sequence that see each other, over the border of a block.
+        (&[14, 15, 16, 17], &[0; 4], &[94, 95, 32, 33]),
+        // A row that goes to a block which another sequence of the step reads too.
+        (&[3, 20], &[1, 0], &[83, 36]),
+        (&[21, 47, 0], &[0, 1, 2], &[37, 15, 48]),
+        // A slot that is not where the block table leads: the row is stored and not read.
+        (&[22], &[0], &[100]),
+        (&[38, 39, 40, 41, 42, 43, 44, 45], &[2; 8], &[102, 103, 104, 105, 106, 107, 108, 109]),
+    ];
+    let (gpu, interpreter) = (Executor::open("cuda", None)?, Executor::open("reference", None)?);
+    for (heads, d, pairs, style, cache) in [
+        ([4, 1], 64, 32, RopeStyle::HalfSplit, Format::F32),
+        ([6, 3], 128, 64, RopeStyle::Adjacent, Format::F16),
+        ([7, 1], 40, 12, RopeStyle::HalfSplit, Format::F32),
+        ([2, 2], 128, 16, RopeStyle::Adjacent, Format::F32),
+    ] {
+        let sizes = Sizes { tokens: 8, heads, d, pairs, block: 16, style, cache };
+        let (launches, got) = run(&gpu, &sizes, true, &steps)?;
+        let (_, want) = run(&interpreter, &sizes, false, &steps)?;
+        assert_eq!(launches, 1, "one kernel for all five operations");
+        assert_eq!(got.len(), want.len());
+        // A key rounded to f16 may come out as its neighbour.
+        let bound = if cache == Format::F16 { 2e-3 } else { 2e-5 };
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!((got - want).abs() <= bound, "heads {heads:?}, d {d}: element {i} is {got}, not {want}");
+        }
+    }
+    Ok(())
+}
