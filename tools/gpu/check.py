@@ -11,11 +11,11 @@ import array
 import ast
 import ctypes
 import json
-import lzma
 import math
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -108,18 +108,12 @@ def selftest(args):
 
 
 def test_binaries():
-    """The paths of the test binaries by name; the packed ones are unpacked the first time."""
-    folder, result = os.path.join(HERE, "tests"), {}
-    for packed in sorted(os.listdir(folder)):
-        name = packed.removesuffix(".xz")
-        result[name] = os.path.join(folder, name)
-        if packed != name and not os.path.exists(result[name]):
-            with lzma.open(os.path.join(folder, packed)) as file:
-                data = file.read()
-            with open(result[name], "wb") as file:
-                file.write(data)
-            os.chmod(result[name], 0o755)
-    return result
+    """The paths of the test binaries by name; they are unpacked the first time."""
+    folder = os.path.join(HERE, "tests")
+    if not os.path.isdir(folder):
+        with tarfile.open(os.path.join(HERE, "tests.tar.xz")) as archive:
+            archive.extractall(HERE)
+    return {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
 
 
 def tests(args):
@@ -193,11 +187,11 @@ def used_memory(pid):
 
 
 def generations(args):
-    """A thousand generations in one process, its memory watched from outside."""
-    test = test_binaries().get("cuda")
+    """The test of the shipped model, which ends with a thousand generations in one process, its memory watched from outside."""
+    test = test_binaries().get("shipped")
     if test is None:
-        return {"ok": False, "output": "the test binary `cuda` is missing"}
-    command = [test, "--ignored", "--exact", "a_thousand_generations_leave_memory_as_it_was"]
+        return {"ok": False, "output": "the test binary `shipped` is missing"}
+    command = [test, "--ignored", "--exact", "an_nvidia_gpu_agrees"]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     samples, ended = [], threading.Event()
@@ -252,15 +246,18 @@ def first_token(device, **environment):
 def start(args):
     """Start to first token beyond the driver's own start: the first run on a machine, and later ones."""
     median = lambda values: sorted(values)[len(values) // 2]
-    driver = [float(run([sys.executable, os.path.abspath(__file__), "--driver-start"])[1] or "nan") for _ in range(5)]
+    driver = [run([sys.executable, os.path.abspath(__file__), "--driver-start"]) for _ in range(5)]
+    driver = [float(out) for code, out, _, _ in driver if code == 0]
     with tempfile.TemporaryDirectory() as cache:
         fresh = {"HOLOGRAM_CACHE": os.path.join(cache, "hologram"), "CUDA_CACHE_PATH": os.path.join(cache, "driver")}
         first = first_token(args.device, **fresh)
         later = [first_token(args.device, **fresh) for _ in range(5)]
-    result = {"driver_s": median(driver), "first_run_s": first, "later_runs_s": median(later)}
-    result["first_beyond_driver_s"] = first - result["driver_s"]
-    result["later_beyond_driver_s"] = result["later_runs_s"] - result["driver_s"]
-    return {"ok": True, **result}
+    result = {"ok": True, "first_run_s": first, "later_runs_s": median(later)}
+    if driver:
+        result["driver_s"] = median(driver)
+        result["first_beyond_driver_s"] = first - result["driver_s"]
+        result["later_beyond_driver_s"] = result["later_runs_s"] - result["driver_s"]
+    return result
 
 
 def ops(args):

@@ -23,16 +23,18 @@ binaries() {
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["kind"] == ["test"]:
+    if message.get("executable") and message["target"]["kind"] in (["lib"], ["test"]) and message["profile"]["test"]:
         print(message["target"]["name"], message["executable"])'
 }
-cargo test --workspace --exclude hologram-cli --tests --no-run --message-format=json | binaries | while read -r name path; do
+cargo test --workspace --exclude hologram-cli --lib --tests --no-run --message-format=json | binaries | while read -r name path; do
     list=$("$path" --ignored --list --format terse 2>/dev/null)
     case $list in *": test"*)
-        strip -o "$out/tests/$name" "$path"
-        xz "$out/tests/$name" ;;
+        strip -o "$out/tests/$name" "$path" ;;
     esac
 done
+# Together, because each holds the same kernels.
+tar -C "$out" -c tests | xz -9 > "$out/tests.tar.xz"
+rm -r "$out/tests"
 
 tree="$out/tree"
 mkdir -p "$tree/crates/hologram-llm/tests" "$tree/crates/hologram-core" "$tree/crates/hologram-backends" "$tree/crates/hologram-isa"
