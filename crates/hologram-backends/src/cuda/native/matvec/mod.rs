@@ -17,13 +17,15 @@ const IMAGE: &str = "matvec";
 const MOST_ROWS: usize = 1 << 24;
 const MOST_ELEMENTS: usize = 1 << 38;
 
-/// What follows the products, as the kernel numbers it.
+/// What follows the products, as the kernel numbers it; `Bf16`: with the conversion of the gate's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Store = 0,
     Swiglu = 1,
     Relu2 = 2,
     Residual = 3,
+    SwigluBf16 = 4,
+    Relu2Bf16 = 5,
 }
 
 /// A tensor by its place among the bindings.
@@ -64,7 +66,8 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     products.kernel(target)
 }
 
-/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate, or one and an addition.
+/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to `bf16` or
+/// not), or one and an addition.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     if group.nodes.iter().any(|n| n.in_place.is_some()) {
         return None;
@@ -110,6 +113,7 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         values.push(i);
     }
     let end = rest.next();
+    let cast = rest.next_if(|(_, n)| n.op == "cast");
     if rest.next().is_some() || values.is_empty() || values.len() > 3 {
         return None;
     }
@@ -135,7 +139,12 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
             if node.output != *value(values[0]) || values.iter().any(|v| value(*v).shape != node.output.shape) {
                 return None;
             }
-            (after, vec![i])
+            match (after, cast) {
+                (_, None) => (after, vec![i]),
+                (After::Swiglu, Some((last, cast))) if casts(cast, i, &node.output) => (After::SwigluBf16, vec![last]),
+                (After::Relu2, Some((last, cast))) if casts(cast, i, &node.output) => (After::Relu2Bf16, vec![last]),
+                _ => return None,
+            }
         }
     };
     if group.outputs != wanted || residual.is_some_and(|r| r.0 != value(values[0])) {
@@ -144,6 +153,11 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     let outputs = bound.get(group.inputs.len()..)?.to_vec();
     let step = group.uses_step().then_some(step);
     Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(target)
+}
+
+/// Whether a node converts the value of node `of` to `bf16`.
+fn casts(node: &GroupNode, of: usize, value: &TensorSpec) -> bool {
+    node.operands[..] == [Operand::Node(of)] && node.output == TensorSpec { format: Format::BF16, ..value.clone() }
 }
 
 fn after(node: &GroupNode) -> Option<After> {
@@ -190,16 +204,19 @@ impl Products<'_> {
         if !served {
             return None;
         }
+        let narrow = matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
+        let gated = narrow || matches!(self.after, After::Swiglu | After::Relu2);
         let mut rows = [0; 3];
         for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
             let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
             let output = self.outputs.get(i).or(self.outputs.first())?.0;
-            if l != k || n == 0 || w.format != self.weights[0].0.format || !f32(output, &[tokens, Extent::Fixed(n)]) {
+            let result = if narrow { Format::BF16 } else { Format::F32 };
+            let fits = output.format == result && output.shape == [tokens, Extent::Fixed(n)];
+            if l != k || n == 0 || w.format != self.weights[0].0.format || !fits {
                 return None;
             }
             *m = n;
         }
-        let gated = matches!(self.after, After::Swiglu | After::Relu2);
         let total = if gated { rows[0] } else { rows.iter().sum() };
         if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
             return None;

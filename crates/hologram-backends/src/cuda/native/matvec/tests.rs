@@ -25,7 +25,7 @@ struct Shape {
     norm: bool,
     k: usize,
     rows: Vec<usize>,
-    /// `""`, `swiglu`, `relu2_mul`, `add`, or `added`: with the product on the right.
+    /// `""`, `swiglu`, `relu2_mul` (`+cast`: to bf16), `add`, or `added`: with the product on the right.
     after: &'static str,
 }
 
@@ -69,7 +69,14 @@ fn group(s: &Shape) -> GroupSpec {
             let operands = if s.after == "add" { [product, residual] } else { [residual, product] };
             nodes.push(node("add", &operands, &out, &[]));
         }
-        gate => nodes.push(node(gate, &[product, Operand::Node(first + 1)], &out, &[])),
+        gate => {
+            let (gate, cast) = gate.strip_suffix("+cast").map_or((gate, false), |g| (g, true));
+            let op = if gate == "swiglu" { "swiglu" } else { "relu2_mul" };
+            nodes.push(node(op, &[product, Operand::Node(first + 1)], &out, &[]));
+            if cast {
+                nodes.push(node("cast", &[Operand::Node(first + 2)], &rows(Format::BF16, s.tokens, s.rows[0]), &[]));
+            }
+        }
     }
     let outputs = if s.after.is_empty() { (first..nodes.len()).collect() } else { vec![nodes.len() - 1] };
     GroupSpec { inputs, nodes, outputs }
@@ -98,6 +105,8 @@ fn layers() -> Vec<Shape> {
             all.push(shape(weights, Some(converted), true, d, &[128_256], ""));
         }
     }
+    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "swiglu+cast"));
+    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "relu2_mul+cast"));
     all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560, 640, 640], ""));
     all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560], "added"));
     all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[6912, 6912], "relu2_mul"));
@@ -183,11 +192,18 @@ fn near_misses_are_refused() {
     for (i, s) in refused.iter().enumerate() {
         assert!(find_group(&group(s), H200).is_none(), "row {i}");
     }
-    let edits: [fn(&mut GroupSpec); 7] = [
+    let edits: [fn(&mut GroupSpec); 8] = [
         // The value of a product is wanted too.
         |g| g.outputs.insert(0, 2),
         // Another gate, another order, a product of something else.
         |g| g.nodes[4].op = "mul",
+        |g| {
+            // A conversion of something else than the gate's value.
+            let mut cast = GroupNode { op: "cast", operands: vec![Operand::Node(2)], ..g.nodes[4].clone() };
+            cast.output.format = Format::BF16;
+            g.nodes.push(cast);
+            g.outputs = vec![5];
+        },
         |g| g.nodes[4].operands[0] = Operand::Input(0),
         |g| g.nodes[3].operands[0] = Operand::Node(0),
         |g| g.nodes[2].operands[1] = Operand::Input(9),
