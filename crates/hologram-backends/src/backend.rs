@@ -219,7 +219,8 @@ pub struct Event(pub u64);
 ///
 /// Work submitted to a backend runs in order. An error of a kernel sticks to the queue: it comes back at the next
 /// [`wait`](Backend::wait), [`synchronize`](Backend::synchronize) or [`copy_from_buffer`](Backend::copy_from_buffer), once, and work
-/// submitted after the failed kernel until then does not run.
+/// submitted after the failed kernel until then does not run, as far as the host knows: a device that works beside it has run what was
+/// submitted before the host learnt of the failure, on what the failed kernel left.
 pub trait Backend: Send + Sync {
     /// The device's description.
     fn info(&self) -> &DeviceInfo;
