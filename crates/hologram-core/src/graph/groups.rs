@@ -1,5 +1,6 @@
 //! Groups: launches that follow each other and that one native kernel of the device may compute together.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -32,9 +33,8 @@ struct Pattern {
 }
 
 impl Graph {
-    /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered first, with as much
-    /// of what prepares their operand as there is; of a norm and a conversion before a group that has no use for them the two are
-    /// offered as a group of their own.
+    /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered first, of equal ones
+    /// those with the longer body; a norm and a conversion before a group that has no use for them are offered as a group of their own.
     ///
     /// The steps of a group are neighbours, so that it takes their place whatever else depends on them or on a state.
     pub(super) fn groups(&self, bounds: &Bounds<'_>, steps: &[Step], backend: &dyn Backend) -> Vec<Group> {
@@ -51,7 +51,9 @@ impl Graph {
             let pattern = self.pattern(&steps[at..]);
             let body = at + pattern.prologue;
             let ranges = pattern.bodies.iter().flat_map(|len| (at..=body).map(move |start| start..body + len));
-            let found = ranges.filter(|r| r.len() > 1).find_map(offer);
+            let mut ranges: Vec<Range<usize>> = ranges.filter(|r| r.len() > 1).collect();
+            ranges.sort_by_key(|r| Reverse(r.len()));
+            let found = ranges.into_iter().find_map(offer);
             let before = at..found.as_ref().map_or(body, |g| g.steps.start);
             groups.extend(if before.len() > 1 { offer(before) } else { None });
             // Every group that begins at the body's first step was offered.
