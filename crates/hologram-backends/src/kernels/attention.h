@@ -135,15 +135,15 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
     ROLLED for (uint base = group.x * TILE; base < len; base += a.splits * TILE) {
         const bool first = base == group.x * TILE;
         // Where the tile's rows begin; whether a new token takes one of them.
-        uint fresh = 0;
+        uint is_new = 0;
         if (tid < TILE) {
             const uint p = base + tid, block = p < len ? blocks[p >> a.shift] : ~0u;
             uint at = NO_ROW;
             // The workgroup of a token's own position stores its rows in any case.
-            fresh = uint(append && p == position);
+            is_new = uint(append && p == position);
             if (block < a.blocks) {
                 at = (block * a.kv_heads + kv_head) * of_head + (p & mask) * columns;
-                if (append) ROLLED for (uint u = 0; u < a.tokens; ++u) fresh |= uint(a.slots[u] == (block << a.shift | (p & mask)));
+                if (append) ROLLED for (uint u = 0; u < a.tokens; ++u) is_new |= uint(a.slots[u] == (block << a.shift | (p & mask)));
             } else if (p < len) {
                 note_fault(a.fault, block, a.blocks);
             }
@@ -155,22 +155,22 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             angles[128 + tid] = t.y;
         }
         if (append) {
-            if (BARRIER_ANY(words, fresh, lane, simd, SIMDS) != 0) {
+            if (BARRIER_ANY(words, is_new, lane, simd, SIMDS) != 0) {
                 // Every workgroup that reads new rows stores them first; all store the same.
                 DEPENDENCY_WAIT();
                 ROLLED for (uint i = tid; i < a.tokens * d; i += THREADS) {
                     const uint u = i / d, e = i - u * d, from = (u * a.kv_heads + kv_head) * d, slot = a.slots[u];
-                    float x = a.k[from + e];
+                    float x = fresh(a.k + from + e);
                     if (e < 2 * a.pairs) {
                         const float2 t = cos_sin(float(a.positions[u]) * a.freqs[pair_of(e, a.pairs, adjacent)]);
-                        x = x * t.x + a.k[from + partner_of(e, a.pairs, adjacent)] * (t.y * sign_of(e, a.pairs, adjacent));
+                        x = x * t.x + fresh(a.k + from + partner_of(e, a.pairs, adjacent)) * (t.y * sign_of(e, a.pairs, adjacent));
                     }
                     if (slot >= a.blocks << a.shift) {
                         note_fault(a.fault, slot, a.blocks << a.shift);
                     } else {
                         const ulong to_ = ulong((slot >> a.shift) * a.kv_heads * of_head + kv_head * of_head + (slot & mask) * columns) * CHUNK + e;
                         a.keys[to_] = to<T>(x);
-                        a.values[to_] = to<T>(a.v[from + e]);
+                        a.values[to_] = to<T>(fresh(a.v + from + e));
                     }
                 }
                 BARRIER_DEVICE();
@@ -197,7 +197,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
                 const uint h = tid / (WIDTH / 4), e = tid % (WIDTH / 4) * 4;
                 device const float *q = a.q + (token * a.heads + first_head + h) * d;
                 const bool there = (HEADS == 1 || h < heads) && (D == WIDTH || e < d);
-                float4 x = there ? load4(q + e) : make_float4(0, 0, 0, 0);
+                float4 x = there ? fresh((device const float4 *)(q + e)) : make_float4(0, 0, 0, 0);
                 if (there && e < 2 * a.pairs) {
                     if (adjacent) {
                         threadgroup const float *c = angles + e / 2, *s = c + 128;
@@ -205,7 +205,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
                     } else {
                         const bool low = e < a.pairs;
                         const uint pair = low ? e : e - a.pairs;
-                        const float4 o = load4(q + (low ? e + a.pairs : pair)) * (low ? -1.0f : 1.0f), c = get4(angles + pair), s = get4(angles + 128 + pair);
+                        const float4 o = fresh((device const float4 *)(q + (low ? e + a.pairs : pair))) * (low ? -1.0f : 1.0f), c = get4(angles + pair), s = get4(angles + 128 + pair);
                         x = make_float4(x.x * c.x + o.x * s.x, x.y * c.y + o.y * s.y, x.z * c.z + o.z * s.z, x.w * c.w + o.w * s.w);
                     }
                 }
