@@ -100,7 +100,7 @@ def leftovers(sources):
     for file in sorted(files):
         if file.split(".", 1)[0] not in stems:
             yield f"{file}: has no source"
-    listed = set(re.findall(r'"(\w+)"', open(LIST).read().split("IMAGES", 1)[1]))
+    listed = set(re.findall(r'"(\w+)"', open(LIST).read().split("IMAGES", 1)[1].split("];", 1)[0]))
     for stem in sorted(stems ^ listed):
         yield f"{stem}: " + ("is not listed in images.rs" if stem in stems else "is listed in images.rs but has no source")
     if sum(files.values()) > MOST_BYTES:
