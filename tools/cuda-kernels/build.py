@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compiles the native CUDA kernels with NVRTC, without a GPU, into the images that the binary carries.
 
-    build.py                    compiles every source that is newer than its images
+    build.py                    compiles every source that is not the one its images were made of
     build.py NAME…              compiles these
-    build.py --check            compiles every source and fails if an image in the tree is not what comes out, or is of no source
+    build.py --check            compiles every source and fails if an image in the tree is not recorded as made of it, or has no source
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
 
@@ -12,7 +12,7 @@ Images, zlib-compressed: .../src/cuda/images/NAME.sm_80.ptx.z (newer drivers tra
 Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
 the other, or an error fails the build.
 """
-import ctypes, glob, os, re, subprocess, sys, tempfile, zlib
+import ctypes, glob, hashlib, os, re, subprocess, sys, tempfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates", "hologram-backends", "src")
@@ -93,10 +93,47 @@ def images(nvrtc, path, source):
     return out, log
 
 
+def text_of(path, seen):
+    """A source with what it includes, without comments and blank lines."""
+    if path in seen:
+        return ""
+    seen.add(path)
+    text = []
+    for line in open(path):
+        include = re.match(r'\s*#include "(.+)"', line)
+        found = include and next((f for d in (SHARED, CUDA) if os.path.exists(f := os.path.join(d, include[1]))), None)
+        line = text_of(found, seen) if found else re.sub(r"//.*", "", line).strip() + "\n"
+        text.append(line if line.strip() else "")
+    return "".join(text)
+
+
+def record_of(source, files):
+    """What is recorded of a source and its images. NVRTC orders and names registers of some kernels differently every time, so that
+    images cannot be compared with what comes out."""
+    pins = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")).read()
+    pins = "".join(re.findall(r"^nvidia.*\n", pins, re.M))
+    digest = lambda data: hashlib.sha256(data).hexdigest()
+    lines = [f"text {digest((pins + text_of(source, set())).encode())}"]
+    return "\n".join(lines + [f"{file} {digest(files[file])}" for file in sorted(files)]) + "\n"
+
+
+def in_tree(source):
+    """The images of a source in the tree."""
+    files = glob.glob(os.path.join(IMAGES, os.path.basename(source).rsplit(".", 1)[0] + ".sm_*.z"))
+    return {os.path.basename(f): open(f, "rb").read() for f in files}
+
+
+def fresh(source):
+    """Whether the images in the tree are recorded as made of this text."""
+    record = os.path.join(IMAGES, os.path.basename(source).rsplit(".", 1)[0] + ".made")
+    files = in_tree(source)
+    return bool(files) and os.path.exists(record) and open(record).read() == record_of(source, files)
+
+
 def leftovers(sources):
     """What is wrong with the folder of images as a whole."""
     stems = {os.path.basename(s).rsplit(".", 1)[0] for s in sources}
-    files = {os.path.basename(f): os.path.getsize(f) for f in glob.glob(IMAGES + "/*.z")}
+    files = {os.path.basename(f): os.path.getsize(f) for f in glob.glob(IMAGES + "/*")}
     for file in sorted(files):
         if file.split(".", 1)[0] not in stems:
             yield f"{file}: has no source"
@@ -115,29 +152,22 @@ def main():
     path = toolkit()
     nvrtc = library(path)
     sources = sorted(glob.glob(SHARED + "/*.k") + glob.glob(CUDA + "/*.cu"))
-    headers = [os.path.getmtime(h) for h in glob.glob(SHARED + "/*.h") + glob.glob(CUDA + "/*.h")]
-
-    def stale(source):
-        stem = os.path.basename(source).rsplit(".", 1)[0]
-        image = os.path.join(IMAGES, f"{stem}.sm_90a.cubin.z")
-        return not os.path.exists(image) or os.path.getmtime(image) < max([os.path.getmtime(source)] + headers)
-
     if names:
         sources = [s for s in sources if os.path.basename(s).rsplit(".", 1)[0] in names]
     elif not check:
-        sources = [s for s in sources if stale(s)]
+        sources = [s for s in sources if not fresh(s)]
     wrong = []
     with ThreadPoolExecutor(2) as pool:
         for source, (out, log) in zip(sources, pool.map(lambda s: images(nvrtc, path, s), sources)):
             print(os.path.basename(source), {n: len(b) for n, b in out.items()}, flush=True)
             if verbose:
                 print(log)
-            for file, data in out.items():
-                at = os.path.join(IMAGES, file)
-                if not check:
-                    open(at, "wb").write(data)
-                elif not os.path.exists(at) or zlib.decompress(open(at, "rb").read()) != zlib.decompress(data):
-                    wrong.append(f"{file}: is not what its source gives; run tools/cuda-kernels/build.py")
+            if not check:
+                for file, data in out.items():
+                    open(os.path.join(IMAGES, file), "wb").write(data)
+                open(os.path.join(IMAGES, os.path.basename(source).rsplit(".", 1)[0] + ".made"), "w").write(record_of(source, out))
+            elif set(in_tree(source)) != set(out) or not fresh(source):
+                wrong.append(f"{os.path.basename(source)}: its images are not made of it; run tools/cuda-kernels/build.py")
     if check and not names:
         wrong.extend(leftovers(sources))
     if wrong:
