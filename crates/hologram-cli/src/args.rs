@@ -135,7 +135,7 @@ pub struct BenchArgs {
     /// Sequences that the decode test extends at once, a token each
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
-    /// Also print the kernels of each test's last step by their time
+    /// Also print the kernels of each test's last step by their time (GPUs)
     #[arg(long, conflicts_with = "json")]
     pub profile: bool,
     /// Repetitions

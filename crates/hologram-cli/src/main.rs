@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod npy;
+mod status;
 mod text;
 
 use std::io::Write;

@@ -202,6 +202,25 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(!text(&output.stderr).contains("panicked"));
 }
 
+/// Standard error that takes nothing, as on a full disk.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_standard_error_is_no_error() {
+    let folder = Folder::new("full-stderr");
+    let (logits, bad) = (folder.path("logits.npy"), folder.write("bad.atlas", "kernel"));
+    let cases: [(&[&str], i32); 4] = [
+        (&["run", "-m", LLAMA, "a", "--max-tokens", "2"], 0),
+        (&["logits", LLAMA, "--tokens", "1", "--out", &logits], 0),
+        (&["check", VECTOR_ADD, &bad], 1),
+        (&["run", "-m", "none.gguf", "a"], 1),
+    ];
+    for (args, code) in cases {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = command(args).stdout(Stdio::null()).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
 #[test]
 fn json_lines_have_their_fields() {
     let lines = objects(&ok(&["bench", LLAMA, "-p", "8", "-n", "4", "-r", "2", "--threads", "2", "--json"]));
@@ -529,6 +548,9 @@ fn selftest_counts_cases_and_failures() {
 
 #[test]
 fn bench_ops_is_a_command_of_its_own() {
+    refused(&["bench", "--json", "ops"], 2, &["hologram bench ops"]);
+    refused(&["bench", "--device", "reference"], 1, &["not made for speed"]);
+    refused(&["bench", "--device", "cpu", "--profile"], 1, &["--profile"]);
     let output = command(&["bench", "ops", "--device", "reference"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("not made for speed"), "{}", text(&output.stderr));

@@ -103,9 +103,11 @@ pub enum LlmError {
     },
     /// The device cannot hold a KV cache of this size.
     #[error(
-        "a KV cache of {context} positions takes {bytes} bytes, which cannot be had; give a smaller --ctx ({cause})"
+        "a KV cache of {sequences} × {context} positions takes {bytes} bytes, which cannot be had; ask for a shorter context or fewer sequences ({cause})"
     )]
     CacheTooLarge {
+        /// Sequences.
+        sequences: usize,
         /// Positions of a sequence.
         context: usize,
         /// Bytes of the whole cache.

@@ -44,7 +44,7 @@ impl KvCache {
             * format.block_bytes() as u128
             * 2
             * config.layers as u128;
-        let too_large = |cause| LlmError::CacheTooLarge { context, bytes, cause };
+        let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
         let layers = (0..config.layers).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {

@@ -1,8 +1,10 @@
 //! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
+use anyhow::bail;
 use hologram_backends::{BackendType, Format};
 use hologram_core::Executor;
 use hologram_isa::Type;
@@ -12,6 +14,7 @@ use serde_json::json;
 
 use super::shipped;
 use crate::args::{BenchArgs, usage};
+use crate::status::status;
 use crate::text::{NAME, printable};
 
 /// One line of the table.
@@ -40,14 +43,24 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if prompt == 0 && decode == 0 {
         return usage("nothing to measure: -p and -n are both 0");
     }
+    if args.model.as_deref().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
+        return usage("options of `bench ops` stand after it: hologram bench ops [OPTIONS]");
+    }
     let random = match (&args.shape, &args.format) {
         (Some(shape), Some(format)) => Some((parse_shape(shape)?, parse_format(format)?)),
         _ => None,
     };
     let executor = args.device.open()?;
+    match executor.info().backend {
+        BackendType::Reference => bail!("the reference interpreter is not made for speed; measure another device"),
+        BackendType::Cpu if args.profile => {
+            bail!("--profile measures kernels of GPUs; the CPU has no such measurement")
+        }
+        _ => {}
+    }
     let (model, name) = match random {
         Some((shape, format)) => {
-            eprintln!("making random weights …");
+            status!("making random weights …\n");
             (Model::random(shape, format, &executor)?, format!("{} {}", shape.name, format.name().to_uppercase()))
         }
         None => {

@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::{Context, anyhow};
 
 use crate::args::CheckArgs;
+use crate::status::status;
 use crate::text::{MESSAGE, printable, read_file};
 
 /// Bytes of a program's text.
@@ -23,7 +24,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
             Err(e) if args.files.len() == 1 => return Err(e),
             Err(e) => {
                 failed += 1;
-                eprintln!("hologram: {}", printable(&format!("{e:#}"), MESSAGE));
+                status!("hologram: {}\n", printable(&format!("{e:#}"), MESSAGE));
             }
         }
     }

@@ -156,7 +156,9 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     match (shape, bytes) {
         (Ok(shape), Some(bytes)) if bytes <= isize::MAX as usize => {
             let mut zeros = Vec::new();
-            zeros.try_reserve_exact(bytes).with_context(|| format!("--arg {name}={text}"))?;
+            zeros
+                .try_reserve_exact(bytes)
+                .with_context(|| format!("--arg {name}={text}: {bytes} bytes cannot be had"))?;
             zeros.resize(bytes, 0);
             Ok(Array { ty: element, shape, bytes: zeros })
         }

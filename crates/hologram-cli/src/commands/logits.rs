@@ -5,6 +5,7 @@ use hologram_llm::{Logits, Model, SessionOptions};
 
 use crate::args::LogitsArgs;
 use crate::npy::{self, Array};
+use crate::status::status;
 
 /// Tokens in one step: bounds the memory of a step's logits.
 const BATCH: usize = 64;
@@ -21,6 +22,6 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let logits = session.feed(0, &args.tokens, Logits::All)?;
     let shape = vec![args.tokens.len(), model.config().vocab];
     npy::write(&args.out, &Array::from_f32(shape.clone(), logits))?;
-    eprintln!("wrote {} (float32 {shape:?})", args.out.display());
+    status!("wrote {} (float32 {shape:?})\n", args.out.display());
     Ok(())
 }

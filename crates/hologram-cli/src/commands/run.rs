@@ -10,6 +10,7 @@ use hologram_llm::{Finish, GenerateOptions, Model};
 
 use super::shipped;
 use crate::args::{DeviceArgs, RunArgs, usage};
+use crate::status::status;
 use crate::text::{NAME, printable, read_bounded};
 
 /// Bytes of a prompt on standard input: many times any context.
@@ -75,13 +76,13 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     }
     let mut generation = model.generate(prompt, options)?;
     let name = printable(&generation.model().config().name, NAME);
-    eprintln!("{name} on {} ({})", executor.info().backend, executor.info().name);
+    status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
     for note in notes {
-        eprintln!("note: {note}");
+        status!("note: {note}\n");
     }
     let mut out = std::io::stdout().lock();
     // The prompt is no output: on a terminal it stands before its continuation all the same.
-    eprint!("\n{prompt}");
+    status!("\n{prompt}");
     let mut first_token = None;
     let mut print = || -> anyhow::Result<()> {
         for piece in generation.by_ref() {
@@ -92,7 +93,7 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
         Ok(writeln!(out)?)
     };
     let printed = print();
-    eprintln!();
+    status!("\n");
     printed?;
     let stats = generation.stats();
     let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
@@ -112,7 +113,7 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     if generation.finish() == Some(Finish::ContextFull) {
         figures += "; stopped because the context is full (see --ctx)";
     }
-    eprintln!("{figures}");
+    status!("{figures}\n");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use hologram_core::conformance;
 use serde_json::json;
 
 use crate::args::SelftestArgs;
+use crate::status::status;
 
 /// Random programs, unless the environment says otherwise: so many, but no more than [`LEAST_PROGRAMS`] once the test has taken [`TIME`],
 /// because a GPU's driver takes a tenth of a second to compile one.
@@ -35,11 +36,11 @@ struct Line {
 pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     let started = Instant::now();
     let (programs, least) = match std::env::var(PROGRAMS_VARIABLE) {
-        Ok(n) => match n.parse() {
+        Ok(n) if !n.is_empty() => match n.parse() {
             Ok(n) => (n, n),
             Err(_) => bail!("{PROGRAMS_VARIABLE} is {n}, but must be a whole number"),
         },
-        Err(_) => (PROGRAMS, LEAST_PROGRAMS),
+        _ => (PROGRAMS, LEAST_PROGRAMS),
     };
     let executor = args.device.open()?;
     let info = executor.info();
@@ -60,7 +61,7 @@ pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
         }
         out.flush()?;
         for failure in failures {
-            eprintln!("{op}: {failure}");
+            status!("{op}: {failure}\n");
         }
         Ok(())
     };
