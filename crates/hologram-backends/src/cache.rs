@@ -29,15 +29,15 @@ pub struct CacheInfo {
 /// What the cache of compiled kernels holds.
 ///
 /// # Errors
-/// When its directory is there but cannot be read.
+/// When its directory is there but cannot be read. The text names the path.
 pub fn cache_info() -> io::Result<CacheInfo> {
     DiskCache::standard().info()
 }
 
-/// Empties the cache of compiled kernels, and says what it held.
+/// Empties the cache of compiled kernels, and says what was removed: entries that another process removes meanwhile do not count.
 ///
 /// # Errors
-/// When its directory is there but cannot be read, or an entry cannot be removed.
+/// When its directory is there but cannot be read, and, after all others are removed, when a file cannot be. The text names the path.
 pub fn clear_cache() -> io::Result<CacheInfo> {
     DiskCache::standard().clear()
 }
@@ -74,7 +74,7 @@ impl DiskCache {
         parse(&entry, key).map(<[u8]>::to_vec)
     }
 
-    /// Keeps data; where that is not possible, nothing happens.
+    /// Keeps data; where that is not possible, as where a folder has the entry's name, nothing happens.
     pub(crate) fn put(&self, key: &str, data: &[u8]) {
         if let Some(path) = self.path(key) {
             let _ = self.write(&path, key, data);
@@ -106,44 +106,84 @@ impl DiskCache {
     }
 
     fn info(&self) -> io::Result<CacheInfo> {
-        let mut info = CacheInfo { directory: self.directory.clone(), entries: 0, bytes: 0 };
-        for (path, bytes) in self.files()? {
-            if path.extension().is_some_and(|e| e == ENDING) {
-                info.entries += 1;
-                info.bytes += bytes;
-            }
-        }
+        let mut info = self.nothing();
+        self.files()?.iter().for_each(|file| info.add(file));
         Ok(info)
     }
 
     fn clear(&self) -> io::Result<CacheInfo> {
-        let info = self.info()?;
-        for (path, _) in self.files()? {
-            match fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(info)
+        self.clear_with(|path| fs::remove_file(path))
     }
 
-    /// The cache's own files with their sizes.
-    fn files(&self) -> io::Result<Vec<(PathBuf, u64)>> {
+    fn clear_with(&self, remove: impl Fn(&Path) -> io::Result<()>) -> io::Result<CacheInfo> {
+        let mut removed = self.nothing();
+        let mut failures = Vec::new();
+        for file in self.files()? {
+            match remove(&file.path) {
+                Ok(()) => removed.add(&file),
+                // Another process was faster.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => failures.push((file.path, e)),
+            }
+        }
+        let Some((path, error)) = failures.first() else { return Ok(removed) };
+        let counts = format!("{} files were not removed, {} entries were", failures.len(), removed.entries);
+        Err(io::Error::new(error.kind(), format!("{}: {error} ({counts})", path.display())))
+    }
+
+    fn nothing(&self) -> CacheInfo {
+        CacheInfo { directory: self.directory.clone(), entries: 0, bytes: 0 }
+    }
+
+    /// The cache's own files: regular ones with a name that it gives.
+    fn files(&self) -> io::Result<Vec<CacheFile>> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", directory.display()));
         let entries = match fs::read_dir(directory) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
+            entries => entries.map_err(named)?,
         };
         let mut files = Vec::new();
         for entry in entries {
-            let path = entry?.path();
-            let own = path.extension().is_some_and(|e| e == ENDING || e == UNFINISHED);
+            let path = entry.map_err(named)?.path();
+            let Some(whole) = path.file_name().and_then(|n| own(n.to_str()?)) else { continue };
             // A file may be renamed or removed by another process at any time.
-            if own && let Ok(data) = fs::symlink_metadata(&path) {
-                files.push((path, data.len()));
+            if let Ok(data) = fs::symlink_metadata(&path)
+                && data.is_file()
+            {
+                files.push(CacheFile { path, bytes: data.len(), whole });
             }
         }
         Ok(files)
+    }
+}
+
+/// A file of the cache.
+struct CacheFile {
+    path: PathBuf,
+    bytes: u64,
+    /// An entry; otherwise it was never finished.
+    whole: bool,
+}
+
+impl CacheInfo {
+    /// Counts a file if it is an entry.
+    fn add(&mut self, file: &CacheFile) {
+        if file.whole {
+            self.entries += 1;
+            self.bytes += file.bytes;
+        }
+    }
+}
+
+/// Whether a name is that of an entry, or of a file that is still being written; `None` if the cache gives no such name.
+fn own(name: &str) -> Option<bool> {
+    let (stem, ending) = name.rsplit_once('.')?;
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    match ending {
+        ENDING if stem.len() == 32 && stem.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => Some(true),
+        UNFINISHED if stem.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b)) => Some(false),
+        _ => None,
     }
 }
 
@@ -243,11 +283,70 @@ mod tests {
         assert_eq!(cache.clear().unwrap().entries, 2);
         assert_eq!(cache.info().unwrap().entries, 0);
         assert_eq!((cache.get("a"), fs::read_dir(&path).unwrap().count()), (None, 1));
+        // What only looks like an entry is neither counted nor removed, and a folder in an entry's place harms nothing.
+        let folder = cache.path("in the way").unwrap();
+        fs::create_dir_all(folder.join("below")).unwrap();
+        cache.put("in the way", b"1");
+        assert_eq!(cache.get("in the way"), None);
+        let hex = "0123456789abcdef0123456789abcdef";
+        for name in ["notes", &hex[1..], &format!("{hex}0"), &hex.to_uppercase(), &hex.replace('a', "g")] {
+            fs::write(path.join(format!("{name}.{ENDING}")), "stays").unwrap();
+        }
+        for name in ["mine", "1", "1-", "-1", "1-1-1"] {
+            fs::write(path.join(format!("{name}.{UNFINISHED}")), "stays").unwrap();
+        }
+        assert_eq!((cache.info().unwrap().entries, cache.clear().unwrap().entries), (0, 0));
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 12);
         // A directory that cannot be made: nothing is kept, nothing fails.
         let impossible = DiskCache::at(&path.join("other.txt").join("below"));
         impossible.put("a", b"1");
         assert_eq!(impossible.get("a"), None);
+        let file = path.join("other.txt");
+        let cache = DiskCache::at(&file);
+        for error in [cache.info().unwrap_err(), cache.clear().unwrap_err()] {
+            assert!(error.to_string().starts_with(file.to_str().unwrap()), "{error}");
+        }
         assert_eq!(DiskCache { directory: None }.clear().unwrap().entries, 0);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn clearing_at_the_same_time_counts_every_entry_once() {
+        let path = directory("clears");
+        let cache = DiskCache::at(&path);
+        for i in 0..400 {
+            cache.put(&i.to_string(), &[0; 100]);
+        }
+        let held = cache.info().unwrap();
+        let barrier = std::sync::Barrier::new(4);
+        let clear = || {
+            barrier.wait();
+            cache.clear().unwrap()
+        };
+        let removed: Vec<CacheInfo> = std::thread::scope(|scope| {
+            let clears: Vec<_> = (0..4).map(|_| scope.spawn(clear)).collect();
+            clears.into_iter().map(|c| c.join().unwrap()).collect()
+        });
+        assert_eq!(removed.iter().map(|r| r.entries).sum::<usize>(), 400);
+        assert_eq!(removed.iter().map(|r| r.bytes).sum::<u64>(), held.bytes);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn clearing_goes_on_after_a_failure_and_reports_it() {
+        let path = directory("failure");
+        let cache = DiskCache::at(&path);
+        (0..4).for_each(|i| cache.put(&i.to_string(), b"1"));
+        let stuck = [cache.path("1").unwrap(), cache.path("2").unwrap()];
+        let refuse = |path: &Path| match stuck.iter().any(|s| s == path) {
+            true => Err(io::ErrorKind::PermissionDenied.into()),
+            false => fs::remove_file(path),
+        };
+        let error = cache.clear_with(refuse).unwrap_err();
+        let text = error.to_string();
+        assert!(stuck.iter().any(|s| text.starts_with(s.to_str().unwrap())), "{text}");
+        assert!(text.contains("2 files were not removed, 2 entries were"), "{text}");
+        assert_eq!((error.kind(), cache.info().unwrap().entries), (io::ErrorKind::PermissionDenied, 2));
         fs::remove_dir_all(path).unwrap();
     }
 }

@@ -51,9 +51,8 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
         format!("use one of: auto, {}", names.join(", "))
     };
-    let unavailable = |reason: String| {
-        Err(BackendError::Unavailable { device: device.to_string(), reason: format!("{reason}; {}", there_are()) })
-    };
+    let error = |reason: String| Err(BackendError::Unavailable { device: shown(device), reason });
+    let unavailable = |reason: String| error(format!("{reason}; {}", there_are()));
     match device.to_ascii_lowercase().as_str() {
         "auto" => match best_gpu() {
             Ok(gpu) => Ok((Arc::new(gpu), None)),
@@ -66,7 +65,7 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
         name => match name.strip_prefix("cuda").map(ordinal) {
             None => unavailable("no device has this name".into()),
-            Some(None) => unavailable("a GPU is named cuda or cuda:N with its number N".into()),
+            Some(None) => error("a GPU is named cuda, or cuda:N with N its number".into()),
             Some(Some(ordinal)) => match CudaBackend::new(ordinal) {
                 Ok(gpu) => Ok((Arc::new(gpu), None)),
                 Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
@@ -74,6 +73,12 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
             },
         },
     }
+}
+
+/// A device's name as a message shows it: in quotation marks if it is empty or odd.
+fn shown(device: &str) -> String {
+    let plain = !device.is_empty() && device.chars().all(|c| c.is_alphanumeric() || ":-_.".contains(c));
+    if plain { device.to_string() } else { format!("{device:?}") }
 }
 
 /// The number of a GPU from what follows `cuda`.
@@ -95,4 +100,28 @@ fn best_gpu() -> std::result::Result<CudaBackend, String> {
         }
     }
     Err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_no_device_are_refused_in_clear_words() {
+        let there_are = "no device has this name; use one of: auto, ";
+        let gpu = "a GPU is named cuda, or cuda:N with N its number";
+        let cases = [
+            ("", r#""""#, there_are),
+            (" ", r#"" ""#, there_are),
+            ("cpu\n", r#""cpu\n""#, there_are),
+            ("abacus", "abacus", there_are),
+            ("cuda:x", "cuda:x", gpu),
+            ("cuda: 1", r#""cuda: 1""#, gpu),
+        ];
+        for (device, shown, why) in cases {
+            let text = open(device, None).err().unwrap().to_string();
+            assert!(text.starts_with(&format!("device {shown} is not available: {why}")), "{device:?}: {text}");
+            assert!(why != gpu || text.ends_with(gpu), "{text}");
+        }
+    }
 }

@@ -576,4 +576,30 @@ fn cache_is_shown_and_cleared() {
     assert!(!Path::new(&entry).exists() && Path::new(&folder.path("other.txt")).exists());
     let empty: Value = serde_json::from_str(&cache(&["cache", "--json"])).unwrap();
     assert_eq!((&empty["entries"], &empty["bytes"]), (&0.into(), &0.into()));
+    let file = folder.path("other.txt");
+    for args in [&["cache"][..], &["cache", "--clear"]] {
+        let output = command(args).env("HOLOGRAM_CACHE", &file).output().unwrap();
+        let message = text(&output.stderr);
+        assert!(!output.status.success() && message.contains(&file), "{message}");
+    }
+}
+
+/// A driver that does not work is told once, with the reason.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_broken_driver_is_told() {
+    let folder = Folder::new("driver");
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        folder.write(name, "no library");
+    }
+    let devices = |args: &[&str]| {
+        let output = command(args).env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = devices(&["devices"]);
+    assert!(shown.starts_with("cuda       libcuda.so.1 cannot be loaded: ") && shown.contains("\ncpu "), "{shown}");
+    let line = &objects(&devices(&["devices", "--json"]))[0];
+    let error = line["error"].as_str().unwrap();
+    assert!(line["device"] == "cuda" && error.starts_with("libcuda.so.1 cannot be loaded: "), "{line:?}");
 }

@@ -2,7 +2,9 @@
 //!
 //! The types are cudarc's. Its own loader panics where the library or one of its functions is missing, so it is not used.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
@@ -15,6 +17,8 @@ use libloading::Library;
 
 /// The oldest driver whose CUDA version serves: the embedded kernels are compiled by CUDA 13.0.
 const MIN_VERSION: c_int = 13000;
+/// What to do about an older one.
+const INSTALL: &str = "install driver 580 or newer";
 
 /// Where the driver's library is looked for, in order.
 #[cfg(windows)]
@@ -32,23 +36,20 @@ macro_rules! functions {
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "C" fn($($ty),*) -> Code,)*
             /// The CUDA version that the driver serves, as major · 1000 + minor · 10.
-            pub(super) version: c_int,
+            version: c_int,
             _library: Library,
         }
 
         impl Driver {
-            /// Looks up every function.
+            /// Looks up every function, after the version: an old driver lacks some of them.
             fn from_library(library: Library) -> Result<Driver, String> {
-                let missing = |name: &str| format!("the driver's library has no function {name}: install a newer driver");
+                let version = new_enough(&library)?;
                 Ok(Driver {
                     $($name: {
                         // SAFETY: the driver's header declares the function with this type.
-                        let symbol = unsafe {
-                            library.get::<unsafe extern "C" fn($($ty),*) -> Code>(stringify!($name).as_bytes())
-                        };
-                        *symbol.map_err(|_| missing(stringify!($name)))?
+                        unsafe { function::<unsafe extern "C" fn($($ty),*) -> Code>(&library, stringify!($name))? }
                     },)*
-                    version: 0,
+                    version,
                     _library: library,
                 })
             }
@@ -58,7 +59,6 @@ macro_rules! functions {
 
 functions! {
     cuInit(c_uint);
-    cuDriverGetVersion(*mut c_int);
     cuGetErrorName(Code, *mut *const c_char);
     cuGetErrorString(Code, *mut *const c_char);
     cuDeviceGetCount(*mut c_int);
@@ -109,6 +109,50 @@ functions! {
     );
 }
 
+/// Looks up one function.
+///
+/// # Safety
+/// `F` is the type of a pointer to the function of this name.
+unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+    // SAFETY: as this function's caller promises.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    symbol.map(|f| *f).map_err(|_| format!("the driver's library has no function {name}: {INSTALL}"))
+}
+
+/// The CUDA version that the driver serves.
+fn new_enough(library: &Library) -> Result<c_int, String> {
+    // SAFETY: the driver's header declares the function with this type.
+    let get = unsafe { function::<unsafe extern "C" fn(*mut c_int) -> Code>(library, "cuDriverGetVersion")? };
+    let mut version = 0;
+    // SAFETY: writes one number.
+    let code = unsafe { get(&mut version) };
+    if code != 0 {
+        return Err(format!("the driver does not tell its version: error {code}"));
+    }
+    if version < MIN_VERSION {
+        let (serves, needed) = (version_text(version), version_text(MIN_VERSION));
+        return Err(format!("the driver serves CUDA {serves}, {needed} or newer is needed: {INSTALL}"));
+    }
+    Ok(version)
+}
+
+/// Whether a library could not be loaded because there is none of this name, told from one that is there but not as it should be.
+fn is_absent(name: &str, error: &str) -> bool {
+    // ERROR_MOD_NOT_FOUND, as the standard library ends its text.
+    if cfg!(windows) {
+        return error.ends_with("(os error 126)");
+    }
+    // No NVIDIA driver is made for Apple's machines, and their loader's text lists every place where it looked.
+    if cfg!(target_vendor = "apple") {
+        return true;
+    }
+    // glibc's text begins with the name, musl's with a few words before it. Where another library is missing that this one needs,
+    // its name stands there. glibc says the same of a library for another processor, which only a path lets us tell apart.
+    let text = error.strip_prefix("Error loading shared library ").unwrap_or(error);
+    let this = text.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
+    this && text.contains("No such file") && !(name.contains('/') && Path::new(name).exists())
+}
+
 impl Driver {
     /// The driver of this machine, loaded and initialised once for the process.
     ///
@@ -121,30 +165,29 @@ impl Driver {
 
     /// The first of these libraries that can be loaded.
     fn load(libraries: &[&str]) -> Result<Driver, Missing> {
-        // SAFETY: loading the driver runs its initialisers, which is what it is for.
-        let library = libraries.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
-        let Some(library) = library else {
-            return Err(Missing::NoDriver(format!(
-                "no NVIDIA driver is installed ({} was not found)",
-                libraries.join(", ")
-            )));
-        };
-        Driver::from_library(library).and_then(Driver::initialise).map_err(Missing::Unusable)
+        let mut broken = None;
+        for name in libraries {
+            // SAFETY: loading the driver runs its initialisers, which is what it is for.
+            match unsafe { Library::new(*name) } {
+                Ok(library) => {
+                    return Driver::from_library(library).and_then(Driver::initialise).map_err(Missing::Unusable);
+                }
+                Err(error) => {
+                    // The loader's own text is the error's source.
+                    let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                    if broken.is_none() && !is_absent(name, &text) {
+                        broken = Some(format!("{name} cannot be loaded: {text}"));
+                    }
+                }
+            }
+        }
+        Err(broken.map_or_else(
+            || Missing::NoDriver(format!("no NVIDIA driver is installed ({} was not found)", libraries.join(", "))),
+            Missing::Unusable,
+        ))
     }
 
-    fn initialise(mut self) -> Result<Driver, String> {
-        let mut version = 0;
-        // SAFETY: writes one number.
-        let code = unsafe { (self.cuDriverGetVersion)(&mut version) };
-        self.named(code).map_err(|e| format!("the driver does not tell its version: {e}"))?;
-        if version < MIN_VERSION {
-            return Err(format!(
-                "the driver serves CUDA {}, {} or newer is needed: install driver 580 or newer",
-                version_text(version),
-                version_text(MIN_VERSION)
-            ));
-        }
-        self.version = version;
+    fn initialise(self) -> Result<Driver, String> {
         // SAFETY: 0 is the only flag.
         let code = unsafe { (self.cuInit)(0) };
         self.named(code).map_err(|e| format!("the driver cannot start: {e}"))?;
@@ -206,21 +249,36 @@ mod tests {
     fn unusable_drivers_are_errors() {
         let none = Driver::load(&["libno-such-driver.so"]).err().unwrap();
         assert!(matches!(none, Missing::NoDriver(_)) && none.reason().contains("libno-such-driver.so"), "{none:?}");
-        if !Command::new("cc").arg("--version").output().is_ok_and(|out| out.status.success()) {
-            eprintln!("no C compiler: libraries that only pretend to be a driver are not tried");
-            return;
-        }
         let directory = std::env::temp_dir().join(format!("hologram-fake-driver-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
+        // The head of a library of a machine that there is not.
+        let mut foreign = vec![0; 4096];
+        foreign[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\xff\xfe");
+        for (name, bytes) in
+            [("junk", vec![b'x'; 4096]), ("short", vec![b'x']), ("no-bytes", vec![]), ("foreign", foreign)]
+        {
+            let path = directory.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let path = path.to_str().unwrap();
+            let error = Driver::load(&["libno-such-driver.so", path]).err().unwrap();
+            assert!(matches!(error, Missing::Unusable(_)), "{name}: {error:?}");
+            assert!(error.reason().starts_with(&format!("{path} cannot be loaded: ")), "{name}: {error:?}");
+        }
+        if !Command::new("cc").arg("--version").output().is_ok_and(|out| out.status.success()) {
+            eprintln!("no C compiler: libraries that only pretend to be a driver are not tried");
+            std::fs::remove_dir_all(&directory).unwrap();
+            return;
+        }
         let all = include_str!("driver.rs");
         let names = all.split("functions! {").nth(1).unwrap().split("\n}\n").next().unwrap();
         let names = names.lines().filter_map(|l| l.trim().strip_prefix("cu")?.split_once('(').map(|(name, _)| name));
-        let names: Vec<_> = names.filter(|n| *n != "DriverGetVersion").collect();
-        let every: String = names.iter().map(|n| format!("unsigned cu{n}() {{ return 100; }}\n")).collect();
+        let every: String = names.map(|n| format!("unsigned cu{n}() {{ return 100; }}\n")).collect();
         let version = |v: u32| format!("unsigned cuDriverGetVersion(int *v) {{ *v = {v}; return 0; }}\n");
         let cases = [
-            ("empty", "int nothing;\n".to_string(), "no function cuInit"),
-            ("partial", "unsigned cuInit(unsigned f) { return 0; }\n".into(), "no function cuDriverGetVersion"),
+            ("empty", "int nothing;\n".to_string(), "no function cuDriverGetVersion: install driver 580 or newer"),
+            ("mute", "unsigned cuDriverGetVersion(int *v) { return 3; }\n".into(), "not tell its version: error 3"),
+            ("partial", version(13000), "no function cuInit: install driver 580 or newer"),
+            ("older", version(11080), "CUDA 11.8, 13.0 or newer is needed: install driver 580 or newer"),
             ("old", every.clone() + &version(12040), "the driver serves CUDA 12.4, 13.0 or newer is needed"),
             ("broken", every + &version(13000), "the driver cannot start: error 100"),
         ];

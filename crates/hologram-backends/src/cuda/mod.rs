@@ -12,7 +12,6 @@ mod driver;
 mod images;
 mod memory;
 mod modules;
-#[allow(dead_code, reason = "kernels that use every part of it are being written")]
 pub(crate) mod native;
 mod queue;
 mod record;

@@ -9,7 +9,7 @@ use crate::args::CacheArgs;
 /// Runs the command.
 ///
 /// # Errors
-/// When the directory cannot be read, an entry cannot be removed, or standard output fails.
+/// When the directory cannot be read, a file of the cache cannot be removed, or standard output fails.
 pub fn run(args: &CacheArgs) -> anyhow::Result<()> {
     let info = if args.clear { hologram_backends::clear_cache() } else { hologram_backends::cache_info() };
     let info = info.map_err(|e| anyhow::Error::new(e).context("the cache of compiled kernels"))?;

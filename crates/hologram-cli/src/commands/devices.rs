@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use hologram_backends::{BackendType, DeviceInfo};
+use hologram_backends::{BackendError, BackendType, DeviceInfo};
 use serde_json::{Map, Value, json};
 
 use crate::args::DevicesArgs;
@@ -18,18 +18,26 @@ pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         if args.json {
             let line = match device {
                 Ok(info) => in_json(&name, &info),
-                Err(error) => json!({ "device": name, "error": error.to_string() }),
+                Err(error) => json!({ "device": name, "error": reason(error) }),
             };
             writeln!(out, "{line}")?;
         } else {
             let line = match device {
                 Ok(info) => in_words(&info),
-                Err(error) => error.to_string(),
+                Err(error) => reason(error),
             };
             writeln!(out, "{name:<10} {}", text::printable(&line, text::MESSAGE))?;
         }
     }
     Ok(())
+}
+
+/// Why a device cannot be used; its name stands before it.
+fn reason(error: BackendError) -> String {
+    match error {
+        BackendError::Unavailable { reason, .. } => reason,
+        error => error.to_string(),
+    }
 }
 
 fn in_json(name: &str, info: &DeviceInfo) -> Value {
