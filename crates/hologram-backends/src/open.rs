@@ -51,8 +51,9 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
         format!("use one of: auto, {}", names.join(", "))
     };
-    let error = |reason: String| Err(BackendError::Unavailable { device: shown(device), reason });
-    let unavailable = |reason: String| error(format!("{reason}; {}", there_are()));
+    let unavailable = |reason: String| {
+        Err(BackendError::Unavailable { device: shown(device), reason: format!("{reason}; {}", there_are()) })
+    };
     match device.to_ascii_lowercase().as_str() {
         "auto" => match best_gpu() {
             Ok(gpu) => Ok((Arc::new(gpu), None)),
@@ -65,7 +66,7 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
         name => match name.strip_prefix("cuda").map(ordinal) {
             None => unavailable("no device has this name".into()),
-            Some(None) => error("a GPU is named cuda, or cuda:N with N its number".into()),
+            Some(None) => unavailable("a GPU is named cuda or cuda:N".into()),
             Some(Some(ordinal)) => match CudaBackend::new(ordinal) {
                 Ok(gpu) => Ok((Arc::new(gpu), None)),
                 Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn names_of_no_device_are_refused_in_clear_words() {
         let there_are = "no device has this name; use one of: auto, ";
-        let gpu = "a GPU is named cuda, or cuda:N with N its number";
+        let gpu = "a GPU is named cuda or cuda:N; use one of: auto, ";
         let cases = [
             ("", r#""""#, there_are),
             (" ", r#"" ""#, there_are),
@@ -121,7 +122,6 @@ mod tests {
         for (device, shown, why) in cases {
             let text = open(device, None).err().unwrap().to_string();
             assert!(text.starts_with(&format!("device {shown} is not available: {why}")), "{device:?}: {text}");
-            assert!(why != gpu || text.ends_with(gpu), "{text}");
         }
     }
 }

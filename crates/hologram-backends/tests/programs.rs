@@ -110,8 +110,9 @@ fn devices_open_by_name_and_keep_to_their_own() {
         let error = open(name, None).err().unwrap();
         assert!(matches!(error, BackendError::Unavailable { .. }));
         let text = error.to_string();
+        let shown = if name.is_empty() { "\"\"" } else { name };
         assert!(
-            text.contains(&there_are) && text.contains(why) && text.contains(&format!("device {name} ")),
+            text.contains(&there_are) && text.contains(why) && text.contains(&format!("device {shown} ")),
             "{error}"
         );
     }
