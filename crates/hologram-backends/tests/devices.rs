@@ -1,12 +1,16 @@
 //! Memory, copies, recording, the queue and its errors on every device, with programs as kernels. Those of the NVIDIA GPU need one:
 //! `cargo test -p hologram-backends --test devices -- --ignored`.
 
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
 use hologram_backends::{
     Backend, BackendError, Binding, Buffer, CommandList, Event, ForeignMemory, Launch, LaunchConfig, open,
 };
 use hologram_isa::parse;
+use memory::{download, upload};
 
 /// Adds `by` to every element; an index beyond `x` is a fault.
 const ADD: &str = "kernel add_all(x: buffer<u32, readwrite>, by: u32) workgroup(64) {
@@ -20,19 +24,6 @@ fn add(device: &dyn Backend, buffer: &Buffer, range: std::ops::Range<usize>, by:
     let pipeline = device.compile(&parse(ADD).unwrap()).unwrap();
     let bindings = vec![Binding::Buffer { buffer: buffer.clone(), range }, Binding::Scalar(by)];
     Launch { pipeline, bindings, config: LaunchConfig { grid: [groups, 1, 1] } }
-}
-
-fn upload(device: &dyn Backend, values: &[u32]) -> Buffer {
-    let buffer = device.allocate_buffer(values.len() * 4).unwrap();
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    device.copy_to_buffer(&buffer, 0, &bytes).unwrap();
-    buffer
-}
-
-fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendError> {
-    let mut bytes = vec![0; buffer.bytes()];
-    device.copy_from_buffer(buffer, 0, &mut bytes)?;
-    Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
 fn numbers(n: usize, seed: u32) -> Vec<u32> {

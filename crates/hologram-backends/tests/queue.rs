@@ -1,5 +1,8 @@
 //! Memory, recording, workers and the queue of the CPU device, with native kernels of this test.
 
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
 use hologram_backends::cpu::kernel::{Args, NativeKernel, Worker};
@@ -8,6 +11,7 @@ use hologram_backends::{
     Attr, Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec,
     Launch, LaunchConfig, Pipeline, TensorSpec,
 };
+use memory::{download, upload};
 
 /// Phase 0 leaves the sum of each row in the shared scratch, phase 1 adds all sums to each element: right only when the workers
 /// meet between the phases and divide each phase completely.
@@ -76,19 +80,6 @@ fn add_total() -> Pipeline {
 
 fn launch(bindings: Vec<Binding>) -> Launch {
     Launch { pipeline: add_total(), bindings, config: LaunchConfig { grid: [1, 1, 1] } }
-}
-
-fn upload(device: &dyn Backend, values: &[u32]) -> Buffer {
-    let buffer = device.allocate_buffer(values.len() * 4).unwrap();
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    device.copy_to_buffer(&buffer, 0, &bytes).unwrap();
-    buffer
-}
-
-fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendError> {
-    let mut bytes = vec![0; buffer.bytes()];
-    device.copy_from_buffer(buffer, 0, &mut bytes)?;
-    Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
 /// A chain of launches x → y → x → …, and what it must give.

@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use hologram_core::{CompileOptions, Executor, Graph, NodeId, Result, Tensor};
+use hologram_core::{CompileOptions, Executor, Graph, NodeId, Result, Tensor, conformance};
 
 const RUNS: usize = 25;
 
@@ -55,15 +55,5 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
 
 fn chain(g: &mut Graph, executor: &Executor, x: NodeId, y: NodeId) -> Result<NodeId> {
     let quarter = g.constant(&Tensor::from_slice(executor, &[], &[0.25f32])?)?;
-    let product = g.mul(x, y)?;
-    let sum = g.add(product, x)?;
-    let left = g.sigmoid(sum)?;
-    let tanh = g.tanh(y)?;
-    let right = g.mul(tanh, quarter)?;
-    let difference = g.sub(left, right)?;
-    let positive = g.relu(difference)?;
-    let size = g.abs(x)?;
-    let minus = g.neg(size)?;
-    let decay = g.exp(minus)?;
-    g.mul(positive, decay)
+    conformance::chain(g, x, y, quarter)
 }

@@ -1,6 +1,6 @@
 //! Elementwise chains with the fast forms of functions.
 
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Result, Tensor};
+use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Result, Tensor, conformance};
 
 const ROWS: usize = 33;
 const COLUMNS: usize = 1001;
@@ -12,17 +12,7 @@ fn chain(executor: &Executor, fast: bool) -> Result<[Vec<f32>; 3]> {
     let shape = [rows, Dim::Fixed(COLUMNS)];
     let (x, y) = (g.input("x", Format::F32, &shape)?, g.input("y", Format::F32, &shape)?);
     let quarter = g.constant(&Tensor::from_slice(executor, &[], &[0.25f32])?)?;
-    let product = g.mul(x, y)?;
-    let sum = g.add(product, x)?;
-    let left = g.sigmoid(sum)?;
-    let tanh = g.tanh(y)?;
-    let right = g.mul(tanh, quarter)?;
-    let difference = g.sub(left, right)?;
-    let positive = g.relu(difference)?;
-    let size = g.abs(x)?;
-    let minus = g.neg(size)?;
-    let decay = g.exp(minus)?;
-    let result = g.mul(positive, decay)?;
+    let result = conformance::chain(&mut g, x, y, quarter)?;
     g.output("result", result)?;
     let mut plan = g.compile_with(executor, &[], CompileOptions { fast, ..Default::default() })?;
     assert_eq!(plan.launches(), 1);

@@ -185,9 +185,6 @@ impl CudaBackend {
     }
 }
 
-/// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
-pub(super) const FEW_TOKENS: usize = 8;
-
 impl Backend for CudaBackend {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -305,13 +302,13 @@ impl Backend for CudaBackend {
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
-        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > FEW_TOKENS;
+        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > native::FEW_TOKENS;
         let bf16 = choices.iter().find(|c| dequantised && **c == Format::BF16);
         bf16.or(choices.first()).copied()
     }
 
     fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
-        let bf16 = choices.iter().find(|c| tokens > FEW_TOKENS && **c == Format::BF16);
+        let bf16 = choices.iter().find(|c| tokens > native::FEW_TOKENS && **c == Format::BF16);
         bf16.or(choices.first()).copied()
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hologram_backends::{BackendType, Binding, Format, Launch, LaunchConfig};
 use hologram_core::ops::AttentionPrecision;
-use hologram_core::{CompileOptions, Executor, Graph, NodeId, Tensor};
+use hologram_core::{CompileOptions, Executor, Graph, NodeId, Tensor, conformance};
 use hologram_isa::{Access, Builder, Type};
 use hologram_llm::random_tensor;
 use serde_json::json;
@@ -100,18 +100,8 @@ impl Bench<'_> {
             |op, dtype: &str, bytes, flop| Line { dtype: dtype.into(), bytes, flop, ..self.line(op, n.to_string()) };
         type Build<'b> = &'b dyn Fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
         let chain: Build<'_> = &|g, x, y| {
-            let v = g.mul(x, y)?;
-            let v = g.add(v, x)?;
-            let v = g.sigmoid(v)?;
-            let t = g.tanh(y)?;
-            let q = g.constant(&quarter)?;
-            let t = g.mul(t, q)?;
-            let v = g.sub(v, t)?;
-            let v = g.relu(v)?;
-            let a = g.abs(x)?;
-            let a = g.neg(a)?;
-            let a = g.exp(a)?;
-            g.mul(v, a)
+            let quarter = g.constant(&quarter)?;
+            conformance::chain(g, x, y, quarter)
         };
         let cases: [(Line, Build<'_>, bool); 4] = [
             (line("copy", "f32", 2.0 * bytes, 0.0), &|g, x, _| g.copy(x), false),

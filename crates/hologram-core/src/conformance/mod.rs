@@ -1,10 +1,12 @@
 //! The conformance suite: every operation's cases, run on a device as program and as native kernel, against the reference in `f64`.
 
 mod bounded;
+mod chain;
 mod data;
 mod groups;
 mod run;
 
+pub use chain::chain;
 pub use run::{CaseResult, op_names, run, run_case, run_op};
 
 use std::fmt;

@@ -103,10 +103,14 @@ impl Op for Reduce {
     }
 }
 
-/// Reduces a value over the [`THREADS`] threads of a workgroup by [`Opcode::Add`] or [`Opcode::Max`]; every thread gets the result. All
-/// threads must call it together; `partial` has an `f32` for each subgroup and may be used again after the next barrier.
+/// Reduces a value over the [`THREADS`] threads of a workgroup by [`Opcode::Add`], [`Opcode::Min`] or [`Opcode::Max`]; every thread gets
+/// the result. All threads must call it together; `partial` has a value for each subgroup and may be used again after the next barrier.
 pub(super) fn workgroup_reduce(b: &mut Builder, partial: Array, op: Opcode, value: Value) -> Value {
-    let value = if op == Opcode::Add { b.subgroup_add(value) } else { b.subgroup_max(value) };
+    let value = match op {
+        Opcode::Add => b.subgroup_add(value),
+        Opcode::Min => b.subgroup_min(value),
+        _ => b.subgroup_max(value),
+    };
     let lane = b.builtin(Opcode::Lane);
     let subgroup = b.builtin(Opcode::Subgroup);
     let leader = b.eq(lane, 0u32);

@@ -8,7 +8,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
-use super::reduce::THREADS;
+use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op, TensorArg};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -138,22 +138,7 @@ impl Team {
     /// Reduces a `u32` or `f32` over the workgroup; every thread gets the result. All threads must call it together.
     pub(super) fn reduce(&self, b: &mut Builder, op: Opcode, value: Value) -> Value {
         let partial = if value.ty == Type::U32 { self.words } else { self.floats };
-        let value = match op {
-            Opcode::Add => b.subgroup_add(value),
-            Opcode::Min => b.subgroup_min(value),
-            _ => b.subgroup_max(value),
-        };
-        let lane = b.builtin(Opcode::Lane);
-        let subgroup = b.builtin(Opcode::Subgroup);
-        let leader = b.eq(lane, 0u32);
-        b.if_(leader, |b| b.store(partial, subgroup, value));
-        b.barrier();
-        let first = b.load(partial, 0u32);
-        let total = b.var(first);
-        b.for_(1u32, THREADS / SUBGROUP_SIZE, 1u32, |b, i| {
-            let v = b.load(partial, i);
-            b.assign_op(total, op, &[total, v]);
-        });
+        let total = workgroup_reduce(b, partial, op, value);
         b.barrier();
         total
     }

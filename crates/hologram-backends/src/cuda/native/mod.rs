@@ -22,6 +22,9 @@ mod top_k;
 
 use crate::{Format, GroupSpec, KernelSpec};
 
+/// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
+pub(crate) const FEW_TOKENS: usize = 8;
+
 /// What kernels are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {

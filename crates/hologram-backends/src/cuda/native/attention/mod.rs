@@ -10,14 +10,12 @@ mod many;
 mod tests;
 
 use super::launch::{Count, Places, all_f32};
-use super::{Arg, NativeKernel, Target};
+use super::{Arg, FEW_TOKENS, NativeKernel, Target};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 use hologram_isa::Type;
 
 pub(super) use group::find_group;
 
-/// The most tokens of a step that always count as few.
-const FEW_TOKENS: usize = 8;
 /// The most tokens of a step that count as few where each may belong to a sequence of its own.
 const FEW_SEQUENCES: usize = 256;
 

@@ -5,9 +5,9 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use super::FEW_TOKENS;
 use super::launch::single;
 use super::{Arg, KernelLaunch, NativeKernel, Target};
-use crate::cuda::backend::FEW_TOKENS;
 use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 use hologram_isa::Type;
 use plan::{Activations, Plan, Weights, Work};
