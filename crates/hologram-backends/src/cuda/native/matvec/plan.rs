@@ -183,7 +183,9 @@ impl Plan {
         let lanes = (2..=threads.ilog2() as usize).min_by_key(|l| cost(*l)).unwrap_or(5);
         let (sets, rounds) = iterations(lanes);
         let ring = (work.weights.ring() / rows).min(sets * rounds) * rows;
-        let shared = shared(work, share, threads * ring, lanes, tokens);
+        // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
+        // another had none.
+        let shared = shared(work, share, threads * ring, lanes, tokens).max(target.max_shared as usize / 2 + 1);
         Plan { workgroups, threads, lanes, rows, tokens, shared }
     }
 }

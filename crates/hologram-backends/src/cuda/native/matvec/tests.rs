@@ -128,8 +128,8 @@ fn groups_of_a_decoding_step_have_kernels() {
         let launch = launch(&found);
         assert_eq!((launch.image, launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
         assert!(launch.early && launch.args.len() == 28);
-        // Two workgroups must fit on a multiprocessor, so that the next launch can start reading its weights.
-        assert!(launch.shared <= 233_472 / 2 - 1024, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
+        // One workgroup a multiprocessor, which keeps 1 KiB for itself of each.
+        assert!(2 * (launch.shared + 1024) > 233_472, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
     }
     // More tokens, down to a tile that fits, and smaller devices.
     let small = Target { capability: 86, multiprocessors: 68, max_shared: 101_376 };
