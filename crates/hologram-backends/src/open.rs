@@ -20,7 +20,10 @@ pub fn available_backends() -> Vec<BackendType> {
 pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
     let cuda = BackendType::Cuda.name();
     let gpus = match cuda::presence() {
-        Presence::Gpus(gpus) => gpus.into_iter().enumerate().map(|(i, gpu)| (format!("{cuda}:{i}"), gpu)).collect(),
+        Presence::Gpus(gpus) => {
+            let described = gpus.into_iter().map(|gpu| gpu.map(cuda::with_libraries));
+            described.enumerate().map(|(i, gpu)| (format!("{cuda}:{i}"), gpu)).collect()
+        }
         Presence::NoDriver(_) => Vec::new(),
         Presence::Unusable(reason) => {
             vec![(cuda.to_string(), Err(BackendError::Unavailable { device: cuda.to_string(), reason }))]

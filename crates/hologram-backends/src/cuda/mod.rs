@@ -20,4 +20,4 @@ mod staging;
 mod tests;
 
 pub use backend::{CudaBackend, CudaOptions};
-pub(crate) use device::{Presence, presence};
+pub(crate) use device::{Presence, presence, with_libraries};
