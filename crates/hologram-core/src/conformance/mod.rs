@@ -168,7 +168,8 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
             add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
             gather repack rms_norm quantize matmul rope kv_append attention
-            copy reduce_sum reduce_max softmax sample top_k take groups
+            copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
+            softmax log_softmax sample top_k take groups
         );
     };
     ($executor:expr $(, attributes: $(#[$attribute:meta])*)?) => {

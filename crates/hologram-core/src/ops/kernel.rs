@@ -130,6 +130,12 @@ impl TensorArg {
         }
     }
 
+    /// The element of a plain tensor at a row-major index, converted to `ty`.
+    pub fn load_as(&self, b: &mut Builder, ty: Type, index: impl Into<Value>) -> Value {
+        let value = b.load(self.views[0], index);
+        b.cvt(ty, value)
+    }
+
     /// The integer code at a row-major index as `i32`, for block-quantised and group-quantised formats: the value is scale · code.
     pub fn load_code(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
         let index = index.into();

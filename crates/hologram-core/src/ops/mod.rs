@@ -3,12 +3,14 @@
 //! A file holds what the operation computes, its shape and type rule, its portable program, its reference in `f64` with the error
 //! bound, its test cases, and its method on [`Graph`](crate::Graph).
 
+mod arg_reduce;
 mod attention;
 mod copy;
 mod elementwise;
 mod gather;
 mod kernel;
 mod kv_append;
+mod lines;
 mod matmul;
 mod quantize;
 mod reduce;
@@ -28,6 +30,7 @@ use hologram_isa::{Builder, Type, Value};
 pub use attention::AttentionPrecision;
 pub(crate) use elementwise::elementwise_program;
 pub use kernel::{Kernel, TensorArg};
+pub use reduce::Reduction;
 pub use rope::RopeStyle;
 pub use sample::philox4x32_10;
 
@@ -94,6 +97,7 @@ pub fn cases() -> Vec<Case> {
         attention::cases,
         copy::cases,
         reduce::cases,
+        arg_reduce::cases,
         softmax::cases,
         sample::cases,
         top_k::cases,

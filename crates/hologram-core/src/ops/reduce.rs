@@ -1,103 +1,197 @@
-//! Reductions of the last dimension: the sum and the greatest element of every row.
+//! Reductions along a dimension: sum, mean, product, the greatest and the least element.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
+pub(super) use super::lines::THREADS;
+use super::lines::{Lines, Tile, along, computed, is_number, number, plain, stored, without};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
-/// Which reduction.
+/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reduction {
+pub enum Reduction {
+    /// The sum; of nothing 0. Not of types below 32 bits other than `f16` and `bf16`.
     Sum,
+    /// The sum divided by the number of elements, of floats; of nothing NaN.
+    Mean,
+    /// The product; of nothing 1. Of the types that have sums.
+    Prod,
+    /// The greatest. A NaN loses against a number; of nothing NaN, of integers the type's least.
     Max,
+    /// The least. A NaN loses against a number; of nothing NaN, of integers the type's greatest.
+    Min,
 }
 
-/// The operation; `x` is `f32 [.., d]`, the result `f32 [..]`.
+/// The operation; `x` is of any plain numbers.
 #[derive(Debug)]
-struct Reduce(Reduction);
+struct Reduce {
+    reduction: Reduction,
+    dim: usize,
+}
 
 impl Graph {
-    /// The sums of the rows of `x` (`f32 [.., d]`): `f32 [..]`, a scalar for one dimension.
+    /// Reduces `x` along dimension `dim`, which the result no longer has; its type is that of `x`: `f32`, `f16`, `bf16` or integers.
+    /// The dimension may be a run-time extent, which may be 0.
+    ///
+    /// # Errors
+    /// When `x` has no such dimension, or is of a type that has no such reduction.
+    pub fn reduce(&mut self, reduction: Reduction, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.apply(Reduce { reduction, dim }, &[x])
+    }
+
+    /// Reduces all elements of `x` to a scalar.
+    ///
+    /// # Errors
+    /// As [`Graph::reduce`].
+    pub fn reduce_all(&mut self, reduction: Reduction, x: NodeId) -> Result<NodeId> {
+        let shape = self.type_of(x).shape.clone();
+        let fixed = |dims: &[Dim]| {
+            dims.iter().try_fold(1usize, |n, d| if let Dim::Fixed(m) = d { n.checked_mul(*m) } else { None })
+        };
+        match (shape.as_slice(), fixed(&shape)) {
+            ([_], _) => self.reduce(reduction, x, 0),
+            (_, Some(n)) => {
+                let line = self.reshape(x, &[Dim::Fixed(n)])?;
+                self.reduce(reduction, line, 0)
+            }
+            // A run-time extent: its rows first.
+            ([first, rest @ ..], None) => {
+                let n = fixed(rest).unwrap_or(0);
+                let rows = self.reshape(x, &[*first, Dim::Fixed(n)])?;
+                let rows = self.reduce(reduction, rows, 1)?;
+                self.reduce(reduction, rows, 0)
+            }
+            ([], None) => self.reduce(reduction, x, 0),
+        }
+    }
+
+    /// The sums of the rows of `x` (`[.., d]`), as [`Graph::reduce`] has them: `[..]`, a scalar for one dimension.
     ///
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_sum(&mut self, x: NodeId) -> Result<NodeId> {
-        self.apply(Reduce(Reduction::Sum), &[x])
+        self.reduce(Reduction::Sum, x, self.type_of(x).shape.len().saturating_sub(1))
     }
 
-    /// The greatest elements of the rows of `x` (`f32 [.., d]`): `f32 [..]`, a scalar for one dimension. A NaN loses against a number.
+    /// The greatest elements of the rows of `x` (`[.., d]`), as [`Graph::reduce`] has them: `[..]`, a scalar for one dimension.
     ///
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_max(&mut self, x: NodeId) -> Result<NodeId> {
-        self.apply(Reduce(Reduction::Max), &[x])
+        self.reduce(Reduction::Max, x, self.type_of(x).shape.len().saturating_sub(1))
     }
 }
 
-pub(super) const THREADS: u32 = 256;
+impl Reduction {
+    fn opcode(self) -> Opcode {
+        match self {
+            Reduction::Sum | Reduction::Mean => Opcode::Add,
+            Reduction::Prod => Opcode::Mul,
+            Reduction::Max => Opcode::Max,
+            Reduction::Min => Opcode::Min,
+        }
+    }
+
+    /// What the reduction of nothing is, in a type that elements are computed in.
+    fn identity(self, ty: Type) -> Value {
+        match (self, ty) {
+            (Reduction::Sum | Reduction::Mean, _) => number(ty, 0.0),
+            (Reduction::Prod, _) => number(ty, 1.0),
+            (Reduction::Max | Reduction::Min, ty) if ty.is_float() => number(ty, f64::NAN),
+            // Conversion to an integer clamps.
+            (Reduction::Max, ty) => number(ty, f64::NEG_INFINITY),
+            (Reduction::Min, ty) => number(ty, f64::INFINITY),
+        }
+    }
+
+    fn exists_for(self, ty: Type) -> bool {
+        match self {
+            Reduction::Sum | Reduction::Prod => ty.is_float() || computed(ty) == ty,
+            Reduction::Mean => ty.is_float(),
+            Reduction::Max | Reduction::Min => is_number(ty),
+        }
+    }
+}
 
 impl Op for Reduce {
     fn name(&self) -> &'static str {
-        match self.0 {
+        match self.reduction {
             Reduction::Sum => "reduce_sum",
+            Reduction::Mean => "reduce_mean",
+            Reduction::Prod => "reduce_prod",
             Reduction::Max => "reduce_max",
+            Reduction::Min => "reduce_min",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
-        match x.shape.split_last() {
-            Some((Dim::Fixed(1..), rows)) if x.format == Format::F32 => Ok(TensorType::new(Format::F32, rows)),
-            _ => Err("takes f32 with rows of a fixed length above 0".into()),
+        along(x, self.dim)?;
+        match plain(x.format) {
+            Some(ty) if self.reduction.exists_for(ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),
+            _ => Err(format!("does not exist for {}", x.format.name())),
         }
     }
 
-    /// One workgroup for each row.
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::U32(self.dim as u32))]
+    }
+
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let d = spec.inputs[0].row_len() as u32;
+        let ty = computed(plain(spec.output.format).unwrap_or(Type::F32));
         let mut k = Kernel::new(spec, THREADS);
-        let partial = k.b.shared("partial", Type::F32, THREADS / SUBGROUP_SIZE);
-        let rows = k.rows(&spec.inputs[0]);
+        let partial = k.b.shared("partial", ty, THREADS);
+        let tile = Tile::new(&mut k, &spec.inputs[0], self.dim);
         let (x, out) = (k.inputs[0].clone(), k.output.clone());
         let b = &mut k.b;
-        let row = b.builtin(Opcode::GroupX);
-        let inside = b.lt(row, rows);
-        b.if_(inside, |b| {
-            let start = b.mul(row, d);
-            let op = if self.0 == Reduction::Sum { Opcode::Add } else { Opcode::Max };
-            let first = if self.0 == Reduction::Sum { 0.0 } else { f32::NAN };
-            let thread = b.builtin(Opcode::ThreadX);
-            let total = b.var(first);
-            b.for_(thread, d, THREADS, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
+        let op = self.reduction.opcode();
+        b.if_(tile.active, |b| {
+            let total = b.var(self.reduction.identity(ty));
+            tile.each(b, |b, i| {
+                let at = tile.at(b, i);
+                let v = x.load_as(b, ty, at);
                 b.assign_op(total, op, &[total, v]);
             });
-            let total = workgroup_reduce(b, partial, op, total);
-            let leader = b.eq(thread, 0u32);
-            b.if_(leader, |b| out.store(b, row, total));
+            let mut total = tile.reduce(b, partial, op, total);
+            if self.reduction == Reduction::Mean {
+                let n = b.cvt(ty, tile.n);
+                total = b.div(total, n);
+            }
+            b.if_(tile.leads, |b| out.store(b, tile.line, total));
         });
-        k.finish(spec.inputs[0].max_rows())
+        k.finish(Tile::workgroups(&Lines::of(&spec.inputs[0], self.dim)))
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x] = inputs else { return Reference::default() };
-        let d = x.row_len();
+        let lines = Lines::on_host(&x.shape, self.dim);
+        let float = plain(x.format).is_some_and(Type::is_float);
         let mut out = Reference::default();
-        for row in x.values.chunks(d) {
-            match self.0 {
-                Reduction::Sum => {
-                    let size: f64 = row.iter().map(|v| v.abs()).sum();
+        for line in 0..lines.count() {
+            let values = || lines.elements(line).map(|at| x.values[at]);
+            let n = lines.n as f64;
+            let eps = f64::from(f32::EPSILON);
+            let (value, bound) = match self.reduction {
+                Reduction::Sum | Reduction::Mean => {
+                    let size: f64 = values().map(f64::abs).sum();
                     // Roundings walk at random, each of half an ulp of a partial sum.
-                    let bound = size * ((d as f64).sqrt() / 8.0 + 3.0) * f64::from(f32::EPSILON);
-                    out.push(row.iter().sum(), bound);
+                    let bound = size * (n.sqrt() / 8.0 + 3.0) * eps;
+                    let divisor = if self.reduction == Reduction::Mean { n } else { 1.0 };
+                    (values().sum::<f64>() / divisor, bound / divisor)
                 }
-                Reduction::Max => out.push(row.iter().copied().fold(f64::NAN, f64::max), 0.0),
-            }
+                Reduction::Prod => {
+                    let product: f64 = values().product();
+                    (product, product.abs() * n * eps + n * f64::from(f32::MIN_POSITIVE))
+                }
+                Reduction::Max => (values().fold(f64::NAN, f64::max), 0.0),
+                Reduction::Min => (values().fold(f64::NAN, f64::min), 0.0),
+            };
+            let exact = !float || matches!(self.reduction, Reduction::Max | Reduction::Min);
+            out.push(value, if exact { 0.0 } else { stored(x.format, value, bound) });
         }
         out
     }
@@ -126,23 +220,54 @@ pub(super) fn workgroup_reduce(b: &mut Builder, partial: Array, op: Opcode, valu
 }
 
 pub(super) fn cases() -> Vec<Case> {
+    use Reduction::{Max, Mean, Min, Prod, Sum};
     let mut cases = Vec::new();
-    for op in [Reduction::Sum, Reduction::Max] {
+    for reduction in [Sum, Mean, Prod, Max, Min] {
+        let reduce = |dim: usize| Reduce { reduction, dim };
         let rows = |rows: usize, max: usize, d: usize| {
-            Case::new(Reduce(op), &[(max, rows)])
-                .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+            Case::new(reduce(1), &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
         };
-        let fixed = |shape: &[usize]| {
+        let fixed = |ty: Type, dim: usize, shape: &[usize]| {
             let shape: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
-            Case::new(Reduce(op), &[]).input(CaseInput::normal(Format::F32, &shape))
+            let mut input = CaseInput::normal(Format::Plain(ty), &shape);
+            input.fill = match ty {
+                Type::U8 | Type::U32 => Fill::Below(200),
+                Type::I8 | Type::I32 => Fill::Normal(40.0),
+                _ => Fill::Normal(1.0),
+            };
+            Case::new(reduce(dim), &[]).input(input)
         };
         let mut special = CaseInput::normal(Format::F32, &[Dim::Fixed(5)]);
         special.fill = Fill::Values(vec![-3.0, f32::NEG_INFINITY, -2.0, -2.5, -9.0]);
-        cases.extend([rows(0, 3, 5), rows(1, 1, 1), rows(5, 9, 257), rows(3, 3, 4096), rows(700, 1000, 33)]);
-        cases.extend([fixed(&[1]), fixed(&[100_003]), fixed(&[3, 2, 64]), Case::new(Reduce(op), &[]).input(special)]);
+        cases.extend([rows(0, 3, 5), rows(5, 9, 257), rows(300, 400, 33)]);
+        // Along the first dimension of two: a run-time extent, and one as long as the other.
+        let over = |n: usize| {
+            Case::new(reduce(0), &[(700, n)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(5)]))
+        };
+        cases.extend([over(1), over(700), fixed(Type::F32, 0, &[37, 37]), fixed(Type::F32, 1, &[37, 37])]);
+        let single = [fixed(Type::F32, 0, &[1]), fixed(Type::F32, 1, &[3, 70, 64]), fixed(Type::F32, 2, &[3, 2, 64])];
+        cases.extend(single);
+        cases.push(Case::new(reduce(0), &[]).input(special));
+        if matches!(reduction, Sum | Max) {
+            cases.extend([rows(3, 3, 4096), fixed(Type::F32, 0, &[100_003])]);
+        }
+        for ty in [Type::F16, Type::BF16, Type::I32, Type::U32, Type::I8, Type::U8] {
+            if reduction.exists_for(ty) {
+                let n = if reduction == Prod { 4 } else { 300 };
+                cases.extend([fixed(ty, 1, &[3, n]), fixed(ty, 1, &[2, n, 40])]);
+            }
+        }
     }
-    let mut nans = CaseInput::normal(Format::F32, &[Dim::Fixed(2), Dim::Fixed(3)]);
-    nans.fill = Fill::Values(vec![f32::NAN, -1.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN]);
-    cases.push(Case::new(Reduce(Reduction::Max), &[]).input(nans));
+    let nans = |reduction: Reduction| {
+        let mut nans = CaseInput::normal(Format::F32, &[Dim::Fixed(2), Dim::Fixed(3)]);
+        nans.fill = Fill::Values(vec![f32::NAN, -1.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN]);
+        Case::new(Reduce { reduction, dim: 1 }, &[]).input(nans)
+    };
+    cases.extend([Sum, Mean, Prod, Max, Min].map(nans));
+    // Nothing to reduce.
+    for reduction in [Sum, Mean, Prod, Max, Min] {
+        let x = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)]);
+        cases.push(Case::new(Reduce { reduction, dim: 0 }, &[(4, 0)]).input(x));
+    }
     cases
 }

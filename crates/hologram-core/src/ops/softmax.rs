@@ -1,98 +1,134 @@
-//! Softmax of rows: `y = exp(x − m) / Σ exp(x − m)` with m the row's greatest element.
+//! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's greatest element, and its logarithm.
 
-use hologram_backends::{Format, KernelSpec};
-use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Opcode, Type};
 
-use super::reduce::{THREADS, workgroup_reduce};
+use super::lines::{Lines, THREADS, Tile, along, computed, number, plain, stored};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; `x` is `f32 [.., d]`.
+/// The operation; `x` is of floats.
 #[derive(Debug)]
-struct Softmax;
+struct Softmax {
+    dim: usize,
+    log: bool,
+}
 
 impl Graph {
-    /// The softmax of the rows of `x` (`f32 [.., d]`). An element of −∞ has probability 0; a row with a NaN, with +∞, or of nothing but
-    /// −∞ gives NaN.
+    /// The softmax of the rows of `x` (`[.., d]`), as [`Graph::softmax_along`] has it.
     ///
     /// # Errors
     /// When the operand does not fit.
     pub fn softmax(&mut self, x: NodeId) -> Result<NodeId> {
-        self.apply(Softmax, &[x])
+        self.softmax_along(x, self.type_of(x).shape.len().saturating_sub(1))
+    }
+
+    /// The softmax of `x` (`f32`, `f16` or `bf16`, computed in `f32`) along dimension `dim`. An element of −∞ has probability 0; a line
+    /// with a NaN, with +∞, or of nothing but −∞ gives NaN.
+    ///
+    /// # Errors
+    /// When the operand does not fit.
+    pub fn softmax_along(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.apply(Softmax { dim, log: false }, &[x])
+    }
+
+    /// The logarithm of the softmax of `x` along dimension `dim`, `x − m − log Σ exp(x − m)`: as [`Graph::softmax_along`], but
+    /// accurate where the probability is small.
+    ///
+    /// # Errors
+    /// When the operand does not fit.
+    pub fn log_softmax(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.apply(Softmax { dim, log: true }, &[x])
     }
 }
 
 impl Op for Softmax {
     fn name(&self) -> &'static str {
-        "softmax"
+        if self.log { "log_softmax" } else { "softmax" }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        match inputs {
-            [x] if x.format == Format::F32 && x.row_len().is_some_and(|d| d > 0) => Ok((*x).clone()),
-            _ => Err("takes f32 with rows of a fixed length above 0".into()),
+        let [x] = inputs else { return Err("takes x".into()) };
+        along(x, self.dim)?;
+        match plain(x.format) {
+            Some(ty) if ty.is_float() => Ok((*x).clone()),
+            _ => Err("takes floats".into()),
         }
     }
 
-    /// One workgroup for each row.
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::U32(self.dim as u32))]
+    }
+
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let d = spec.output.row_len() as u32;
+        let ty = computed(plain(spec.output.format).unwrap_or(Type::F32));
         let mut k = Kernel::new(spec, THREADS);
-        let greatest = k.b.shared("greatest", Type::F32, THREADS / SUBGROUP_SIZE);
-        let sums = k.b.shared("sums", Type::F32, THREADS / SUBGROUP_SIZE);
-        let rows = k.rows(&spec.output);
+        let partial = k.b.shared("partial", ty, THREADS);
+        let tile = Tile::new(&mut k, &spec.output, self.dim);
         let (x, y) = (k.inputs[0].clone(), k.output.clone());
         let b = &mut k.b;
-        let row = b.builtin(Opcode::GroupX);
-        let inside = b.lt(row, rows);
-        b.if_(inside, |b| {
-            let start = b.mul(row, d);
-            let thread = b.builtin(Opcode::ThreadX);
-            let m = b.var(f32::NEG_INFINITY);
-            b.for_(thread, d, THREADS, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
+        b.if_(tile.active, |b| {
+            let m = b.var(number(ty, f64::NEG_INFINITY));
+            tile.each(b, |b, i| {
+                let at = tile.at(b, i);
+                let v = x.load_as(b, ty, at);
                 b.assign_op(m, Opcode::Max, &[m, v]);
             });
-            let m = workgroup_reduce(b, greatest, Opcode::Max, m);
-            let sum = b.var(0.0f32);
-            b.for_(thread, d, THREADS, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
+            let m = tile.reduce(b, partial, Opcode::Max, m);
+            let sum = b.var(number(ty, 0.0));
+            tile.each(b, |b, i| {
+                let at = tile.at(b, i);
+                let v = x.load_as(b, ty, at);
                 let v = b.sub(v, m);
                 let v = b.exp(v);
                 b.assign_op(sum, Opcode::Add, &[sum, v]);
             });
-            let sum = workgroup_reduce(b, sums, Opcode::Add, sum);
-            b.for_(thread, d, THREADS, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
+            let sum = tile.reduce(b, partial, Opcode::Add, sum);
+            let log = if self.log { b.log(sum) } else { sum };
+            tile.each(b, |b, i| {
+                let at = tile.at(b, i);
+                let v = x.load_as(b, ty, at);
                 let v = b.sub(v, m);
-                let v = b.exp(v);
-                let v = b.div(v, sum);
+                let v = if self.log {
+                    b.sub(v, log)
+                } else {
+                    let v = b.exp(v);
+                    b.div(v, sum)
+                };
                 y.store(b, at, v);
             });
         });
-        k.finish(spec.output.max_rows())
+        k.finish(Tile::workgroups(&Lines::of(&spec.output, self.dim)))
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x] = inputs else { return Reference::default() };
-        let d = x.row_len();
-        let mut out = Reference::default();
-        for row in x.values.chunks(d) {
-            let m = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = row.iter().map(|v| (v - m).exp()).sum();
-            for v in row {
-                let y = (v - m).exp() / sum;
+        let lines = Lines::on_host(&x.shape, self.dim);
+        let mut out = Reference { values: vec![0.0; x.values.len()], bounds: vec![0.0; x.values.len()] };
+        let eps = f64::from(f32::EPSILON);
+        for line in 0..lines.count() {
+            let elements = || lines.elements(line);
+            let m = elements().map(|at| x.values[at]).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = elements().map(|at| (x.values[at] - m).exp()).sum();
+            for at in elements() {
+                let v = x.values[at];
                 // Half an ulp of x − m is an absolute error of the exponent; exp has 2 ulp, above and in the sum below; the sum's
                 // roundings walk at random. What is below the normal numbers may be flushed.
                 let exponent = if v.is_finite() { (v - m).abs() } else { 0.0 };
-                let relative = exponent / 2.0 + (d as f64).sqrt() / 8.0 + 8.0;
-                out.push(y, y * relative * f64::from(f32::EPSILON) + f64::from(f32::MIN_POSITIVE));
+                let of_sum = (lines.n as f64).sqrt() / 8.0 + 8.0;
+                let (y, bound) = if self.log {
+                    let y = v - m - sum.ln();
+                    let size = if y.is_finite() { y.abs() } else { 0.0 };
+                    (y, (exponent + size + 2.0 * sum.ln().abs() + of_sum) * eps)
+                } else {
+                    let y = (v - m).exp() / sum;
+                    (y, y * (exponent / 2.0 + of_sum) * eps + f64::from(f32::MIN_POSITIVE))
+                };
+                out.values[at] = y;
+                out.bounds[at] = if y.is_finite() { stored(x.format, y, bound) } else { 0.0 };
             }
         }
         out
@@ -100,28 +136,39 @@ impl Op for Softmax {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let case = |rows: usize, max: usize, d: usize, size: f32| {
-        let mut input = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]);
-        input.fill = Fill::Normal(size);
-        Case::new(Softmax, &[(max, rows)]).input(input)
-    };
-    let row = |values: &[f32]| {
-        let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(values.len())]);
-        input.fill = Fill::Values(values.to_vec());
-        Case::new(Softmax, &[]).input(input)
-    };
-    let none = f32::NEG_INFINITY;
-    vec![
-        case(0, 2, 8, 1.0),
-        case(1, 1, 1, 1.0),
-        case(5, 8, 33, 10.0),
-        case(3, 3, 257, 40.0),
-        case(2, 3, 8192, 1.0),
-        case(2, 2, 20_003, 3.0),
-        row(&[none, 3.0, none, 3.0]),
-        row(&[none, none]),
-        row(&[1.0, f32::NAN, 2.0]),
-        row(&[1.0, f32::INFINITY, 2.0]),
-        row(&[3e38, -3e38, 0.0]),
-    ]
+    let mut cases = Vec::new();
+    for log in [false, true] {
+        let case = |ty: Type, dim: usize, rows: usize, max: usize, rest: &[usize], size: f32| {
+            let shape: Vec<Dim> = std::iter::once(Dim::Extent(0)).chain(rest.iter().map(|n| Dim::Fixed(*n))).collect();
+            let mut input = CaseInput::normal(Format::Plain(ty), &shape);
+            input.fill = Fill::Normal(size);
+            Case::new(Softmax { dim, log }, &[(max, rows)]).input(input)
+        };
+        let row = |values: &[f32]| {
+            let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(values.len())]);
+            input.fill = Fill::Values(values.to_vec());
+            Case::new(Softmax { dim: 0, log }, &[]).input(input)
+        };
+        let none = f32::NEG_INFINITY;
+        cases.extend([
+            case(Type::F32, 1, 0, 2, &[8], 1.0),
+            case(Type::F32, 1, 1, 1, &[1], 1.0),
+            case(Type::F32, 1, 5, 8, &[33], 10.0),
+            case(Type::F32, 1, 3, 3, &[257], 40.0),
+            case(Type::F32, 0, 33, 33, &[33], 10.0),
+            case(Type::F32, 0, 20, 30, &[7], 3.0),
+            case(Type::F32, 1, 2, 3, &[70, 40], 3.0),
+            case(Type::F16, 1, 2, 3, &[100], 3.0),
+            case(Type::BF16, 1, 2, 3, &[20, 3], 3.0),
+            row(&[none, 3.0, none, 3.0]),
+            row(&[none, none]),
+            row(&[1.0, f32::NAN, 2.0]),
+            row(&[1.0, f32::INFINITY, 2.0]),
+            row(&[3e38, -3e38, 0.0]),
+        ]);
+        if !log {
+            cases.extend([case(Type::F32, 1, 2, 3, &[8192], 1.0), case(Type::F32, 1, 2, 2, &[20_003], 3.0)]);
+        }
+    }
+    cases
 }

@@ -16,6 +16,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let entry = spec.op;
     let served = matches!(entry, "reduce_sum" | "reduce_max")
         && spec.in_place.is_none()
+        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
         && all_f32([x, &spec.output])
         && x.shape.split_last().is_some_and(|(_, rows)| rows == spec.output.shape)
         && x.row_len() > 0;

@@ -7,7 +7,8 @@ use crate::KernelSpec;
 /// The native kernel for `softmax`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    if spec.op != "softmax" || spec.in_place.is_some() || !all_f32([x]) || spec.output != *x {
+    let of_rows = spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len());
+    if spec.op != "softmax" || !of_rows || spec.in_place.is_some() || !all_f32([x]) || spec.output != *x {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());

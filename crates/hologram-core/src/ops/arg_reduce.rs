@@ -1,0 +1,153 @@
+//! The indices of the greatest and of the least elements along a dimension.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Builder, Type, Value};
+
+use super::lines::{Lines, THREADS, Tile, along, computed, is_number, number, plain, without};
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; `x` is of any plain numbers, the result `u32`.
+#[derive(Debug)]
+struct ArgReduce {
+    least: bool,
+    dim: usize,
+}
+
+/// The index of nothing.
+const NONE: u32 = u32::MAX;
+
+impl Graph {
+    /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result no longer has. Of equal elements
+    /// (−0 equals +0) the lowest index counts. A NaN loses against a number, as in [`Graph::reduce_max`]; a line of nothing but NaN
+    /// gives 0, one of no elements the greatest `u32`.
+    ///
+    /// # Errors
+    /// When `x` has no such dimension, or is not of plain numbers.
+    pub fn arg_max(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.apply(ArgReduce { least: false, dim }, &[x])
+    }
+
+    /// The indices of the least elements, as [`Graph::arg_max`].
+    ///
+    /// # Errors
+    /// As [`Graph::arg_max`].
+    pub fn arg_min(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.apply(ArgReduce { least: true, dim }, &[x])
+    }
+}
+
+impl ArgReduce {
+    /// The better of two elements with their indices, of which either may be [`NONE`].
+    fn better(&self, b: &mut Builder, [x, i]: [Value; 2], [y, j]: [Value; 2]) -> [Value; 2] {
+        let none = b.eq(i, NONE);
+        let beyond = if self.least { b.lt(y, x) } else { b.gt(y, x) };
+        let (mut wins, mut ties) = (b.or(none, beyond), b.eq(x, y));
+        if x.ty.is_float() {
+            let (x_nan, y_nan) = (b.ne(x, x), b.ne(y, y));
+            let number = b.not(y_nan);
+            let over_nan = b.and(x_nan, number);
+            wins = b.or(wins, over_nan);
+            let both = b.and(x_nan, y_nan);
+            ties = b.or(ties, both);
+        }
+        let lower = b.lt(j, i);
+        let tie = b.and(ties, lower);
+        let wins = b.or(wins, tie);
+        let some = b.ne(j, NONE);
+        let wins = b.and(wins, some);
+        [b.select(wins, y, x), b.select(wins, j, i)]
+    }
+}
+
+impl Op for ArgReduce {
+    fn name(&self) -> &'static str {
+        if self.least { "arg_min" } else { "arg_max" }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x] = inputs else { return Err("takes x".into()) };
+        along(x, self.dim)?;
+        match plain(x.format) {
+            Some(ty) if is_number(ty) => Ok(TensorType::new(Format::U32, without(&x.shape, self.dim))),
+            _ => Err("takes plain numbers".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::U32(self.dim as u32))]
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let ty = computed(plain(spec.inputs[0].format).unwrap_or(Type::F32));
+        let mut k = Kernel::new(spec, THREADS);
+        let shared = [k.b.shared("values", ty, THREADS), k.b.shared("indices", Type::U32, THREADS)];
+        let tile = Tile::new(&mut k, &spec.inputs[0], self.dim);
+        let (x, out) = (k.inputs[0].clone(), k.output.clone());
+        let b = &mut k.b;
+        b.if_(tile.active, |b| {
+            let best = [b.var(number(ty, 0.0)), b.var(NONE)];
+            tile.each(b, |b, i| {
+                let at = tile.at(b, i);
+                let v = x.load_as(b, ty, at);
+                let [v, i] = self.better(b, best, [v, i]);
+                b.assign(best[0], v);
+                b.assign(best[1], i);
+            });
+            let [_, index] = tile.combine(b, shared, best, |b, x, y| self.better(b, x, y));
+            b.if_(tile.leads, |b| out.store(b, tile.line, index));
+        });
+        k.finish(Tile::workgroups(&Lines::of(&spec.inputs[0], self.dim)))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x] = inputs else { return Reference::default() };
+        let lines = Lines::on_host(&x.shape, self.dim);
+        let mut out = Reference::default();
+        for line in 0..lines.count() {
+            let values: Vec<f64> = lines.elements(line).map(|at| x.values[at]).collect();
+            let best = values.iter().copied().fold(f64::NAN, if self.least { f64::min } else { f64::max });
+            let index = values.iter().position(|v| *v == best || best.is_nan());
+            out.push(index.map_or(f64::from(NONE), |i| i as f64), 0.0);
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for least in [false, true] {
+        let case = |dim: usize, format: Format, fill: Fill, shape: &[Dim]| {
+            Case::new(ArgReduce { least, dim }, &[(9, 5)]).input(CaseInput { format, shape: shape.to_vec(), fill })
+        };
+        let (rows, fixed, normal) = (Dim::Extent(0), Dim::Fixed, Fill::Normal(1.0));
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        cases.extend([
+            case(1, Format::F32, normal.clone(), &[rows, fixed(257)]),
+            case(0, Format::F32, normal.clone(), &[rows, fixed(70)]),
+            case(1, Format::F32, normal.clone(), &[fixed(3), fixed(300), fixed(5)]),
+            case(0, Format::F32, normal.clone(), &[fixed(20_003)]),
+            // Many ties.
+            case(1, Format::U32, Fill::Below(4), &[rows, fixed(300)]),
+            case(1, Format::I32, Fill::Normal(2.0), &[fixed(2), fixed(600), fixed(3)]),
+            case(1, Format::Plain(Type::I8), Fill::Normal(50.0), &[rows, fixed(90)]),
+            case(1, Format::F16, normal.clone(), &[rows, fixed(300)]),
+            case(0, Format::BF16, normal, &[fixed(300), fixed(3)]),
+            case(
+                1,
+                Format::F32,
+                Fill::Values(vec![nan, 2.0, -inf, nan, nan, nan, inf, nan, inf]),
+                &[fixed(3), fixed(3)],
+            ),
+            case(0, Format::F32, Fill::Values(vec![-0.0, 0.0, -0.0, 0.0]), &[fixed(4)]),
+        ]);
+        cases.push(
+            Case::new(ArgReduce { least, dim: 0 }, &[(9, 0)])
+                .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)])),
+        );
+    }
+    cases
+}
