@@ -193,6 +193,32 @@ pub struct Launch {
     pub config: LaunchConfig,
 }
 
+/// What bounds an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CeilingKind {
+    /// Reading memory.
+    Read,
+    /// Writing as many bytes as are read.
+    Copy,
+    /// Writing one byte for two that are read.
+    Triad,
+    /// Multiplications and additions of `f32`.
+    F32,
+    /// Dot products of `bf16`, summed in `f32`.
+    Bf16,
+    /// Dot products of 8-bit integers.
+    I8,
+}
+
+/// See [`Backend::ceiling`].
+#[derive(Clone, Debug)]
+pub struct Ceiling {
+    /// The launch, with memory of its own.
+    pub launch: Launch,
+    /// Bytes that it moves, or operations that it does: multiplications and additions, each counted.
+    pub amount: f64,
+}
+
 /// Launches recorded once and run again and again; each sees the writes of those before it.
 #[derive(Clone)]
 pub struct CommandList {
@@ -368,6 +394,15 @@ pub trait Backend: Send + Sync {
     fn copy_bandwidth(&self) -> Result<f64> {
         let (device, what) = (self.info().backend.to_string(), "measuring its copy bandwidth".into());
         Err(BackendError::Unsupported { device, what })
+    }
+
+    /// A launch that does nothing but what bounds an operation, as fast as the device can, to be timed beside the operation; `None`
+    /// for a device that has no such launch.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn ceiling(&self, _kind: CeilingKind) -> Result<Option<Ceiling>> {
+        Ok(None)
     }
 
     /// A fixed-size arena.

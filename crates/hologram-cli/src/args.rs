@@ -151,7 +151,7 @@ pub struct BenchArgs {
 /// What `bench` measures besides models.
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// Measure single operations beside the copy bandwidth of memory
+    /// Measure single operations beside what bounds them: the bandwidth of memory, or the rate of multiplications
     Ops(BenchOpsArgs),
 }
 
@@ -160,6 +160,12 @@ pub enum BenchCommand {
 pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// Measure only these: copy, relu, add, mul, chain, sum, softmax, rms_norm, matmul, attention, launch
+    #[arg(long, value_name = "OPS", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Print the time of a call against its size, 1 KiB to 256 MiB, and where each device overtakes the others
+    #[arg(long)]
+    pub sweep: bool,
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,

@@ -554,6 +554,12 @@ fn bench_ops_is_a_command_of_its_own() {
     let output = command(&["bench", "ops", "--device", "reference"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("not made for speed"), "{}", text(&output.stderr));
+    refused(&["bench", "ops", "--only", "copy,divide"], 2, &["divide", "softmax"]);
+    let args = ["bench", "ops", "--device", "cpu", "--threads", "2", "--only", "launch", "--json"];
+    let output = command(&args).output().unwrap();
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("a JSON object a line")).collect();
+    assert!(lines.len() == 2 && lines.iter().all(|l| l["ns"].as_f64() > Some(0.0)), "{lines:?}");
     // A file of that name is reached by its path.
     let output = command(&["bench", "./ops"]).output().unwrap();
     assert!(text(&output.stderr).contains("./ops"), "{}", text(&output.stderr));

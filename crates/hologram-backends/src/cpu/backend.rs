@@ -10,7 +10,9 @@ use super::kernel::NativeKernel;
 use super::pool::Workers;
 use super::replay::{Recording, Scratch, Step, Work, replay};
 use super::{native, system};
-use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
+use crate::backend::{
+    Backend, BackendType, Buffer, Ceiling, CeilingKind, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline,
+};
 use crate::error::{BackendError, Result};
 use crate::host::{
     Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
@@ -246,6 +248,17 @@ impl Backend for CpuBackend {
 
     fn copy_bandwidth(&self) -> Result<f64> {
         native::bandwidth::measure_copy_bandwidth(self, self.features)
+    }
+
+    fn ceiling(&self, kind: CeilingKind) -> Result<Option<Ceiling>> {
+        match kind {
+            CeilingKind::Read | CeilingKind::Copy | CeilingKind::Triad => {
+                native::bandwidth::traffic(self, self.features, kind).map(Some)
+            }
+            CeilingKind::F32 | CeilingKind::Bf16 | CeilingKind::I8 => {
+                native::peak::arithmetic(self, self.features, kind)
+            }
+        }
     }
 
     fn metrics(&self) -> Metrics {

@@ -8,6 +8,7 @@ mod elementwise;
 mod gather;
 mod kv_append;
 mod matmul;
+pub(crate) mod peak;
 mod quantize;
 mod rms_norm;
 mod rope;

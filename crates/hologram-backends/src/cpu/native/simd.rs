@@ -91,6 +91,29 @@ pub(super) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Asks for a cache line that is needed next, in the nearest cache; any address may be given.
+#[inline(always)]
+pub(super) fn prefetch_near(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, and every x86-64 processor has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Orders stores by [`Simd::stream`] before what follows.
+#[inline(always)]
+pub(super) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Arithmetic on vectors of [`Simd::LANES`] `f32` values. Every method is inlined into the kernel.
 pub(super) trait Simd: Copy {
     /// A vector.
@@ -116,6 +139,13 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// `p` is valid for writing `LANES` values; no alignment is needed.
     unsafe fn store(self, p: *mut f32, v: Self::V);
+
+    /// Stores past the caches where the processor can: the memory that is overwritten need not be read first. Such stores are ordered
+    /// with later ones only by [`fence`].
+    ///
+    /// # Safety
+    /// As [`Simd::store`], and `p` is a multiple of the vector's size.
+    unsafe fn stream(self, p: *mut f32, v: Self::V);
 
     /// `a + b`
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -188,6 +218,12 @@ impl Simd for Plain {
     unsafe fn store(self, p: *mut f32, v: [f32; 4]) {
         // SAFETY: the caller's promise; the write is unaligned.
         unsafe { p.cast::<[f32; 4]>().write_unaligned(v) };
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f32, v: [f32; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(p, v) };
     }
 
     #[inline(always)]

@@ -65,6 +65,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, p: *mut f32, v: __m256) {
+        // SAFETY: as above; `p` is aligned.
+        unsafe { _mm256_stream_ps(p, v) }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_add_ps(a, b) }
@@ -199,6 +205,12 @@ impl Simd for Avx512 {
     unsafe fn store(self, p: *mut f32, v: __m512) {
         // SAFETY: as above.
         unsafe { _mm512_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f32, v: __m512) {
+        // SAFETY: as above; `p` is aligned.
+        unsafe { _mm512_stream_ps(p, v) }
     }
 
     #[inline(always)]
