@@ -34,6 +34,10 @@ pub enum Command {
     Exec(ExecArgs),
     /// Check Atlas programs without running them
     Check(CheckArgs),
+    /// Write an Atlas program in binary form
+    Asm(AsmArgs),
+    /// Print a binary Atlas program as text
+    Disasm(DisasmArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
     /// Show or empty the cache of kernels compiled at run time
@@ -198,12 +202,14 @@ pub struct InspectArgs {
 
 /// Options of `exec`.
 #[derive(Args)]
+#[command(disable_help_flag = true)]
 pub struct ExecArgs {
-    /// Program file (.atlas)
-    pub file: PathBuf,
+    /// Program file, text or binary
+    #[arg(required_unless_present = "help")]
+    pub file: Option<PathBuf>,
     /// Workgroups: X, X,Y or X,Y,Z
     #[arg(long, value_name = "X[,Y[,Z]]", allow_negative_numbers = true)]
-    pub grid: String,
+    pub grid: Option<String>,
     /// An argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
     #[arg(long = "arg", value_name = "NAME=VALUE")]
     pub args: Vec<String>,
@@ -212,14 +218,34 @@ pub struct ExecArgs {
     pub out: Vec<String>,
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// Print help: after a program's file, on its parameters
+    #[arg(short, long)]
+    pub help: bool,
 }
 
 /// Options of `check`.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Program files (.atlas)
+    /// Program files, text or binary
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
+}
+
+/// Options of `asm`.
+#[derive(Args)]
+pub struct AsmArgs {
+    /// Program file (.atlas)
+    pub file: PathBuf,
+    /// File to write [default: FILE with the ending .atlasb]
+    #[arg(short, value_name = "OUT")]
+    pub out: Option<PathBuf>,
+}
+
+/// Options of `disasm`.
+#[derive(Args)]
+pub struct DisasmArgs {
+    /// Binary program file
+    pub file: PathBuf,
 }
 
 /// Options of `selftest`.

@@ -1,114 +1,13 @@
 //! The built command, from the outside: what each command prints and writes, and that bad input ends in one clear sentence.
 
+mod common;
+
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
+use common::*;
 use serde_json::Value;
-
-const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/llama-tiny.gguf");
-/// A model without a tokenizer.
-const BITNET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/bitnet-tiny.gguf");
-const VECTOR_ADD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vector_add.atlas");
-
-/// A folder of a test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().into()
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        fs::write(self.0.join(name), bytes).unwrap();
-        self.path(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hologram"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// The standard output of a call that must succeed.
-fn ok(args: &[&str]) -> String {
-    let output = command(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// A call with this standard input.
-fn with_input(args: &[&str], input: &[u8]) -> Output {
-    let mut child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-/// Checks that a call was refused with this exit code and a message of one line (usage errors of the parser have several) that
-/// contains `substrings`.
-fn check_refusal(what: &dyn std::fmt::Debug, output: &Output, code: i32, substrings: &[&str]) {
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{what:?}: {message}");
-    assert_eq!(text(&output.stdout), "", "{what:?}");
-    let parser = code == 2 && message.starts_with("error: ");
-    assert!(parser || message.starts_with("hologram: ") && message.lines().count() == 1, "{what:?}: {message}");
-    assert!(!message.contains("panicked"), "{what:?}: {message}");
-    assert!(message.matches("os error").count() <= 1, "{what:?} gives its cause twice: {message}");
-    for s in substrings {
-        assert!(message.contains(s), "{what:?}: {message:?} does not contain {s:?}");
-    }
-}
-
-fn refused(args: &[&str], code: i32, substrings: &[&str]) {
-    check_refusal(&args, &command(args).output().unwrap(), code, substrings);
-}
-
-/// A `.npy` file of version 1 with these 4-byte elements.
-fn npy(descr: &str, shape: &str, elements: impl IntoIterator<Item = [u8; 4]>) -> Vec<u8> {
-    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    let header = format!("{header:<117}\n");
-    let mut file = [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat();
-    file.extend(elements.into_iter().flatten());
-    file
-}
-
-fn f32_npy(values: &[f32]) -> Vec<u8> {
-    npy("<f4", &format!("({},)", values.len()), values.iter().map(|v| v.to_le_bytes()))
-}
-
-/// Header and 4-byte elements of a `.npy` file of version 1.
-fn read_npy(path: &str) -> (String, Vec<[u8; 4]>) {
-    let data = fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let start = 10 + usize::from(u16::from_le_bytes([data[8], data[9]]));
-    (text(&data[10..start]), data[start..].as_chunks::<4>().0.to_vec())
-}
-
-fn read_f32(path: &str) -> Vec<f32> {
-    read_npy(path).1.into_iter().map(f32::from_le_bytes).collect()
-}
-
-/// The JSON objects of the lines of a text.
-fn objects(lines: &str) -> Vec<serde_json::Map<String, Value>> {
-    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
-}
 
 #[test]
 fn run_repeats_itself_with_a_seed() {
@@ -393,19 +292,6 @@ fn wrong_calls_are_usage_errors() {
         (&["logits", LLAMA, "--out", "x.npy"], "--tokens"),
         (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
         (&["inspect", LLAMA, "--yaml"], "--yaml"),
-        (&["check"], "FILES"),
-        (&["exec", VECTOR_ADD], "--grid"),
-        (&["exec", VECTOR_ADD, "--grid", "0"], "--grid is 0"),
-        (&["exec", VECTOR_ADD, "--grid", "-1"], "--grid is -1"),
-        (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in all"),
-        (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1", "--arg", "n=2"], "twice"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "z=1"], "no such parameter"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1"], "--arg x=… is missing"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=1"], "a buffer is given as @FILE.npy or out:f32"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:u32[4]"], "takes f32"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:f32[-4]"], "whole number"),
     ];
     for (args, message) in cases {
         refused(args, 2, &[message]);
@@ -419,115 +305,6 @@ fn unknown_devices_are_refused() {
         refused(&["bench", LLAMA, "--device", device], 1, &[device, "not available", "cpu"]);
         refused(&["exec", VECTOR_ADD, "--grid", "1", "--device", device], 1, &[device, "not available", "cpu"]);
     }
-}
-
-#[test]
-fn exec_computes_the_same_bits_on_every_device() {
-    let folder = Folder::new("exec");
-    let n = 1000;
-    let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.37 - 100.0).collect();
-    let y: Vec<f32> = (0..n).map(|i| (i * i) as f32 * 1e-3).collect();
-    let (x_file, y_file) = (folder.write("x.npy", f32_npy(&x)), folder.write("y.npy", f32_npy(&y)));
-    let (arg_x, arg_y) = (format!("x=@{x_file}"), format!("y=@{y_file}"));
-    let softmax = VECTOR_ADD.replace("vector_add", "softmax");
-    let mut results = Vec::new();
-    for device in ["cpu", "reference"] {
-        let sum = folder.path(&format!("{device}-sum.npy"));
-        let add = ["exec", VECTOR_ADD, "--grid", "4", "--arg", &arg_x, "--arg", &arg_y, "--arg", "n=1000"];
-        let out = ["--arg", "out=out:f32[1000]", "--out", &sum, "--device", device];
-        assert_eq!(ok(&[&add[..], &out].concat()), "");
-        assert!(read_npy(&sum).0.contains("'shape': (1000,)"));
-        assert_eq!(read_f32(&sum), x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>(), "{device}");
-        let soft = folder.path(&format!("{device}-softmax.npy"));
-        let out = format!("out={soft}");
-        let args = ["--arg", &arg_x, "--arg", "columns=250", "--arg", "out=out:f32[4,250]", "--out", &out];
-        ok(&[&["exec", &softmax, "--grid", "4", "--device", device], &args[..]].concat());
-        let rows = read_f32(&soft);
-        for row in rows.chunks(250) {
-            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{device}");
-        }
-        results.push(rows.into_iter().map(f32::to_bits).collect::<Vec<_>>());
-        // Without --out the first elements are printed.
-        let shown = ok(&[&add[..], &["--arg", "out=out:f32[1000]", "--device", device]].concat());
-        assert!(shown.starts_with("out = [-100, ") && shown.ends_with(", … (1000 elements)]\n"), "{shown}");
-    }
-    assert_eq!(results[0], results[1]);
-}
-
-#[test]
-fn exec_refuses_arguments_that_do_not_fit() {
-    let folder = Folder::new("exec-arguments");
-    let ints = folder.write("ints.npy", npy("<i4", "(2,)", [[0; 4]; 2]));
-    let short = folder.write("short.npy", &f32_npy(&[1.0, 2.0])[..130]);
-    let cases = [
-        (format!("x=@{ints}"), vec![ints.as_str(), "type i32", "takes f32"]),
-        (format!("x=@{short}"), vec![&short, "takes 8 bytes"]),
-        (format!("x=@{}", folder.path("none.npy")), vec!["none.npy", "cannot read"]),
-        (format!("x=@{VECTOR_ADD}"), vec![".npy file"]),
-    ];
-    for (arg, message) in &cases {
-        refused(&["exec", VECTOR_ADD, "--grid", "1", "--arg", arg], 1, message);
-    }
-}
-
-/// A fault of a program while it runs names its line, on every device.
-#[test]
-fn programs_that_reach_outside_are_stopped() {
-    let folder = Folder::new("outside");
-    // Line 6 of the example loads x[i], and x has 300 elements.
-    let args = ["--arg", "x=out:f32[300]", "--arg", "y=out:f32[512]", "--arg", "out=out:f32[512]", "--arg", "n=512"];
-    let store = folder.write(
-        "store.atlas",
-        "kernel store(out: buffer<u32, write>) workgroup(8) {\n  %i = global.x\n\n  store.u32 out[%i], 1\n}\n",
-    );
-    for device in ["cpu", "reference"] {
-        refused(
-            &[&["exec", VECTOR_ADD, "--grid", "2", "--device", device], &args[..]].concat(),
-            1,
-            &[VECTOR_ADD, "line 6", "300"],
-        );
-        let args = ["exec", &store, "--grid", "1", "--arg", "out=out:u32[5]", "--device", device];
-        refused(&args, 1, &[&store, "line 4", "5"]);
-    }
-}
-
-#[test]
-fn check_names_file_and_line() {
-    let folder = Folder::new("check");
-    let softmax = VECTOR_ADD.replace("vector_add", "softmax");
-    let lines = ok(&["check", VECTOR_ADD, &softmax]);
-    assert_eq!(lines, format!("{VECTOR_ADD}: vector_add is valid\n{softmax}: softmax is valid\n"));
-    let cases = [
-        ("type.atlas", "kernel a(n: u32) workgroup(1) {\n  %x = add.f32 n, 1.0\n}\n", "line 2", "f32"),
-        ("word.atlas", "kernel a(n: u32) workgroup(1) {\n\n  %x = ad.u32 n, 1\n}\n", "line 3", "ad.u32"),
-        (
-            "barrier.atlas",
-            "kernel a() workgroup(64) {\n  %t = thread.x\n  %c = lt.u32 %t, 7\n  if %c {\n    barrier\n  }\n}\n",
-            "line 5",
-            "barrier",
-        ),
-        ("end.atlas", "kernel a() workgroup(64) {\n", "line", ""),
-        ("empty.atlas", "", "line", ""),
-        ("noise.atlas", "\u{1}\u{fffd}kernel\0", "line", ""),
-    ];
-    for (name, program, line, what) in cases {
-        let file = folder.write(name, program);
-        for args in [&["check", &file][..], &["exec", &file, "--grid", "1"]] {
-            let output = command(args).output().unwrap();
-            let message = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
-            for s in [&file, line, what] {
-                assert!(message.contains(s), "{args:?}: {message:?} does not contain {s:?}");
-            }
-            assert!(!message.contains("panicked"), "{message}");
-        }
-    }
-    // One bad file does not hide the verdict on the others.
-    let output = command(&["check", &folder.path("type.atlas"), VECTOR_ADD]).output().unwrap();
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), format!("{VECTOR_ADD}: vector_add is valid\n")));
-    let binary = folder.write("binary.atlas", b"\xff\xfe\x00");
-    let output = command(&["check", &binary]).output().unwrap();
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("binary.atlas"));
 }
 
 #[test]

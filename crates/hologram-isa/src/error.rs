@@ -19,6 +19,14 @@ pub enum IsaError {
         /// What is wrong.
         message: String,
     },
+    /// A binary program could not be read.
+    #[error("byte {at}: {message}")]
+    Binary {
+        /// Offset in the file.
+        at: usize,
+        /// What is wrong.
+        message: String,
+    },
     /// The verifier rejects a program.
     #[error("program {program}, line {line}: {message}")]
     Verify {

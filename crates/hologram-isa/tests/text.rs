@@ -1,27 +1,10 @@
 //! The text form: what is printed reads back as the same program, and nothing in a file makes the parser or verifier panic.
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use common::{cases, examples};
+use hologram_isa::random::Random;
 use hologram_isa::*;
-
-/// Every example of the repository, with its name.
-fn examples() -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    atlas_files(&folder).into_iter().map(|path| (path.display().to_string(), read(&path))).collect()
-}
-
-fn atlas_files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "atlas"));
-    paths.sort();
-    assert!(!paths.is_empty(), "no .atlas file in {}", folder.display());
-    paths
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 /// Prints and reads back a program; the text must not change either.
 fn round_trip(program: &Program) -> Program {
@@ -33,6 +16,7 @@ fn round_trip(program: &Program) -> Program {
     assert_eq!(&back, program, "in\n{text}");
     assert_eq!(print(&back), text);
     assert_eq!(back.text_hash(), program.text_hash());
+    assert_eq!(&binary::decode(&binary::encode(program)).unwrap(), program, "in\n{text}");
     back
 }
 
@@ -44,18 +28,6 @@ fn lines(block: &[Stmt]) -> Vec<u32> {
         _ => Vec::new(),
     };
     block.iter().flat_map(|stmt| [vec![stmt.line], inner(stmt)].concat()).collect()
-}
-
-/// The programs of `tests/FOLDER`; a file holds several, between lines `// ---`. Each with its place, for messages.
-fn cases(folder: &str) -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
-    let mut cases = Vec::new();
-    for path in atlas_files(&folder) {
-        for (i, text) in read(&path).split("// ---\n").enumerate() {
-            cases.push((format!("{}, program {}", path.display(), i + 1), text.trim_end().into()));
-        }
-    }
-    cases
 }
 
 fn check(text: &str) -> Result<Program, IsaError> {
@@ -262,13 +234,8 @@ fn hostile_files_meet_a_limit() {
 fn damaged_programs_never_panic() {
     let texts = |cases: Vec<(String, String)>| cases.into_iter().map(|(_, text)| text).collect::<Vec<_>>();
     let sources = [texts(examples()), texts(cases("good")), texts(cases("bad"))];
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below.max(1) as u64) as usize
-    };
+    let mut random = Random(1);
+    let mut random = |below| random.below(below);
     let mut accepted = 0;
     for _ in 0..20_000 {
         let texts = &sources[random(3)];

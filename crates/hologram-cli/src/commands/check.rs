@@ -2,14 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
+use super::program::load;
 use crate::args::CheckArgs;
 use crate::status::status;
-use crate::text::{MESSAGE, printable, read_file};
-
-/// Bytes of a program's text.
-const MAX_PROGRAM: u64 = 16 << 20;
+use crate::text::{MESSAGE, printable};
 
 /// Runs the command: every file is checked, whatever becomes of the others.
 ///
@@ -32,19 +30,4 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
         0 => Ok(()),
         n => Err(anyhow!("{n} of {} programs rejected", args.files.len())),
     }
-}
-
-/// Reads a program.
-///
-/// # Errors
-/// With the file and the line.
-pub fn load(path: &std::path::Path) -> anyhow::Result<hologram_isa::Program> {
-    let bytes = read_file(path, MAX_PROGRAM)?;
-    let text = String::from_utf8(bytes).with_context(|| format!("cannot read {}", path.display()))?;
-    let parse = || {
-        let program = hologram_isa::parse(&text)?;
-        hologram_isa::verify(&program)?;
-        Ok::<_, hologram_isa::IsaError>(program)
-    };
-    parse().with_context(|| path.display().to_string())
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use half::{bf16, f16};
 use hologram_backends::{Binding, Buffer, LaunchConfig};
 use hologram_isa::{Access, ParamKind, Program, Type};
 
-use super::check;
+use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
 use crate::npy::{self, Array};
 
@@ -21,9 +21,24 @@ const SHOWN: usize = 16;
 /// # Errors
 /// When the program is rejected, an argument does not fit its parameter, or the run fails.
 pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
-    let program = check::load(&args.file)?;
-    let grid = parse_grid(&args.grid)?;
+    match &args.file {
+        Some(file) if args.help => exec_help::of_program(file),
+        Some(file) => execute(args, file),
+        None => exec_help::of_command(),
+    }
+}
+
+fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
+    let program = program::load(file)?;
+    let Some(grid) = &args.grid else {
+        return usage(format!(
+            "--grid is missing: the number of workgroups, each of {} threads",
+            program.workgroup_threads()
+        ));
+    };
+    let grid = parse_grid(grid)?;
     let given = parse_arguments(args)?;
+    let see = format!("`hologram exec {} --help` shows its parameters", file.display());
     for name in given.keys() {
         if !program.params.iter().any(|p| p.name == *name) {
             return usage(format!(
@@ -33,39 +48,34 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
             ));
         }
     }
+    let outputs = output_files(args, &program)?;
     let executor = args.device.open()?;
     let backend = executor.backend();
     let mut bindings = Vec::new();
-    let mut results: Vec<(String, Array, Buffer)> = Vec::new();
+    let mut results: Vec<(&str, Array, Buffer)> = Vec::new();
     for param in &program.params {
         let Some(text) = given.get(param.name.as_str()) else {
-            return usage(format!(
-                "--arg {}=… is missing; program {} takes {}",
-                param.name,
-                program.name,
-                names(&program)
-            ));
+            return usage(format!("--arg {}=… is missing: {}; {see}", param.name, describe(param.kind)));
         };
         match param.kind {
             ParamKind::Scalar(ty) => bindings.push(Binding::Scalar(parse_scalar(&param.name, ty, text)?)),
-            ParamKind::Buffer { element, access } => {
+            ParamKind::Buffer { element, .. } => {
                 let array = buffer_argument(&param.name, element, text)?;
                 let buffer = backend.allocate_buffer(array.bytes.len().max(1))?;
                 backend.copy_to_buffer(&buffer, 0, &array.bytes)?;
                 bindings.push(Binding::Buffer { buffer: buffer.clone(), range: 0..array.bytes.len() });
-                if access != Access::Read {
-                    results.push((param.name.clone(), array, buffer));
+                if is_output(param.kind) {
+                    results.push((&param.name, array, buffer));
                 }
             }
         }
     }
-    let files = output_files(args, &results)?;
     let run = backend.execute_program(&program, &bindings, &LaunchConfig { grid });
-    run.with_context(|| args.file.display().to_string())?;
+    run.with_context(|| file.display().to_string())?;
     let mut out = std::io::stdout().lock();
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
-        match files.get(&name) {
+        match outputs.get(name) {
             Some(path) => npy::write(path, &array)?,
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
@@ -73,12 +83,29 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn is_output(kind: ParamKind) -> bool {
+    matches!(kind, ParamKind::Buffer { access: Access::Write | Access::ReadWrite, .. })
+}
+
+/// A parameter's kind in words, with how it is given.
+fn describe(kind: ParamKind) -> String {
+    match kind {
+        ParamKind::Scalar(ty) => format!("a scalar of type {ty}"),
+        ParamKind::Buffer { element, .. } => {
+            format!("a buffer of {element}, given as @FILE.npy or out:{element}[LENGTH]")
+        }
+    }
+}
+
 fn names(program: &Program) -> String {
     let describe = |p: &hologram_isa::Param| match p.kind {
         ParamKind::Scalar(ty) => format!("{}: {ty}", p.name),
         ParamKind::Buffer { element, .. } => format!("{}: buffer of {element}", p.name),
     };
-    program.params.iter().map(describe).collect::<Vec<_>>().join(", ")
+    match program.params.as_slice() {
+        [] => "none".into(),
+        params => params.iter().map(describe).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
@@ -115,19 +142,12 @@ fn parse_arguments(args: &ExecArgs) -> anyhow::Result<HashMap<&str, &str>> {
 
 /// A scalar as its 32-bit register word.
 fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u32> {
-    let word = match ty {
-        Type::Bool => text.parse::<bool>().ok().map(u32::from),
-        Type::I8 => text.parse::<i8>().ok().map(|v| v as i32 as u32),
-        Type::U8 => text.parse::<u8>().ok().map(u32::from),
-        Type::I32 => text.parse::<i32>().ok().map(|v| v as u32),
-        Type::U32 => text.parse::<u32>().ok(),
-        Type::F16 => text.parse::<f32>().ok().map(|v| f16::from_f32(v).to_bits().into()),
-        Type::BF16 => text.parse::<f32>().ok().map(|v| bf16::from_f32(v).to_bits().into()),
-        Type::F32 => text.parse::<f32>().ok().map(f32::to_bits),
-    };
-    match word {
-        Some(word) => Ok(word),
-        None => usage(format!("--arg {name}={text}: expected a value of type {ty}")),
+    if text.starts_with('@') || text.starts_with("out:") {
+        return usage(format!("--arg {name}={text}: {name} is a scalar of type {ty}, not a buffer"));
+    }
+    match hologram_isa::text::parse_constant(ty, text) {
+        Ok(word) => Ok(word),
+        Err(message) => usage(format!("--arg {name}={text}: {message}")),
     }
 }
 
@@ -146,10 +166,12 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     }
     let parsed = text.strip_prefix("out:").and_then(|t| t.strip_suffix(']')).and_then(|t| t.split_once('['));
     let Some((ty, len)) = parsed else {
-        return usage(format!("--arg {name}={text}: a buffer is given as @FILE.npy or out:{element}[LENGTH]"));
+        return usage(format!(
+            "--arg {name}={text}: {name} is a buffer of {element}: a buffer is given as @FILE.npy or out:{element}[LENGTH]"
+        ));
     };
     if Type::from_name(ty) != Some(element) {
-        return usage(format!("--arg {name}={text}: the parameter takes {element}"));
+        return usage(format!("--arg {name}={text}: the parameter takes {element}: write {name}=out:{element}[{len}]"));
     }
     let shape: Result<Vec<usize>, _> = len.split(',').map(|n| n.trim().parse()).collect();
     let bytes = shape.as_ref().ok().and_then(|s| s.iter().try_fold(element.size(), |n, d| n.checked_mul(*d)));
@@ -167,29 +189,26 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
 }
 
 /// The files of the `--out` options by parameter name.
-fn output_files(args: &ExecArgs, results: &[(String, Array, Buffer)]) -> anyhow::Result<HashMap<String, PathBuf>> {
-    let known: Vec<&str> = results.iter().map(|(name, ..)| name.as_str()).collect();
+fn output_files<'a>(args: &'a ExecArgs, program: &'a Program) -> anyhow::Result<HashMap<&'a str, PathBuf>> {
+    let written = program.params.iter().filter(|p| is_output(p.kind));
+    let known: Vec<&str> = written.map(|p| p.name.as_str()).collect();
+    let there = match known.as_slice() {
+        [] => format!("program {} writes none", program.name),
+        known => format!("there are {}", known.join(", ")),
+    };
     let mut files = HashMap::new();
     for out in &args.out {
-        let (name, path) = match out.split_once('=') {
-            Some((name, path)) => (name, path),
-            None => match known.as_slice() {
-                [only] => (*only, out.as_str()),
-                _ => {
-                    return usage(format!(
-                        "--out {out}: name the buffer, as NAME={out}; there are {}",
-                        known.join(", ")
-                    ));
-                }
-            },
+        let (name, path) = match (out.split_once('='), known.as_slice()) {
+            (Some((name, path)), _) => (name, path),
+            (None, [only]) => (*only, out.as_str()),
+            (None, _) => return usage(format!("--out {out}: name the buffer, as NAME={out}; {there}")),
         };
         if !known.contains(&name) {
-            return usage(format!(
-                "--out {out}: {name} is not a buffer that the program writes; there are {}",
-                known.join(", ")
-            ));
+            return usage(format!("--out {out}: {name} is not a buffer that the program writes; {there}"));
         }
-        files.insert(name.to_string(), PathBuf::from(path));
+        if files.insert(name, PathBuf::from(path)).is_some() {
+            return usage(format!("--out {out}: {name} has a file already"));
+        }
     }
     Ok(files)
 }

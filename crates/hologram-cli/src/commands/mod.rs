@@ -1,13 +1,16 @@
 //! The commands, one file each.
 
+mod asm;
 mod bench;
 mod bench_ops;
 mod cache;
 mod check;
 mod devices;
 mod exec;
+mod exec_help;
 mod inspect;
 mod logits;
+mod program;
 mod run;
 mod selftest;
 mod shipped;
@@ -30,6 +33,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Exec(args)) => exec::run(&args),
         Some(Command::Check(args)) => check::run(&args),
+        Some(Command::Asm(args)) => asm::asm(&args),
+        Some(Command::Disasm(args)) => asm::disasm(&args),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),

@@ -38,8 +38,11 @@ pub(super) fn format(ty: Type, word: u32) -> String {
     }
 }
 
-/// The register word of a constant of type `ty`.
-pub(super) fn parse(ty: Type, text: &str) -> Result<u32, String> {
+/// The register word of a constant of type `ty`, written as in a program, without a suffix.
+///
+/// # Errors
+/// What was expected, for a text that is no such constant or lies outside the type.
+pub fn parse(ty: Type, text: &str) -> Result<u32, String> {
     // A hostile token may be as long as the file.
     let shown = text.get(..40).map_or(text.to_string(), |start| format!("{start}…"));
     if ty == Type::Bool {

@@ -1,0 +1,58 @@
+//! Atlas programs in files, as text or in binary form.
+
+use std::path::Path;
+
+use anyhow::Context;
+use hologram_isa::{IsaError, Program, binary};
+
+use crate::text::read_file;
+
+/// Bytes of a program's file.
+const MAX_PROGRAM: u64 = 16 << 20;
+
+/// The content of a program's file.
+pub enum Source {
+    /// A text.
+    Text(String),
+    /// The binary form, damaged or not.
+    Binary(Vec<u8>),
+}
+
+/// Reads a program's file. The content says which form it has, not the file's name.
+///
+/// # Errors
+/// With the file's name: when it cannot be read, or is neither.
+pub fn read(path: &Path) -> anyhow::Result<Source> {
+    let bytes = read_file(path, MAX_PROGRAM)?;
+    if binary::is_binary(&bytes) {
+        return Ok(Source::Binary(bytes));
+    }
+    let text = String::from_utf8(bytes);
+    Ok(Source::Text(text.with_context(|| format!("cannot read {} as text", path.display()))?))
+}
+
+impl Source {
+    /// The verified program.
+    ///
+    /// # Errors
+    /// With the file and the line, or the byte of a binary program.
+    pub fn program(&self, path: &Path) -> anyhow::Result<Program> {
+        let load = || {
+            let program = match self {
+                Source::Text(text) => hologram_isa::parse(text)?,
+                Source::Binary(bytes) => binary::decode(bytes)?,
+            };
+            hologram_isa::verify(&program)?;
+            Ok::<_, IsaError>(program)
+        };
+        load().with_context(|| path.display().to_string())
+    }
+}
+
+/// Reads and verifies a program.
+///
+/// # Errors
+/// As [`read`] and [`Source::program`].
+pub fn load(path: &Path) -> anyhow::Result<Program> {
+    read(path)?.program(path)
+}
