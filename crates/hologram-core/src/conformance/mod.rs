@@ -169,7 +169,8 @@ macro_rules! conformance_suite {
             add sub mul div max min neg abs exp tanh relu sigmoid silu swiglu relu2_mul cast
             gather repack rms_norm quantize matmul rope kv_append attention
             copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
-            softmax log_softmax sample top_k take groups
+            softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add
+            groups
         );
     };
     ($executor:expr $(, attributes: $(#[$attribute:meta])*)?) => {

@@ -18,7 +18,10 @@ mod repack;
 mod rms_norm;
 mod rope;
 mod sample;
+mod scatter;
 mod softmax;
+mod sort;
+mod take;
 mod top_k;
 
 use std::fmt;
@@ -101,6 +104,9 @@ pub fn cases() -> Vec<Case> {
         softmax::cases,
         sample::cases,
         top_k::cases,
+        take::cases,
+        sort::cases,
+        scatter::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }

@@ -1,8 +1,9 @@
-//! The greatest elements of rows, and elements of rows by index.
+//! The greatest elements of rows.
 
 use hologram_backends::{Attr, Format, KernelSpec};
-use hologram_isa::Opcode;
+use hologram_isa::{Opcode, Type};
 
+use super::lines::plain;
 use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
 use super::{Kernel, Launchable, Op};
@@ -11,37 +12,25 @@ use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
-/// Indices of the greatest elements; `x` is `f32 [.., d]`, the result `u32 [.., k]`.
+/// Indices of the greatest elements; `x` is of floats `[.., d]`, the result `u32 [.., k]`.
 #[derive(Debug)]
 struct TopK {
     k: u32,
 }
 
-/// Elements by index; `x` is `f32 [.., d]`, `indices` is `u32 [.., k]`.
-#[derive(Debug)]
-struct Take;
-
 /// The most elements that [`Graph::top_k`] finds in a row.
 const MAX_K: u32 = 256;
 
 impl Graph {
-    /// The `k` greatest elements of each row of `x` (`f32 [.., d]`, k at most d and 256) in falling order, `f32 [.., k]`, and their
-    /// indices in the row, `u32 [.., k]`. Of equal elements that with the lower index comes first; NaN counts as greater than +∞.
+    /// The `k` greatest elements of each row of `x` (`f32`, `f16` or `bf16` `[.., d]`, k at most d and 256) in falling order, `[.., k]`, and their
+    /// indices in the row, `u32 [.., k]`. Of equal elements that with the lower index comes first; NaN counts as greater than +∞. For more,
+    /// and for integers, there is [`Graph::arg_sort`].
     ///
     /// # Errors
     /// When the operand does not fit.
     pub fn top_k(&mut self, x: NodeId, k: usize) -> Result<(NodeId, NodeId)> {
         let indices = self.apply(TopK { k: u32::try_from(k).unwrap_or(u32::MAX) }, &[x])?;
         Ok((self.take(x, indices)?, indices))
-    }
-
-    /// Elements of each row of `x` (`f32 [.., d]`) by their indices in it (`u32 [.., k]`): `f32 [.., k]`. An index that is not less
-    /// than d is an error of the run.
-    ///
-    /// # Errors
-    /// When the operands do not fit.
-    pub fn take(&mut self, x: NodeId, indices: NodeId) -> Result<NodeId> {
-        self.apply(Take, &[x, indices])
     }
 }
 
@@ -53,13 +42,13 @@ impl Op for TopK {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         match x.shape.split_last() {
-            Some((Dim::Fixed(d), rows)) if x.format == Format::F32 => {
+            Some((Dim::Fixed(d), rows)) if plain(x.format).is_some_and(Type::is_float) => {
                 if self.k == 0 || self.k > MAX_K || self.k as usize > *d {
                     return Err(format!("k is {}, but must be from 1 to {}", self.k, MAX_K.min(*d as u32)));
                 }
                 Ok(TensorType::new(Format::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
             }
-            _ => Err("takes f32 with rows of a fixed length".into()),
+            _ => Err("takes floats with rows of a fixed length".into()),
         }
     }
 
@@ -143,57 +132,6 @@ fn sign(v: f64) -> i64 {
     ((v.to_bits() as i64 >> 63) as u64 >> 1) as i64
 }
 
-impl Op for Take {
-    fn name(&self) -> &'static str {
-        "take"
-    }
-
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [x, indices] = inputs else { return Err("takes x and indices".into()) };
-        match (x.shape.split_last(), indices.shape.split_last()) {
-            (Some((Dim::Fixed(1..), a)), Some((Dim::Fixed(1..), b)))
-                if a == b && x.format == Format::F32 && indices.format == Format::U32 =>
-            {
-                Ok(TensorType::new(Format::F32, indices.shape.clone()))
-            }
-            _ => Err("takes f32 and u32 whose shapes differ only in the last dimension".into()),
-        }
-    }
-
-    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let (d, n) = (spec.inputs[0].row_len() as u32, spec.output.row_len() as u32);
-        let mut k = Kernel::new(spec, THREADS);
-        let rows = k.rows(&spec.output);
-        let (x, indices, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
-        let b = &mut k.b;
-        let total = b.mul(rows, n);
-        let i = b.global_x();
-        let inside = b.lt(i, total);
-        b.if_(inside, |b| {
-            let row = b.div(i, n);
-            let start = b.mul(row, d);
-            let index = b.load(indices.views[0], i);
-            let exists = b.lt(index, d);
-            let at = b.add(start, index);
-            // No tensor has an element at u32::MAX, so that the load of an index outside fails.
-            let at = b.select(exists, at, u32::MAX);
-            let v = x.load(b, at);
-            out.store(b, i, v);
-        });
-        let max = spec.output.max_rows() * spec.output.row_len();
-        k.finish(max.div_ceil(THREADS as usize))
-    }
-
-    fn reference(&self, inputs: &[HostTensor]) -> Reference {
-        let [x, indices] = inputs else { return Reference::default() };
-        let mut out = Reference::default();
-        for (row, indices) in x.values.chunks(x.row_len()).zip(indices.values.chunks(indices.row_len())) {
-            indices.iter().for_each(|i| out.push(row[*i as usize], 0.0));
-        }
-        out
-    }
-}
-
 pub(super) fn cases() -> Vec<Case> {
     let top = |k: u32, rows: usize, max: usize, d: usize| {
         Case::new(TopK { k }, &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
@@ -203,11 +141,8 @@ pub(super) fn cases() -> Vec<Case> {
         input.fill = Fill::Values(values.to_vec());
         Case::new(TopK { k }, &[]).input(input)
     };
-    let take = |k: usize, rows: usize, max: usize, d: usize| {
-        Case::new(Take, &[(max, rows)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
-            .input(CaseInput::below(d as u32, &[Dim::Extent(0), Dim::Fixed(k)]))
-    };
+    let narrow =
+        |format| Case::new(TopK { k: 9 }, &[]).input(CaseInput::normal(format, &[Dim::Fixed(2), Dim::Fixed(300)]));
     let (none, inf, nan) = (f32::NEG_INFINITY, f32::INFINITY, f32::NAN);
     let equal: Vec<f32> = (0..700).map(|i| (i % 7) as f32 / 2.0 - 2.0).collect();
     vec![
@@ -216,12 +151,11 @@ pub(super) fn cases() -> Vec<Case> {
         top(5, 3, 4, 257),
         top(40, 2, 3, 20_003),
         top(256, 2, 2, 300),
+        narrow(Format::F16),
+        narrow(Format::BF16),
         row(5, &[1.0, none, inf, -0.0, 0.0]),
         row(7, &[nan, inf, none, -nan, 3.0, none, nan]),
         row(256, &equal),
         row(200, &[none; 300]),
-        take(1, 1, 1, 1),
-        take(3, 0, 2, 5),
-        take(40, 3, 4, 257),
     ]
 }

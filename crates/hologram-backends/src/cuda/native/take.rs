@@ -8,6 +8,7 @@ use crate::{Format, KernelSpec};
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x, indices] = spec.inputs.as_slice() else { return None };
     let served = spec.op == "take"
+        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
         && spec.in_place.is_none()
         && all_f32([x, &spec.output])
         && indices.format == Format::U32

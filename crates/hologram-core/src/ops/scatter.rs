@@ -1,0 +1,234 @@
+//! Setting or adding elements along a dimension by index. Every element of the result looks for the updates that name it, so that the
+//! order of sums is the order of the updates, on every device.
+
+use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_isa::{Builder, Opcode, Type, Value};
+
+use super::lines::{Lines, THREADS, along, computed, plain, stored};
+use super::take::{element, indices_along, place};
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; takes `x`, the `u32` indices, their order from `arg_sort`, and the updates.
+#[derive(Debug)]
+struct Scatter {
+    dim: usize,
+    add: bool,
+}
+
+impl Graph {
+    /// `x`, of any plain type, with `updates` in the place of the elements that `indices` (`u32`) name along dimension `dim`: the
+    /// reverse of [`Graph::take_along`]. The indices have either the updates' shape, or one dimension (an index for each slice); updates
+    /// have `x`'s shape but for that dimension. Of updates with one index the last counts. An index that is not less than the
+    /// dimension's size is an error of the run.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn scatter(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: usize) -> Result<NodeId> {
+        self.scattered(x, indices, updates, Scatter { dim, add: false })
+    }
+
+    /// As [`Graph::scatter`], but updates are added to the elements, in their order; `f16` and `bf16` are added in `f32` and rounded
+    /// once. Not for types below 32 bits other than those.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn scatter_add(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: usize) -> Result<NodeId> {
+        self.scattered(x, indices, updates, Scatter { dim, add: true })
+    }
+
+    fn scattered(&mut self, x: NodeId, indices: NodeId, updates: NodeId, op: Scatter) -> Result<NodeId> {
+        let along = if self.type_of(indices).shape.len() == 1 { 0 } else { op.dim };
+        let order = self.arg_sort(indices, along, false)?;
+        self.apply(op, &[x, indices, order, updates])
+    }
+}
+
+impl Op for Scatter {
+    fn name(&self) -> &'static str {
+        if self.add { "scatter_add" } else { "scatter" }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, indices, order, updates] = inputs else { return Err("takes x, indices, order and updates".into()) };
+        along(x, self.dim)?;
+        let mut shape = x.shape.clone();
+        shape[self.dim] = indices_along(&x.shape, indices, self.dim)?;
+        let exists = |ty: Type| !self.add || ty.is_float() || computed(ty) == ty;
+        if !plain(x.format).is_some_and(exists) {
+            return Err(format!("does not exist for {}", x.format.name()));
+        }
+        if updates.format != x.format || updates.shape != shape || indices != order {
+            return Err("updates must be of x's type, and of its shape but for the dimension of the indices".into());
+        }
+        Ok((*x).clone())
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::U32(self.dim as u32))]
+    }
+
+    /// One thread for each element of the result, which finds its updates by bisection in the sorted indices.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let size = |shape: &[Extent]| shape.get(self.dim).copied().unwrap_or(Extent::Fixed(1));
+        let inner = Lines::of(&spec.output, self.dim).inner as u32;
+        let slices = spec.inputs[1].shape.len() == 1;
+        let ty = plain(spec.output.format).unwrap_or(Type::F32);
+        let most = size(&spec.inputs[3].shape).max().max(1) as u32;
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let (n, m) = (k.extent(size(&spec.output.shape)), k.extent(size(&spec.inputs[3].shape)));
+        let [x, indices, order, updates] = [0, 1, 2, 3].map(|i| k.inputs[i].clone());
+        let out = k.output.clone();
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let [row, place, column] = place(b, i, n, inner);
+            let at = |b: &mut Builder, j: Value| {
+                if slices { j } else { element(b, [row, j, column], m, inner) }
+            };
+            // Which update is the j-th in order, and its index.
+            let update = |b: &mut Builder, j: Value| {
+                let from = at(b, j);
+                let update = b.load(order.views[0], from);
+                let from = at(b, update);
+                [update, b.load(indices.views[0], from)]
+            };
+            // The first thread of each line looks at the greatest index.
+            let (first, some) = (b.eq(place, 0u32), b.gt(m, 0u32));
+            let looks = b.and(first, some);
+            let from = b.var(i);
+            b.if_(looks, |b| {
+                let last = b.sub(m, 1u32);
+                let [_, greatest] = update(b, last);
+                let outside = b.ge(greatest, n);
+                // No tensor has an element at u32::MAX, so that the load fails.
+                b.if_(outside, |b| b.assign(from, u32::MAX));
+            });
+            let v = b.load(x.views[0], from);
+            // The number of updates with a lower index; to set, also those with this one.
+            let bound = if self.add { place } else { b.add(place, 1u32) };
+            let (low, high) = (b.var(0u32), b.var(m));
+            b.loop_(33, |b| {
+                let found = b.ge(low, high);
+                b.break_if(found);
+                let size = b.sub(high, low);
+                let half = b.shr(size, 1u32);
+                let middle = b.add(low, half);
+                let [_, index] = update(b, middle);
+                let earlier = b.lt(index, bound);
+                let next = b.add(middle, 1u32);
+                b.if_else(earlier, |b| b.assign(low, next), |b| b.assign(high, middle));
+            });
+            let result = if self.add {
+                let v = b.cvt(computed(ty), v);
+                let sum = b.var(v);
+                b.loop_(most, |b| {
+                    let end = b.ge(low, m);
+                    b.break_if(end);
+                    let [which, index] = update(b, low);
+                    let other = b.ne(index, place);
+                    b.break_if(other);
+                    let from = element(b, [row, which, column], m, inner);
+                    let v = updates.load_as(b, computed(ty), from);
+                    b.assign_op(sum, Opcode::Add, &[sum, v]);
+                    b.assign_op(low, Opcode::Add, &[low, 1u32.into()]);
+                });
+                sum
+            } else {
+                let v = b.var(v);
+                let some = b.gt(low, 0u32);
+                b.if_(some, |b| {
+                    let last = b.sub(low, 1u32);
+                    let [which, index] = update(b, last);
+                    let here = b.eq(index, place);
+                    b.if_(here, |b| {
+                        let from = element(b, [row, which, column], m, inner);
+                        let update = b.load(updates.views[0], from);
+                        b.assign(v, update);
+                    });
+                });
+                v
+            };
+            out.store(b, i, result);
+        });
+        let max = spec.output.max_rows() * spec.output.row_len();
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, indices, _, updates] = inputs else { return Reference::default() };
+        let (lines, slices) = (Lines::on_host(&x.shape, self.dim), indices.shape.len() == 1);
+        let m = updates.shape[self.dim];
+        let (mut values, mut sizes) = (x.values.clone(), x.values.iter().map(|v| v.abs()).collect::<Vec<_>>());
+        let mut counts = vec![0.0; values.len()];
+        for (i, update) in updates.values.iter().enumerate() {
+            let (outer, j, column) = (i / (m * lines.inner), i / lines.inner % m, i % lines.inner);
+            let index = indices.values[if slices { j } else { i }] as usize;
+            let at = (outer * lines.n + index) * lines.inner + column;
+            values[at] = if self.add { values[at] + update } else { *update };
+            sizes[at] += update.abs();
+            counts[at] += 1.0;
+        }
+        let float = plain(x.format).is_some_and(Type::is_float);
+        let bound = |at: usize| match self.add && float {
+            true => stored(x.format, values[at], sizes[at] * counts[at] * f64::from(f32::EPSILON) / 2.0),
+            false => 0.0,
+        };
+        Reference { bounds: (0..values.len()).map(bound).collect(), values }
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for add in [false, true] {
+        // The sizes of x, the dimension, the number of updates, and whether each element of them has an index.
+        let case = |ty: Type, x: &[usize], dim: usize, m: usize, each: bool| {
+            let mut shape = x.to_vec();
+            shape[dim] = m;
+            let of_indices = if each { shape.clone() } else { vec![m] };
+            let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+            let lines = Lines::on_host(&of_indices, if each { dim } else { 0 });
+            // Pairs of neighbours name the same, and some others do.
+            let count = of_indices.iter().product::<usize>();
+            let indices: Vec<usize> = (0..count).map(|i| (i / 2 * 7 + i / 90) * 31 % x[dim]).collect();
+            let mut order = vec![0usize; count];
+            for line in 0..lines.count() {
+                let at: Vec<usize> = lines.elements(line).collect();
+                let mut sorted: Vec<usize> = (0..m).collect();
+                sorted.sort_by_key(|j| indices[at[*j]]);
+                at.iter().zip(sorted).for_each(|(at, j)| order[*at] = j);
+            }
+            let whole = |values: Vec<usize>| CaseInput {
+                format: Format::U32,
+                shape: dims(&of_indices),
+                fill: Fill::Values(values.iter().map(|v| *v as f32).collect()),
+            };
+            let numbers = |shape: &[usize]| CaseInput {
+                format: Format::Plain(ty),
+                shape: dims(shape),
+                fill: if ty == Type::U32 { Fill::Below(1000) } else { Fill::Normal(30.0) },
+            };
+            let case = Case::new(Scatter { dim, add }, &[]).input(numbers(x));
+            case.input(whole(indices)).input(whole(order)).input(numbers(&shape))
+        };
+        cases.extend([
+            case(Type::F32, &[1], 0, 1, false),
+            case(Type::F32, &[40, 7], 0, 60, false),
+            case(Type::F32, &[3, 20, 5], 1, 33, true),
+            case(Type::F16, &[3, 20, 5], 1, 0, true),
+            case(Type::F16, &[30, 50], 1, 70, true),
+            case(Type::BF16, &[30, 50], 1, 70, false),
+            case(Type::I32, &[500], 0, 600, false),
+            case(Type::U32, &[500, 2], 0, 600, true),
+        ]);
+        if !add {
+            cases.push(case(Type::I8, &[500], 0, 300, false));
+        }
+    }
+    cases
+}
