@@ -41,6 +41,7 @@ pub mod conformance;
 mod error;
 mod executor;
 mod graph;
+mod layout;
 pub mod ops;
 mod tensor;
 

@@ -1,6 +1,7 @@
 //! Runs cases on a device.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use super::data::{self, POISON, Random};
 use super::{Case, Reference, groups};
@@ -36,7 +37,7 @@ impl fmt::Display for CaseResult {
 /// The names of the operations that have cases, in order; `groups` at the end stands for the cases of groups of operations.
 pub fn op_names() -> Vec<&'static str> {
     let mut ops: Vec<&'static str> = Vec::new();
-    for case in ops::cases() {
+    for case in all_cases() {
         if !ops.contains(&case.op.name()) {
             ops.push(case.op.name());
         }
@@ -55,8 +56,14 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
     if op == groups::NAME {
         return groups::run(executor, max_work);
     }
-    let cases = ops::cases().into_iter().filter(|c| c.op.name() == op).enumerate();
-    cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, &c)).collect()
+    let cases = all_cases().iter().filter(|c| c.op.name() == op).enumerate();
+    cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, c)).collect()
+}
+
+/// The cases of every operation, made once.
+fn all_cases() -> &'static [Case] {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(ops::cases);
+    &CASES
 }
 
 /// Runs one case, as the operation's program and, where the device has one, as its native kernel.

@@ -248,7 +248,7 @@ impl Graph {
         };
         match op {
             Some(op) if op.elementwise().is_none() => op.program(spec),
-            _ => elementwise_program(spec, per_thread, emit),
+            _ => elementwise_program(spec, &[], per_thread, emit),
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use hologram_backends::Format;
 use hologram_isa::{Builder, Value};
 
 use super::{Graph, NodeId, Source};
-use crate::ops::SharedOp;
+use crate::ops::{SharedOp, register_type};
 
 /// What one launch computes: an operation, or a tree of elementwise operations that ends in `root`.
 #[derive(Debug)]
@@ -37,14 +38,21 @@ impl Graph {
         };
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
+            // A constant is part of whatever elementwise operation reads it.
+            if inputs.is_empty() && op.elementwise().is_some() && !self.is_output(id) {
+                return users.get(&id).is_some_and(|users| {
+                    users
+                        .iter()
+                        .all(|user| reads(*user, id) && self.op(*user).is_some_and(|u| u.elementwise().is_some()))
+                });
+            }
             op.elementwise().is_some()
                 && inputs.iter().all(|i| self.nodes[i.0 as usize].state.is_none())
                 && !self.is_output(id)
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
                     if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.name() == "cast" && of_product(inputs)))
                     && reads(*user, id)
-                    && self.type_of(*user).shape == self.type_of(id).shape
-                    && self.type_of(id).format == hologram_backends::Format::F32)
+                    && self.type_of(*user).shape == self.type_of(id).shape)
         };
         let mut steps = Vec::new();
         for (id, op_inputs) in self.op_nodes() {
@@ -68,7 +76,14 @@ impl Graph {
         for id in &step.fused {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return None };
             let args: Option<Vec<Value>> = inputs.iter().map(|i| values.get(i).copied()).collect();
-            let value = op.elementwise()?.emit(b, &args?);
+            let mut value = op.elementwise()?.emit(b, &args?);
+            // A value means the same whether it passes through memory or not: it is rounded to its type.
+            if let Format::Plain(ty) = self.type_of(*id).format {
+                value = b.cvt(ty, value);
+                if *id != step.root {
+                    value = b.cvt(register_type(ty), value);
+                }
+            }
             values.insert(*id, value);
         }
         values.get(&step.root).copied()

@@ -91,6 +91,24 @@ impl Kernel {
     }
 }
 
+/// The quotient of a `u32` and a constant, as a product: devices have no division of 32 bits that is as fast (Granlund and Montgomery,
+/// "Division by invariant integers using multiplication", 1994).
+pub fn divide(b: &mut Builder, i: Value, by: u32) -> Value {
+    if by <= 1 {
+        return i;
+    }
+    if by.is_power_of_two() {
+        return b.shr(i, by.trailing_zeros());
+    }
+    let bits = 32 - (by - 1).leading_zeros();
+    let factor = (((1u64 << bits) - u64::from(by)) << 32) / u64::from(by) + 1;
+    let high = b.mulhi(i, factor as u32);
+    let rest = b.sub(i, high);
+    let rest = b.shr(rest, 1u32);
+    let sum = b.add(high, rest);
+    b.shr(sum, bits - 1)
+}
+
 /// A tensor parameter: its spec and the arrays of its views.
 #[derive(Clone, Debug)]
 pub struct TensorArg {

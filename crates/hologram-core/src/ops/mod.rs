@@ -31,7 +31,7 @@ use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
 pub use attention::AttentionPrecision;
-pub(crate) use elementwise::elementwise_program;
+pub(crate) use elementwise::{elementwise_program, register_type};
 pub use kernel::{Kernel, TensorArg};
 pub use reduce::Reduction;
 pub use rope::RopeStyle;
@@ -80,7 +80,8 @@ pub trait Op: fmt::Debug + Send + Sync {
     fn reference(&self, inputs: &[HostTensor]) -> Reference;
 }
 
-/// A scalar expression applied to every element: operands are converted to `f32` and the result to the output's format.
+/// A scalar expression applied to every element. Operands come in the type that their elements are computed in: `f32` for `f16` and `bf16`,
+/// 32 bits for narrower integers, else their own. The result is converted to the output's format.
 pub trait Elementwise {
     /// Emits the expression.
     fn emit(&self, b: &mut Builder, args: &[Value]) -> Value;

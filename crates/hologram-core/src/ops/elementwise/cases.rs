@@ -1,0 +1,132 @@
+//! The conformance cases of the elementwise operations: each with each of its types over a short table of shapes.
+
+use hologram_backends::Format;
+use hologram_isa::Type;
+
+use super::table::rows;
+use super::{Kind, Map, cast, constant};
+use crate::conformance::{Case, CaseInput, Fill};
+use crate::tensor::Dim;
+
+pub(in crate::ops) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for map in rows() {
+        for ty in map.scalar.types.iter() {
+            cases.extend(of_type(map, ty));
+        }
+    }
+    cases.extend(cast::cases());
+    cases.extend(constant::cases());
+    cases
+}
+
+/// No element, one, odd numbers of them, with an extent and without; operands that broadcast; corner cases; more than one workgroup.
+fn of_type(map: Map, ty: Type) -> Vec<Case> {
+    let operands = map.scalar.operands;
+    let mut cases = Vec::new();
+    let mut case = |extents: &[(usize, usize)], shapes: &[Vec<Dim>]| {
+        let mut case = Case::new(map, extents);
+        for i in 0..operands {
+            // The last ones repeat, as a shorter shape that broadcasts.
+            let shape = &shapes[i.min(shapes.len() - 1)];
+            case = case.input(input(map, i, ty, extents, shape));
+        }
+        cases.push(case);
+    };
+    let fixed = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+    let rows = |d: usize| vec![Dim::Extent(0), Dim::Fixed(d)];
+    case(&[(3, 0)], &[rows(5)]);
+    case(&[(4, 3)], &[rows(37)]);
+    case(&[], &[fixed(&[])]);
+    case(&[], &[fixed(&[1031])]);
+    if operands > 1 {
+        case(&[(4, 3)], &[rows(33), fixed(&[33])]);
+        case(&[(4, 3)], &[rows(1), fixed(&[1, 12])]);
+        case(&[], &[fixed(&[2, 3, 1, 5]), fixed(&[3, 4, 1]), fixed(&[])]);
+        case(&[], &[fixed(&[0, 7]), fixed(&[7])]);
+    }
+    // Larger than any grid, where more than one thread goes round.
+    if ty == Type::F32 && matches!(map.scalar.name, "add" | "relu") {
+        case(&[(8, 8)], &[rows(9001)]);
+    }
+    cases.extend(corners(map, ty));
+    cases
+}
+
+/// Numbers that lie in the type's range and mean something to the operation.
+fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: &[Dim]) -> CaseInput {
+    let size = |d: &Dim| match d {
+        Dim::Fixed(n) => *n,
+        Dim::Extent(e) => extents[*e as usize].1,
+    };
+    let count = shape.iter().map(size).product::<usize>();
+    let (name, last) = (map.scalar.name, operand + 1 == map.scalar.operands);
+    let (ty, fill) = match ty {
+        _ if map.scalar.kind == Kind::Choose && operand == 0 => (Type::Bool, Fill::Below(2)),
+        Type::Bool => (ty, Fill::Below(2)),
+        Type::F16 | Type::BF16 | Type::F32 if matches!(name, "log" | "log2" | "sqrt" | "rsqrt") => {
+            (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
+        }
+        _ if ty.is_float() => (ty, Fill::Normal(if name == "pow" { 4.0 } else { 1.0 })),
+        // Divisors that are not 0, and counts of shifts on either side of the width.
+        _ if matches!(name, "div" | "rem") && last => {
+            let signed = matches!(ty, Type::I8 | Type::I32);
+            let value = |i: usize| if signed && i % 3 == 1 { -((i % 50 + 1) as f32) } else { (i % 90 + 1) as f32 };
+            (ty, Fill::Values((0..count).map(value).collect()))
+        }
+        _ if matches!(name, "shl" | "shr") && last => (ty, Fill::Values((0..count).map(|i| (i % 40) as f32).collect())),
+        Type::I8 => (ty, Fill::Normal(60.0)),
+        Type::U8 => (ty, Fill::Below(256)),
+        Type::I32 => (ty, Fill::Normal(1e6)),
+        _ => (ty, Fill::Below(1 << 24)),
+    };
+    CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill }
+}
+
+/// Each combination of values at which functions break, and of the least and greatest integers.
+fn corners(map: Map, ty: Type) -> Option<Case> {
+    const FLOATS: [f32; 20] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        2.5,
+        -3.0,
+        88.0,
+        -88.0,
+        104.0,
+        -104.0,
+        1e-30,
+        1e15,
+        -1e15,
+        1e-15,
+        1e-41,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    // What overflows on the way to a gate's product has no meaning together with an infinite operand.
+    let gate = matches!(map.scalar.name, "swiglu" | "relu2_mul");
+    let values: Vec<f32> = match ty {
+        _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.abs() < 200.0).collect(),
+        Type::I8 => vec![-128.0, -127.0, -1.0, 0.0, 1.0, 127.0],
+        Type::U8 => vec![0.0, 1.0, 2.0, 254.0, 255.0],
+        Type::I32 => vec![-2147483648.0, -1.0, 0.0, 1.0, 2147483520.0, 16_777_215.0],
+        Type::U32 => vec![0.0, 1.0, 4294967040.0, 2147483648.0],
+        _ => return None,
+    };
+    let (operands, n) = (map.scalar.operands, values.len());
+    if map.scalar.kind == Kind::Choose || (matches!(map.scalar.name, "div" | "rem") && !ty.is_float()) {
+        return None;
+    }
+    let count = n.pow(operands as u32);
+    let mut case = Case::new(map, &[]);
+    for k in 0..operands {
+        let values = (0..count).map(|i| values[i / n.pow(k as u32) % n]).collect();
+        let shape = vec![Dim::Fixed(count)];
+        case = case.input(CaseInput { format: Format::Plain(ty), shape, fill: Fill::Values(values) });
+    }
+    Some(case)
+}

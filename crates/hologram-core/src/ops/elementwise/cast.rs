@@ -1,0 +1,127 @@
+//! Conversion between element types.
+
+use hologram_backends::{Format, KernelSpec};
+use hologram_isa::{Builder, Type, Value};
+
+use super::{elementwise_program, stored, wrap};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::ops::{Elementwise, Launchable, Op};
+use crate::tensor::{Dim, TensorType};
+
+/// Conversion of plain elements to another plain type.
+#[derive(Debug)]
+pub(crate) struct Cast {
+    pub(crate) to: Type,
+}
+
+impl Graph {
+    /// Converts elements to another type. To a float: rounded to nearest even. From a float to an integer: toward zero, clamped to the
+    /// range, NaN to 0. To a narrower integer: the low bits. To `bool`: whether not zero. From `bool`: 0 or 1.
+    ///
+    /// # Errors
+    /// When the operand's format is not plain.
+    pub fn cast(&mut self, x: NodeId, to: Type) -> Result<NodeId> {
+        self.apply(Cast { to }, &[x])
+    }
+}
+
+impl Elementwise for Cast {
+    fn emit(&self, b: &mut Builder, args: &[Value]) -> Value {
+        args.first().map_or_else(|| Value::from(0.0f32), |v| b.cvt(self.to, *v))
+    }
+}
+
+impl Op for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        match inputs {
+            [x] if matches!(x.format, Format::Plain(_)) => Ok(TensorType::new(Format::Plain(self.to), x.shape.clone())),
+            _ => Err(format!("takes one operand of a plain type, to make it {}", self.to)),
+        }
+    }
+
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        elementwise_program(spec, &[], 1, |b, args| Some(self.emit(b, args)))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let mut out = Reference::default();
+        for t in inputs {
+            t.values.iter().for_each(|v| out.push(convert(*v, t.format, self.to), 0.0));
+        }
+        out
+    }
+}
+
+fn convert(v: f64, from: Format, to: Type) -> f64 {
+    let is_float = matches!(from, Format::Plain(ty) if ty.is_float());
+    match to {
+        Type::Bool => f64::from(u8::from(v != 0.0)),
+        _ if to.is_float() => stored(v, to),
+        Type::I8 if is_float => f64::from(v as i8),
+        Type::U8 if is_float => f64::from(v as u8),
+        Type::I32 if is_float => f64::from(v as i32),
+        Type::U32 if is_float => f64::from(v as u32),
+        _ => wrap(to, v as i64),
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let floats = [
+        0.0,
+        -0.0,
+        0.5,
+        1.5,
+        -1.5,
+        2.5,
+        127.6,
+        -128.4,
+        255.5,
+        300.0,
+        -300.0,
+        65504.0,
+        65520.0,
+        1e9,
+        -1e9,
+        3e9,
+        5e9,
+        1e-8,
+        1e-40,
+        3.4e38,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        1.003_906_2,
+        1.000_488_3,
+        16_777_215.0,
+    ];
+    let wholes = [0.0, 1.0, -1.0, 2.0, 127.0, -128.0, 100.0, 255.0, 256.0, -300.0, 70_000.0, 8_388_609.0, 16_777_215.0];
+    let mut cases = Vec::new();
+    for from in Type::ALL {
+        let values = match from {
+            _ if from.is_float() => floats.to_vec(),
+            Type::Bool => vec![0.0, 1.0, 1.0],
+            Type::U8 | Type::U32 => wholes.into_iter().filter(|v| *v >= 0.0).collect(),
+            _ => wholes.to_vec(),
+        };
+        for to in Type::ALL {
+            let shape = vec![Dim::Fixed(values.len())];
+            let input = CaseInput { format: Format::Plain(from), shape, fill: Fill::Values(values.clone()) };
+            cases.push(Case::new(Cast { to }, &[]).input(input));
+        }
+    }
+    for to in [Type::F16, Type::BF16] {
+        let shape = [Dim::Extent(0), Dim::Fixed(100)];
+        cases.push(Case::new(Cast { to }, &[(5, 4)]).input(CaseInput::normal(Format::F32, &shape)));
+    }
+    cases
+}

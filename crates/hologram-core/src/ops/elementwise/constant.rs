@@ -1,0 +1,166 @@
+//! Constants: tensors filled with one value, which cost no memory where only elementwise operations read them.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Builder, Type, Value};
+
+use super::{constant, elementwise_program, register_type, stored};
+use crate::conformance::{Case, HostTensor, Reference};
+use crate::error::{CoreError, Result};
+use crate::graph::{Graph, NodeId};
+use crate::ops::{Elementwise, Launchable, Op};
+use crate::tensor::{Dim, TensorType};
+
+/// A tensor in which every element has one value.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    value: f64,
+    ty: Type,
+    shape: Vec<Dim>,
+}
+
+impl Fill {
+    /// # Errors
+    /// When the type does not have the value.
+    pub(crate) fn new(value: f64, ty: Type, shape: &[Dim]) -> Result<Fill> {
+        let fits = match ty {
+            Type::Bool => value == 0.0 || value == 1.0,
+            _ if ty.is_float() => true,
+            _ => {
+                let (least, greatest) = integer_range(ty);
+                value.fract() == 0.0 && (least..=greatest).contains(&value)
+            }
+        };
+        if !fits {
+            return Err(CoreError::Graph(format!("{value} is no value of {ty}")));
+        }
+        Ok(Fill { value, ty, shape: shape.to_vec() })
+    }
+}
+
+/// The least and the greatest number of an integer type.
+fn integer_range(ty: Type) -> (f64, f64) {
+    let bits = 8 * ty.size() as i32;
+    let unsigned = ty.name().starts_with('u');
+    if unsigned { (0.0, 2f64.powi(bits) - 1.0) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0) }
+}
+
+impl Graph {
+    /// A tensor of this shape in which every element is `value`, rounded to nearest even for the floats.
+    ///
+    /// # Errors
+    /// When an integer type does not have the value, or a dimension other than the first is an extent.
+    pub fn fill(&mut self, value: f64, ty: Type, shape: &[Dim]) -> Result<NodeId> {
+        self.apply(Fill::new(value, ty, shape)?, &[])
+    }
+
+    /// A scalar: [`Graph::fill`] without dimensions. As the operand of an elementwise operation it becomes part of the program.
+    ///
+    /// # Errors
+    /// As [`Graph::fill`].
+    pub fn scalar(&mut self, value: f64, ty: Type) -> Result<NodeId> {
+        self.fill(value, ty, &[])
+    }
+
+    /// A scalar of the type of another value.
+    fn scalar_like(&mut self, x: NodeId, value: f64) -> Result<NodeId> {
+        match self.type_of(x).format {
+            Format::Plain(ty) => self.scalar(value, ty),
+            format => Err(CoreError::Graph(format!("there are no scalars of {}", format.name()))),
+        }
+    }
+}
+
+macro_rules! scalar_forms {
+    ($($name:ident $op:ident $doc:literal;)*) => {
+        impl Graph {
+            $(
+                #[doc = $doc]
+                ///
+                /// # Errors
+                #[doc = concat!("As [`Graph::", stringify!($op), "`] and [`Graph::fill`].")]
+                pub fn $name(&mut self, x: NodeId, value: f64) -> Result<NodeId> {
+                    let value = self.scalar_like(x, value)?;
+                    self.$op(x, value)
+                }
+            )*
+
+            /// x between two scalars: `min(max(x, least), greatest)`.
+            ///
+            /// # Errors
+            /// As [`Graph::clip`] and [`Graph::fill`].
+            pub fn clip_scalar(&mut self, x: NodeId, least: f64, greatest: f64) -> Result<NodeId> {
+                let (least, greatest) = (self.scalar_like(x, least)?, self.scalar_like(x, greatest)?);
+                self.clip(x, least, greatest)
+            }
+        }
+    };
+}
+
+scalar_forms! {
+    add_scalar add "x + value.";
+    sub_scalar sub "x − value.";
+    mul_scalar mul "x · value.";
+    div_scalar div "x / value.";
+    max_scalar max "The greater of x and value.";
+    min_scalar min "The lesser of x and value.";
+    pow_scalar pow "x to the power of value.";
+}
+
+impl Elementwise for Fill {
+    fn emit(&self, b: &mut Builder, _: &[Value]) -> Value {
+        let register = register_type(self.ty);
+        if register == self.ty {
+            return constant(self.ty, self.value);
+        }
+        let value = constant(register, stored(self.value, self.ty));
+        b.mov(value)
+    }
+}
+
+impl Op for Fill {
+    fn name(&self) -> &'static str {
+        "fill"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        match inputs {
+            [] => Ok(TensorType::new(Format::Plain(self.ty), self.shape.clone())),
+            _ => Err("takes no operands".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let bits = self.value.to_bits();
+        vec![("low", Attr::U32(bits as u32)), ("high", Attr::U32((bits >> 32) as u32))]
+    }
+
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        elementwise_program(spec, &[], 1, |b, args| Some(self.emit(b, args)))
+    }
+
+    fn reference(&self, _: &[HostTensor]) -> Reference {
+        let mut out = Reference::default();
+        let size = |d: &Dim| if let Dim::Fixed(n) = d { *n } else { 0 };
+        for _ in 0..self.shape.iter().map(size).product() {
+            out.push(stored(self.value, self.ty), 0.0);
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ty in Type::ALL {
+        for (value, shape) in [(1.0, vec![]), (0.0, vec![3, 0]), (1.0, vec![7, 131]), (0.1, vec![3]), (-100.0, vec![3])]
+        {
+            let shape: Vec<Dim> = shape.into_iter().map(Dim::Fixed).collect();
+            // Values that the type does not have are refused.
+            cases.extend(Fill::new(value, ty, &shape).ok().map(|op| Case::new(op, &[])));
+        }
+    }
+    cases
+}

@@ -1,0 +1,239 @@
+//! Elementwise operations: each is one row of the table in `table.rs`, and chains of them are fused into one kernel.
+
+mod cases;
+mod cast;
+mod constant;
+mod functions;
+mod program;
+mod table;
+
+use hologram_backends::{Extent, Format, KernelSpec};
+use hologram_isa::{Builder, Type, TypeSet, Value};
+
+pub(super) use cases::cases;
+pub(crate) use program::elementwise_program;
+
+use super::{Elementwise, Launchable, Op};
+use crate::conformance::{HostTensor, Reference};
+use crate::error::Result;
+use crate::tensor::{Dim, TensorType};
+
+/// One row of the table of scalar expressions.
+struct Scalar {
+    name: &'static str,
+    operands: usize,
+    /// The operands' element types; all operands have one.
+    types: TypeSet,
+    kind: Kind,
+    /// Computes in the register type of the operands' type: see [`register_type`].
+    emit: fn(&mut Builder, &[Value]) -> Value,
+    reference: fn(&[f64]) -> f64,
+    /// The reference on whole numbers, where it is not the other one, cut off; what does not fit the type wraps round.
+    whole: Option<fn(&[i64]) -> i64>,
+    /// Error bound in units of 2⁻²³ (`f64`: 2⁻⁵²) of the result or, where [`Scalar::scale`] says so, of something greater; a
+    /// correctly rounded operation has 0.5. For `f16` and `bf16` the rounding of the result comes on top.
+    ulp: f64,
+    /// What the error is relative to where it is not the result: an operand whose parts cancel.
+    scale: fn(&[f64]) -> f64,
+}
+
+/// The types of an operation beside those of its operands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The result has the operands' type.
+    Map,
+    /// The result is `bool`.
+    Compare,
+    /// The first operand is `bool`, the result has the type of the others.
+    Choose,
+}
+
+/// An elementwise operation of the table. Operands broadcast as in NumPy.
+#[derive(Clone, Copy)]
+struct Map {
+    scalar: &'static Scalar,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.scalar.name)
+    }
+}
+
+impl Elementwise for Map {
+    fn emit(&self, b: &mut Builder, args: &[Value]) -> Value {
+        (self.scalar.emit)(b, args)
+    }
+}
+
+impl Op for Map {
+    fn name(&self) -> &'static str {
+        self.scalar.name
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let Scalar { operands, types, kind, .. } = self.scalar;
+        if inputs.len() != *operands {
+            return Err(format!("takes {operands} operands, not {}", inputs.len()));
+        }
+        let shape = broadcast_shape(inputs)?;
+        let numbers = match (kind, inputs) {
+            (Kind::Choose, [condition, rest @ ..]) => {
+                if condition.format != Format::Plain(Type::Bool) {
+                    return Err("the condition must be bool".into());
+                }
+                rest
+            }
+            _ => inputs,
+        };
+        let format = numbers.first().ok_or("takes operands")?.format;
+        if numbers.iter().any(|t| t.format != format) {
+            return Err("the operands must have one type; cast makes it so".into());
+        }
+        match format {
+            Format::Plain(ty) if types.contains(ty) => {
+                let format = if *kind == Kind::Compare { Format::Plain(Type::Bool) } else { format };
+                Ok(TensorType::new(format, shape))
+            }
+            _ => {
+                let names: Vec<&str> = types.iter().map(Type::name).collect();
+                Err(format!("does not exist for {}; it takes {}", format.name(), names.join(", ")))
+            }
+        }
+    }
+
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        elementwise_program(spec, &[], 1, |b, args| Some(self.emit(b, args)))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let Some(Format::Plain(ty)) = inputs.last().map(|t| t.format) else { return Reference::default() };
+        let mut out = Reference::default();
+        for_each_broadcast(inputs, |args| {
+            let (value, bound) = self.scalar.expect(ty, args);
+            out.push(value, bound);
+        });
+        out
+    }
+}
+
+impl Scalar {
+    /// The result for operands of a type, with its error bound.
+    fn expect(&self, ty: Type, args: &[f64]) -> (f64, f64) {
+        let y = (self.reference)(args);
+        if self.kind != Kind::Map {
+            return (y, 0.0);
+        }
+        if !ty.is_float() {
+            let y = match self.whole {
+                Some(whole) => whole(&args.iter().map(|v| *v as i64).collect::<Vec<_>>()),
+                None => y as i64,
+            };
+            return (wrap(ty, y), 0.0);
+        }
+        let size = y.abs().max((self.scale)(args));
+        // What underflows on the way may still be multiplied by an operand.
+        let product = args.iter().product::<f64>().abs();
+        let underflow = if product.is_finite() { product.max(1.0) } else { 1.0 };
+        match stored(y, ty) {
+            infinite if infinite.is_infinite() => (infinite, 0.0),
+            _ => (y, bound(ty, y, self.ulp * size, underflow)),
+        }
+    }
+}
+
+/// The absolute error bound of a float result `y`: `ulps` in units of the type that is computed in, and the rounding to a narrower one.
+fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
+    let (relative, least) = match ty {
+        Type::F16 => (1.0 / 2048.0, 1.0 / f64::from(1u32 << 25)),
+        Type::BF16 => (1.0 / 256.0, f64::from(f32::MIN_POSITIVE)),
+        _ => (0.0, 0.0),
+    };
+    // Rounding to nearest is off by less than half of the result's last place only for what is correctly rounded.
+    let narrow = if ulps == 0.0 { 0.0 } else { relative * y.abs() + least };
+    ulps * f64::from(f32::EPSILON) + underflow * f64::from(f32::MIN_POSITIVE) + narrow
+}
+
+/// A float rounded to a type.
+fn stored(y: f64, ty: Type) -> f64 {
+    if ty == Type::F32 { f64::from(y as f32) } else { super::rounded(y, Format::Plain(ty)) }
+}
+
+/// A whole number in an integer type: the low bits.
+fn wrap(ty: Type, y: i64) -> f64 {
+    match ty {
+        Type::Bool => f64::from(u8::from(y & 1 != 0)),
+        Type::I8 => f64::from(y as i8),
+        Type::U8 => f64::from(y as u8),
+        Type::I32 => f64::from(y as i32),
+        Type::U32 => f64::from(y as u32),
+        _ => y as f64,
+    }
+}
+
+/// The type in which elements of a type are computed with: `f32` for the narrower floats, 32 bits for narrower integers.
+pub(crate) const fn register_type(ty: Type) -> Type {
+    match ty {
+        Type::F16 | Type::BF16 => Type::F32,
+        Type::I8 => Type::I32,
+        Type::U8 => Type::U32,
+        other => other,
+    }
+}
+
+/// A constant of a register type.
+fn constant(ty: Type, value: f64) -> Value {
+    match ty {
+        Type::Bool => Value::from(value != 0.0),
+        Type::I32 | Type::I8 => Value::from(value as i32),
+        Type::U32 | Type::U8 => Value::from(value as u32),
+        _ => Value::from(value as f32),
+    }
+}
+
+/// The shape that operands broadcast to, as in NumPy: shapes are aligned at their ends, and sizes of 1 and dimensions that are not there repeat.
+fn broadcast_shape(inputs: &[&TensorType]) -> std::result::Result<Vec<Dim>, String> {
+    let rank = inputs.iter().map(|t| t.shape.len()).max().unwrap_or(0);
+    let mut shape = vec![Dim::Fixed(1); rank];
+    for t in inputs {
+        let missing = rank - t.shape.len();
+        for (have, dim) in shape[missing..].iter_mut().zip(&t.shape) {
+            match (*have, *dim) {
+                (Dim::Fixed(1), dim) => *have = dim,
+                (have, dim) if have == dim || dim == Dim::Fixed(1) => {}
+                _ => return Err("the shapes do not broadcast: sizes must be equal or 1, counted from the last".into()),
+            }
+        }
+    }
+    Ok(shape)
+}
+
+/// Calls `f` with the operands of each element of the result.
+fn for_each_broadcast(inputs: &[HostTensor], mut f: impl FnMut(&[f64])) {
+    let rank = inputs.iter().map(|t| t.shape.len()).max().unwrap_or(0);
+    let size = |t: &HostTensor, k: usize| t.shape.len().checked_sub(rank - k).map_or(1, |j| t.shape[j]);
+    let of_all = |k: usize| inputs.iter().map(|t| size(t, k)).find(|n| *n != 1).unwrap_or(1);
+    let shape: Vec<usize> = (0..rank).map(of_all).collect();
+    let mut args = vec![0.0; inputs.len()];
+    for i in 0..shape.iter().product() {
+        for (arg, t) in args.iter_mut().zip(inputs) {
+            let (mut at, mut stride, mut rest) = (0, 1, i);
+            for k in (0..rank).rev() {
+                let n = size(t, k);
+                at += if n == 1 { 0 } else { rest % shape[k] * stride };
+                (stride, rest) = (stride * n, rest / shape[k]);
+            }
+            *arg = t.values[at];
+        }
+        f(&args);
+    }
+}
+
+/// A spec's shape as greatest sizes.
+fn sizes(shape: &[Extent]) -> usize {
+    shape.iter().map(|e| e.max()).product()
+}
