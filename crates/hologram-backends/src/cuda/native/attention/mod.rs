@@ -1,7 +1,7 @@
 //! `attention` over a paged cache, alone or with the rotary embedding and the cache's updates before it.
 //!
-//! Few tokens are served by the kernels of `attention.h`, which split a token's positions over workgroups; many tokens whose products may
-//! be rounded to `bf16` by those of `attention_prefill.cu`, on tensor cores.
+//! Few tokens are served by the kernels of `attention.h`, which split a token's positions over workgroups; many by those of
+//! `attention_prefill.cu`, on tensor cores.
 
 mod few;
 mod group;
@@ -104,6 +104,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let places = Places::of(spec);
     let (tokens, operands) = (sizes.tokens.max(), [0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0)));
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
-    let many = if few || precision != BF16 { None } else { many::kernel(sizes, &operands, &places, scale, target) };
+    let many = || many::kernel(sizes, &operands, &places, scale, precision == BF16, target);
+    let many = if few { None } else { many() };
     many.or_else(|| few::kernel(sizes, &operands, None, places.output(0), places.step(), scale, target))
 }
