@@ -1,6 +1,7 @@
 //! The reference interpreter as a device: it runs programs and nothing else, slowly, on the submitting thread, and checks everything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use hologram_isa::{Program, interp};
 
@@ -198,6 +199,20 @@ impl Backend for ReferenceBackend {
             }
             Ok(())
         }))
+    }
+
+    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+        let Some(recording) = list.downcast::<Recording>() else {
+            return Err(self.invalid("profile".into(), "the list was recorded by another device"));
+        };
+        self.queue().take()?;
+        let timed = |step: &Step| {
+            Counters::add(&self.counters.launches, 1);
+            let start = Instant::now();
+            step.run()?;
+            Ok((step.program.name.as_str().into(), start.elapsed().as_secs_f64()))
+        };
+        recording.steps.iter().map(timed).collect()
     }
 
     fn wait(&self, event: Event) -> Result<()> {

@@ -113,6 +113,23 @@ fn workers_divide_phases_and_meet_between_them() {
     }
 }
 
+/// Launches one by one compute what the list computes, and fail as it does.
+#[test]
+fn a_profile_runs_every_launch_once() {
+    let device = CpuBackend::new(Some(2)).unwrap();
+    let (list, out, expected) = chain(&device, &numbers(), 3);
+    let times = device.profile(&list).unwrap();
+    assert_eq!(times.iter().map(|t| &*t.0).collect::<Vec<_>>(), ["add_total"; 3]);
+    assert!(times.iter().all(|t| t.1 > 0.0 && t.1 < 10.0), "{times:?}");
+    assert_eq!(download(&device, &out).unwrap(), expected);
+    assert_eq!(device.metrics().launches, 3);
+    let mut forbidden = vec![0; ROWS * COLUMNS];
+    forbidden[COLUMNS] = u32::MAX;
+    let (list, out, _) = chain(&device, &forbidden, 3);
+    assert!(device.profile(&list).unwrap_err().to_string().contains("row 1 is forbidden"));
+    assert_eq!(download(&device, &out).unwrap().len(), forbidden.len(), "a profile's error does not stick");
+}
+
 #[test]
 fn a_list_keeps_its_buffers_and_runs_again() {
     let device = CpuBackend::new(Some(2)).unwrap();

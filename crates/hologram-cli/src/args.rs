@@ -57,6 +57,20 @@ pub struct DeviceArgs {
     pub threads: Option<u32>,
 }
 
+/// A trace to write.
+#[derive(Args, Clone)]
+pub struct ProfileArgs {
+    /// Write what host and device did when, a trace that ui.perfetto.dev opens; kernels then run one by one
+    #[arg(long, value_name = "OUT.json", value_parser = trace_file)]
+    pub profile: Option<PathBuf>,
+}
+
+/// The ending keeps a forgotten name from replacing the model or program that stands next.
+fn trace_file(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    if path.extension().is_some_and(|e| e == "json") { Ok(path) } else { Err("its name must end in .json".into()) }
+}
+
 /// Why `auto` took a lesser device.
 static NOTE: OnceLock<String> = OnceLock::new();
 
@@ -106,6 +120,8 @@ pub struct RunArgs {
     pub ctx: Option<u32>,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    pub profile: ProfileArgs,
 }
 
 /// The most tokens of a test.
@@ -139,9 +155,10 @@ pub struct BenchArgs {
     /// Sequences that the decode test extends at once, a token each
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
-    /// Also print the kernels of each test's last step by their time (GPUs)
-    #[arg(long, conflicts_with = "json")]
-    pub profile: bool,
+    /// Also print the kernels of each test's last step by their time, and write a trace of each test's last steps that ui.perfetto.dev
+    /// opens
+    #[arg(long, value_name = "OUT.json", value_parser = trace_file)]
+    pub profile: Option<PathBuf>,
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
@@ -218,6 +235,8 @@ pub struct ExecArgs {
     pub out: Vec<String>,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    pub profile: ProfileArgs,
     /// Print help: after a program's file, on its parameters
     #[arg(short, long)]
     pub help: bool,

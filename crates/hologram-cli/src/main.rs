@@ -5,6 +5,7 @@ mod commands;
 mod npy;
 mod status;
 mod text;
+mod trace;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -146,7 +146,8 @@ fn prefix_sum(folder: &Folder) {
 
 #[test]
 fn every_example_computes_what_it_says() {
-    let examples: [(&str, fn(&Folder)); 5] = [
+    type Check = fn(&Folder);
+    let examples: [(&str, Check); 5] = [
         ("vector_add", vector_add),
         ("softmax", softmax),
         ("rmsnorm", rmsnorm),

@@ -8,7 +8,7 @@ use super::exec::{Code, translate};
 use super::features::Features;
 use super::kernel::NativeKernel;
 use super::pool::Workers;
-use super::replay::{Recording, Scratch, Step, Work, replay};
+use super::replay::{Recording, Scratch, Step, Work, profile, replay};
 use super::{native, system};
 use crate::backend::{
     Backend, BackendType, Buffer, Ceiling, CeilingKind, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline,
@@ -240,6 +240,17 @@ impl Backend for CpuBackend {
 
     fn synchronize(&self) -> Result<()> {
         self.queue().sticky.take()
+    }
+
+    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+        let Some(recording) = list.downcast::<Recording>() else {
+            return Err(self.invalid("profile", "the list was recorded by another device"));
+        };
+        let Queue { workers, scratch, sticky } = &mut *self.queue();
+        sticky.take()?;
+        scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
+        Counters::add(&self.counters.launches, recording.len());
+        profile(workers, scratch, recording)
     }
 
     fn read_bandwidth(&self) -> Result<f64> {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use hologram_isa::IsaError;
 
@@ -136,14 +137,40 @@ type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;
 pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Result<()> {
     let mut progress = list.progress.lock().unwrap_or_else(PoisonError::into_inner);
     progress.restart();
-    let (progress, count) = (&*progress, workers.count());
+    walk(workers, scratch, list, &progress, &list.phases)
+}
+
+/// Runs the steps one by one; the name and the seconds of each.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) fn profile(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Result<Vec<(Arc<str>, f64)>> {
+    let mut step = |(i, step): (usize, &Step)| {
+        let phases: Vec<_> = (0..step.work.phases()).map(|p| (i, p)).collect();
+        let progress = Progress::new(phases.len());
+        let start = Instant::now();
+        walk(workers, scratch, list, &progress, &phases)?;
+        Ok((step.name.clone(), start.elapsed().as_secs_f64()))
+    };
+    list.steps.iter().enumerate().map(&mut step).collect()
+}
+
+/// Runs phases of a list on all workers.
+fn walk(
+    workers: &mut Workers,
+    scratch: &Scratch,
+    list: &Recording,
+    progress: &Progress,
+    phases: &[(usize, usize)],
+) -> Result<()> {
+    let count = workers.count();
     let first: FirstFailure = Mutex::new(None);
     workers.run(&|index| {
         progress.take_part(|phase, counter| {
             // SAFETY: this worker's own part, given out once at a time.
             let own = unsafe { scratch.of_worker(index) };
             let mut worker = Worker { index, count, counter, shared: &scratch.shared, scratch: own };
-            list.run_phase(list.phases[phase], &mut worker, &first)
+            list.run_phase(phases[phase], &mut worker, &first)
         });
     });
     match first.into_inner().unwrap_or_else(PoisonError::into_inner) {

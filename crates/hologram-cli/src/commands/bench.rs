@@ -16,6 +16,7 @@ use super::shipped;
 use crate::args::{BenchArgs, usage};
 use crate::status::status;
 use crate::text::{NAME, printable};
+use crate::trace::{self, Trace};
 
 /// One line of the table.
 struct Test {
@@ -50,13 +51,14 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         (Some(shape), Some(format)) => Some((parse_shape(shape)?, parse_format(format)?)),
         _ => None,
     };
-    let executor = args.device.open()?;
-    match executor.info().backend {
-        BackendType::Reference => bail!("the reference interpreter is not made for speed; measure another device"),
-        BackendType::Cpu if args.profile => {
-            bail!("--profile measures kernels of GPUs; the CPU has no such measurement")
-        }
-        _ => {}
+    let trace = Trace::create(args.profile.as_deref())?;
+    let executor = trace::open(&args.device, &trace)?;
+    if executor.info().backend == BackendType::Reference {
+        bail!("the reference interpreter is not made for speed; measure another device");
+    }
+    // Launches that are measured one by one are not those whose speed counts.
+    if let Some(trace) = &trace {
+        trace.turn(false);
     }
     let (model, name) = match random {
         Some((shape, format)) => {
@@ -161,13 +163,22 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
     }
     drop(out);
-    if args.profile {
-        for test in &tests {
-            measure(&mut session, test, &test.tokens)?;
+    let Some(trace) = trace else { return Ok(()) };
+    for test in &tests {
+        let before = if test.prefill { 0 } else { test.tokens.len().saturating_sub(TRACED_STEPS) };
+        let (before, traced) = test.tokens.split_at(before);
+        rewind(&mut session, test);
+        if !before.is_empty() {
+            extend(&mut session, test, before)?;
+        }
+        trace.turn(true);
+        trace.step(&test.name, || extend(&mut session, test, traced))?;
+        trace.turn(false);
+        if !args.json {
             print_profile(&test.name, &session)?;
         }
     }
-    Ok(())
+    trace.finish()
 }
 
 /// What bounds kernels that wait for memory: its kind, and bytes per second. A GPU's is that of copies, which the device's own engine
@@ -179,6 +190,9 @@ fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
         _ => ("read", backend.read_bandwidth()?),
     })
 }
+
+/// Steps of a decode test that a trace shows.
+const TRACED_STEPS: usize = 4;
 
 /// How often the last step is profiled; the median of each kernel counts.
 const PROFILES: usize = 7;
@@ -213,23 +227,34 @@ fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
 
 /// Feeds these tokens of a test and gives the tokens per second of all sequences together.
 fn measure(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<f64> {
+    rewind(session, test);
+    let started = Instant::now();
+    extend(session, test, tokens)?;
+    Ok((tokens.len() * test.batch) as f64 / started.elapsed().as_secs_f64())
+}
+
+/// Takes the sequences back to where a test begins.
+fn rewind(session: &mut Session, test: &Test) {
     for sequence in 0..test.batch {
         session.truncate(sequence, test.depth);
     }
+}
+
+/// Feeds tokens of a test.
+fn extend(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<()> {
     // The most probable token is chosen, as a generation would, but the test goes on with tokens of its own.
     let mut sampler = Sampler::new(SamplerConfig::GREEDY)?;
-    let mut step = Vec::with_capacity(test.batch);
-    let started = Instant::now();
     if test.prefill {
         session.sample(0, tokens, &mut sampler)?;
-    } else {
-        for token in tokens {
-            step.clear();
-            step.extend((0..test.batch).map(|sequence| (sequence, *token)));
-            session.sample_batch(&step, &mut sampler)?;
-        }
+        return Ok(());
     }
-    Ok((tokens.len() * test.batch) as f64 / started.elapsed().as_secs_f64())
+    let mut step = Vec::with_capacity(test.batch);
+    for token in tokens {
+        step.clear();
+        step.extend((0..test.batch).map(|sequence| (sequence, *token)));
+        session.sample_batch(&step, &mut sampler)?;
+    }
+    Ok(())
 }
 
 pub(super) fn median(sorted: &[f64]) -> f64 {

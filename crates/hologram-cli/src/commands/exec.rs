@@ -12,6 +12,7 @@ use hologram_isa::{Access, ParamKind, Program, Type};
 use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
 use crate::npy::{self, Array};
+use crate::trace::{self, Trace, step};
 
 /// Elements of a result that are printed.
 const SHOWN: usize = 16;
@@ -29,7 +30,8 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
 }
 
 fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
-    let program = program::load(file)?;
+    let trace = Trace::create(args.profile.profile.as_deref())?;
+    let program = step(&trace, "read the program", || program::load(file))?;
     let Some(grid) = &args.grid else {
         return usage(format!(
             "--grid is missing: the number of workgroups, each of {} threads",
@@ -49,7 +51,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
         }
     }
     let outputs = output_files(args, &program)?;
-    let executor = args.device.open()?;
+    let executor = trace::open(&args.device, &trace)?;
     let backend = executor.backend();
     let mut bindings = Vec::new();
     let mut results: Vec<(&str, Array, Buffer)> = Vec::new();
@@ -80,7 +82,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
     }
-    Ok(())
+    trace.map_or(Ok(()), |trace| trace.finish())
 }
 
 fn is_output(kind: ParamKind) -> bool {

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,6 +13,7 @@ use super::shipped;
 use crate::args::{DeviceArgs, RunArgs, usage};
 use crate::status::status;
 use crate::text::{NAME, printable, read_bounded};
+use crate::trace::{self, Trace, step};
 
 /// Bytes of a prompt on standard input: many times any context.
 const MAX_PROMPT: u64 = 64 << 20;
@@ -29,7 +31,7 @@ pub fn sample() -> anyhow::Result<()> {
         ..GenerateOptions::default()
     };
     let device = DeviceArgs { device: "auto".into(), threads: None };
-    stream(None, SAMPLE_PROMPT, &options, &device)
+    stream(None, SAMPLE_PROMPT, &options, &device, &None)
 }
 
 /// Runs the command.
@@ -61,14 +63,21 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string()
         }
     };
-    stream(args.model.as_deref(), &prompt, &options, &args.device)
+    let trace = Trace::create(args.profile.profile.as_deref())?;
+    stream(args.model.as_deref(), &prompt, &options, &args.device, &trace)
 }
 
 /// Prints the prompt's continuation as it is generated, and the figures at the end.
-fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: &DeviceArgs) -> anyhow::Result<()> {
+fn stream(
+    path: Option<&Path>,
+    prompt: &str,
+    options: &GenerateOptions,
+    device: &DeviceArgs,
+    trace: &Option<Arc<Trace>>,
+) -> anyhow::Result<()> {
     let started = Instant::now();
-    let executor = device.open()?;
-    let mut model = Model::from_gguf(shipped::open(path)?, &executor)?;
+    let executor = trace::open(device, trace)?;
+    let mut model = step(trace, "load the model", || anyhow::Ok(Model::from_gguf(shipped::open(path)?, &executor)?))?;
     let mut notes = model.tokenizer()?.notes().to_vec();
     let trained = model.config().context;
     if options.context.is_some_and(|n| n > trained) {
@@ -85,7 +94,9 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
     status!("\n{prompt}");
     let mut first_token = None;
     let mut print = || -> anyhow::Result<()> {
-        for piece in generation.by_ref() {
+        let mut name = "prompt";
+        while let Some(piece) = step(trace, name, || generation.next()) {
+            name = "token";
             write!(out, "{}", piece?.text)?;
             out.flush()?;
             first_token.get_or_insert_with(|| started.elapsed());
@@ -114,7 +125,7 @@ fn stream(path: Option<&Path>, prompt: &str, options: &GenerateOptions, device: 
         figures += "; stopped because the context is full (see --ctx)";
     }
     status!("{figures}\n");
-    Ok(())
+    trace.as_ref().map_or(Ok(()), |trace| trace.finish())
 }
 
 /// A seed that differs between runs.

@@ -1,0 +1,358 @@
+//! `--profile OUT.json`: what the host and the device did when, as a trace that <https://ui.perfetto.dev> and `chrome://tracing` open.
+//!
+//! The form is the Trace Event Format of Chrome: complete events with times in microseconds, on a track of the host and one of the
+//! device. The host's events are the calls of [`Backend`], seen by a backend that passes all of them on to the real one. While it
+//! traces, the launches of a list run one by one and each is measured ([`Backend::profile`]): that is what the device's track shows, and
+//! it takes longer than the replay of the whole list that runs otherwise.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::Context;
+use hologram_backends::*;
+use hologram_core::Executor;
+use hologram_isa::Program;
+use serde_json::json;
+
+use crate::args::DeviceArgs;
+use crate::status::status;
+
+/// The most events of a trace: more than a viewer shows with ease.
+const MAX_EVENTS: usize = 1 << 20;
+
+/// The track that an event is on.
+#[derive(Clone, Copy)]
+enum Track {
+    Host = 1,
+    Device = 2,
+}
+
+/// Something that was done; times in seconds since the trace began.
+struct Span {
+    track: Track,
+    name: Arc<str>,
+    start: f64,
+    seconds: f64,
+    /// Bytes that it moved.
+    bytes: Option<usize>,
+}
+
+struct State {
+    /// In the order in which they ended.
+    spans: Vec<Span>,
+    /// Events beyond [`MAX_EVENTS`].
+    left_out: usize,
+    /// When the device's last launch ended.
+    device_end: f64,
+    /// The device's name.
+    device: String,
+}
+
+/// A trace that is being made.
+pub struct Trace {
+    path: PathBuf,
+    file: File,
+    begin: Instant,
+    on: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Trace {
+    /// Begins a trace where a file was asked for.
+    ///
+    /// # Errors
+    /// When the file cannot be written: said before the work, not after it.
+    pub fn create(path: Option<&Path>) -> anyhow::Result<Option<Arc<Trace>>> {
+        let Some(path) = path else { return Ok(None) };
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let state = State { spans: Vec::new(), left_out: 0, device_end: 0.0, device: "device".into() };
+        let (begin, on, state) = (Instant::now(), AtomicBool::new(true), Mutex::new(state));
+        Ok(Some(Arc::new(Trace { path: path.into(), file, begin, on, state })))
+    }
+
+    /// Traces from here on, or not.
+    pub fn turn(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn finish(&self) -> anyhow::Result<()> {
+        self.write().with_context(|| format!("cannot write {}", self.path.display()))?;
+        let state = self.state();
+        status!("wrote {} ({} events", self.path.display(), state.spans.len());
+        match state.left_out {
+            0 => status!(")\n"),
+            more => status!("; the {more} after them are left out)\n"),
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        let state = self.state();
+        let mut out = BufWriter::new(&self.file);
+        let name = |what: &str, tid: Track, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid as u32, "args": {"name": name}});
+        writeln!(out, "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [")?;
+        writeln!(out, "{},", name("process_name", Track::Host, "hologram"))?;
+        writeln!(out, "{},", name("thread_name", Track::Host, "host"))?;
+        write!(out, "{}", name("thread_name", Track::Device, &state.device))?;
+        for span in &state.spans {
+            let us = |seconds: f64| (seconds * 1e9).round() / 1e3;
+            let mut event = json!({
+                "name": &*span.name,
+                "cat": if matches!(span.track, Track::Host) { "host" } else { "kernel" },
+                "ph": "X",
+                "ts": us(span.start),
+                "dur": us(span.seconds),
+                "pid": 1,
+                "tid": span.track as u32,
+            });
+            if let Some(bytes) = span.bytes {
+                event["args"] = json!({"bytes": bytes});
+            }
+            write!(out, ",\n{event}")?;
+        }
+        writeln!(out, "\n]}}")?;
+        out.flush()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Does a step of a command, which the host's track shows around the calls that it makes.
+    pub fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
+        self.host(name, None, work)
+    }
+
+    /// Does something that the host's track shows.
+    fn host<T>(&self, name: &str, bytes: Option<usize>, work: impl FnOnce() -> T) -> T {
+        if !self.is_on() {
+            return work();
+        }
+        let start = self.now();
+        let done = work();
+        let seconds = self.now() - start;
+        self.state().add(Span { track: Track::Host, name: name.into(), start, seconds, bytes });
+        done
+    }
+
+    /// Adds launches that ran one after the other and have just ended.
+    fn launches(&self, times: Vec<(Arc<str>, f64)>) {
+        let end = self.now();
+        let mut state = self.state();
+        // The device waits for the host before the first launch, not after the last.
+        let mut start = (end - times.iter().map(|t| t.1).sum::<f64>()).max(state.device_end);
+        for (name, seconds) in times {
+            state.add(Span { track: Track::Device, name, start, seconds, bytes: None });
+            start += seconds;
+        }
+        state.device_end = start;
+    }
+}
+
+impl State {
+    fn add(&mut self, span: Span) {
+        if self.spans.len() < MAX_EVENTS { self.spans.push(span) } else { self.left_out += 1 }
+    }
+}
+
+/// Does a step of a command, which the host's track shows where there is a trace.
+pub fn step<T>(trace: &Option<Arc<Trace>>, name: &str, work: impl FnOnce() -> T) -> T {
+    match trace {
+        Some(trace) => trace.step(name, work),
+        None => work(),
+    }
+}
+
+/// Opens the device, under the eyes of a trace where there is one.
+///
+/// # Errors
+/// As [`DeviceArgs::open`].
+pub fn open(device: &DeviceArgs, trace: &Option<Arc<Trace>>) -> anyhow::Result<Executor> {
+    let executor = step(trace, "open the device", || device.open())?;
+    let Some(trace) = trace else { return Ok(executor) };
+    let info = executor.info();
+    trace.state().device = format!("{}: {}", info.backend, info.name);
+    let (inner, trace) = (executor.backend().clone(), trace.clone());
+    Ok(Executor::from_backend(Arc::new(Traced { inner, trace })))
+}
+
+/// A backend that records what it is asked for, and passes it on.
+struct Traced {
+    inner: Arc<dyn Backend>,
+    trace: Arc<Trace>,
+}
+
+impl Backend for Traced {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn is_available(&self) -> bool {
+        self.inner.is_available()
+    }
+
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.trace.host("allocate", Some(bytes), || self.inner.allocate_buffer(bytes))
+    }
+
+    fn free_buffer(&self, buffer: Buffer) {
+        self.inner.free_buffer(buffer);
+    }
+
+    fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
+        self.trace.host("wrap host memory", None, || self.inner.wrap(memory))
+    }
+
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
+        self.trace.host("copy to device", Some(data.len()), || self.inner.copy_to_buffer(buffer, offset, data))
+    }
+
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.trace.host("copy from device", Some(data.len()), || self.inner.copy_from_buffer(buffer, offset, data))
+    }
+
+    fn copy_buffer(
+        &self,
+        from: &Buffer,
+        from_offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        let copy = || self.inner.copy_buffer(from, from_offset, to, to_offset, bytes);
+        self.trace.host("copy on device", Some(bytes), copy)
+    }
+
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.trace.host(&format!("compile {}", program.name), None, || self.inner.compile(program))
+    }
+
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
+        self.trace.host(&format!("find kernel {}", spec.op), None, || self.inner.native(spec))
+    }
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        self.trace.host("find kernel of a group", None, || self.inner.native_group(group))
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        self.inner.shares_host_memory()
+    }
+
+    fn weight_layout(&self, format: Format) -> Format {
+        self.inner.weight_layout(format)
+    }
+
+    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
+        self.inner.activations(weights, tokens, choices)
+    }
+
+    fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
+        self.inner.attention_products(tokens, choices)
+    }
+
+    fn elements_per_thread(&self) -> u32 {
+        self.inner.elements_per_thread()
+    }
+
+    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
+        self.inner.cache_format(choices)
+    }
+
+    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
+        self.trace.host("record launches", None, || self.inner.record(launches))
+    }
+
+    fn submit(&self, list: &CommandList) -> Result<Event> {
+        if !self.trace.is_on() {
+            return self.inner.submit(list);
+        }
+        let times = self.trace.host("run launches", None, || {
+            // What was enqueued before is not part of these launches.
+            self.inner.synchronize()?;
+            self.inner.profile(list)
+        })?;
+        self.trace.launches(times);
+        // An event that has passed.
+        Ok(Event(0))
+    }
+
+    fn wait(&self, event: Event) -> Result<()> {
+        self.trace.host("wait", None, || self.inner.wait(event))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.trace.host("wait", None, || self.inner.synchronize())
+    }
+
+    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+        self.inner.profile(list)
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.inner.metrics()
+    }
+
+    fn read_bandwidth(&self) -> Result<f64> {
+        self.trace.host("measure the read bandwidth", None, || self.inner.read_bandwidth())
+    }
+
+    fn copy_bandwidth(&self) -> Result<f64> {
+        self.trace.host("measure the copy bandwidth", None, || self.inner.copy_bandwidth())
+    }
+
+    fn ceiling(&self, kind: CeilingKind) -> Result<Option<Ceiling>> {
+        self.inner.ceiling(kind)
+    }
+
+    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
+        self.trace.host("allocate", Some(bytes), || self.inner.allocate_pool(bytes))
+    }
+
+    fn free_pool(&self, pool: Pool) {
+        self.inner.free_pool(pool);
+    }
+
+    fn copy_to_pool(&self, pool: &Pool, offset: usize, data: &[u8]) -> Result<()> {
+        self.trace.host("copy to device", Some(data.len()), || self.inner.copy_to_pool(pool, offset, data))
+    }
+
+    fn copy_from_pool(&self, pool: &Pool, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.trace.host("copy from device", Some(data.len()), || self.inner.copy_from_pool(pool, offset, data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A method of the trait with a default would not reach the device behind the trace, and change what it does.
+    #[test]
+    fn every_call_is_passed_on() {
+        let definition = include_str!("../../hologram-backends/src/backend.rs");
+        let body = definition.split_once("pub trait Backend").unwrap().1.split_once("\n}\n").unwrap().0;
+        let here = include_str!("trace.rs").split_once("impl Backend for Traced").unwrap().1;
+        let methods: Vec<&str> = body.split("\n    fn ").skip(1).map(|m| m.split_once('(').unwrap().0).collect();
+        assert!(methods.len() > 25, "{methods:?}");
+        for method in methods {
+            // Made of the others.
+            if method != "execute_program" {
+                assert!(here.contains(&format!("\n    fn {method}(")), "{method} is not passed on");
+            }
+        }
+    }
+}
