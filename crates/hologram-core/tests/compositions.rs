@@ -1,7 +1,7 @@
 //! Operations that are made of several: as a user calls them, against what they are to compute.
 
-use hologram_core::ops::Reduction;
-use hologram_core::{Dim, Element, Executor, Graph, NodeId, Result, Tensor};
+use hologram_core::ops::{MatmulOptions, Reduction};
+use hologram_core::{Dim, Element, Executor, Format, Graph, NodeId, Result, Tensor};
 
 fn cpu() -> Executor {
     Executor::open("cpu", None).expect("there is always a CPU")
@@ -109,7 +109,7 @@ fn everything_is_reduced_to_a_scalar() {
     // Over a run-time extent, only what a run has.
     let mut g = Graph::new();
     let rows = g.extent("rows", 5);
-    let x = g.input("x", hologram_core::Format::I32, &[rows, Dim::Fixed(2)]).unwrap();
+    let x = g.input("x", Format::I32, &[rows, Dim::Fixed(2)]).unwrap();
     let sum = g.reduce_all(Reduction::Sum, x).unwrap();
     g.output("sum", sum).unwrap();
     let mut plan = g.compile(&e, &[]).unwrap();
@@ -117,4 +117,41 @@ fn everything_is_reduced_to_a_scalar() {
     plan.set_extent("rows", 2).unwrap();
     plan.run().unwrap();
     assert_eq!(plan.read::<i32>("sum").unwrap(), [10]);
+}
+
+#[test]
+fn attention_is_two_products_and_a_softmax() {
+    let e = cpu();
+    let (heads, n, d) = (2, 3, 4);
+    let values = |seed: usize| (0..heads * n * d).map(|i| ((i * 7 + seed) % 11) as f32 / 4.0 - 1.0).collect::<Vec<_>>();
+    let [q, k, v] = [1, 5, 9].map(values);
+    let tensor = |values: &[f32]| Tensor::from_slice(&e, &[heads, n, d], values).unwrap();
+    let got: Vec<f32> = run(&e, |g| {
+        let [q, k, v] = [g.constant(&tensor(&q))?, g.constant(&tensor(&k))?, g.constant(&tensor(&v))?];
+        let scores = g.batch_matmul(q, k, &MatmulOptions { transpose_b: true, ..MatmulOptions::default() })?;
+        let weights = g.softmax(scores)?;
+        g.batch_matmul(weights, v, &MatmulOptions::default())
+    })
+    .unwrap();
+    for row in 0..heads * n {
+        let head = row / n * n;
+        let at = |x: &[f32], row: usize, e: usize| f64::from(x[row * d + e]);
+        let weights: Vec<f64> =
+            (0..n).map(|j| (0..d).map(|e| at(&q, row, e) * at(&k, head + j, e)).sum::<f64>().exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for e in 0..d {
+            let want: f64 = (0..n).map(|j| weights[j] / total * at(&v, head + j, e)).sum();
+            assert!((f64::from(got[row * d + e]) - want).abs() < 1e-5, "row {row}, element {e}");
+        }
+    }
+}
+
+#[test]
+fn shapes_that_no_index_reaches_are_errors() {
+    let mut g = Graph::new();
+    let n = 1 << 17;
+    let x = g.input("x", Format::F32, &[Dim::Fixed(n), Dim::Fixed(1)]).unwrap();
+    let options = MatmulOptions { transpose_b: true, ..MatmulOptions::default() };
+    let error = g.batch_matmul(x, x, &options).unwrap_err().to_string();
+    assert!(error.contains("[131072, 131072] has more than 4294967295 elements"), "{error}");
 }

@@ -199,6 +199,7 @@ fn work(case: &Case) -> usize {
     let elements = |i: &super::CaseInput| i.shape.iter().map(|d| case.size(*d).1).product::<usize>();
     match case.inputs.as_slice() {
         [x, w] if case.op.name() == "matmul" => elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1),
+        [x, w, ..] if case.op.name() == "batch_matmul" => elements(x) * w.shape.last().map_or(1, |d| case.size(*d).1),
         inputs => inputs.iter().map(elements).sum(),
     }
 }

@@ -225,6 +225,15 @@ impl Graph {
                 _ => {}
             }
         }
+        // Indices in programs are u32.
+        let size = |d: &Dim| match d {
+            Dim::Fixed(n) => *n,
+            Dim::Extent(e) => self.extents[*e as usize].max,
+        };
+        let elements = ty.shape.iter().try_fold(1usize, |n, d| n.checked_mul(size(d)));
+        if elements.is_none_or(|n| n > u32::MAX as usize) {
+            return Err(CoreError::Graph(format!("{} has more than {} elements", self.describe(&ty), u32::MAX)));
+        }
         self.nodes.push(Node { source, ty, state: None });
         Ok(NodeId(self.nodes.len() as u32 - 1))
     }

@@ -1,8 +1,9 @@
 //! Matrix product with a transposed right side, y = x·wᵀ: every projection of a model.
 
 use hologram_backends::{Format, KernelSpec};
-use hologram_isa::{Opcode, Type};
+use hologram_isa::{Builder, Opcode, Type, Value};
 
+use super::tiles::{self, Side, THREADS};
 use super::{Kernel, Launchable, Op, is_quantized_weight, is_weight, rounded};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
 use crate::error::Result;
@@ -31,8 +32,6 @@ impl Graph {
         self.apply(Matmul, &[x, w])
     }
 }
-
-const THREADS: u32 = 64;
 
 /// Whether the formats multiply.
 fn fits(x: Format, w: Format) -> bool {
@@ -80,14 +79,53 @@ impl Op for Matmul {
         }
     }
 
-    /// One thread for each element of the output.
+    /// One workgroup for each square of the output where elements are multiplied one by one; else, and for few rows, one thread for each
+    /// element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let (m, row_len) = (spec.output.row_len() as u32, spec.inputs[0].row_len() as u32);
         let unit = unit(spec.inputs[0].format, spec.inputs[1].format, row_len as usize) as u32;
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);
+        let rows = k.rows(&spec.output);
         let (x, w, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
         let b = &mut k.b;
+        let load_weight = |b: &mut Builder, at: Value| {
+            let v = w.load(b, at);
+            if x.spec.format == Format::BF16 && is_quantized_weight(w.spec.format) {
+                let rounded = b.cvt(Type::BF16, v);
+                b.cvt(Type::F32, rounded)
+            } else {
+                v
+            }
+        };
+        let single = matches!((x.spec.format, w.spec.format), (Format::BF16, _) | (Format::F32, Format::Plain(_)));
+        if single && tiles::pay(spec.output.max_rows(), m as usize) {
+            let [down, across] = tiles::squares(spec.output.max_rows(), m as usize);
+            let element = |b: &mut Builder, row: Value, e: Value| {
+                let start = b.mul(row, row_len);
+                b.add(start, e)
+            };
+            let group = b.builtin(Opcode::GroupX);
+            let place = [b.div(group, across as u32), b.rem(group, across as u32)];
+            let left: &dyn Fn(&mut Builder, Value, Value) -> Value = &|b, row, e| {
+                let at = element(b, row, e);
+                x.load(b, at)
+            };
+            let right: &dyn Fn(&mut Builder, Value, Value) -> Value = &|b, column, e| {
+                let at = element(b, column, e);
+                load_weight(b, at)
+            };
+            let sides = [
+                Side { lines: rows, load: left, along_depth: true },
+                Side { lines: m.into(), load: right, along_depth: true },
+            ];
+            tiles::square(b, Type::F32, row_len.into(), sides, place, |b, row, column, sum| {
+                let at = b.mul(row, m);
+                let at = b.add(at, column);
+                out.store(b, at, sum);
+            });
+            return k.finish(down * across);
+        }
         let i = b.global_x();
         let inside = b.lt(i, total);
         b.if_(inside, |b| {
@@ -114,11 +152,7 @@ impl Op for Matmul {
                 }),
                 (Format::BF16, _) | (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
                     let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
-                    let (xv, mut wv) = (x.load(b, xi), w.load(b, wi));
-                    if is_quantized_weight(w.spec.format) {
-                        let rounded = b.cvt(Type::BF16, wv);
-                        wv = b.cvt(Type::F32, rounded);
-                    }
+                    let (xv, wv) = (x.load(b, xi), load_weight(b, wi));
                     b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
                 }),
                 _ => b.for_(0u32, row_len, unit, |b, block| {

@@ -5,6 +5,7 @@
 
 mod arg_reduce;
 mod attention;
+mod batch_matmul;
 mod copy;
 mod elementwise;
 mod gather;
@@ -22,6 +23,7 @@ mod scatter;
 mod softmax;
 mod sort;
 mod take;
+mod tiles;
 mod top_k;
 
 use std::fmt;
@@ -31,6 +33,7 @@ use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
 pub use attention::AttentionPrecision;
+pub use batch_matmul::{Activation, MatmulOptions};
 pub(crate) use elementwise::{elementwise_program, register_type};
 pub use kernel::{Kernel, TensorArg};
 pub use reduce::Reduction;
@@ -96,6 +99,7 @@ pub fn cases() -> Vec<Case> {
         repack::cases,
         quantize::cases,
         matmul::cases,
+        batch_matmul::cases,
         rope::cases,
         kv_append::cases,
         attention::cases,
