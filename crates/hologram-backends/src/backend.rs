@@ -164,8 +164,8 @@ pub enum Binding {
         /// Bytes of it; aligned to the element.
         range: Range<usize>,
     },
-    /// A scalar parameter, as its 32-bit register word.
-    Scalar(u32),
+    /// A scalar parameter, as its register word (see [`Type`](hologram_isa::Type)).
+    Scalar(u64),
 }
 
 impl Binding {

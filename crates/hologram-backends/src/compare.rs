@@ -14,7 +14,7 @@ pub fn run(
     device: &dyn Backend,
     program: &Program,
     buffers: &[Vec<u8>],
-    scalars: &[u32],
+    scalars: &[u64],
     grid: [u32; 3],
 ) -> Result<Vec<Vec<u8>>> {
     let mut handles = Vec::new();
@@ -75,14 +75,15 @@ pub fn random_program(device: &dyn Backend, seed: u64) -> Result<Option<String>>
 }
 
 /// An element with the pattern of a NaN, which is not defined, replaced by one.
-pub fn canonical(ty: Type, element: &[u8]) -> u32 {
-    let mut word = [0; 4];
+pub fn canonical(ty: Type, element: &[u8]) -> u64 {
+    let mut word = [0; 8];
     word[..element.len()].copy_from_slice(element);
-    let word = u32::from_le_bytes(word);
+    let word = u64::from_le_bytes(word);
     match ty {
-        Type::F32 if f32::from_bits(word).is_nan() => u32::MAX,
-        Type::F16 if word & 0x7fff > 0x7c00 => u32::MAX,
-        Type::BF16 if word & 0x7fff > 0x7f80 => u32::MAX,
+        Type::F32 if f32::from_bits(word as u32).is_nan() => u64::MAX,
+        Type::F64 if f64::from_bits(word).is_nan() => u64::MAX,
+        Type::F16 if word & 0x7fff > 0x7c00 => u64::MAX,
+        Type::BF16 if word & 0x7fff > 0x7f80 => u64::MAX,
         _ => word,
     }
 }

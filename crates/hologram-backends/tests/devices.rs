@@ -22,7 +22,7 @@ const ADD: &str = "kernel add_all(x: buffer<u32, readwrite>, by: u32) workgroup(
 
 fn add(device: &dyn Backend, buffer: &Buffer, range: std::ops::Range<usize>, by: u32, groups: u32) -> Launch {
     let pipeline = device.compile(&parse(ADD).unwrap()).unwrap();
-    let bindings = vec![Binding::Buffer { buffer: buffer.clone(), range }, Binding::Scalar(by)];
+    let bindings = vec![Binding::Buffer { buffer: buffer.clone(), range }, Binding::Scalar(by.into())];
     Launch { pipeline, bindings, config: LaunchConfig { grid: [groups, 1, 1] } }
 }
 

@@ -126,7 +126,7 @@ fn fast_forms_keep_their_bounds() {
     // Any bits, and numbers of usual size.
     let mut draw = || -> Vec<f32> {
         let usual = |random: &mut Random| random.below(1 << 24) as f32 / (1 << 20) as f32 - 8.0;
-        let any = |random: &mut Random| f32::from_bits(random.word(Type::F32));
+        let any = |random: &mut Random| f32::from_bits(random.word(Type::F32) as u32);
         (0..n).map(|i| if i % 2 == 0 { usual(&mut random) } else { any(&mut random) }).collect()
     };
     let (x, y) = (draw(), draw());

@@ -66,7 +66,7 @@ impl Grouping {
         let mut launches = Vec::new();
         for ((tensor, _), views) in bound.iter().zip(&places).skip(group.inputs.len()) {
             if let (Format::F32, [Binding::Buffer { range, .. }]) = (tensor.format, views.as_slice()) {
-                let bindings = vec![views[0].clone(), Binding::Scalar((range.len() / 4) as u32)];
+                let bindings = vec![views[0].clone(), Binding::Scalar((range.len() / 4) as u64)];
                 let pipeline = self.cpu.compile(&fill_with_nan())?;
                 let grid = [(range.len() / 4).div_ceil(64).max(1) as u32, 1, 1];
                 launches.push(Launch { pipeline, bindings, config: LaunchConfig { grid } });

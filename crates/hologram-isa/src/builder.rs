@@ -4,7 +4,8 @@ use crate::program::*;
 use crate::table::Signature;
 use crate::{Opcode, Type};
 
-/// An operand with its type, as the builder's methods take and return it. Rust's `f32`, `i32`, `u32` and `bool` convert into it.
+/// An operand with its type, as the builder's methods take and return it. Rust's `f32`, `f64`, `i32`,
+/// `u32`, `i64`, `u64` and `bool` convert into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The operand.
@@ -23,10 +24,13 @@ macro_rules! constant {
     )*};
 }
 constant! {
-    f32, F32, v => v.to_bits();
-    u32, U32, v => v;
-    i32, I32, v => v as u32;
-    bool, Bool, v => v as u32;
+    f32, F32, v => v.to_bits().into();
+    f64, F64, v => v.to_bits();
+    u32, U32, v => v.into();
+    i32, I32, v => (v as u32).into();
+    u64, U64, v => v;
+    i64, I64, v => v as u64;
+    bool, Bool, v => v.into();
 }
 
 /// A handle to a buffer parameter or a shared array.
@@ -336,7 +340,8 @@ pub(crate) fn check_args(op: Opcode, ty: Type, args: &[Value]) -> Result<(), Str
     let info = op.info();
     let name = info.mnemonic;
     if !info.types.contains(ty) {
-        return Err(format!("{name} does not exist for {ty}"));
+        let types: Vec<&str> = info.types.iter().map(Type::name).collect();
+        return Err(format!("{name} does not exist for {ty}, only for {}", types.join(", ")));
     }
     let want = info.signature.operands();
     if want.len() != args.len() {

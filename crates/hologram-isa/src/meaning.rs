@@ -1,4 +1,4 @@
-//! What each instruction means for one thread, on the 32-bit register words described at [`Type`], and how elements lie in memory.
+//! What each instruction means for one thread, on the register words described at [`Type`], and how elements lie in memory.
 //!
 //! Which of the NaN patterns an arithmetic instruction gives is not defined; everything else is, to the bit.
 
@@ -11,214 +11,233 @@ use crate::{Opcode, Type};
 ///
 /// `ty` is the type that the mnemonic carries; `from` is the first operand's type, which only `cvt` and `bitcast` look at. Operands
 /// and result are register words. `None` where the operation is not lane-wise, or does not exist for these types and operands.
-pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u32]) -> Option<u32> {
+pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
     match (op, args) {
         (Opcode::Mov, &[a]) => Some(a),
         (Opcode::Select, &[c, a, b]) => Some(if c != 0 { a } else { b }),
         (Opcode::Cvt, &[a]) => Some(convert(ty, from, a)),
         (Opcode::Bitcast, &[a]) if ty.size() == from.size() => Some(bitcast(ty, a)),
-        (Opcode::Eq, &[a, b]) => Some(equal(ty, a, b) as u32),
-        (Opcode::Ne, &[a, b]) => Some(!equal(ty, a, b) as u32),
+        (Opcode::Eq, &[a, b]) => Some(equal(ty, a, b) as u64),
+        (Opcode::Ne, &[a, b]) => Some(!equal(ty, a, b) as u64),
         (_, args) => match ty {
-            Type::F32 => float(op, args),
-            Type::I32 => signed(op, args).or_else(|| word(op, args)),
-            Type::U32 => unsigned(op, args).or_else(|| word(op, args)),
-            Type::Bool if op == Opcode::Not => word(op, args).map(|r| r & 1),
-            Type::Bool if matches!(op, Opcode::And | Opcode::Or | Opcode::Xor) => word(op, args),
+            Type::F32 => function(op, args).or_else(|| single::float(op, args)),
+            Type::F64 => double::float(op, args),
+            Type::I32 => signed32::integer(op, args),
+            Type::U32 => unsigned32::integer(op, args),
+            Type::I64 => signed64::integer(op, args),
+            Type::U64 => unsigned64::integer(op, args),
+            Type::Bool if op == Opcode::Not => unsigned32::integer(op, args).map(|r| r & 1),
+            Type::Bool if matches!(op, Opcode::And | Opcode::Or | Opcode::Xor) => unsigned32::integer(op, args),
             _ => None,
         },
     }
 }
 
-/// Instructions on `f32`.
-fn float(op: Opcode, args: &[u32]) -> Option<u32> {
-    let f = f32::from_bits;
-    let value = match (op, args) {
-        (Opcode::Abs, &[a]) => return Some(a & 0x7fff_ffff),
-        (Opcode::Neg, &[a]) => return Some(a ^ 0x8000_0000),
-        (Opcode::Lt, &[a, b]) => return Some((f(a) < f(b)) as u32),
-        (Opcode::Le, &[a, b]) => return Some((f(a) <= f(b)) as u32),
-        (Opcode::Gt, &[a, b]) => return Some((f(a) > f(b)) as u32),
-        (Opcode::Ge, &[a, b]) => return Some((f(a) >= f(b)) as u32),
-        (Opcode::Add, &[a, b]) => f(a) + f(b),
-        (Opcode::Sub, &[a, b]) => f(a) - f(b),
-        (Opcode::Mul, &[a, b]) => f(a) * f(b),
-        (Opcode::Div, &[a, b]) => f(a) / f(b),
-        (Opcode::Fma, &[a, b, c]) => f(a).mul_add(f(b), f(c)),
-        (Opcode::Min, &[a, b]) => min(f(a), f(b)),
-        (Opcode::Max, &[a, b]) => -min(-f(a), -f(b)),
-        (Opcode::Sqrt, &[a]) => f(a).sqrt(),
-        (Opcode::Floor, &[a]) => f(a).floor(),
-        (Opcode::Ceil, &[a]) => f(a).ceil(),
-        (Opcode::Trunc, &[a]) => f(a).trunc(),
-        (Opcode::Round, &[a]) => f(a).round_ties_even(),
-        (Opcode::Exp, &[a]) => decompose::exp(&Scalar, f(a)),
-        (Opcode::Exp2, &[a]) => decompose::exp2(&Scalar, f(a)),
-        (Opcode::Log, &[a]) => decompose::log(&Scalar, f(a)),
-        (Opcode::Log2, &[a]) => decompose::log2(&Scalar, f(a)),
-        (Opcode::Sin, &[a]) => decompose::sin(&Scalar, f(a)),
-        (Opcode::Cos, &[a]) => decompose::cos(&Scalar, f(a)),
-        (Opcode::Tanh, &[a]) => decompose::tanh(&Scalar, f(a)),
-        (Opcode::Erf, &[a]) => decompose::erf(&Scalar, f(a)),
+/// The functions that are defined by decomposition, on `f32`.
+fn function(op: Opcode, args: &[u64]) -> Option<u64> {
+    let &[a] = args else { return None };
+    let a = f32::from_bits(a as u32);
+    let value = match op {
+        Opcode::Exp => decompose::exp(&Scalar, a),
+        Opcode::Exp2 => decompose::exp2(&Scalar, a),
+        Opcode::Log => decompose::log(&Scalar, a),
+        Opcode::Log2 => decompose::log2(&Scalar, a),
+        Opcode::Sin => decompose::sin(&Scalar, a),
+        Opcode::Cos => decompose::cos(&Scalar, a),
+        Opcode::Tanh => decompose::tanh(&Scalar, a),
+        Opcode::Erf => decompose::erf(&Scalar, a),
         _ => return None,
     };
-    Some(value.to_bits())
+    Some(u64::from(value.to_bits()))
 }
 
-/// The lesser; a NaN loses against a number, and −0 is less than +0.
-fn min(a: f32, b: f32) -> f32 {
-    let a_is_less = a < b || (a == b && a.is_sign_negative());
-    if a_is_less || b.is_nan() { a } else { b }
-}
+/// The instructions on a float type with bits of a word type.
+macro_rules! floats {
+    ($($module:ident $float:ident $word:ident;)*) => {$(
+        mod $module {
+            use crate::Opcode;
 
-/// Instructions on `i32` that differ from those on `u32`.
-fn signed(op: Opcode, args: &[u32]) -> Option<u32> {
-    let value = match (op, args) {
-        (Opcode::Abs, &[a]) => (a as i32).wrapping_abs(),
-        (Opcode::Neg, &[a]) => (a as i32).wrapping_neg(),
-        (Opcode::Shr, &[a, n]) => (a as i32) >> n.min(31),
-        (op, &[a, b]) => {
-            let (a, b) = (a as i32, b as i32);
-            match op {
-                Opcode::MulHi => ((i64::from(a) * i64::from(b)) >> 32) as i32,
-                Opcode::Div => {
-                    if b == 0 {
-                        0
-                    } else {
-                        a.wrapping_div(b)
-                    }
-                }
-                Opcode::Rem => {
-                    if b == 0 {
-                        a
-                    } else {
-                        a.wrapping_rem(b)
-                    }
-                }
-                Opcode::Min => a.min(b),
-                Opcode::Max => a.max(b),
-                Opcode::Lt => (a < b) as i32,
-                Opcode::Le => (a <= b) as i32,
-                Opcode::Gt => (a > b) as i32,
-                Opcode::Ge => (a >= b) as i32,
-                _ => return None,
+            pub(super) fn float(op: Opcode, args: &[u64]) -> Option<u64> {
+                let f = |word: u64| $float::from_bits(word as $word);
+                let value = match (op, args) {
+                    (Opcode::Lt, &[a, b]) => return Some((f(a) < f(b)) as u64),
+                    (Opcode::Le, &[a, b]) => return Some((f(a) <= f(b)) as u64),
+                    (Opcode::Gt, &[a, b]) => return Some((f(a) > f(b)) as u64),
+                    (Opcode::Ge, &[a, b]) => return Some((f(a) >= f(b)) as u64),
+                    (Opcode::Add, &[a, b]) => f(a) + f(b),
+                    (Opcode::Sub, &[a, b]) => f(a) - f(b),
+                    (Opcode::Mul, &[a, b]) => f(a) * f(b),
+                    (Opcode::Div, &[a, b]) => f(a) / f(b),
+                    (Opcode::Fma, &[a, b, c]) => f(a).mul_add(f(b), f(c)),
+                    (Opcode::Min, &[a, b]) => min(f(a), f(b)),
+                    (Opcode::Max, &[a, b]) => -min(-f(a), -f(b)),
+                    (Opcode::Abs, &[a]) => f(a).abs(),
+                    (Opcode::Neg, &[a]) => -f(a),
+                    (Opcode::Sqrt, &[a]) => f(a).sqrt(),
+                    (Opcode::Floor, &[a]) => f(a).floor(),
+                    (Opcode::Ceil, &[a]) => f(a).ceil(),
+                    (Opcode::Trunc, &[a]) => f(a).trunc(),
+                    (Opcode::Round, &[a]) => f(a).round_ties_even(),
+                    _ => return None,
+                };
+                Some(value.to_bits().into())
+            }
+
+            /// The lesser; a NaN loses against a number, and −0 is less than +0.
+            fn min(a: $float, b: $float) -> $float {
+                let a_is_less = a < b || (a == b && a.is_sign_negative());
+                if a_is_less || b.is_nan() { a } else { b }
             }
         }
-        _ => return None,
-    };
-    Some(value as u32)
+    )*};
+}
+floats! {
+    single f32 u32;
+    double f64 u64;
 }
 
-/// Instructions on `u32` that differ from those on `i32`.
-fn unsigned(op: Opcode, args: &[u32]) -> Option<u32> {
-    let &[a, b] = args else { return None };
-    Some(match op {
-        Opcode::MulHi => ((u64::from(a) * u64::from(b)) >> 32) as u32,
-        Opcode::Div => a.checked_div(b).unwrap_or(0),
-        Opcode::Rem => a.checked_rem(b).unwrap_or(a),
-        Opcode::Min => a.min(b),
-        Opcode::Max => a.max(b),
-        Opcode::Shr => a.checked_shr(b).unwrap_or(0),
-        Opcode::Lt => (a < b) as u32,
-        Opcode::Le => (a <= b) as u32,
-        Opcode::Gt => (a > b) as u32,
-        Opcode::Ge => (a >= b) as u32,
-        _ => return None,
-    })
-}
+/// The instructions on an integer type: its word, and the integer of twice the width.
+macro_rules! integers {
+    ($($module:ident $int:ident $word:ident $twice:ident;)*) => {$(
+        mod $module {
+            use crate::Opcode;
 
-/// Instructions that are the same on `i32` and `u32`; the bit operations also serve `bool`.
-fn word(op: Opcode, args: &[u32]) -> Option<u32> {
-    Some(match (op, args) {
-        (Opcode::Add, &[a, b]) => a.wrapping_add(b),
-        (Opcode::Sub, &[a, b]) => a.wrapping_sub(b),
-        (Opcode::Mul, &[a, b]) => a.wrapping_mul(b),
-        (Opcode::And, &[a, b]) => a & b,
-        (Opcode::Or, &[a, b]) => a | b,
-        (Opcode::Xor, &[a, b]) => a ^ b,
-        (Opcode::Not, &[a]) => !a,
-        (Opcode::Shl, &[a, n]) => a.checked_shl(n).unwrap_or(0),
-        _ => return None,
-    })
+            pub(super) fn integer(op: Opcode, args: &[u64]) -> Option<u64> {
+                const BITS: u32 = $int::BITS;
+                const SIGNED: bool = $int::MIN != 0;
+                let value = match (op, args) {
+                    (Opcode::Not, &[a]) => !(a as $int),
+                    (Opcode::Abs, &[a]) if SIGNED && (a as $int) >> (BITS - 1) == 0 => a as $int,
+                    (Opcode::Abs | Opcode::Neg, &[a]) if SIGNED => (a as $int).wrapping_neg(),
+                    (Opcode::Shl, &[a, n]) => (a as $int).checked_shl(n as u32).unwrap_or(0),
+                    // Twice, because a shift by the width itself is not defined; the second shifts what fills.
+                    (Opcode::Shr, &[a, n]) => match (a as $int).checked_shr(n as u32) {
+                        Some(shifted) => shifted,
+                        None => (a as $int) >> (BITS - 1) >> 1,
+                    },
+                    (op, &[a, b]) => {
+                        let (a, b) = (a as $int, b as $int);
+                        match op {
+                            Opcode::Add => a.wrapping_add(b),
+                            Opcode::Sub => a.wrapping_sub(b),
+                            Opcode::Mul => a.wrapping_mul(b),
+                            Opcode::MulHi => (($twice::from(a) * $twice::from(b)) >> BITS) as $int,
+                            Opcode::Div if b == 0 => 0,
+                            Opcode::Div => a.wrapping_div(b),
+                            Opcode::Rem if b == 0 => a,
+                            Opcode::Rem => a.wrapping_rem(b),
+                            Opcode::Min => a.min(b),
+                            Opcode::Max => a.max(b),
+                            Opcode::And => a & b,
+                            Opcode::Or => a | b,
+                            Opcode::Xor => a ^ b,
+                            Opcode::Lt => (a < b) as $int,
+                            Opcode::Le => (a <= b) as $int,
+                            Opcode::Gt => (a > b) as $int,
+                            Opcode::Ge => (a >= b) as $int,
+                            _ => return None,
+                        }
+                    }
+                    _ => return None,
+                };
+                Some(u64::from(value as $word))
+            }
+        }
+    )*};
+}
+integers! {
+    signed32 i32 u32 i64;
+    unsigned32 u32 u32 u64;
+    signed64 i64 u64 i128;
+    unsigned64 u64 u64 u128;
 }
 
 /// Equality of two words of a type: of numbers for floats.
-fn equal(ty: Type, a: u32, b: u32) -> bool {
-    if ty.is_float() { to_f32(ty, a) == to_f32(ty, b) } else { a == b }
+fn equal(ty: Type, a: u64, b: u64) -> bool {
+    if ty.is_float() { to_f64(ty, a) == to_f64(ty, b) } else { a == b }
 }
 
 /// The value of a float type's word, exactly.
-fn to_f32(ty: Type, word: u32) -> f32 {
+fn to_f64(ty: Type, word: u64) -> f64 {
     match ty {
-        Type::F16 => f16::from_bits(word as u16).to_f32(),
-        Type::BF16 => bf16::from_bits(word as u16).to_f32(),
-        _ => f32::from_bits(word),
+        Type::F16 => f16::from_bits(word as u16).to_f64(),
+        Type::BF16 => bf16::from_bits(word as u16).to_f64(),
+        Type::F32 => f32::from_bits(word as u32).into(),
+        _ => f64::from_bits(word),
     }
 }
 
+/// A number to be converted: what `as` does with it is what [`Opcode::Cvt`] does, but for the types that Rust does not have.
+macro_rules! narrow {
+    ($to:expr, $v:expr, $odd:expr, $zero:expr) => {
+        match $to {
+            Type::Bool => ($v != $zero) as u64,
+            Type::I8 => u64::from($v as i8 as i32 as u32),
+            Type::U8 => u64::from($v as u8),
+            Type::I16 => u64::from($v as i16 as i32 as u32),
+            Type::U16 => u64::from($v as u16),
+            Type::I32 => u64::from($v as i32 as u32),
+            Type::U32 => u64::from($v as u32),
+            Type::I64 => $v as i64 as u64,
+            Type::U64 => $v as u64,
+            Type::F16 => u64::from(f16::from_f32($odd).to_bits()),
+            Type::BF16 => u64::from(bf16::from_f32($odd).to_bits()),
+            Type::F32 => u64::from(($v as f32).to_bits()),
+            Type::F64 => ($v as f64).to_bits(),
+        }
+    };
+}
+
 /// [`Opcode::Cvt`] of a word of `from` to one of `to`.
-pub fn convert(to: Type, from: Type, word: u32) -> u32 {
+pub fn convert(to: Type, from: Type, word: u64) -> u64 {
     if to == from {
         return word;
     }
     if from.is_float() {
-        let v = to_f32(from, word);
-        return match to {
-            Type::Bool => (v != 0.0) as u32,
-            Type::I8 => v as i8 as u32,
-            Type::U8 => u32::from(v as u8),
-            Type::I32 => v as i32 as u32,
-            Type::U32 => v as u32,
-            Type::F16 => u32::from(f16::from_f32(v).to_bits()),
-            Type::BF16 => u32::from(bf16::from_f32(v).to_bits()),
-            Type::F32 => v.to_bits(),
-        };
+        let v = to_f64(from, word);
+        let near = v as f32;
+        return narrow!(to, v, to_odd(near, f64::from(near).abs() > v.abs(), f64::from(near) != v), 0.0);
     }
-    let v = if from == Type::U32 { f64::from(word) } else { f64::from(word as i32) };
-    match to {
-        Type::Bool => (word != 0) as u32,
-        Type::I8 => word as i8 as u32,
-        Type::U8 => word & 0xff,
-        Type::I32 | Type::U32 => word,
-        // Whole numbers that f32 rounds are beyond the range of f16.
-        Type::F16 => u32::from(f16::from_f32(v as f32).to_bits()),
-        Type::BF16 => u32::from(bf16::from_f32(to_odd(v)).to_bits()),
-        Type::F32 => (v as f32).to_bits(),
-    }
+    let v = match from {
+        Type::U32 | Type::U64 => i128::from(word),
+        Type::I64 => i128::from(word as i64),
+        _ => i128::from(word as u32 as i32),
+    };
+    let near = v as f32;
+    // An f32 near a 64-bit number is a whole number.
+    narrow!(to, v, to_odd(near, (near as i128).abs() > v.abs(), near as i128 != v), 0)
 }
 
-/// `v` as `f32`, rounded so that a further rounding to a shorter type gives what rounding `v` itself would: toward zero, and the last
-/// bit set where anything was lost.
-fn to_odd(v: f64) -> f32 {
-    let near = v as f32;
-    let toward_zero = near.to_bits() - u32::from(f64::from(near).abs() > v.abs());
-    f32::from_bits(toward_zero | u32::from(f64::from(near) != v))
+/// The `f32` nearest to a number, rounded so that a further rounding to a shorter type gives what rounding the number itself would:
+/// toward zero, and the last bit set where anything was lost.
+fn to_odd(near: f32, beyond: bool, inexact: bool) -> f32 {
+    let toward_zero = near.to_bits() - u32::from(beyond);
+    f32::from_bits(toward_zero | u32::from(inexact))
 }
 
 /// [`Opcode::Bitcast`] of a word to a type of the same size; to `bool` every byte but 0 is true.
-fn bitcast(to: Type, word: u32) -> u32 {
+fn bitcast(to: Type, word: u64) -> u64 {
     match to {
-        Type::Bool => (word & 0xff != 0) as u32,
-        Type::I8 => word as i8 as u32,
+        Type::Bool => (word & 0xff != 0) as u64,
+        Type::I8 => u64::from(word as i8 as i32 as u32),
+        Type::I16 => u64::from(word as i16 as i32 as u32),
         Type::U8 => word & 0xff,
+        Type::U16 | Type::F16 | Type::BF16 => word & 0xffff,
         _ => word,
     }
 }
 
 /// The element `index` of `bytes` (little-endian) as a register word, or `None` outside.
-pub fn read_element(ty: Type, bytes: &[u8], index: usize) -> Option<u32> {
+pub fn read_element(ty: Type, bytes: &[u8], index: usize) -> Option<u64> {
     let start = index.checked_mul(ty.size())?;
     let element = bytes.get(start..start.checked_add(ty.size())?)?;
-    Some(match *element {
-        [a] => bitcast(ty, u32::from(a)),
-        [a, b] => u32::from(u16::from_le_bytes([a, b])),
-        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
-        _ => return None,
-    })
+    let mut word = [0; 8];
+    word[..ty.size()].copy_from_slice(element);
+    Some(bitcast(ty, u64::from_le_bytes(word)))
 }
 
 /// Sets the element `index` of `bytes` from a register word; `None` outside.
-pub fn write_element(ty: Type, bytes: &mut [u8], index: usize, word: u32) -> Option<()> {
+pub fn write_element(ty: Type, bytes: &mut [u8], index: usize, word: u64) -> Option<()> {
     let start = index.checked_mul(ty.size())?;
     let element = bytes.get_mut(start..start.checked_add(ty.size())?)?;
     element.copy_from_slice(&word.to_le_bytes()[..ty.size()]);

@@ -112,8 +112,8 @@ pub enum Operand {
     Reg(Reg),
     /// A scalar parameter, by its index in [`Program::params`].
     Scalar(u32),
-    /// A constant, as the 32-bit register word described at [`Type`].
-    Const(Type, u32),
+    /// A constant, as the register word described at [`Type`].
+    Const(Type, u64),
 }
 
 /// The memory that a load or store addresses, by element.

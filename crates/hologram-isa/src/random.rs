@@ -34,28 +34,40 @@ impl Random {
     }
 
     /// A register word of a type: often a special value.
-    pub fn word(&mut self, ty: Type) -> u32 {
+    pub fn word(&mut self, ty: Type) -> u64 {
+        const FLOATS: [f64; 14] =
+            [0.0, -0.0, 1.0, -1.0, 0.5, 3.25, 100.0, 1e-3, 65520.0, f64::INFINITY, f64::NAN, 1e-40, 3e9, -7.5];
         let special = self.chance(40);
         let bits = self.next() as u32 >> (self.below(2) * self.below(32));
-        let float = [0.0, -0.0, 1.0, -1.0, 0.5, 3.25, 100.0, 1e-3, 65520.0, f32::INFINITY, f32::NAN, 1e-40, 3e9, -7.5];
-        match ty {
+        let word = match ty {
             Type::Bool => bits & 1,
             Type::I8 => bits as i8 as u32,
             Type::U8 => bits & 0xff,
+            Type::I16 => bits as i16 as u32,
             Type::I32 | Type::U32 if special => self.pick(&[0, 1, 2, 31, 32, u32::MAX, 1 << 31, i32::MAX as u32, 7]),
             Type::I32 | Type::U32 => bits,
-            Type::F32 if special => self.pick(&float).to_bits(),
+            Type::F32 if special => (self.pick(&FLOATS) as f32).to_bits(),
             Type::F32 if self.chance(70) => ((self.next() as i32 as f32) / 2f32.powi(self.below(40) as i32)).to_bits(),
             Type::F32 => bits,
-            Type::F16 | Type::BF16 => bits & 0xffff,
-        }
+            Type::U16 | Type::F16 | Type::BF16 => bits & 0xffff,
+            Type::I64 | Type::U64 if special => {
+                return self.pick(&[0, 1, 7, 63, u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 32, (1 << 32) - 1, !0 << 31]);
+            }
+            Type::I64 | Type::U64 => return self.next() >> (self.below(2) * self.below(64)),
+            Type::F64 if special => return (self.pick(&FLOATS) * self.pick(&[1.0, 1.0, 1e-300, 1e300])).to_bits(),
+            Type::F64 if self.chance(70) => {
+                return ((self.next() as i64 as f64) / 2f64.powi(self.below(80) as i32)).to_bits();
+            }
+            Type::F64 => return self.next(),
+        };
+        word.into()
     }
 }
 
 /// A program with the number of workgroups to launch.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, then four scalars.
+    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, then [`SCALARS`].
     pub program: Program,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -67,8 +79,11 @@ pub struct Arguments {
     /// The bytes of each buffer, in the order of the parameters.
     pub buffers: Vec<Vec<u8>>,
     /// The register words of the scalars, which follow the buffers.
-    pub scalars: [u32; 4],
+    pub scalars: Vec<u64>,
 }
+
+/// The types of a random program's scalars, in order.
+pub const SCALARS: [Type; 6] = [Type::F32, Type::U32, Type::I32, Type::Bool, Type::F64, Type::I64];
 
 /// Arguments from a seed for a program that [`case`] made, or what is left of it.
 pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
@@ -82,7 +97,7 @@ pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
     for ty in Type::ALL {
         buffers.push(vec![0; (threads * SLOTS) as usize * ty.size()]);
     }
-    Arguments { buffers, scalars: [Type::F32, Type::U32, Type::I32, Type::Bool].map(|ty| random.word(ty)) }
+    Arguments { buffers, scalars: SCALARS.map(|ty| random.word(ty)).to_vec() }
 }
 
 struct Generator<'r> {
@@ -97,6 +112,8 @@ struct Generator<'r> {
     vars: Vec<Value>,
     /// The thread's index in the grid.
     id: Value,
+    /// The scalar that is a `bool`.
+    uniform_bool: Value,
     slots: Vec<u32>,
     loops: u32,
     statements: u32,
@@ -123,12 +140,8 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
     let mut b = Builder::new("random", workgroup);
     let inputs = Type::ALL.map(|ty| b.buffer(&format!("in_{ty}"), ty, Access::Read)).to_vec();
     let outputs = Type::ALL.map(|ty| b.buffer(&format!("out_{ty}"), ty, Access::ReadWrite)).to_vec();
-    let mut values = vec![
-        b.scalar("s_f32", Type::F32),
-        b.scalar("s_u32", Type::U32),
-        b.scalar("s_i32", Type::I32),
-        b.scalar("s_bool", Type::Bool),
-    ];
+    let mut values = SCALARS.map(|ty| b.scalar(&format!("s_{ty}"), ty)).to_vec();
+    let uniform_bool = values[3];
     let threads: u32 = workgroup.iter().product();
     let shared_type = random.pick(&Type::ALL);
     let shared = b.shared("shared", shared_type, threads);
@@ -157,6 +170,7 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
         values,
         vars: Vec::new(),
         id,
+        uniform_bool,
         slots: vec![0; Type::ALL.len()],
         loops: 0,
         statements: 0,
@@ -250,7 +264,7 @@ impl Generator<'_> {
                 let id = self.id;
                 (b.lt(id, bound), false)
             }
-            1 => (self.values[3], uniform),
+            1 => (self.uniform_bool, uniform),
             _ => (self.value(Type::Bool), false),
         };
         let (then, otherwise) = (1 + self.random.below(6), self.random.below(5));
@@ -290,9 +304,9 @@ impl Generator<'_> {
                 b.for_(thread, end, step, |b, i| {
                     self.keep(i);
                     let element = b.and(i, INPUT_LEN - 1);
-                    let loaded = b.load(self.inputs[7], element);
+                    let loaded = b.load(self.inputs[Type::F32 as usize], element);
                     self.keep(loaded);
-                    let loaded = b.load(self.inputs[5], i);
+                    let loaded = b.load(self.inputs[Type::F16 as usize], i);
                     self.keep(loaded);
                     self.block(b, length, depth + 1, false);
                 });
@@ -342,7 +356,7 @@ impl Generator<'_> {
             }
             S::Binary | S::Compare => {
                 let (x, mut y) = (self.value(ty), self.value(ty));
-                if matches!(op, Opcode::Div | Opcode::Rem) && ty != Type::F32 {
+                if matches!(op, Opcode::Div | Opcode::Rem) && !ty.is_float() {
                     y = b.inst(Opcode::Or, ty, &[y, Value { operand: crate::Operand::Const(ty, 1), ty }]);
                 }
                 b.inst(op, ty, &[x, y])
@@ -357,7 +371,7 @@ impl Generator<'_> {
             }
             S::Shift => {
                 let (a, n) = (self.value(ty), self.value(Type::U32));
-                let n = if self.random.chance(70) { b.and(n, 31u32) } else { n };
+                let n = if self.random.chance(70) { b.and(n, 8 * ty.size() as u32 - 1) } else { n };
                 b.inst(op, ty, &[a, n])
             }
             S::Convert => {
@@ -388,7 +402,7 @@ impl Generator<'_> {
             return;
         }
         let var = self.vars[self.random.below(there)];
-        if matches!(var.ty, Type::F32 | Type::I32 | Type::U32) && self.random.chance(60) {
+        if Opcode::Add.info().types.contains(var.ty) && self.random.chance(60) {
             let op = self.random.pick(&[Opcode::Add, Opcode::Mul, Opcode::Min, Opcode::Sub]);
             let other = self.value(var.ty);
             b.assign_op(var, op, &[var, other]);
@@ -399,7 +413,8 @@ impl Generator<'_> {
     }
 
     fn subgroup(&mut self, b: &mut Builder) {
-        let ty = self.random.pick(&[Type::F32, Type::I32, Type::U32]);
+        let types: Vec<Type> = Opcode::SubgroupAdd.info().types.iter().collect();
+        let ty = self.random.pick(&types);
         let result = match self.random.below(5) {
             0 => {
                 let any = self.random.pick(&Type::ALL);

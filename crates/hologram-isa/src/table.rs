@@ -164,20 +164,20 @@ instructions! {
     // Values.
     Mov "mov" Unary ANY "The operand.";
     Select "select" Select ANY "The second operand where the first is true, else the third.";
-    Cvt "cvt" Convert ANY "Conversion. To a float: round to nearest even. Float to integer: toward zero, clamped to the range, NaN to 0. Integer to narrower integer: the low bits. To bool: whether not zero (NaN is true). From bool: 0 or 1.";
+    Cvt "cvt" Convert ANY "Conversion. To a float: rounded once, to nearest even. Float to integer: toward zero, clamped to the range, NaN to 0. Integer to integer: the low bits, to a wider one after extension by the source's sign. To bool: whether not zero (NaN is true). From bool: 0 or 1.";
     Bitcast "bitcast" Bitcast ANY "The same bits as another type of the same size.";
 
     // Arithmetic: integers wrap; floats are correctly rounded (nearest even), never contracted.
     Add "add" Binary ARITH "Sum.";
     Sub "sub" Binary ARITH "Difference.";
-    Mul "mul" Binary ARITH "Product (integers: the low 32 bits).";
-    MulHi "mulhi" Binary INT "The high 32 bits of the 64-bit product.";
-    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least i32 by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
+    Mul "mul" Binary ARITH "Product (integers: its low half).";
+    MulHi "mulhi" Binary INT "The high half of the product of twice the width.";
+    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least number by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
     Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
     Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
     Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
     Max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
-    Abs "abs" Unary SIGNED "Absolute value; of the least i32 itself. Clears a float's sign bit.";
+    Abs "abs" Unary SIGNED "Absolute value; of the least integer itself. Clears a float's sign bit.";
     Neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
     Sqrt "sqrt" Unary FLOAT "Square root, correctly rounded." fast "within 1 ulp.";
     Floor "floor" Unary FLOAT "The greatest whole number not above.";
@@ -190,8 +190,8 @@ instructions! {
     Or "or" Binary LOGIC "Bitwise or.";
     Xor "xor" Binary LOGIC "Bitwise exclusive or.";
     Not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
-    Shl "shl" Shift INT "Shift left; by 32 or more gives 0.";
-    Shr "shr" Shift INT "Shift right, filling with the sign for i32, with 0 for u32; by 32 or more as by 31 twice.";
+    Shl "shl" Shift INT "Shift left by a u32; by the width or more gives 0.";
+    Shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; by the width or more leaves only what fills.";
 
     // Comparisons: false where a float operand is NaN, except ne.
     Eq "eq" Compare ANY "Equal.";
@@ -201,15 +201,15 @@ instructions! {
     Gt "gt" Compare ARITH "Greater.";
     Ge "ge" Compare ARITH "Greater or equal.";
 
-    // Functions defined by decomposition into the arithmetic above: the same bits on every device.
-    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
-    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
-    Log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Cos "cos" Unary FLOAT "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Tanh "tanh" Unary FLOAT "Hyperbolic tangent." fast "within 3 ulp.";
-    Erf "erf" Unary FLOAT "The error function.";
+    // Functions defined by decomposition into the arithmetic above: the same bits on every device. On f32 alone.
+    Exp "exp" Unary SINGLE "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
+    Exp2 "exp2" Unary SINGLE "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
+    Log "log" Unary SINGLE "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Log2 "log2" Unary SINGLE "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Sin "sin" Unary SINGLE "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Cos "cos" Unary SINGLE "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Tanh "tanh" Unary SINGLE "Hyperbolic tangent." fast "within 3 ulp.";
+    Erf "erf" Unary SINGLE "The error function.";
 
     // Memory, barrier.
     Load "load" Load ANY "The element at an index. An index outside is an error with the line.";

@@ -312,7 +312,7 @@ fn the_softmax_example() {
     let mut input: Vec<u8> = x.iter().flat_map(|v| v.to_le_bytes()).collect();
     let mut out = vec![0; input.len()];
     let buffer = |memory| Binding::Buffer { memory, offset: 0, len: 8 * COLUMNS };
-    let bindings = [buffer(0), buffer(1), Binding::Scalar(COLUMNS as u32)];
+    let bindings = [buffer(0), buffer(1), Binding::Scalar(COLUMNS as u64)];
     interpret(&program, [2, 1, 1], &mut [&mut input, &mut out], &bindings).unwrap();
     for (row, got) in x.chunks(COLUMNS).zip(out.chunks(4 * COLUMNS)) {
         let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();

@@ -3,82 +3,147 @@
 use hologram_isa::meaning::{convert, eval, read_element, write_element};
 use hologram_isa::{Opcode, Signature, Type};
 
+/// A number, exactly: ±m·2^e.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Nan,
+    Infinite { negative: bool },
+    Finite { negative: bool, m: u128, e: i32 },
+}
+use Number::*;
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Number) -> bool {
+        match (*self, *other) {
+            (Nan, Nan) => true,
+            (Infinite { negative: a }, Infinite { negative: b }) => a == b,
+            (Finite { negative: a, m: 0, .. }, Finite { negative: b, m: 0, .. }) => a == b,
+            (Finite { negative: a, m, e }, Finite { negative: b, m: n, e: f }) => {
+                let (i, j) = (m.trailing_zeros(), n.trailing_zeros());
+                a == b && m.checked_shr(i) == n.checked_shr(j) && e + i as i32 == f + j as i32
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Significand bits and least exponent of a normal number, of a float type.
 fn float_format(ty: Type) -> (i32, i32) {
     match ty {
         Type::F16 => (11, -14),
         Type::BF16 => (8, -126),
-        _ => (24, -126),
+        Type::F32 => (24, -126),
+        _ => (53, -1022),
+    }
+}
+
+/// The least and the greatest of an integer type; `None` for others.
+fn range(ty: Type) -> Option<(i128, i128)> {
+    let bits = 8 * ty.size();
+    match ty {
+        Type::I8 | Type::I16 | Type::I32 | Type::I64 => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
+        Type::U8 | Type::U16 | Type::U32 | Type::U64 => Some((0, (1 << bits) - 1)),
+        _ => None,
     }
 }
 
 /// The number that a register word stands for.
-fn value(ty: Type, word: u32) -> f64 {
+fn value(ty: Type, word: u64) -> Number {
+    let whole = |v: i128| Finite { negative: v < 0, m: v.unsigned_abs(), e: 0 };
     match ty {
-        Type::Bool | Type::U8 | Type::U32 => word as f64,
-        Type::I8 | Type::I32 => word as i32 as f64,
-        Type::F16 | Type::BF16 | Type::F32 => {
+        Type::I64 => whole(word as i64 as i128),
+        Type::I8 | Type::I16 | Type::I32 => whole(word as u32 as i32 as i128),
+        ty if !ty.is_float() => whole(word as i128),
+        _ => {
             let (bits, least) = float_format(ty);
             let width = 8 * ty.size() as i32;
             let mantissa = word & ((1 << (bits - 1)) - 1);
             let exponent = (word >> (bits - 1)) & ((1 << (width - bits)) - 1);
-            let sign = if word >> (width - 1) == 1 { -1.0 } else { 1.0 };
+            let negative = word >> (width - 1) == 1;
             if exponent == (1 << (width - bits)) - 1 {
-                return if mantissa == 0 { sign * f64::INFINITY } else { f64::NAN };
+                return if mantissa == 0 { Infinite { negative } } else { Nan };
             }
             let significand = if exponent == 0 { mantissa } else { mantissa | 1 << (bits - 1) };
-            sign * significand as f64 * 2f64.powi(least - bits + exponent.max(1) as i32)
+            Finite { negative, m: significand.into(), e: least - bits + exponent.max(1) as i32 }
         }
     }
 }
 
-/// The number nearest to `v` in a float type, ties to even.
-fn nearest(ty: Type, v: f64) -> f64 {
+/// The number nearest to ±m·2^e in a float type, ties to even.
+fn nearest(ty: Type, negative: bool, m: u128, e: i32) -> Number {
     let (bits, least) = float_format(ty);
-    if v == 0.0 || !v.is_finite() {
-        return v;
+    let length = |m: u128| 128 - m.leading_zeros() as i32;
+    if m == 0 {
+        return Finite { negative, m, e };
     }
-    let exponent = ((v.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
-    let quantum = 2f64.powi(exponent - bits + 1);
-    let rounded = (v / quantum).round_ties_even() * quantum;
-    let limit = 2f64.powi(1 - least);
-    if rounded.abs() >= limit * 2.0 { f64::INFINITY.copysign(v) } else { rounded }
+    let quantum = (e + length(m) - 1).max(least) - bits + 1;
+    let (mut rounded, lost) = match quantum - e {
+        shift @ ..=0 => (m << -shift, std::cmp::Ordering::Less),
+        shift @ 1..=127 => (m >> shift, (m << (128 - shift)).cmp(&(1 << 127))),
+        _ => (0, std::cmp::Ordering::Less),
+    };
+    if lost.is_gt() || lost.is_eq() && rounded % 2 == 1 {
+        rounded += 1;
+    }
+    if quantum + length(rounded) - 1 > 1 - least {
+        return Infinite { negative };
+    }
+    Finite { negative, m: rounded, e: quantum }
 }
 
-/// What `cvt` gives for the number `v`, as a number.
-fn converted(to: Type, from: Type, v: f64) -> f64 {
-    let range = match to {
-        Type::Bool => return if v != 0.0 { 1.0 } else { 0.0 },
-        Type::F16 | Type::BF16 | Type::F32 => return nearest(to, v),
-        Type::I8 => (-128.0, 127.0),
-        Type::U8 => (0.0, 255.0),
-        Type::I32 => (-2147483648.0, 2147483647.0),
-        Type::U32 => (0.0, 4294967295.0),
+/// What `cvt` gives for a number.
+fn converted(to: Type, from: Type, v: Number) -> Number {
+    let whole = |v: i128| Finite { negative: v < 0, m: v.unsigned_abs(), e: 0 };
+    let Some((least, greatest)) = range(to) else {
+        return match v {
+            _ if to == Type::Bool => whole(!matches!(v, Finite { m: 0, .. }) as i128),
+            Finite { negative, m, e } => nearest(to, negative, m, e),
+            v => v,
+        };
     };
-    if !from.is_float() {
+    let size = greatest - least + 1;
+    match v {
         // The low bits: the member of the range that differs by a multiple of its size.
-        let size = range.1 - range.0 + 1.0;
-        return v - ((v - range.0) / size).floor() * size;
+        Finite { negative, m, .. } if !from.is_float() => {
+            let v = if negative { -(m as i128) } else { m as i128 };
+            whole((v - least).rem_euclid(size) + least)
+        }
+        Nan => whole(0),
+        Infinite { negative } => whole(if negative { least } else { greatest }),
+        Finite { negative, m, e } => {
+            let far = e > 0 && m != 0 && e > 70;
+            let magnitude = match e {
+                _ if far => 1 << 100,
+                0.. => (m << e) as i128,
+                _ => m.checked_shr(-e as u32).unwrap_or(0) as i128,
+            };
+            whole((if negative { -magnitude } else { magnitude }).clamp(least, greatest))
+        }
     }
-    if v.is_nan() { 0.0 } else { v.trunc().clamp(range.0, range.1) }
 }
 
 /// Words of a type: all of the narrow ones, for the others a stride and the neighbours of every power of two.
-fn words(ty: Type) -> Vec<u32> {
-    match ty {
-        Type::Bool => vec![0, 1],
-        Type::I8 => (-128..128).map(|v: i32| v as u32).collect(),
-        Type::U8 => (0..256).collect(),
-        Type::F16 | Type::BF16 => (0..65536).collect(),
-        Type::I32 | Type::U32 | Type::F32 => {
-            let spread = (0..=u32::MAX).step_by(65519);
-            let near = |v: u32| (-3..=3).map(move |d: i32| v.wrapping_add_signed(d));
-            let powers = (0..32).flat_map(|k| near(1 << k).chain(near((1u32 << k).wrapping_neg())));
-            // Halfway cases of the shorter floats, with and without a bit beyond.
-            let halves = (0..65536u32).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
-            spread.chain(powers).chain(halves).chain(near(16777217 << 6)).collect()
-        }
+fn words(ty: Type) -> Vec<u64> {
+    let near = |v: u64| (-3..=3).map(move |d: i64| v.wrapping_add_signed(d));
+    if ty.size() <= 2 {
+        return (0..1u64 << (8 * ty.size())).filter_map(|v| read_element(ty, &v.to_le_bytes(), 0)).collect();
     }
+    // Halfway cases of the shorter floats, with and without a bit beyond.
+    let halves = (0..65536u64).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
+    if ty.is_wide() {
+        let spread = (0..=u64::MAX).step_by(0x0001_2345_6789_abcd);
+        let powers = (0..64).flat_map(|k| near(1 << k).chain(near((1u64 << k).wrapping_neg())));
+        // As floats too: halfway between numbers of each shorter type, a little less and a little more.
+        let singles = words(Type::F32).into_iter().step_by(3).flat_map(|w| {
+            let wide = f64::from(f32::from_bits(w as u32)).to_bits();
+            near(wide).chain(near(wide + (1 << 28))).chain([wide + 1])
+        });
+        let wholes = (0..64).flat_map(|k| near((2f64.powi(k)).to_bits()).chain(near((-2f64.powi(k)).to_bits())));
+        return spread.chain(powers).chain(singles).chain(wholes).collect();
+    }
+    let spread = (0..=u64::from(u32::MAX)).step_by(65519);
+    let powers = (0..32).flat_map(|k| near(1 << k).chain(near((1u64 << k).wrapping_neg())));
+    spread.chain(powers).chain(halves).chain(near(16777217 << 6)).map(|w| w & 0xffff_ffff).collect()
 }
 
 #[test]
@@ -88,13 +153,10 @@ fn conversions() {
         for to in Type::ALL {
             for &word in &inputs {
                 let v = value(from, word);
-                let (got, want) = (value(to, convert(to, from, word)), converted(to, from, v));
-                let same =
-                    got == want && got.is_sign_negative() == (want.is_sign_negative() && to.is_float() || want < 0.0);
-                assert!(
-                    same || got.is_nan() && want.is_nan(),
-                    "cvt.{to} of {from} {word:#x} = {v:e}: {got:e}, not {want:e}"
-                );
+                let result = convert(to, from, word);
+                assert!(to.is_word(result), "cvt.{to} of {from} {word:#x} = {v:?}: {result:#x}");
+                let (got, want) = (value(to, result), converted(to, from, v));
+                assert!(got == want, "cvt.{to} of {from} {word:#x} = {v:?}: {got:?}, not {want:?}");
             }
         }
     }
@@ -104,7 +166,7 @@ fn conversions() {
 fn memory_holds_every_element() {
     for ty in Type::ALL {
         for word in words(ty).into_iter().step_by(13) {
-            let mut bytes = [0xa5; 12];
+            let mut bytes = [0xa5; 24];
             assert_eq!(write_element(ty, &mut bytes, 2, word), Some(()));
             assert_eq!(read_element(ty, &bytes, 2), Some(word), "{ty} {word:#x}");
             let size = ty.size();
@@ -138,15 +200,18 @@ fn every_lane_wise_operation_has_a_meaning() {
 #[rustfmt::skip] // A table.
 fn corner_cases() {
     use Opcode::*;
-    let f = f32::to_bits;
-    let i = |v: i32| v as u32;
+    let f = |v: f32| u64::from(v.to_bits());
+    let d = f64::to_bits;
+    let i = |v: i32| u64::from(v as u32);
+    let l = |v: i64| v as u64;
+    let max = u64::from(u32::MAX);
     let (nan, least) = (f(f32::NAN), i(i32::MIN));
-    let cases: &[(Opcode, Type, &[u32], u32)] = &[
-        (Add, Type::I32, &[i(i32::MAX), 1], least), (Sub, Type::U32, &[0, 1], u32::MAX),
+    let cases: &[(Opcode, Type, &[u64], u64)] = &[
+        (Add, Type::I32, &[i(i32::MAX), 1], least), (Sub, Type::U32, &[0, 1], max),
         (Mul, Type::I32, &[0x10001, 0x10001], 0x20001),
-        (MulHi, Type::I32, &[i(-1), i(-1)], 0), (MulHi, Type::U32, &[u32::MAX, u32::MAX], u32::MAX - 1),
+        (MulHi, Type::I32, &[i(-1), i(-1)], 0), (MulHi, Type::U32, &[max, max], max - 1),
         (Div, Type::I32, &[i(-7), 2], i(-3)), (Div, Type::I32, &[i(-7), 0], 0), (Div, Type::I32, &[least, i(-1)], least),
-        (Div, Type::U32, &[u32::MAX, 2], i32::MAX as u32), (Div, Type::U32, &[9, 0], 0),
+        (Div, Type::U32, &[max, 2], i(i32::MAX)), (Div, Type::U32, &[9, 0], 0),
         (Div, Type::F32, &[f(-1.0), f(0.0)], f(f32::NEG_INFINITY)),
         (Rem, Type::I32, &[i(-7), 2], i(-1)), (Rem, Type::I32, &[i(-7), 0], i(-7)), (Rem, Type::I32, &[least, i(-1)], 0),
         (Rem, Type::U32, &[9, 0], 9),
@@ -170,6 +235,25 @@ fn corner_cases() {
         (Eq, Type::F16, &[0x7e00, 0x7e00], 0), (Eq, Type::BF16, &[0, 0x8000], 1), (Ne, Type::I8, &[i(-1), 255], 1),
         (Lt, Type::I32, &[i(-1), 0], 1), (Lt, Type::U32, &[i(-1), 0], 0), (Ge, Type::F32, &[nan, f(0.0)], 0),
         (Le, Type::F32, &[f(-0.0), 0], 1), (Gt, Type::I32, &[0, i(-1)], 1),
+        (Add, Type::I64, &[l(i64::MAX), 1], l(i64::MIN)), (Sub, Type::U64, &[0, 1], u64::MAX),
+        (Mul, Type::U64, &[0x1_0000_0001, 0x1_0000_0001], 0x2_0000_0001),
+        (MulHi, Type::I64, &[l(-1), l(-1)], 0), (MulHi, Type::U64, &[u64::MAX, u64::MAX], u64::MAX - 1),
+        (MulHi, Type::I64, &[l(i64::MIN), l(i64::MIN)], 1 << 62),
+        (Div, Type::I64, &[l(-7), 2], l(-3)), (Div, Type::I64, &[l(-7), 0], 0), (Div, Type::I64, &[l(i64::MIN), l(-1)], l(i64::MIN)),
+        (Rem, Type::I64, &[l(i64::MIN), l(-1)], 0), (Rem, Type::U64, &[9, 0], 9), (Div, Type::U64, &[u64::MAX, 3], u64::MAX / 3),
+        (Min, Type::I64, &[l(-1), 1], l(-1)), (Max, Type::U64, &[l(-1), 1], l(-1)), (Abs, Type::I64, &[l(i64::MIN)], l(i64::MIN)),
+        (Abs, Type::I64, &[l(-5)], 5), (Neg, Type::I64, &[5], l(-5)), (Not, Type::U64, &[0], u64::MAX),
+        (Shl, Type::I64, &[1, 63], l(i64::MIN)), (Shl, Type::U64, &[1, 64], 0), (Shl, Type::U64, &[1, max], 0),
+        (Shr, Type::U64, &[1 << 63, 63], 1), (Shr, Type::U64, &[1 << 63, 64], 0), (Shr, Type::I64, &[1 << 63, 200], l(-1)),
+        (Lt, Type::I64, &[l(-1), 0], 1), (Lt, Type::U64, &[l(-1), 0], 0), (Eq, Type::U64, &[1 << 40, 0], 0),
+        (Add, Type::F64, &[d(1.0), d(f64::EPSILON / 2.0)], d(1.0)), (Div, Type::F64, &[d(-1.0), d(0.0)], d(f64::NEG_INFINITY)),
+        (Fma, Type::F64, &[d(1.0 + f64::EPSILON), d(1.0 - f64::EPSILON), d(-1.0)], d(-f64::EPSILON * f64::EPSILON)),
+        (Min, Type::F64, &[d(f64::NAN), d(1.0)], d(1.0)), (Min, Type::F64, &[d(0.0), d(-0.0)], d(-0.0)),
+        (Max, Type::F64, &[d(1.0), d(f64::NAN)], d(1.0)), (Max, Type::F64, &[d(-0.0), d(0.0)], d(0.0)),
+        (Sqrt, Type::F64, &[d(2.0)], d(std::f64::consts::SQRT_2)), (Round, Type::F64, &[d(2.5)], d(2.0)),
+        (Floor, Type::F64, &[d(-0.5)], d(-1.0)), (Abs, Type::F64, &[d(-0.0)], 0), (Neg, Type::F64, &[0], d(-0.0)),
+        (Ne, Type::F64, &[d(f64::NAN), d(f64::NAN)], 1), (Eq, Type::F64, &[0, d(-0.0)], 1),
+        (Select, Type::F64, &[0, d(2.0), d(3.0)], d(3.0)),
         (Select, Type::F16, &[1, 2, 3], 2), (Select, Type::F16, &[0, 2, 3], 3),
     ];
     for &(op, ty, args, want) in cases {
@@ -179,6 +263,7 @@ fn corner_cases() {
     let casts = [
         (Type::I8, Type::U8, 0x80, i(-128)), (Type::U8, Type::I8, i(-1), 0xff), (Type::Bool, Type::I8, i(-2), 1),
         (Type::I8, Type::Bool, 1, 1), (Type::BF16, Type::F16, 0x3c00, 0x3c00), (Type::I32, Type::F32, 0x80000000, least),
+        (Type::I16, Type::BF16, 0x8000, i(-32768)), (Type::U16, Type::I16, i(-1), 0xffff), (Type::F64, Type::I64, l(-1), u64::MAX),
     ];
     for (to, from, word, want) in casts {
         assert_eq!(eval(Bitcast, to, from, &[word]), Some(want), "bitcast.{to} of {from} {word:#x}");

@@ -108,7 +108,7 @@ fn every_operation_and_type_round_trips() {
     }
 }
 
-fn value_of(ty: Type, word: u32) -> Value {
+fn value_of(ty: Type, word: u64) -> Value {
     Value { operand: Operand::Const(ty, word), ty }
 }
 

@@ -168,7 +168,7 @@ pub fn random_tensor(
     let run = |program: &Program, items: usize, views: &[usize]| -> std::result::Result<(), CoreError> {
         let all = tensor.bindings();
         let mut bindings: Vec<Binding> = views.iter().filter_map(|v| all.get(*v).cloned()).collect();
-        bindings.extend([Binding::Scalar(items as u32), Binding::Scalar(seed)]);
+        bindings.extend([Binding::Scalar(items as u64), Binding::Scalar(seed.into())]);
         let groups = (items as u32).div_ceil(THREADS).max(1);
         let grid = [groups.min(GRID_X), groups.div_ceil(GRID_X), 1];
         Ok(executor.backend().execute_program(program, &bindings, &LaunchConfig { grid })?)

@@ -29,7 +29,7 @@ pub(crate) enum Work {
     Program {
         code: Arc<Code>,
         /// The words of the scalar parameters, in order.
-        scalars: Box<[u32]>,
+        scalars: Box<[u64]>,
         grid: [u32; 3],
     },
 }

@@ -113,6 +113,7 @@ unsafe impl Sync for Kernel {}
 /// An argument's value.
 pub(super) enum Value {
     Word(u32),
+    Wide(u64),
     Address(u64),
     Map(Box<CUtensorMap>),
 }
@@ -153,7 +154,7 @@ impl Kernel {
         for value in values {
             match value {
                 Value::Word(word) => words.push(u64::from(word)),
-                Value::Address(address) => words.push(address),
+                Value::Wide(word) | Value::Address(word) => words.push(word),
                 Value::Map(map) => {
                     places.push(Err(maps.len()));
                     maps.push(*map);
@@ -300,8 +301,9 @@ pub(super) fn program_values(
                 values.extend([Value::Address(*address), Value::Word(len)]);
                 elements.push(len);
             }
-            (crate::host::Argument::Scalar(word), _) => {
-                values.push(Value::Word(*word));
+            (crate::host::Argument::Scalar(word), kind) => {
+                let wide = matches!(kind, ParamKind::Scalar(ty) if ty.is_wide());
+                values.push(if wide { Value::Wide(*word) } else { Value::Word(*word as u32) });
                 elements.push(0);
             }
             // The rules of the program's parameters were checked.

@@ -26,7 +26,7 @@ pub(crate) enum RuleKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Argument<M = RawSlice> {
     Slice(M),
-    Scalar(u32),
+    Scalar(u64),
 }
 
 /// A range of a buffer that a launch is to use.
@@ -156,7 +156,7 @@ pub(crate) fn resolve_with<M>(
                 Argument::Slice(slice)
             }
             (RuleKind::Scalar(ty), Binding::Scalar(word)) => {
-                if !is_word_of(ty, *word) {
+                if !ty.is_word(*word) {
                     return Err(invalid(format!("{what}: {word:#x} is not the register word of a {ty}")));
                 }
                 Argument::Scalar(*word)
@@ -171,17 +171,6 @@ pub(crate) fn resolve_with<M>(
         arguments.push(argument);
     }
     Ok(arguments)
-}
-
-/// Whether a register word is a value of a type, as [`Type`] says how values lie in words.
-fn is_word_of(ty: Type, word: u32) -> bool {
-    match ty {
-        Type::Bool => word <= 1,
-        Type::I8 => i8::try_from(word as i32).is_ok(),
-        Type::U8 => word <= 0xff,
-        Type::F16 | Type::BF16 => word <= 0xffff,
-        Type::I32 | Type::U32 | Type::F32 => true,
-    }
 }
 
 /// The buffers that launches refer to.

@@ -2,7 +2,7 @@
 
 use hologram_backends::compare::{canonical, run};
 use hologram_backends::{Backend, BackendError, Binding, LaunchConfig, ReferenceBackend};
-use hologram_isa::meaning::eval;
+use hologram_isa::meaning::{convert, eval, read_element};
 use hologram_isa::random::Random;
 use hologram_isa::{
     Access, Array, Builder, IsaError, Opcode, OperandType, Program, Signature, Type, Value, parse, print,
@@ -131,12 +131,12 @@ pub fn check_examples(name: &str, device: &dyn Backend) {
     let y: Vec<f32> = x.iter().map(|v| v * 0.5 + 1.0).collect();
     let n = x.len();
     let buffers = [floats(&x), floats(&y), vec![0; n * 4]];
-    let sum = run(device, &vector_add, &buffers, &[n as u32], [n.div_ceil(256) as u32, 1, 1]).unwrap();
+    let sum = run(device, &vector_add, &buffers, &[n as u64], [n.div_ceil(256) as u32, 1, 1]).unwrap();
     let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert!(sum[2] == floats(&expected), "{name}");
 
     let buffers = [floats(&x), vec![0; n * 4]];
-    let got = run(device, &softmax, &buffers, &[columns as u32], [rows as u32, 1, 1]).unwrap();
+    let got = run(device, &softmax, &buffers, &[columns as u64], [rows as u32, 1, 1]).unwrap();
     for (got, x) in got[1].chunks_exact(columns * 4).zip(x.chunks_exact(columns)) {
         let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = x.iter().map(|v| f64::from(v - max).exp()).sum();
@@ -149,7 +149,7 @@ pub fn check_examples(name: &str, device: &dyn Backend) {
 }
 
 /// Words of a type where instructions are at their limits; for the only operand of one also a spread over all words.
-fn words(ty: Type, only: bool) -> Vec<u32> {
+fn words(ty: Type, only: bool) -> Vec<u64> {
     let floats = [
         0.0,
         -0.0,
@@ -198,25 +198,55 @@ fn words(ty: Type, only: bool) -> Vec<u32> {
         0x7fff_ffff,
         0x8000_0000,
         0x8000_0001,
-        u32::MAX,
-        u32::MAX - 1,
+        0xffff_ffff,
+        0xffff_fffe,
         0x10001,
     ];
-    let spread = (0..=u32::MAX).step_by(65519);
-    let near = |v: u32| (-2..=2).map(move |d: i32| v.wrapping_add_signed(d));
-    let powers = (0..32).flat_map(|k| near(1 << k).chain(near((1u32 << k).wrapping_neg())));
+    let wide = [
+        0,
+        1,
+        3,
+        63,
+        64,
+        1 << 32,
+        (1 << 32) - 1,
+        1 << 53,
+        (1 << 53) + 1,
+        1 << 63,
+        !0 >> 1,
+        !0,
+        !1,
+        0x8000_0001,
+        1 << 40 | 5,
+    ];
+    let near = |v: u64| (-2..=2).map(move |d: i64| v.wrapping_add_signed(d));
+    let spread = (0..=u64::from(u32::MAX)).step_by(65519);
+    let powers = (0..32).flat_map(|k| near(1 << k).chain(near((1u64 << k).wrapping_neg())));
     // Halfway cases of the shorter floats, with and without a bit beyond.
-    let halves = (0..65536u32).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
+    let halves = (0..65536u64).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
+    let bits = floats.map(|v| u64::from(v.to_bits()));
+    let word_of = |v: u64| read_element(ty, &v.to_le_bytes(), 0).unwrap();
     match ty {
-        Type::Bool => vec![0, 1],
-        Type::I8 => (-128..128).map(|v: i32| v as u32).collect(),
-        Type::U8 => (0..256).collect(),
-        Type::F16 | Type::BF16 if only => (0..65536).collect(),
-        Type::F16 => floats.iter().map(|v| u32::from(half::f16::from_f32(*v).to_bits())).collect(),
-        Type::BF16 => floats.iter().map(|v| u32::from(half::bf16::from_f32(*v).to_bits())).collect(),
-        _ if only => spread.chain(powers).chain(halves).chain(floats.map(f32::to_bits)).collect(),
-        Type::F32 => floats.map(f32::to_bits).to_vec(),
-        Type::I32 | Type::U32 => integers.to_vec(),
+        _ if ty.size() <= 1 || ty.size() == 2 && only => (0..1 << (8 * ty.size())).map(word_of).collect::<Vec<u64>>(),
+        Type::F16 | Type::BF16 => bits.map(|v| convert(ty, Type::F32, v)).to_vec(),
+        _ if !ty.is_wide() && only => spread.chain(powers).chain(halves).chain(bits).map(word_of).collect(),
+        Type::I64 | Type::U64 | Type::F64 if only => {
+            let spread = (0..=u64::MAX).step_by(0x0003_2345_6789_abcd);
+            let powers = (0..64).flat_map(|k| near(1 << k).chain(near((1u64 << k).wrapping_neg())));
+            let wholes = (0..65).flat_map(|k| near(2f64.powi(k).to_bits()).chain(near((-2f64.powi(k)).to_bits())));
+            // Numbers of shorter floats, and halfway between them.
+            let singles = halves.step_by(7).chain(bits).flat_map(|w| {
+                let number = f64::from(f32::from_bits(w as u32)).to_bits();
+                near(number).chain(near(number + (1 << 28)))
+            });
+            spread.chain(powers).chain(wholes).chain(singles).collect()
+        }
+        Type::F32 => bits.to_vec(),
+        Type::F64 => {
+            floats.map(|v| f64::from(v).to_bits()).into_iter().chain([1, 1 << 63 | 1, 1e300f64.to_bits()]).collect()
+        }
+        Type::I64 | Type::U64 => wide.to_vec(),
+        _ => integers.map(word_of).to_vec(),
     }
 }
 
@@ -248,8 +278,8 @@ pub fn check_instructions(name: &str, device: &dyn Backend) {
 fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, from: Type) {
     let signature = op.info().signature;
     let types: Vec<Type> = signature.operands().iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
-    let mut sets: Vec<Vec<u32>> = types.iter().map(|t| words(*t, types.len() == 1)).collect();
-    if matches!(op, Opcode::Div | Opcode::Rem) && ty != Type::F32 {
+    let mut sets: Vec<Vec<u64>> = types.iter().map(|t| words(*t, types.len() == 1)).collect();
+    if matches!(op, Opcode::Div | Opcode::Rem) && !ty.is_float() {
         // Division by zero is a fault.
         sets[1].retain(|w| *w != 0);
     }
@@ -274,14 +304,14 @@ fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, fro
         b.store(output, i, value);
     });
     let program = b.finish().unwrap();
-    let bytes = |(ty, column): (&Type, &Vec<u32>)| {
+    let bytes = |(ty, column): (&Type, &Vec<u64>)| {
         column.iter().flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect::<Vec<u8>>()
     };
     let mut buffers: Vec<Vec<u8>> = types.iter().zip(&columns).map(bytes).collect();
     buffers.push(vec![0; n * result.size()]);
     let got = run(device, &program, &buffers, &[], [n.div_ceil(128) as u32, 1, 1]).unwrap();
     for (i, got) in got[types.len()].chunks_exact(result.size()).enumerate() {
-        let args: Vec<u32> = columns.iter().map(|c| c[i]).collect();
+        let args: Vec<u64> = columns.iter().map(|c| c[i]).collect();
         let want = eval(op, ty, from, &args).unwrap();
         let (got, want) = (canonical(result, got), canonical(result, &want.to_le_bytes()[..result.size()]));
         assert_eq!(got, want, "{name}: {}.{ty} of {from} {args:x?}: {got:#x}, not {want:#x}", op.info().mnemonic);

@@ -142,8 +142,8 @@ fn parse_arguments(args: &ExecArgs) -> anyhow::Result<HashMap<&str, &str>> {
     Ok(given)
 }
 
-/// A scalar as its 32-bit register word.
-fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u32> {
+/// A scalar as its register word.
+fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u64> {
     if text.starts_with('@') || text.starts_with("out:") {
         return usage(format!("--arg {name}={text}: {name} is a scalar of type {ty}, not a buffer"));
     }
@@ -157,6 +157,10 @@ fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u32> {
 fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Array> {
     if let Some(path) = text.strip_prefix('@') {
         let mut array = npy::read(&PathBuf::from(path)).with_context(|| format!("--arg {name}"))?;
+        // NumPy has no bf16: a file holds its bits.
+        if array.ty == Type::U16 && element == Type::BF16 {
+            array.ty = element;
+        }
         if array.ty != element {
             bail!("--arg {name}: {path} has elements of type {}, but the parameter takes {element}", array.ty);
         }
@@ -228,6 +232,11 @@ fn show(array: &Array) -> String {
             (Type::I32, [a, b, c, d]) => i32::from_le_bytes([*a, *b, *c, *d]).to_string(),
             (Type::U32, [a, b, c, d]) => u32::from_le_bytes([*a, *b, *c, *d]).to_string(),
             (Type::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]).to_string(),
+            (Type::I16, [a, b]) => i16::from_le_bytes([*a, *b]).to_string(),
+            (Type::U16, [a, b]) => u16::from_le_bytes([*a, *b]).to_string(),
+            (Type::I64, &[a, b, c, d, e, f, g, h]) => i64::from_le_bytes([a, b, c, d, e, f, g, h]).to_string(),
+            (Type::U64, &[a, b, c, d, e, f, g, h]) => u64::from_le_bytes([a, b, c, d, e, f, g, h]).to_string(),
+            (Type::F64, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]).to_string(),
             _ => String::new(),
         }
     };

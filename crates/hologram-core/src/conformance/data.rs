@@ -88,6 +88,11 @@ pub(super) fn draw(
                     Type::BF16 => at.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
                     Type::U32 => at.copy_from_slice(&(value as u32).to_le_bytes()),
                     Type::I32 => at.copy_from_slice(&(value as i32).to_le_bytes()),
+                    Type::F64 => at.copy_from_slice(&f64::from(value).to_le_bytes()),
+                    Type::U64 => at.copy_from_slice(&(value as u64).to_le_bytes()),
+                    Type::I64 => at.copy_from_slice(&(value as i64).to_le_bytes()),
+                    Type::U16 => at.copy_from_slice(&(value as u16).to_le_bytes()),
+                    Type::I16 => at.copy_from_slice(&(value as i16).to_le_bytes()),
                     Type::I8 => at.copy_from_slice(&(value as i8).to_le_bytes()),
                     Type::U8 | Type::Bool => at.copy_from_slice(&[value as u8]),
                 }

@@ -31,7 +31,7 @@ pub(super) struct Machine<'a, 'm> {
     threads: usize,
     group: [u32; 3],
     /// The words of each register, by thread.
-    registers: Vec<Vec<u32>>,
+    registers: Vec<Vec<u64>>,
     shared: Vec<Shared>,
     /// Barriers passed by this workgroup, plus 1.
     phase: u32,
@@ -141,7 +141,7 @@ impl<'a, 'm> Machine<'a, 'm> {
     ) -> Result<(), IsaError> {
         let signed = operand_type(self.program, Operand::Reg(var)) == Some(Type::I32);
         // In 64 bits no counter wraps.
-        let widen = |w: u32| if signed { i64::from(w as i32) } else { i64::from(w) };
+        let widen = |w: u64| if signed { i64::from(w as u32 as i32) } else { w as i64 };
         let mut words = Vec::with_capacity(3);
         for operand in bounds {
             words.push(self.operand(operand)?.into_iter().map(widen).collect::<Vec<i64>>());
@@ -160,7 +160,7 @@ impl<'a, 'm> Machine<'a, 'm> {
                     finished[t] = true;
                 }
                 if active[t] {
-                    self.set(var, t, next[t] as u32)?;
+                    self.set(var, t, u64::from(next[t] as u32))?;
                     next[t] += step[t];
                 }
             }
@@ -227,7 +227,7 @@ impl<'a, 'm> Machine<'a, 'm> {
             return Ok(());
         }
         let from = inst.args.first().and_then(|a| operand_type(self.program, *a)).unwrap_or(inst.ty);
-        let whole = matches!(inst.ty, Type::I32 | Type::U32);
+        let whole = !inst.ty.is_float();
         let mut words = [0; 3];
         let Some(words) = words.get_mut(..args.len()) else { return unknown(self, 0) };
         for thread in (0..self.threads).filter(|t| active[*t]) {
@@ -247,10 +247,10 @@ impl<'a, 'm> Machine<'a, 'm> {
     }
 
     /// Where a thread is.
-    fn builtin(&self, op: Opcode, thread: u32) -> Option<u32> {
+    fn builtin(&self, op: Opcode, thread: u32) -> Option<u64> {
         let [sx, sy, _] = self.program.workgroup;
         let x = thread % sx;
-        Some(match op {
+        let word = match op {
             Opcode::ThreadX => x,
             Opcode::ThreadY => thread / sx % sy,
             Opcode::ThreadZ => thread / sx / sy,
@@ -264,14 +264,15 @@ impl<'a, 'm> Machine<'a, 'm> {
             Opcode::Lane => thread % SUBGROUP_SIZE,
             Opcode::Subgroup => thread / SUBGROUP_SIZE,
             _ => return None,
-        })
+        };
+        Some(word.into())
     }
 
     /// A load or store of an element on the active threads, in their order.
-    fn access(&mut self, inst: &Inst, memory: Memory, args: &[Vec<u32>], active: &Mask) -> Result<(), IsaError> {
+    fn access(&mut self, inst: &Inst, memory: Memory, args: &[Vec<u64>], active: &Mask) -> Result<(), IsaError> {
         let Some(indices) = args.first() else { return Err(self.error(0, "there is no index".into())) };
         for thread in (0..self.threads).filter(|t| active[*t]) {
-            let index = indices[thread];
+            let index = indices[thread] as u32;
             let stored = args.get(1).map(|values| values[thread]);
             match (self.element(memory, inst.ty, index, stored, thread as u32), inst.dst) {
                 (Ok(word), Some(dst)) => self.set(dst, thread, word)?,
@@ -292,9 +293,9 @@ impl<'a, 'm> Machine<'a, 'm> {
         memory: Memory,
         ty: Type,
         index: u32,
-        stored: Option<u32>,
+        stored: Option<u64>,
         thread: u32,
-    ) -> Result<u32, String> {
+    ) -> Result<u64, String> {
         const MISSING: &str = "does not exist";
         match memory {
             Memory::Shared(array) => {
@@ -328,7 +329,7 @@ impl<'a, 'm> Machine<'a, 'm> {
     }
 
     /// The words of an operand, by thread.
-    fn operand(&self, operand: Operand) -> Result<Vec<u32>, IsaError> {
+    fn operand(&self, operand: Operand) -> Result<Vec<u64>, IsaError> {
         let words = match operand {
             Operand::Const(_, word) => Some(vec![word; self.threads]),
             Operand::Reg(Reg(r)) => self.registers.get(r as usize).cloned(),
@@ -341,7 +342,7 @@ impl<'a, 'm> Machine<'a, 'm> {
     }
 
     /// Sets a register of one thread.
-    fn set(&mut self, reg: Reg, thread: usize, word: u32) -> Result<(), IsaError> {
+    fn set(&mut self, reg: Reg, thread: usize, word: u64) -> Result<(), IsaError> {
         match self.registers.get_mut(reg.0 as usize).and_then(|r| r.get_mut(thread)) {
             Some(slot) => {
                 *slot = word;
@@ -358,17 +359,21 @@ impl<'a, 'm> Machine<'a, 'm> {
 }
 
 /// The results of a subgroup instruction for the lanes from thread `base` on; those of inactive lanes mean nothing.
-fn subgroup(inst: &Inst, args: &[Vec<u32>], active: &Mask, base: usize) -> Option<[u32; LANES]> {
+fn subgroup(inst: &Inst, args: &[Vec<u64>], active: &Mask, base: usize) -> Option<[u64; LANES]> {
     let values = args.first()?.get(base..)?;
     // The value of a lane that exists and is active.
     let lane = |l: usize| active.get(base + l).is_some_and(|a| *a).then(|| values[l]);
     let Some(lowest) = (0..LANES).find_map(lane) else { return Some([0; LANES]) };
     Some(match inst.op {
         Opcode::SubgroupAdd => {
-            let zero = if inst.ty == Type::F32 { (-0.0f32).to_bits() } else { 0 };
+            let zero = match inst.ty {
+                Type::F32 => (-0.0f32).to_bits().into(),
+                Type::F64 => (-0.0f64).to_bits(),
+                _ => 0,
+            };
             let mut sums = std::array::from_fn(|l| lane(l).unwrap_or(zero));
             for distance in [16, 8, 4, 2, 1] {
-                let before: [u32; LANES] = sums;
+                let before: [u64; LANES] = sums;
                 for (l, sum) in sums.iter_mut().enumerate() {
                     *sum = eval(Opcode::Add, inst.ty, inst.ty, &[before[l], before[l ^ distance]])?;
                 }

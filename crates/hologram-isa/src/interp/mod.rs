@@ -9,7 +9,6 @@ mod machine;
 mod shared;
 
 use crate::program::*;
-use crate::text::is_canonical;
 use crate::{IsaError, Type, number_lines};
 use machine::Machine;
 
@@ -26,7 +25,7 @@ pub enum Binding {
         len: usize,
     },
     /// A scalar as the register word described at [`Type`].
-    Scalar(u32),
+    Scalar(u64),
 }
 
 /// Runs a program on a grid of workgroups. `bindings` has one entry for each parameter, in order; elements are little-endian.
@@ -83,7 +82,7 @@ pub fn interpret(
 /// Whether a binding fits a parameter; otherwise what is wrong.
 fn check(kind: ParamKind, binding: Binding, memories: &[&mut [u8]]) -> Result<(), String> {
     match (kind, binding) {
-        (ParamKind::Scalar(ty), Binding::Scalar(word)) if is_canonical(ty, word) => Ok(()),
+        (ParamKind::Scalar(ty), Binding::Scalar(word)) if ty.is_word(word) => Ok(()),
         (ParamKind::Scalar(ty), Binding::Scalar(word)) => Err(format!("{word:#x} is not the register word of a {ty}")),
         (ParamKind::Scalar(ty), Binding::Buffer { .. }) => Err(format!("it is a scalar {ty}, a buffer is bound")),
         (ParamKind::Buffer { .. }, Binding::Scalar(_)) => Err("it is a buffer, a scalar is bound".into()),

@@ -13,7 +13,7 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Default)]
 struct Element {
     /// The value; `None` until a thread writes it.
-    word: Option<u32>,
+    word: Option<u64>,
     /// Who wrote it, and in which phase (the number of barriers before, plus 1).
     written: (u32, u32),
     /// Who read it, and in which phase.
@@ -30,7 +30,7 @@ impl Shared {
     ///
     /// # Errors
     /// What is wrong, to follow "element … of shared array …".
-    pub(super) fn load(&mut self, index: u32, thread: u32, phase: u32) -> Result<u32, String> {
+    pub(super) fn load(&mut self, index: u32, thread: u32, phase: u32) -> Result<u64, String> {
         let len = self.elements.len();
         let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
         let Some(word) = e.word else { return Err("is read before anything was stored there".into()) };
@@ -46,7 +46,7 @@ impl Shared {
     ///
     /// # Errors
     /// What is wrong, to follow "element … of shared array …".
-    pub(super) fn store(&mut self, index: u32, word: u32, thread: u32, phase: u32) -> Result<(), String> {
+    pub(super) fn store(&mut self, index: u32, word: u64, thread: u32, phase: u32) -> Result<(), String> {
         let len = self.elements.len();
         let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
         let (reader, when) = e.read;

@@ -2,12 +2,41 @@
 
 use std::fmt::{self, Write};
 
-/// A 32-bit value: the program's register of this number, a temporary, or a constant.
+use crate::{Register, Type};
+
+/// A value of 32 bits, or of 64 where it is wide: the program's register of this number, a temporary, or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Var(u32),
     Tmp(u32),
     Const(u32),
+    WideVar(u32),
+    WideTmp(u32),
+    WideConst(u64),
+}
+
+impl Word {
+    /// A constant of a type.
+    pub(super) fn constant(ty: Type, word: u64) -> Word {
+        if ty.is_wide() { Word::WideConst(word) } else { Word::Const(word as u32) }
+    }
+
+    pub(super) fn is_wide(self) -> bool {
+        matches!(self, Word::WideVar(_) | Word::WideTmp(_) | Word::WideConst(_))
+    }
+
+    pub(super) fn is_constant(self) -> bool {
+        matches!(self, Word::Const(_) | Word::WideConst(_))
+    }
+
+    /// As an operand of an instruction, in whose last type constants are written.
+    fn operand(self, op: &str) -> String {
+        match self {
+            Word::Const(bits) if op.ends_with(".f32") => format!("0f{bits:08X}"),
+            Word::WideConst(bits) if op.ends_with(".f64") => format!("0d{bits:016X}"),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// A truth value: the program's `bool` register of this number, or a temporary.
@@ -16,10 +45,6 @@ pub(super) enum Pred {
     Var(u32),
     Tmp(u32),
 }
-
-/// A 64-bit temporary: an address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wide(pub(super) u32);
 
 /// A place in the code.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +56,9 @@ impl fmt::Display for Word {
             Word::Var(n) => write!(f, "%v{n}"),
             Word::Tmp(n) => write!(f, "%t{n}"),
             Word::Const(word) => write!(f, "0x{word:x}"),
+            Word::WideVar(n) => write!(f, "%w{n}"),
+            Word::WideTmp(n) => write!(f, "%d{n}"),
+            Word::WideConst(word) => write!(f, "0x{word:x}"),
         }
     }
 }
@@ -41,12 +69,6 @@ impl fmt::Display for Pred {
             Pred::Var(n) => write!(f, "%b{n}"),
             Pred::Tmp(n) => write!(f, "%p{n}"),
         }
-    }
-}
-
-impl fmt::Display for Wide {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "%d{}", self.0)
     }
 }
 
@@ -82,12 +104,15 @@ impl Asm {
         Asm { words: reserved, preds: reserved, wides: reserved, ..Asm::default() }
     }
 
-    /// The declarations of the registers used, for a program with this many registers of its own.
-    pub(super) fn declarations(&self, registers: usize) -> String {
+    /// The declarations of the registers used, for a program with these registers of its own.
+    pub(super) fn declarations(&self, program: &[Register]) -> String {
         let mut text = String::new();
+        let registers = program.len() as u32;
+        let wide = program.iter().any(|r| r.ty.is_wide());
         let declared = [
-            ("b32", "v", registers as u32),
-            ("pred", "b", registers as u32),
+            ("b32", "v", registers),
+            ("b64", "w", if wide { registers } else { 0 }),
+            ("pred", "b", registers),
             ("b32", "t", self.words),
             ("pred", "p", self.preds),
             ("b64", "d", self.wides),
@@ -116,9 +141,14 @@ impl Asm {
         Pred::Tmp(self.preds - 1)
     }
 
-    pub(super) fn wide(&mut self) -> Wide {
+    pub(super) fn wide(&mut self) -> Word {
         self.wides += 1;
-        Wide(self.wides - 1)
+        Word::WideTmp(self.wides - 1)
+    }
+
+    /// A temporary for a value of a type.
+    pub(super) fn temporary(&mut self, ty: Type) -> Word {
+        if ty.is_wide() { self.wide() } else { self.word() }
     }
 
     /// The number of a 16-bit temporary, `%h`.
@@ -136,21 +166,20 @@ impl Asm {
         let _ = writeln!(self.text, "{label}:");
     }
 
-    /// An instruction with its operands; constants are printed as floats where it reads `.f32`.
+    /// An instruction with its operands.
     pub(super) fn op_into(&mut self, dst: Word, op: &str, args: &[Word]) {
         let _ = write!(self.text, "\t{op} {dst}");
         for arg in args {
-            let _ = match arg {
-                Word::Const(bits) if op.ends_with(".f32") => write!(self.text, ", 0f{bits:08X}"),
-                _ => write!(self.text, ", {arg}"),
-            };
+            let _ = write!(self.text, ", {}", arg.operand(op));
         }
         self.text += ";\n";
     }
 
-    /// The same with a temporary for the result.
+    /// The same with a temporary for the result, whose type the mnemonic names: a conversion before its operand's.
     pub(super) fn op(&mut self, op: &str, args: &[Word]) -> Word {
-        let dst = self.word();
+        let mut types = op.rsplit('.');
+        let result = if op.starts_with("cvt.") { types.nth(1) } else { types.next() };
+        let dst = if result.is_some_and(|ty| ty.ends_with("64")) { self.wide() } else { self.word() };
         self.op_into(dst, op, args);
         dst
     }
@@ -158,12 +187,7 @@ impl Asm {
     /// `setp` or a kin of it: `op` is the whole mnemonic.
     pub(super) fn compare(&mut self, op: &str, a: Word, b: Word) -> Pred {
         let dst = self.pred();
-        let float = op.ends_with(".f32");
-        let text = |w: Word| match w {
-            Word::Const(bits) if float => format!("0f{bits:08X}"),
-            _ => w.to_string(),
-        };
-        line!(self, "{op} {dst}, {}, {}", text(a), text(b));
+        line!(self, "{op} {dst}, {}, {}", a.operand(op), b.operand(op));
         dst
     }
 
@@ -181,30 +205,31 @@ impl Asm {
     }
 
     pub(super) fn select(&mut self, c: Pred, a: Word, b: Word) -> Word {
-        let dst = self.word();
-        line!(self, "selp.b32 {dst}, {a}, {b}, {c}");
+        let (dst, bits) = if a.is_wide() { (self.wide(), 64) } else { (self.word(), 32) };
+        line!(self, "selp.b{bits} {dst}, {a}, {b}, {c}");
         dst
     }
 
     pub(super) fn mov(&mut self, dst: Word, src: Word) {
-        line!(self, "mov.b32 {dst}, {src}");
+        line!(self, "mov.b{} {dst}, {src}", if dst.is_wide() { 64 } else { 32 });
+    }
+
+    /// A register with the value of `src`, of its own.
+    pub(super) fn fresh(&mut self, src: Word) -> Word {
+        self.op(if src.is_wide() { "mov.b64" } else { "mov.b32" }, &[src])
     }
 
     /// A copy that later changes of `src` do not touch; a constant is its own.
     pub(super) fn copy(&mut self, src: Word) -> Word {
-        match src {
-            Word::Const(_) => src,
-            _ => self.op("mov.b32", &[src]),
-        }
+        if src.is_constant() { src } else { self.fresh(src) }
     }
 
     /// Whether a word is not 0.
     pub(super) fn truth(&mut self, word: Word) -> Pred {
-        let word = match word {
-            Word::Const(_) => self.op("mov.b32", &[word]),
-            _ => word,
-        };
-        self.compare("setp.ne.u32", word, Word::Const(0))
+        let word = if word.is_constant() { self.fresh(word) } else { word };
+        let (op, zero) =
+            if word.is_wide() { ("setp.ne.u64", Word::WideConst(0)) } else { ("setp.ne.u32", Word::Const(0)) };
+        self.compare(op, word, zero)
     }
 
     /// 1 or 0.

@@ -52,13 +52,16 @@ impl Printer<'_> {
                 "f32"
             }
             Type::F32 => "f32",
+            Type::F64 => "f64",
             Type::I32 => "s32",
+            Type::I64 => "s64",
+            Type::U64 => "u64",
             _ => "u32",
         };
         let op = match inst.op {
             Opcode::Eq => "eq",
             // True where an operand is NaN.
-            Opcode::Ne if ty == "f32" => "neu",
+            Opcode::Ne if inst.ty.is_float() => "neu",
             Opcode::Ne => "ne",
             Opcode::Lt => "lt",
             Opcode::Le => "le",
@@ -92,62 +95,71 @@ impl Printer<'_> {
             return value;
         }
         if let &[x] = &args[..]
+            && inst.ty == Type::F32
             && let Some(value) = functions::exact(&mut self.asm, inst.op, x)
         {
             return value;
         }
-        let signed = inst.ty == Type::I32;
-        let float = inst.ty == Type::F32;
+        let wide = inst.ty.is_wide();
+        let float = inst.ty.is_float();
+        // The type as float, as integer of its sign, as unsigned integer, as bits.
+        let f = if wide { "f64" } else { "f32" };
+        let i = match inst.ty {
+            Type::I32 => "s32",
+            Type::I64 => "s64",
+            Type::U64 => "u64",
+            _ => "u32",
+        };
+        let (u, b) = if wide { ("u64", "b64") } else { ("u32", "b32") };
+        let zero = Word::constant(inst.ty, 0);
+        let sign = Word::constant(inst.ty, if wide { 1 << 63 } else { 1 << 31 });
+        let magnitude = Word::constant(inst.ty, if wide { u64::MAX >> 1 } else { u64::from(u32::MAX >> 1) });
         let op = match inst.op {
             ThreadX | ThreadY | ThreadZ | GroupX | GroupY | GroupZ | GridX | GridY | GridZ | GlobalX | Lane
             | Subgroup => return self.builtin(inst.op),
             Div | Rem if !float => return self.divide(inst, args[0], args[1], line),
-            Add if float => "add.rn.f32",
-            Sub if float => "sub.rn.f32",
-            Mul if float => "mul.rn.f32",
-            Div => "div.rn.f32",
-            Fma => "fma.rn.f32",
-            Min if float => "min.f32",
-            Max if float => "max.f32",
+            Add if float => format!("add.rn.{f}"),
+            Sub if float => format!("sub.rn.{f}"),
+            Mul if float => format!("mul.rn.{f}"),
+            Div => format!("div.rn.{f}"),
+            Fma => format!("fma.rn.{f}"),
+            Min if float => format!("min.{f}"),
+            Max if float => format!("max.{f}"),
             // By its bits, so that a NaN too has its sign changed and nothing else.
-            Abs if float => return self.asm.op("and.b32", &[args[0], Word::Const(0x7fff_ffff)]),
-            Neg if float => return self.asm.op("xor.b32", &[args[0], Word::Const(0x8000_0000)]),
-            Sqrt => "sqrt.rn.f32",
-            Floor => "cvt.rmi.f32.f32",
-            Ceil => "cvt.rpi.f32.f32",
-            Trunc => "cvt.rzi.f32.f32",
-            Round => "cvt.rni.f32.f32",
-            Add => "add.u32",
-            Sub => "sub.u32",
-            Mul => "mul.lo.u32",
-            MulHi if signed => "mul.hi.s32",
-            MulHi => "mul.hi.u32",
-            Min if signed => "min.s32",
-            Min => "min.u32",
-            Max if signed => "max.s32",
-            Max => "max.u32",
+            Abs if float => return self.asm.op(&format!("and.{b}"), &[args[0], magnitude]),
+            Neg if float => return self.asm.op(&format!("xor.{b}"), &[args[0], sign]),
+            Sqrt => format!("sqrt.rn.{f}"),
+            Floor => format!("cvt.rmi.{f}.{f}"),
+            Ceil => format!("cvt.rpi.{f}.{f}"),
+            Trunc => format!("cvt.rzi.{f}.{f}"),
+            Round => format!("cvt.rni.{f}.{f}"),
+            Add => format!("add.{u}"),
+            Sub => format!("sub.{u}"),
+            Mul => format!("mul.lo.{u}"),
+            MulHi => format!("mul.hi.{i}"),
+            Min => format!("min.{i}"),
+            Max => format!("max.{i}"),
             Abs => {
-                // The least i32 has no absolute value in `abs.s32`.
-                let negative = self.asm.op("sub.u32", &[Word::Const(0), args[0]]);
-                let below = self.asm.compare("setp.lt.s32", args[0], Word::Const(0));
+                // The least integer has no absolute value in `abs`.
+                let negative = self.asm.op(&format!("sub.{u}"), &[zero, args[0]]);
+                let below = self.asm.compare(&format!("setp.lt.{i}"), args[0], zero);
                 return self.asm.select(below, negative, args[0]);
             }
-            Neg => return self.asm.op("sub.u32", &[Word::Const(0), args[0]]),
-            And => "and.b32",
-            Or => "or.b32",
-            Xor => "xor.b32",
-            Not => "not.b32",
+            Neg => return self.asm.op(&format!("sub.{u}"), &[zero, args[0]]),
+            And => format!("and.{b}"),
+            Or => format!("or.{b}"),
+            Xor => format!("xor.{b}"),
+            Not => format!("not.{b}"),
             // Shifts by more than the width shift by the width.
-            Shl => "shl.b32",
-            Shr if signed => "shr.s32",
-            Shr => "shr.u32",
-            Mov => "mov.b32",
+            Shl => format!("shl.{b}"),
+            Shr => format!("shr.{i}"),
+            Mov => format!("mov.{b}"),
             _ => {
                 self.unknown(inst);
-                "mov.b32"
+                format!("mov.{b}")
             }
         };
-        self.asm.op(op, &args)
+        self.asm.op(&op, &args)
     }
 
     fn builtin(&mut self, op: Opcode) -> Word {
@@ -200,34 +212,32 @@ impl Printer<'_> {
     /// Integer division and remainder. By zero: a fault, and the table's value.
     fn divide(&mut self, inst: &Inst, a: Word, b: Word, line: u32) -> Word {
         let rem = inst.op == Opcode::Rem;
-        let op = match (rem, inst.ty) {
-            (false, Type::I32) => "div.s32",
-            (false, _) => "div.u32",
-            (true, Type::I32) => "rem.s32",
-            (true, _) => "rem.u32",
+        let (ty, unsigned, minus_one) = match inst.ty {
+            Type::I32 => ("s32", "u32", Some(Word::Const(u32::MAX))),
+            Type::I64 => ("s64", "u64", Some(Word::WideConst(u64::MAX))),
+            Type::U64 => ("u64", "u64", None),
+            _ => ("u32", "u32", None),
         };
-        let minus_one = inst.ty == Type::I32;
-        if let Word::Const(divisor) = b
-            && divisor != 0
-            && !(minus_one && divisor == u32::MAX)
-        {
-            return self.asm.op(op, &[a, b]);
+        let op = format!("{}.{ty}", if rem { "rem" } else { "div" });
+        let [none, one] = [0, 1].map(|word| Word::constant(inst.ty, word));
+        if b.is_constant() && b != none && Some(b) != minus_one {
+            return self.asm.op(&op, &[a, b]);
         }
-        let b = self.asm.op("mov.b32", &[b]);
-        let zero = self.asm.compare("setp.eq.u32", b, Word::Const(0));
+        let b = self.asm.fresh(b);
+        let zero = self.asm.compare(&format!("setp.eq.{unsigned}"), b, none);
         self.fault(zero, Word::Const(0), if rem { REM_BY_ZERO } else { DIV_BY_ZERO }, line);
         // What the instruction gives for these divisors is not defined.
-        let mut safe = self.asm.select(zero, Word::Const(1), b);
-        let negate = minus_one.then(|| self.asm.compare("setp.eq.u32", b, Word::Const(u32::MAX)));
+        let mut safe = self.asm.select(zero, one, b);
+        let negate = minus_one.map(|m| self.asm.compare(&format!("setp.eq.{unsigned}"), b, m));
         if let Some(negate) = negate {
-            safe = self.asm.select(negate, Word::Const(1), safe);
+            safe = self.asm.select(negate, one, safe);
         }
-        let mut value = self.asm.op(op, &[a, safe]);
+        let mut value = self.asm.op(&op, &[a, safe]);
         if !rem && let Some(negate) = negate {
-            let negative = self.asm.op("sub.u32", &[Word::Const(0), a]);
+            let negative = self.asm.op(&format!("sub.{unsigned}"), &[none, a]);
             value = self.asm.select(negate, negative, value);
         }
-        self.asm.select(zero, if rem { a } else { Word::Const(0) }, value)
+        self.asm.select(zero, if rem { a } else { none }, value)
     }
 
     /// `cvt` and `bitcast` to `bool`.
@@ -237,6 +247,9 @@ impl Printer<'_> {
             return self.pred(inst.args[0]);
         }
         let word = self.word(inst.args[0]);
+        if inst.op == Opcode::Cvt && from == Type::F64 {
+            return self.asm.compare("setp.neu.f64", word, Word::WideConst(0));
+        }
         if inst.op == Opcode::Cvt && from.is_float() {
             let value = self.widened(from, word);
             return self.asm.compare("setp.neu.f32", value, Word::Const(0));
@@ -250,15 +263,17 @@ impl Printer<'_> {
             (from, to) if from == to => word,
             (_, Type::I8) => self.asm.op("bfe.s32", &[word, Word::Const(0), Word::Const(8)]),
             (_, Type::U8) => self.asm.op("and.b32", &[word, Word::Const(0xff)]),
+            (_, Type::I16) => self.asm.op("bfe.s32", &[word, Word::Const(0), Word::Const(16)]),
+            (Type::I16, _) => self.asm.op("and.b32", &[word, Word::Const(0xffff)]),
             _ => word,
         }
     }
 
-    /// The value of a float type's word, exactly.
+    /// The value of the word of a float type other than `f64` as `f32`, exactly.
     fn widened(&mut self, ty: Type, word: Word) -> Word {
         match ty {
             Type::F16 => {
-                let word = self.asm.op("mov.b32", &[word]);
+                let word = self.asm.fresh(word);
                 let (half, dst) = (self.asm.half(), self.asm.word());
                 line!(self.asm, "cvt.u16.u32 %h{half}, {word}");
                 line!(self.asm, "cvt.f32.f16 {dst}, %h{half}");
@@ -272,7 +287,7 @@ impl Printer<'_> {
     /// `f32` to a shorter float, rounded to nearest even.
     fn narrow(&mut self, to: Type, value: Word) -> Word {
         let name = if to == Type::F16 { "f16" } else { "bf16" };
-        let value = self.asm.op("mov.b32", &[value]);
+        let value = self.asm.fresh(value);
         let (half, dst) = (self.asm.half(), self.asm.word());
         line!(self.asm, "cvt.rn.{name}.f32 %h{half}, {value}");
         line!(self.asm, "cvt.u32.u16 {dst}, %h{half}");
@@ -286,52 +301,104 @@ impl Printer<'_> {
         if from == to {
             return word;
         }
-        let limit = |this: &mut Self, op: &str, word: Word, by: i32| this.asm.op(op, &[word, Word::Const(by as u32)]);
         if from.is_float() {
-            let value = self.widened(from, word);
-            return match to {
-                Type::F32 => value,
-                Type::F16 | Type::BF16 => self.narrow(to, value),
-                // Clamped to the range, NaN to 0.
-                Type::U32 => self.asm.op("cvt.rzi.u32.f32", &[value]),
+            return match (from, to) {
+                (Type::F64, _) => self.float_to(to, word, "f64"),
                 _ => {
-                    let whole = self.asm.op("cvt.rzi.s32.f32", &[value]);
-                    let (low, high) = match to {
-                        Type::I8 => (-128, 127),
-                        Type::U8 => (0, 255),
-                        _ => return whole,
-                    };
-                    let whole = limit(self, "max.s32", whole, low);
-                    limit(self, "min.s32", whole, high)
+                    let value = self.widened(from, word);
+                    self.float_to(to, value, "f32")
                 }
             };
         }
-        let unsigned = from == Type::U32;
-        match to {
-            Type::I8 => self.asm.op("bfe.s32", &[word, Word::Const(0), Word::Const(8)]),
-            Type::U8 => self.asm.op("and.b32", &[word, Word::Const(0xff)]),
-            Type::F32 | Type::F16 => {
-                let value = self.asm.op(if unsigned { "cvt.rn.f32.u32" } else { "cvt.rn.f32.s32" }, &[word]);
-                // Whole numbers that f32 rounds are beyond the range of f16.
-                if to == Type::F16 { self.narrow(to, value) } else { value }
+        self.integer_to(to, from, word)
+    }
+
+    /// A number of the float type `ty`, `f32` or `f64`, as one of `to`.
+    fn float_to(&mut self, to: Type, value: Word, ty: &str) -> Word {
+        let limits = match to {
+            Type::I8 => Some((-128, 127)),
+            Type::U8 => Some((0, 255)),
+            Type::I16 => Some((-32768, 32767)),
+            Type::U16 => Some((0, 65535)),
+            _ => None,
+        };
+        let whole = match to {
+            Type::F32 if ty == "f32" => return value,
+            Type::F32 => return self.asm.op("cvt.rn.f32.f64", &[value]),
+            Type::F64 => return self.asm.op("cvt.f64.f32", &[value]),
+            Type::F16 | Type::BF16 if ty == "f32" => return self.narrow(to, value),
+            Type::F16 | Type::BF16 => {
+                let value = self.asm.fresh(value);
+                let near = self.asm.op("cvt.rz.f32.f64", &[value]);
+                let back = self.asm.op("cvt.f64.f32", &[near]);
+                let lost = self.asm.compare("setp.neu.f64", back, value);
+                return self.narrow_odd(to, near, lost);
             }
-            Type::BF16 => {
-                // Rounded to odd first (toward zero, and the last bit set where anything was lost), so that the second rounding
-                // gives what rounding once would.
-                let word = self.asm.op("mov.b32", &[word]);
-                let (there, back) = if unsigned {
-                    ("cvt.rz.f32.u32", "cvt.rzi.u32.f32")
-                } else {
-                    ("cvt.rz.f32.s32", "cvt.rzi.s32.f32")
-                };
-                let value = self.asm.op(there, &[word]);
-                let back = self.asm.op(back, &[value]);
-                let lost = self.asm.compare("setp.ne.u32", back, word);
-                let lost = self.asm.word_of(lost);
-                let value = self.asm.op("or.b32", &[value, lost]);
-                self.narrow(to, value)
-            }
-            _ => word,
+            // Clamped to the range, NaN to 0.
+            Type::U32 => "u32",
+            Type::I64 => "s64",
+            Type::U64 => "u64",
+            _ => "s32",
+        };
+        let value = self.asm.fresh(value);
+        let mut result = self.asm.op(&format!("cvt.rzi.{whole}.{ty}"), &[value]);
+        if to.is_wide() || ty == "f64" {
+            // With 64 bits on either side a NaN gives something else.
+            let number = self.asm.compare(&format!("setp.num.{ty}"), value, value);
+            result = self.asm.select(number, result, Word::constant(to, 0));
         }
+        if let Some((low, high)) = limits {
+            result = self.asm.op("max.s32", &[result, Word::Const(low as u32)]);
+            result = self.asm.op("min.s32", &[result, Word::Const(high)]);
+        }
+        result
+    }
+
+    /// An integer, or a `bool`, as a number of `to`.
+    fn integer_to(&mut self, to: Type, from: Type, word: Word) -> Word {
+        let ty = match from {
+            Type::U32 => "u32",
+            Type::I64 => "s64",
+            Type::U64 => "u64",
+            _ => "s32",
+        };
+        if matches!(to, Type::I64 | Type::U64) {
+            return match from {
+                Type::I64 | Type::U64 => word,
+                Type::U32 => self.asm.op("cvt.u64.u32", &[word]),
+                _ => self.asm.op("cvt.s64.s32", &[word]),
+            };
+        }
+        if to == Type::F64 {
+            return self.asm.op(&format!("cvt.rn.f64.{ty}"), &[word]);
+        }
+        if to.is_float() {
+            let word = self.asm.fresh(word);
+            if to == Type::BF16 {
+                let near = self.asm.op(&format!("cvt.rz.f32.{ty}"), &[word]);
+                let back = self.asm.op(&format!("cvt.rzi.{ty}.f32"), &[near]);
+                let lost = self.asm.compare(&format!("setp.ne.{}", ty.replace('s', "u")), back, word);
+                return self.narrow_odd(to, near, lost);
+            }
+            let value = self.asm.op(&format!("cvt.rn.f32.{ty}"), &[word]);
+            // Whole numbers that f32 rounds are beyond the range of f16.
+            return if to == Type::F16 { self.narrow(to, value) } else { value };
+        }
+        let low = if from.is_wide() { self.asm.op("cvt.u32.u64", &[word]) } else { word };
+        match to {
+            Type::I8 => self.asm.op("bfe.s32", &[low, Word::Const(0), Word::Const(8)]),
+            Type::U8 => self.asm.op("and.b32", &[low, Word::Const(0xff)]),
+            Type::I16 => self.asm.op("bfe.s32", &[low, Word::Const(0), Word::Const(16)]),
+            Type::U16 => self.asm.op("and.b32", &[low, Word::Const(0xffff)]),
+            _ => low,
+        }
+    }
+
+    /// [`Self::narrow`] of a number rounded toward zero to the `f32` `near`: to odd (the last bit set where anything was lost), so
+    /// that the second rounding gives what rounding once would.
+    fn narrow_odd(&mut self, to: Type, near: Word, lost: Pred) -> Word {
+        let lost = self.asm.word_of(lost);
+        let near = self.asm.op("or.b32", &[near, lost]);
+        self.narrow(to, near)
     }
 }

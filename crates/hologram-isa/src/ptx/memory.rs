@@ -1,7 +1,7 @@
 //! Loads and stores: every index is checked, a fault is noted and the thread goes on.
 
 use super::Printer;
-use super::asm::{Pred, Wide, Word, line};
+use super::asm::{Pred, Word, line};
 use super::vector::Group;
 use crate::program::{Inst, Memory, Operand};
 use crate::{Opcode, Type};
@@ -22,12 +22,14 @@ impl Printer<'_> {
         }
     }
 
-    /// The suffix that moves an element between memory and a 32-bit register, extended as [`Type`] says.
+    /// The suffix that moves an element between memory and a register, extended as [`Type`] says.
     fn suffix(ty: Type, load: bool) -> &'static str {
         match ty {
             Type::I8 if load => "s8",
             Type::Bool | Type::U8 | Type::I8 => "u8",
-            Type::F16 | Type::BF16 => "u16",
+            Type::I16 if load => "s16",
+            Type::I16 | Type::U16 | Type::F16 | Type::BF16 => "u16",
+            Type::I64 | Type::U64 | Type::F64 => "b64",
             Type::I32 | Type::U32 | Type::F32 => "b32",
         }
     }
@@ -92,9 +94,9 @@ impl Printer<'_> {
     fn load(&mut self, memory: Memory, ty: Type, index: Word, line: u32) -> Word {
         let guard = self.guard(memory, index, line);
         let at = self.address(memory, ty, index);
-        let dst = self.asm.word();
+        let dst = self.asm.temporary(ty);
         if !guard.is_empty() {
-            self.asm.mov(dst, Word::Const(0));
+            self.asm.mov(dst, Word::constant(ty, 0));
         }
         let (space, suffix) = (Self::place(memory).space, Self::suffix(ty, true));
         line!(self.asm, "{guard}ld.{space}.{suffix} {dst}, [{at}]");
@@ -117,10 +119,7 @@ impl Printer<'_> {
         } else {
             self.word(value)
         };
-        match word {
-            Word::Const(_) => self.asm.op("mov.b32", &[word]),
-            _ => word,
-        }
+        if word.is_constant() { self.asm.fresh(word) } else { word }
     }
 
     /// Four neighbours at once where all lie inside and the address allows it, else one by one.
@@ -169,9 +168,9 @@ impl Printer<'_> {
     }
 
     /// The address of a buffer.
-    fn base(&mut self, param: u32) -> Wide {
+    fn base(&mut self, param: u32) -> Word {
         self.used[param as usize] = true;
-        Wide(param)
+        Word::WideTmp(param)
     }
 
     /// The number of elements of a buffer.

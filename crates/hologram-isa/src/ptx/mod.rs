@@ -7,7 +7,7 @@
 //! # Entry parameters
 //!
 //! In order, for each parameter of the program: a buffer is a `.u64` device address and a `.u32` number of elements (which may be
-//! saturated); a scalar is a `.u32` register word. The last parameter is the `.u64` address of the fault record, eight `u32`: 0 while
+//! saturated); a scalar is its register word, a `.u64` for a type of 64 bits and a `.u32` for any other. The last parameter is the `.u64` address of the fault record, eight `u32`: 0 while
 //! there is no fault and 1 after the first, the line, the memory, the element, the workgroup's x, y and z, and the linear thread.
 //! The memory is a parameter's index, [`SHARED`] with a shared array's index, or one of [`STEP`], [`DIV_BY_ZERO`] and
 //! [`REM_BY_ZERO`]. A thread with a fault goes on (a load gives 0, a store is left out, a loop has no round), so that no barrier waits
@@ -94,8 +94,8 @@ pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaErro
     Ok(PtxKernel { text, entry })
 }
 
-/// A body in the making. The first temporaries of each kind belong to the parameters: `%d` a buffer's address, `%t` its length or a
-/// scalar, `%p` whether a buffer is aligned for vectors or a scalar's truth.
+/// A body in the making. The first temporaries of each kind belong to the parameters: `%d` a buffer's address or a wide scalar,
+/// `%t` its length or a scalar, `%p` whether a buffer is aligned for vectors or a scalar's truth.
 struct Printer<'a> {
     program: &'a Program,
     asm: Asm,
@@ -147,8 +147,14 @@ impl<'a> Printer<'a> {
             line!(self.asm, "mov.pred %b{}, {value}", dst.0);
         } else {
             let value = self.word_inst(inst, line);
-            self.asm.mov(Word::Var(dst.0), value);
+            let var = self.var(dst);
+            self.asm.mov(var, value);
         }
+    }
+
+    /// The register of the text for one of the program that is no `bool`.
+    fn var(&self, reg: Reg) -> Word {
+        if self.program.registers[reg.0 as usize].ty.is_wide() { Word::WideVar(reg.0) } else { Word::Var(reg.0) }
     }
 
     /// Sets a register from a register word.
@@ -156,7 +162,8 @@ impl<'a> Printer<'a> {
         if self.program.registers[dst.0 as usize].ty == Type::Bool {
             line!(self.asm, "setp.ne.u32 %b{}, {value}, 0", dst.0);
         } else {
-            self.asm.mov(Word::Var(dst.0), value);
+            let var = self.var(dst);
+            self.asm.mov(var, value);
         }
     }
 
@@ -177,11 +184,11 @@ impl<'a> Printer<'a> {
             return self.asm.word_of(truth);
         }
         match operand {
-            Operand::Reg(reg) => Word::Var(reg.0),
-            Operand::Const(_, word) => Word::Const(word),
+            Operand::Reg(reg) => self.var(reg),
+            Operand::Const(ty, word) => Word::constant(ty, word),
             Operand::Scalar(index) => {
                 self.used[index as usize] = true;
-                Word::Tmp(index)
+                if self.type_of(operand).is_wide() { Word::WideTmp(index) } else { Word::Tmp(index) }
             }
         }
     }
@@ -190,7 +197,7 @@ impl<'a> Printer<'a> {
     fn pred(&mut self, operand: Operand) -> Pred {
         match operand {
             Operand::Reg(reg) => Pred::Var(reg.0),
-            Operand::Const(_, word) => self.asm.truth(Word::Const(word)),
+            Operand::Const(_, word) => self.asm.truth(Word::Const(word as u32)),
             Operand::Scalar(index) => {
                 self.used[index as usize] = true;
                 Pred::Tmp(index)
@@ -212,12 +219,12 @@ impl<'a> Printer<'a> {
         self.prologue(waits);
         let params = self.program.params.iter().enumerate().flat_map(|(i, p)| match p.kind {
             ParamKind::Buffer { .. } => vec![format!(".param .u64 p{i}"), format!(".param .u32 p{i}_len")],
-            ParamKind::Scalar(_) => vec![format!(".param .u32 p{i}")],
+            ParamKind::Scalar(ty) => vec![format!(".param .u{} p{i}", if ty.is_wide() { 64 } else { 32 })],
         });
         let params: Vec<String> = params.chain([".param .u64 faults".to_string()]).collect();
         let [x, y, z] = self.program.workgroup;
         let _ = writeln!(text, ".visible .entry {entry}(\n\t{}\n)\n.reqntid {x}, {y}, {z}\n{{", params.join(",\n\t"));
-        *text += &self.asm.declarations(self.program.registers.len());
+        *text += &self.asm.declarations(&self.program.registers);
         *text += "\t.reg .u32 %site, %element, %left;\n";
         for (i, array) in self.program.shared.iter().enumerate() {
             let bytes = array.len as usize * array.element.size();
@@ -249,6 +256,7 @@ impl<'a> Printer<'a> {
                         line!(self.asm, "setp.eq.u32 %p{i}, {low}, 0");
                     }
                 }
+                ParamKind::Scalar(ty) if ty.is_wide() => line!(self.asm, "ld.param.u64 %d{i}, [p{i}]"),
                 ParamKind::Scalar(ty) => {
                     line!(self.asm, "ld.param.u32 %t{i}, [p{i}]");
                     if ty == Type::Bool {

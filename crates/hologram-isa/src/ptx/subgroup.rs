@@ -36,10 +36,13 @@ impl Printer<'_> {
         } else {
             self.word(inst.args[0])
         };
-        let value = self.asm.op("mov.b32", &[value]);
+        let value = self.asm.fresh(value);
         let (float, signed) = (inst.ty == Type::F32, inst.ty == Type::I32);
         match inst.op {
-            Opcode::SubgroupAdd if float => self.butterfly(value, mask),
+            Opcode::SubgroupAdd if float => self.butterfly("add.rn.f32", value, mask),
+            Opcode::SubgroupAdd | Opcode::SubgroupMin | Opcode::SubgroupMax if inst.ty.is_wide() => {
+                self.butterfly(wide_step(inst.op, inst.ty), value, mask)
+            }
             Opcode::SubgroupAdd => self.across("redux.sync.add.u32", value, mask),
             Opcode::SubgroupMin if float => self.extreme("redux.sync.min.s32", value, mask, 0x7fff_ffff),
             Opcode::SubgroupMax if float => self.extreme("redux.sync.max.s32", value, mask, 0xffff_ffff),
@@ -75,7 +78,19 @@ impl Printer<'_> {
     }
 
     fn shuffle(&mut self, value: Word, lane: Word, mask: Word) -> Word {
-        self.asm.op("shfl.sync.idx.b32", &[value, lane, Word::Const(31), mask])
+        self.shuffle_by("shfl.sync.idx.b32", value, lane, mask)
+    }
+
+    /// A shuffle of words; a wide value goes as its two halves.
+    fn shuffle_by(&mut self, op: &str, value: Word, lane: Word, mask: Word) -> Word {
+        if !value.is_wide() {
+            return self.asm.op(op, &[value, lane, Word::Const(31), mask]);
+        }
+        let (low, high, dst) = (self.asm.word(), self.asm.word(), self.asm.wide());
+        line!(self.asm, "mov.b64 {{{low}, {high}}}, {value}");
+        let [low, high] = [low, high].map(|half| self.asm.op(op, &[half, lane, Word::Const(31), mask]));
+        line!(self.asm, "mov.b64 {dst}, {{{low}, {high}}}");
+        dst
     }
 
     /// The lowest lane of a mask; 0xffffffff where it is empty.
@@ -84,19 +99,19 @@ impl Printer<'_> {
         self.asm.op("bfind.shiftamt.u32", &[reversed])
     }
 
-    /// The sum in the order that defines it. Before the step with distance d every lane's partial sum is that of its class, the lanes
+    /// The sum, by additions `op` in the order that defines it; or the least or greatest. Before the step with distance d every lane's partial sum is that of its class, the lanes
     /// equal to it modulo 2·d; the class that it adds is that of lane xor d, which any active lane of that class knows. A class
-    /// without active lanes counts −0, which changes nothing.
-    fn butterfly(&mut self, value: Word, mask: Word) -> Word {
-        let sum = self.asm.op("mov.b32", &[value]);
+    /// without active lanes changes nothing.
+    fn butterfly(&mut self, op: &str, value: Word, mask: Word) -> Word {
+        let sum = self.asm.fresh(value);
         let (sparse, end) = (self.asm.label(), self.asm.label());
         if mask != FULL {
             let full = self.asm.compare("setp.eq.u32", mask, FULL);
             self.asm.branch(Some((full, false)), sparse);
         }
         for distance in [16, 8, 4, 2, 1] {
-            let other = self.asm.op("shfl.sync.bfly.b32", &[sum, Word::Const(distance), Word::Const(31), FULL]);
-            self.asm.op_into(sum, "add.rn.f32", &[sum, other]);
+            let other = self.shuffle_by("shfl.sync.bfly.b32", sum, Word::Const(distance), FULL);
+            self.asm.op_into(sum, op, &[sum, other]);
         }
         if mask == FULL {
             return sum;
@@ -116,7 +131,7 @@ impl Printer<'_> {
             let lane = self.lowest(class);
             let lane = self.asm.op("and.b32", &[lane, Word::Const(31)]);
             let other = self.shuffle(sum, lane, mask);
-            line!(self.asm, "@{there} add.rn.f32 {sum}, {sum}, {other}");
+            line!(self.asm, "@{there} {op} {sum}, {sum}, {other}");
         }
         self.asm.place(end);
         sum
@@ -136,5 +151,19 @@ impl Printer<'_> {
         let sign = self.asm.op("shr.s32", &[word, Word::Const(31)]);
         let flip = self.asm.op("and.b32", &[sign, Word::Const(0x7fff_ffff)]);
         self.asm.op("xor.b32", &[word, flip])
+    }
+}
+
+/// How two lanes' values of 64 bits are put together.
+fn wide_step(op: Opcode, ty: Type) -> &'static str {
+    match (op, ty) {
+        (Opcode::SubgroupAdd, Type::F64) => "add.rn.f64",
+        (Opcode::SubgroupAdd, _) => "add.u64",
+        (Opcode::SubgroupMin, Type::F64) => "min.f64",
+        (Opcode::SubgroupMin, Type::I64) => "min.s64",
+        (Opcode::SubgroupMin, _) => "min.u64",
+        (_, Type::F64) => "max.f64",
+        (_, Type::I64) => "max.s64",
+        _ => "max.u64",
     }
 }

@@ -101,7 +101,7 @@ impl Facts {
 
     fn value(&self, operand: Operand) -> Option<Value> {
         match operand {
-            Operand::Const(_, word) => Some(Value { root: None, offset: word, zeros: 32 }),
+            Operand::Const(_, word) => Some(Value { root: None, offset: word as u32, zeros: 32 }),
             Operand::Reg(reg) => self.values[reg.0 as usize],
             Operand::Scalar(_) => None,
         }
@@ -174,6 +174,10 @@ impl Facts {
     /// The group that an access may belong to.
     fn key(&self, inst: &Inst, load: bool) -> Option<(Memory, bool, Option<Reg>, u32)> {
         let (memory @ Memory::Param(_), index) = (inst.memory?, *inst.args.first()?) else { return None };
+        // No instruction moves more than 16 bytes.
+        if inst.ty.is_wide() {
+            return None;
+        }
         let movable = match inst.dst {
             Some(dst) => self.once(dst),
             None => inst.args.iter().all(|a| self.unchanging(*a)),

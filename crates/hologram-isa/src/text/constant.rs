@@ -2,29 +2,21 @@
 
 use crate::Type;
 
-/// Whether `word` is a register word as [`Type`] describes it: what text can express.
-pub(crate) fn is_canonical(ty: Type, word: u32) -> bool {
-    match ty {
-        Type::Bool => word <= 1,
-        Type::I8 => i8::try_from(word as i32).is_ok(),
-        Type::U8 => u8::try_from(word).is_ok(),
-        Type::F16 | Type::BF16 => u16::try_from(word).is_ok(),
-        Type::I32 | Type::U32 | Type::F32 => true,
-    }
-}
-
 /// The constant as text, without a suffix.
-pub(super) fn format(ty: Type, word: u32) -> String {
+pub(super) fn format(ty: Type, word: u64) -> String {
     match ty {
         Type::Bool if word <= 1 => (word == 1).to_string(),
         Type::Bool => format!("{word:#x}"),
-        Type::I8 | Type::I32 => (word as i32).to_string(),
-        Type::U8 | Type::U32 => word.to_string(),
-        Type::F16 | Type::BF16 | Type::F32 => {
+        Type::I8 | Type::I16 | Type::I32 => (word as u32 as i32).to_string(),
+        Type::I64 => (word as i64).to_string(),
+        Type::U8 | Type::U16 | Type::U32 | Type::U64 => word.to_string(),
+        Type::F64 if !f64::from_bits(word).is_nan() => format!("{:?}", f64::from_bits(word)),
+        Type::F64 | Type::F16 | Type::BF16 | Type::F32 => {
             let value = match ty {
                 Type::F16 => half::f16::from_bits(word as u16).to_f32(),
                 Type::BF16 => half::bf16::from_bits(word as u16).to_f32(),
-                _ => f32::from_bits(word),
+                Type::F64 => f32::NAN,
+                _ => f32::from_bits(word as u32),
             };
             if !value.is_nan() {
                 // `Debug` prints the fewest digits that read back as the same f32, and infinities as `inf`.
@@ -42,7 +34,7 @@ pub(super) fn format(ty: Type, word: u32) -> String {
 ///
 /// # Errors
 /// What was expected, for a text that is no such constant or lies outside the type.
-pub fn parse(ty: Type, text: &str) -> Result<u32, String> {
+pub fn parse(ty: Type, text: &str) -> Result<u64, String> {
     // A hostile token may be as long as the file.
     let shown = text.get(..40).map_or(text.to_string(), |start| format!("{start}…"));
     if ty == Type::Bool {
@@ -59,11 +51,15 @@ pub fn parse(ty: Type, text: &str) -> Result<u32, String> {
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(bad());
         }
-        let bits = u32::from_str_radix(digits, 16).map_err(|_| outside())?;
-        if u64::from(bits) >> (8 * ty.size()) != 0 {
+        let bits = u64::from_str_radix(digits, 16).map_err(|_| outside())?;
+        if !ty.is_wide() && bits >> (8 * ty.size()) != 0 {
             return Err(outside());
         }
-        return Ok(if ty == Type::I8 { bits as u8 as i8 as i32 as u32 } else { bits });
+        return Ok(match ty {
+            Type::I8 => u64::from(bits as i8 as i32 as u32),
+            Type::I16 => u64::from(bits as i16 as i32 as u32),
+            _ => bits,
+        });
     }
     let magnitude = text.strip_prefix('-').unwrap_or(text);
     if ty.is_float() {
@@ -78,6 +74,9 @@ pub fn parse(ty: Type, text: &str) -> Result<u32, String> {
         }
         let (word, finite) = if ty == Type::F32 {
             let value: f32 = text.parse().map_err(|_| bad())?;
+            (value.to_bits().into(), value.is_finite())
+        } else if ty == Type::F64 {
+            let value: f64 = text.parse().map_err(|_| bad())?;
             (value.to_bits(), value.is_finite())
         } else {
             let word = from_f64(ty, text.parse().map_err(|_| bad())?);
@@ -88,31 +87,31 @@ pub fn parse(ty: Type, text: &str) -> Result<u32, String> {
     if magnitude.is_empty() || !magnitude.bytes().all(|b| b.is_ascii_digit()) {
         return Err(bad());
     }
-    let value: i64 = text.parse().map_err(|_| outside())?;
-    let range = match ty {
-        Type::I8 => -128..=127,
-        Type::U8 => 0..=255,
-        Type::I32 => i64::from(i32::MIN)..=i64::from(i32::MAX),
-        _ => 0..=i64::from(u32::MAX),
-    };
-    if range.contains(&value) { Ok(value as u32) } else { Err(outside()) }
+    let value: i128 = text.parse().map_err(|_| outside())?;
+    let bits = 8 * ty.size();
+    let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
+    let range = if signed { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
+    let word = if ty.is_wide() { value as u64 } else { u64::from(value as u32) };
+    if range.contains(&value) { Ok(word) } else { Err(outside()) }
 }
 
 /// The word that `nan` stands for.
-fn quiet_nan(ty: Type) -> u32 {
+fn quiet_nan(ty: Type) -> u64 {
     match ty {
         Type::F16 => 0x7e00,
         Type::BF16 => 0x7fc0,
+        Type::F64 => 0x7ff8_0000_0000_0000,
         _ => 0x7fc0_0000,
     }
 }
 
 /// A value that is not NaN, rounded to the nearest of a float type, ties to even.
-fn from_f64(ty: Type, value: f64) -> u32 {
+fn from_f64(ty: Type, value: f64) -> u64 {
     let (fraction_bits, least_exponent) = match ty {
         Type::F16 => (10, -14),
         Type::BF16 => (7, -126),
-        _ => return (value as f32).to_bits(),
+        Type::F64 => return value.to_bits(),
+        _ => return (value as f32).to_bits().into(),
     };
     let mut rounded = value;
     if value.is_finite() && value != 0.0 {
@@ -122,8 +121,8 @@ fn from_f64(ty: Type, value: f64) -> u32 {
         rounded = (value / unit).round_ties_even() * unit;
     }
     match ty {
-        Type::F16 => u32::from(half::f16::from_f64(rounded).to_bits()),
-        _ => u32::from(half::bf16::from_f64(rounded).to_bits()),
+        Type::F16 => u64::from(half::f16::from_f64(rounded).to_bits()),
+        _ => u64::from(half::bf16::from_f64(rounded).to_bits()),
     }
 }
 
@@ -133,12 +132,11 @@ mod tests {
 
     #[test]
     fn every_constant_of_the_small_types_reads_back() {
-        for ty in [Type::Bool, Type::I8, Type::U8, Type::F16, Type::BF16] {
-            for bits in 0..1u32 << (8 * ty.size()) {
-                let word = if ty == Type::I8 { bits as u8 as i8 as i32 as u32 } else { bits };
-                if is_canonical(ty, word) {
-                    assert_eq!(parse(ty, &format(ty, word)), Ok(word), "{ty} {}", format(ty, word));
-                }
+        for ty in Type::ALL.into_iter().filter(|ty| ty.size() <= 2) {
+            for bits in 0..1u64 << (8 * ty.size()) {
+                let word = crate::meaning::read_element(ty, &bits.to_le_bytes(), 0).unwrap();
+                assert!(ty.is_word(word));
+                assert_eq!(parse(ty, &format(ty, word)), Ok(word), "{ty} {}", format(ty, word));
             }
         }
     }
@@ -162,7 +160,17 @@ mod tests {
             (Type::I8, "-128", 0xffff_ff80),
             (Type::I8, "0xff", 0xffff_ffff),
             (Type::I32, "-2147483648", 0x8000_0000),
-            (Type::U32, "4294967295", u32::MAX),
+            (Type::U32, "4294967295", 0xffff_ffff),
+            (Type::I16, "-32768", 0xffff_8000),
+            (Type::I16, "0xffff", 0xffff_ffff),
+            (Type::U16, "65535", 0xffff),
+            (Type::I64, "-9223372036854775808", 1 << 63),
+            (Type::I64, "0xffffffffffffffff", u64::MAX),
+            (Type::U64, "18446744073709551615", u64::MAX),
+            (Type::F64, "0.1", 0x3fb9_9999_9999_999a),
+            (Type::F64, "5e-324", 1),
+            (Type::F64, "-inf", 0xfff0_0000_0000_0000),
+            (Type::F64, "nan", 0x7ff8_0000_0000_0000),
         ];
         for (ty, text, word) in cases {
             assert_eq!(parse(ty, text), Ok(word), "{text}:{ty}");
@@ -180,6 +188,12 @@ mod tests {
             (Type::U32, "0x"),
             (Type::U32, "99999999999999999999"),
             (Type::Bool, "1"),
+            (Type::I16, "32768"),
+            (Type::U16, "-1"),
+            (Type::I64, "9223372036854775808"),
+            (Type::U64, "18446744073709551616"),
+            (Type::U64, "0x10000000000000000"),
+            (Type::F64, "1e309"),
         ];
         for (ty, text) in wrong {
             assert!(parse(ty, text).is_err(), "{text}:{ty}");

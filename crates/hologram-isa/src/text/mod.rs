@@ -35,7 +35,6 @@ mod lex;
 mod parse;
 mod print;
 
-pub(crate) use constant::is_canonical;
 pub use constant::parse as parse_constant;
 pub use parse::parse;
 pub(crate) use print::statement_lines;

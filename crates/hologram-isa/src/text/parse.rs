@@ -95,7 +95,7 @@ impl<'a> Parser<'a> {
         let mut sizes = Vec::new();
         self.list(|p| {
             p.limit(sizes.len(), 3, "workgroup sizes")?;
-            sizes.push(p.constant(Type::U32)?);
+            sizes.push(p.number()?);
             Ok(())
         })?;
         if sizes.is_empty() {
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
                 p.punct(":")?;
                 let element = p.type_name()?;
                 p.punct("[")?;
-                let len = p.constant(Type::U32)?;
+                let len = p.number()?;
                 p.punct("]")?;
                 lines.push(name.line);
                 p.limit(p.program.shared.len(), MAX_PARAMS, "shared arrays")?;
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 Ok(ty)
             }
-            _ => self.expected("a type (bool, i8, u8, i32, u32, f16, bf16 or f32)"),
+            _ => self.expected(&format!("a type ({})", Type::ALL.map(Type::name).join(", "))),
         }
     }
 
@@ -254,7 +254,7 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 let label = self.new_label()?;
                 self.keyword("max")?;
-                let max = self.constant(Type::U32)?;
+                let max = self.number()?;
                 let body = self.loop_body(label, depth)?;
                 Ok(StmtKind::Loop { max, body })
             }
@@ -351,7 +351,8 @@ impl<'a> Parser<'a> {
         let (op, fast, ty) = match (whole, word.text.rsplit_once('.')) {
             (Some(op), _) if !op.info().signature.carries_type() => (op, false, Type::U32),
             (Some(op), _) => {
-                let example = op.info().types.iter().last().unwrap_or(Type::F32);
+                let types = op.info().types;
+                let example = if types.contains(Type::F32) { Type::F32 } else { Type::U32 };
                 return error(word.line, format!("{word} needs a type, such as `{}.{example}`", word.text));
             }
             (None, Some((name, suffix))) => {
@@ -443,10 +444,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A literal constant.
-    fn constant(&mut self, ty: Type) -> Result<u32, IsaError> {
+    /// A literal `u32`.
+    fn number(&mut self) -> Result<u32, IsaError> {
         let token = self.take(Kind::Number, "a number")?;
-        constant::parse(ty, token.text).or_else(|message| error(token.line, message))
+        constant::parse(Type::U32, token.text).map(|word| word as u32).or_else(|message| error(token.line, message))
     }
 
     /// The register `name` as assigned a value of type `ty`, declared by the first such assignment.

@@ -17,7 +17,7 @@
 use crate::builder::{Value, check_args};
 use crate::program::*;
 use crate::table::Signature;
-use crate::text::{CONSTANT_WORDS, is_canonical, is_name_byte, statement_lines};
+use crate::text::{CONSTANT_WORDS, is_name_byte, statement_lines};
 use crate::{IsaError, Type};
 
 mod uniformity;
@@ -253,7 +253,7 @@ impl<'a> Checker<'a> {
                     }
                 }
                 if let Operand::Const(_, word) = *step
-                    && (word == 0 || (ty == Type::I32 && (word as i32) < 0))
+                    && (word == 0 || (ty == Type::I32 && (word as u32 as i32) < 0))
                 {
                     return Err("the step must be greater than 0".into());
                 }
@@ -348,7 +348,7 @@ impl<'a> Checker<'a> {
                     return Err(format!("there is no shared array {index}"));
                 };
                 if let Some(Operand::Const(_, at)) = inst.args.first()
-                    && *at >= array.len
+                    && *at >= u64::from(array.len)
                 {
                     return Err(format!("index {at} is outside {}, which has {} elements", array.name, array.len));
                 }
@@ -378,7 +378,7 @@ impl<'a> Checker<'a> {
                 Some(Param { name, .. }) => return Err(format!("{name} is a buffer, not a scalar")),
                 None => return Err(format!("there is no parameter {index}")),
             },
-            Operand::Const(ty, word) if is_canonical(ty, word) => ty,
+            Operand::Const(ty, word) if ty.is_word(word) => ty,
             Operand::Const(ty, word) => return Err(format!("{word:#x} is no constant of type {ty}")),
         };
         Ok(Value { operand, ty })

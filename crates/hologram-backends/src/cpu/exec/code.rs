@@ -6,7 +6,8 @@ use super::lanes::{LaneFn, WordFn};
 use super::masks::{Advance, Masks};
 use super::memory::Moves;
 
-/// A place in the arena, in words: one word of a uniform value, or the first of a register's lanes.
+/// A place in the arena, in words: that of a uniform value, or the first of a register's lanes. A value of 64 bits takes two words and
+/// lies at an even place.
 pub(super) type Place = u32;
 
 /// The mask of a block: an index into the machine's masks. Blocks at the same depth share them.
@@ -54,10 +55,11 @@ pub(super) enum Node {
         dst: Place,
         args: [Place; 3],
     },
-    /// Every lane of `dst` becomes the word at `from`.
+    /// Every lane of `dst` becomes the value at `from`.
     Spread {
         dst: Place,
         from: Place,
+        wide: bool,
     },
     /// dst = base + lane.
     Iota {
@@ -68,11 +70,13 @@ pub(super) enum Node {
     Commit {
         dst: Place,
         from: Place,
+        wide: bool,
     },
     /// A division by zero on an active thread is an error.
     NoZero {
         op: Opcode,
         divisor: Value,
+        wide: bool,
         line: u32,
     },
     /// A load at a uniform index.
@@ -196,11 +200,11 @@ pub(crate) struct Code {
     pub(super) lanes: usize,
     pub(super) body: Vec<Node>,
     pub(super) arrays: Vec<Array>,
-    /// Uniform words that are set once a launch.
-    pub(super) constants: Vec<(Place, u32)>,
+    /// Uniform values that are set once a launch.
+    pub(super) constants: Vec<(Place, u64)>,
     /// Registers that are set once a launch: `thread.x` and its kin.
     pub(super) builtins: Vec<(Opcode, Place)>,
-    /// Scalar parameters: where the next one's word goes.
+    /// Scalar parameters: where the next one's value goes.
     pub(super) scalars: Vec<Place>,
     /// Shared memory: first word and number of words, cleared for each workgroup.
     pub(super) shared: (Place, usize),

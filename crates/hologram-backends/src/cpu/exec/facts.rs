@@ -379,11 +379,13 @@ impl Pass<'_> {
         let kinds: Vec<Kind> = inst.args.iter().map(|a| self.facts.kind(*a)).collect();
         let uniform = kinds.iter().all(|k| *k == Kind::Uniform);
         match inst.op {
-            O::Add if inst.ty != Type::F32 => {
+            O::Add if matches!(inst.ty, Type::I32 | Type::U32) => {
                 let affine = matches!(kinds[..], [Kind::Affine, Kind::Uniform] | [Kind::Uniform, Kind::Affine]);
                 when(uniform, affine)
             }
-            O::Sub if inst.ty != Type::F32 => when(uniform, kinds[..] == [Kind::Affine, Kind::Uniform]),
+            O::Sub if matches!(inst.ty, Type::I32 | Type::U32) => {
+                when(uniform, kinds[..] == [Kind::Affine, Kind::Uniform])
+            }
             O::Mov => when(uniform, kinds[..] == [Kind::Affine]),
             O::Cvt | O::Bitcast if matches!(inst.ty, Type::I32 | Type::U32) => {
                 when(uniform, kinds[..] == [Kind::Affine])

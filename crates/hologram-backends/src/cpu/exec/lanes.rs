@@ -1,22 +1,28 @@
-//! Instructions over lanes: the meaning of each as a branch-free function of words, and the loops that apply it to all lanes of a
+//! Instructions over lanes: the meaning of each as a branch-free function of values, and the loops that apply it to all lanes of a
 //! workgroup.
 //!
-//! Words are those of [`Type`]. A function here computes what the interpreter computes, written so that its loop vectorises.
+//! Values lie as [`Type`] describes register words, those of at most 32 bits in a `u32`. A function here computes what the interpreter computes, written so that its loop vectorises.
+
+use std::marker::PhantomData;
 
 use hologram_isa::decompose::{self, Scalar};
 use hologram_isa::{Opcode, Type};
 
+use super::convert::convert;
 use super::level::{Level, leveled};
 use super::words::*;
 
-/// An instruction on the words of one lane; it ignores the operands that it does not have.
-pub(super) type WordFn = fn(u32, u32, u32) -> u32;
-
-/// An instruction on `n` lanes: the result, three operands (a uniform one is a single word, one that is not used may be anything), `n`.
+/// An instruction on one lane: the result, three operands; those that it does not have may be any words.
 ///
 /// # Safety
-/// The result has `n` words, which overlap no operand's, and each operand as many as it is read as; `n` is a multiple of 16; the
-/// processor has the level's instructions.
+/// Each address is that of a word, or of two, aligned to 8 bytes, where the value is one of 64 bits.
+pub(super) type WordFn = unsafe fn(*mut u32, *const u32, *const u32, *const u32);
+
+/// An instruction on `n` lanes: the result, three operands (a uniform one is a single value, one that is not used may be anything), `n`.
+///
+/// # Safety
+/// The result has `n` values, which overlap no operand's, and each operand as many as it is read as, of 32 or 64 bits and aligned to
+/// their size; `n` is a multiple of 16; the processor has the level's instructions.
 pub(super) type LaneFn = unsafe fn(*mut u32, *const u32, *const u32, *const u32, usize);
 
 /// An instruction in all its forms.
@@ -26,46 +32,62 @@ pub(super) struct Forms {
     pub(super) lanes: [Option<LaneFn>; 8],
 }
 
-/// The function of an instruction.
-trait Op: 'static {
-    fn f(a: u32, b: u32, c: u32) -> u32;
+/// The function of an instruction on the values of one lane: plain numbers of 32 or 64 bits.
+pub(super) trait Op: 'static {
+    type A: Copy;
+    type B: Copy;
+    type C: Copy;
+    type R: Copy;
+    fn f(a: Self::A, b: Self::B, c: Self::C) -> Self::R;
+}
+
+/// Applies an operation to one lane.
+unsafe fn one<O: Op>(dst: *mut u32, a: *const u32, b: *const u32, c: *const u32) {
+    // SAFETY: the caller promises values of these types.
+    unsafe { dst.cast::<O::R>().write(O::f(a.cast::<O::A>().read(), b.cast::<O::B>().read(), c.cast::<O::C>().read())) }
 }
 
 /// Applies an operation to lanes; `U` says which operands are uniform.
 #[inline(always)]
 unsafe fn apply<O: Op, const U: u8>(dst: *mut u32, a: *const u32, b: *const u32, c: *const u32, n: usize) {
     #[inline(always)]
-    fn each<O: Op, const U: u8>(dst: &mut [u32], a: &[u32], b: &[u32], c: &[u32]) {
+    fn each<O: Op, const U: u8>(dst: &mut [O::R], a: &[O::A], b: &[O::B], c: &[O::C]) {
+        #[inline(always)]
+        fn at<T: Copy, const UNIFORM: bool>(x: &[T], i: usize) -> T {
+            let i = if UNIFORM { 0 } else { i };
+            // SAFETY: a uniform operand has a value; the others have as many as the result.
+            unsafe { *x.get_unchecked(i) }
+        }
         // A multiple of 16, so that the vector loop has no rest.
         let n = dst.len() & !15;
-        let at = |x: &[u32], bit: u8, i: usize| {
-            let i = if U & bit != 0 || x.len() == 1 { 0 } else { i };
-            // SAFETY: a uniform operand has a word; the others have as many as the result.
-            unsafe { *x.get_unchecked(i) }
-        };
         for i in 0..n {
-            let word = O::f(at(a, 1, i), at(b, 2, i), at(c, 4, i));
+            let a = if U & 1 != 0 { at::<_, true>(a, i) } else { at::<_, false>(a, i) };
+            let b = if U & 2 != 0 { at::<_, true>(b, i) } else { at::<_, false>(b, i) };
+            let c = if U & 4 != 0 { at::<_, true>(c, i) } else { at::<_, false>(c, i) };
+            let value = O::f(a, b, c);
             // SAFETY: i < n.
-            unsafe { *dst.get_unchecked_mut(i) = word };
+            unsafe { *dst.get_unchecked_mut(i) = value };
         }
     }
-    let operand = |x: *const u32, bit: u8| {
-        let len = if U & bit != 0 { 1 } else { n };
-        // SAFETY: the caller promises so many words.
-        unsafe { std::slice::from_raw_parts(x, len) }
-    };
-    // SAFETY: the caller promises `n` words that nothing else refers to.
-    let dst = unsafe { std::slice::from_raw_parts_mut(dst, n) };
-    each::<O, U>(dst, operand(a, 1), operand(b, 2), operand(c, 4));
+    #[inline(always)]
+    unsafe fn operand<'a, T>(x: *const u32, uniform: bool, n: usize) -> &'a [T] {
+        // SAFETY: the caller promises so many values.
+        unsafe { std::slice::from_raw_parts(x.cast(), if uniform { 1 } else { n }) }
+    }
+    // SAFETY: the caller promises `n` values that nothing else refers to.
+    let dst = unsafe { std::slice::from_raw_parts_mut(dst.cast(), n) };
+    // SAFETY: and as many of each operand as it is read as.
+    let (a, b, c) = unsafe { (operand(a, U & 1 != 0, n), operand(b, U & 2 != 0, n), operand(c, U & 4 != 0, n)) };
+    each::<O, U>(dst, a, b, c);
 }
 
 leveled! { fn instance[O: Op, const U: u8][O, U] = apply(dst: *mut u32, a: *const u32, b: *const u32, c: *const u32, n: usize) }
 
 /// All forms of a unary operation. The operands that it has not are uniform.
-fn unary<O: Op>(level: Level) -> Forms {
+pub(super) fn unary<O: Op>(level: Level) -> Forms {
     let mut lanes = [None; 8];
     lanes[0b000] = Some(instance::<O, 0b110>(level));
-    Forms { one: O::f, lanes }
+    Forms { one: one::<O>, lanes }
 }
 
 /// All forms of a binary operation.
@@ -74,7 +96,7 @@ fn binary<O: Op>(level: Level) -> Forms {
     lanes[0b000] = Some(instance::<O, 0b100>(level));
     lanes[0b001] = Some(instance::<O, 0b101>(level));
     lanes[0b010] = Some(instance::<O, 0b110>(level));
-    Forms { one: O::f, lanes }
+    Forms { one: one::<O>, lanes }
 }
 
 /// The useful forms of a ternary operation.
@@ -84,250 +106,233 @@ fn ternary<O: Op>(level: Level) -> Forms {
     lanes[0b010] = Some(instance::<O, 0b010>(level));
     lanes[0b100] = Some(instance::<O, 0b100>(level));
     lanes[0b110] = Some(instance::<O, 0b110>(level));
-    Forms { one: O::f, lanes }
+    Forms { one: one::<O>, lanes }
 }
 
-/// Declares operations: the function of each on words.
-macro_rules! operations {
-    ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $body:expr;)*) => {$(
-        struct $name;
-        impl Op for $name {
+/// Implements an operation for a type.
+macro_rules! implement {
+    ($name:ident<$ty:ident>($a_ty:ty, $b_ty:ty, $c_ty:ty) -> $r_ty:ty, |$a:pat_param, $b:pat_param, $c:pat_param| $body:expr) => {
+        impl Op for $name<$ty> {
+            type A = $a_ty;
+            type B = $b_ty;
+            type C = $c_ty;
+            type R = $r_ty;
             #[inline(always)]
-            fn f($a: u32, $b: u32, $c: u32) -> u32 {
+            fn f($a: $a_ty, $b: $b_ty, $c: $c_ty) -> $r_ty {
                 $body
             }
         }
-    )*};
+    };
 }
 
-operations! {
-    Copy |a, _, _| a;
-    Select |c, a, b| if c != 0 { a } else { b };
+/// Operations on values of one type, for integers and for floats.
+macro_rules! numbers {
+    ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $int:expr, $float:expr;)*) => {
+        integers! { $($name |$a, $b, $c| $int;)* }
+        $(
+            implement! { $name<f32>(f32, f32, f32) -> f32, |$a, $b, $c| $float }
+            implement! { $name<f64>(f64, f64, f64) -> f64, |$a, $b, $c| $float }
+        )*
+    };
+}
+/// For integers alone.
+macro_rules! integers {
+    ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $int:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        implement! { $name<i32>(i32, i32, i32) -> i32, |$a, $b, $c| $int }
+        implement! { $name<u32>(u32, u32, u32) -> u32, |$a, $b, $c| $int }
+        implement! { $name<i64>(i64, i64, i64) -> i64, |$a, $b, $c| $int }
+        implement! { $name<u64>(u64, u64, u64) -> u64, |$a, $b, $c| $int }
+    )*};
+}
+/// For integers with a word as second operand.
+macro_rules! shifts {
+    ($($name:ident |$a:pat_param, $n:pat_param| $int:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        implement! { $name<i32>(i32, u32, u32) -> i32, |$a, $n, _| $int }
+        implement! { $name<u32>(u32, u32, u32) -> u32, |$a, $n, _| $int }
+        implement! { $name<i64>(i64, u32, u32) -> i64, |$a, $n, _| $int }
+        implement! { $name<u64>(u64, u32, u32) -> u64, |$a, $n, _| $int }
+    )*};
+}
+/// For floats alone.
+macro_rules! floats {
+    ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $float:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        implement! { $name<f32>(f32, f32, f32) -> f32, |$a, $b, $c| $float }
+        implement! { $name<f64>(f64, f64, f64) -> f64, |$a, $b, $c| $float }
+    )*};
+}
+/// For `f32` alone.
+macro_rules! functions {
+    ($($name:ident |$a:pat_param| $float:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        implement! { $name<f32>(f32, f32, f32) -> f32, |$a, _, _| $float }
+    )*};
+}
+/// Comparisons of numbers: 1 or 0.
+macro_rules! comparisons {
+    ($($name:ident |$a:pat_param, $b:pat_param| $body:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        comparisons! { each $name [i32 u32 i64 u64 f32 f64] |$a, $b| $body }
+    )*};
+    (each $name:ident [] |$a:pat_param, $b:pat_param| $body:expr) => {};
+    (each $name:ident [$ty:ident $($more:ident)*] |$a:pat_param, $b:pat_param| $body:expr) => {
+        implement! { $name<$ty>($ty, $ty, u32) -> u32, |$a, $b, _| ($body) as u32 }
+        comparisons! { each $name [$($more)*] |$a, $b| $body }
+    };
+}
 
-    AddI |a, b, _| a.wrapping_add(b);
-    SubI |a, b, _| a.wrapping_sub(b);
-    MulI |a, b, _| a.wrapping_mul(b);
-    MulHiU |a, b, _| ((a as u64 * b as u64) >> 32) as u32;
-    MulHiI |a, b, _| ((a as i32 as i64 * b as i32 as i64) >> 32) as u32;
-    DivU |a, b, _| div_u(a, b);
-    DivI |a, b, _| div_i(a, b);
-    RemU |a, b, _| a.wrapping_sub(div_u(a, b).wrapping_mul(b));
-    RemI |a, b, _| a.wrapping_sub(div_i(a, b).wrapping_mul(b));
-    MinU |a, b, _| a.min(b);
-    MaxU |a, b, _| a.max(b);
-    MinI |a, b, _| (a as i32).min(b as i32) as u32;
-    MaxI |a, b, _| (a as i32).max(b as i32) as u32;
-    AbsI |a, _, _| (a as i32).wrapping_abs() as u32;
-    NegI |a, _, _| a.wrapping_neg();
-
-    AddF |a, b, _| (float(a) + float(b)).to_bits();
-    SubF |a, b, _| (float(a) - float(b)).to_bits();
-    MulF |a, b, _| (float(a) * float(b)).to_bits();
-    DivF |a, b, _| (float(a) / float(b)).to_bits();
-    FmaF |a, b, c| float(a).mul_add(float(b), float(c)).to_bits();
-    MinF |a, b, _| min_f(a, b);
-    MaxF |a, b, _| max_f(a, b);
-    AbsF |a, _, _| a & 0x7fff_ffff;
-    NegF |a, _, _| a ^ 0x8000_0000;
-    SqrtF |a, _, _| float(a).sqrt().to_bits();
-    FloorF |a, _, _| float(a).floor().to_bits();
-    CeilF |a, _, _| float(a).ceil().to_bits();
-    TruncF |a, _, _| float(a).trunc().to_bits();
-    RoundF |a, _, _| float(a).round_ties_even().to_bits();
-
+numbers! {
+    Add |a, b, _| a.wrapping_add(b), a + b;
+    Sub |a, b, _| a.wrapping_sub(b), a - b;
+    Mul |a, b, _| a.wrapping_mul(b), a * b;
+    Div |a, b, _| a.quotient(b), a / b;
+    Min |a, b, _| a.min(b), a.least(b);
+    Max |a, b, _| a.max(b), a.greatest(b);
+    Abs |a, _, _| a.magnitude(), a.abs();
+    Neg |a, _, _| a.wrapping_neg(), -a;
+}
+integers! {
+    MulHi |a, b, _| a.high_product(b);
+    Rem |a, b, _| a.wrapping_sub(a.quotient(b).wrapping_mul(b));
     And |a, b, _| a & b;
     Or |a, b, _| a | b;
     Xor |a, b, _| a ^ b;
-    NotI |a, _, _| !a;
-    NotB |a, _, _| a ^ 1;
-    Shl |a, b, _| if b < 32 { a << (b & 31) } else { 0 };
-    ShrU |a, b, _| if b < 32 { a >> (b & 31) } else { 0 };
-    ShrI |a, b, _| ((a as i32) >> b.min(31)) as u32;
+    Not |a, _, _| !a;
+}
+shifts! {
+    Shl |a, n| a.shift_left(n);
+    Shr |a, n| a.shift_right(n);
+}
+floats! {
+    Fma |a, b, c| a.mul_add(b, c);
+    Sqrt |a, _, _| a.sqrt();
+    Floor |a, _, _| a.floor();
+    Ceil |a, _, _| a.ceil();
+    Trunc |a, _, _| a.trunc();
+    Round |a, _, _| a.round_ties_even();
+}
+comparisons! {
+    Eq |a, b| a == b;
+    Ne |a, b| a != b;
+    Lt |a, b| a < b;
+    Le |a, b| a <= b;
+    Gt |a, b| a > b;
+    Ge |a, b| a >= b;
+}
+functions! {
+    Exp |a| decompose::exp(&Scalar, a);
+    Exp2 |a| decompose::exp2(&Scalar, a);
+    Log |a| decompose::log(&Scalar, a);
+    Log2 |a| decompose::log2(&Scalar, a);
+    Sin |a| decompose::sin(&Scalar, a);
+    Cos |a| decompose::cos(&Scalar, a);
+    Tanh |a| decompose::tanh(&Scalar, a);
+    Erf |a| decompose::erf(&Scalar, a);
+}
 
-    EqI |a, b, _| (a == b) as u32;
-    NeI |a, b, _| (a != b) as u32;
-    LtU |a, b, _| (a < b) as u32;
-    LeU |a, b, _| (a <= b) as u32;
-    LtI |a, b, _| ((a as i32) < b as i32) as u32;
-    LeI |a, b, _| (a as i32 <= b as i32) as u32;
-    GtU |a, b, _| (a > b) as u32;
-    GeU |a, b, _| (a >= b) as u32;
-    GtI |a, b, _| (a as i32 > b as i32) as u32;
-    GeI |a, b, _| (a as i32 >= b as i32) as u32;
-    EqF |a, b, _| (float(a) == float(b)) as u32;
-    NeF |a, b, _| (float(a) != float(b)) as u32;
-    LtF |a, b, _| (float(a) < float(b)) as u32;
-    LeF |a, b, _| (float(a) <= float(b)) as u32;
-    GtF |a, b, _| (float(a) > float(b)) as u32;
-    GeF |a, b, _| (float(a) >= float(b)) as u32;
-    EqH |a, b, _| (from_f16(a) == from_f16(b)) as u32;
-    NeH |a, b, _| (from_f16(a) != from_f16(b)) as u32;
-    EqB |a, b, _| (from_bf16(a) == from_bf16(b)) as u32;
-    NeB |a, b, _| (from_bf16(a) != from_bf16(b)) as u32;
+/// What does not go by the type's arithmetic: copies by width, `bool`, and the floats that are only compared.
+struct Own<T>(PhantomData<T>);
+struct Choose<T>(PhantomData<T>);
+struct NotBool<T>(PhantomData<T>);
+struct EqHalf<T>(PhantomData<T>);
+struct EqBrain<T>(PhantomData<T>);
+struct NeHalf<T>(PhantomData<T>);
+struct NeBrain<T>(PhantomData<T>);
+implement! { Own<u32>(u32, u32, u32) -> u32, |a, _, _| a }
+implement! { Own<u64>(u64, u32, u32) -> u64, |a, _, _| a }
+implement! { Choose<u32>(u32, u32, u32) -> u32, |c, a, b| if c != 0 { a } else { b } }
+implement! { Choose<u64>(u32, u64, u64) -> u64, |c, a, b| if c != 0 { a } else { b } }
+implement! { NotBool<u32>(u32, u32, u32) -> u32, |a, _, _| a ^ 1 }
+implement! { EqHalf<u32>(u32, u32, u32) -> u32, |a, b, _| (from_f16(a) == from_f16(b)) as u32 }
+implement! { EqBrain<u32>(u32, u32, u32) -> u32, |a, b, _| (from_bf16(a) == from_bf16(b)) as u32 }
+implement! { NeHalf<u32>(u32, u32, u32) -> u32, |a, b, _| (from_f16(a) != from_f16(b)) as u32 }
+implement! { NeBrain<u32>(u32, u32, u32) -> u32, |a, b, _| (from_bf16(a) != from_bf16(b)) as u32 }
 
-    Exp |a, _, _| decompose::exp(&Scalar, float(a)).to_bits();
-    Exp2 |a, _, _| decompose::exp2(&Scalar, float(a)).to_bits();
-    Log |a, _, _| decompose::log(&Scalar, float(a)).to_bits();
-    Log2 |a, _, _| decompose::log2(&Scalar, float(a)).to_bits();
-    Sin |a, _, _| decompose::sin(&Scalar, float(a)).to_bits();
-    Cos |a, _, _| decompose::cos(&Scalar, float(a)).to_bits();
-    Tanh |a, _, _| decompose::tanh(&Scalar, float(a)).to_bits();
-    Erf |a, _, _| decompose::erf(&Scalar, float(a)).to_bits();
-
-    // Conversions, named by the source and the result. An integer's word already holds its value, so most pairs share a function.
-    IntToBool |a, _, _| (a != 0) as u32;
-    ToI8 |a, _, _| a as i8 as u32;
-    ToU8 |a, _, _| a as u8 as u32;
-    I32ToF32 |a, _, _| (a as i32 as f32).to_bits();
-    U32ToF32 |a, _, _| (a as f32).to_bits();
-    I32ToF16 |a, _, _| to_f16(a as i32 as f32);
-    U32ToF16 |a, _, _| to_f16(a as f32);
-    I32ToBf16 |a, _, _| to_bf16(i32_jammed(a)) ;
-    U32ToBf16 |a, _, _| to_bf16(u32_jammed(a));
-    F32ToBool |a, _, _| (float(a) != 0.0) as u32;
-    F32ToI8 |a, _, _| float(a) as i8 as u32;
-    F32ToU8 |a, _, _| float(a) as u8 as u32;
-    F32ToI32 |a, _, _| float(a) as i32 as u32;
-    F32ToU32 |a, _, _| float(a) as u32;
-    F32ToF16 |a, _, _| to_f16(float(a));
-    F32ToBf16 |a, _, _| to_bf16(float(a));
-    F16ToBool |a, _, _| (a & 0x7fff != 0) as u32;
-    F16ToI8 |a, _, _| from_f16(a) as i8 as u32;
-    F16ToU8 |a, _, _| from_f16(a) as u8 as u32;
-    F16ToI32 |a, _, _| from_f16(a) as i32 as u32;
-    F16ToU32 |a, _, _| from_f16(a) as u32;
-    F16ToF32 |a, _, _| from_f16(a).to_bits();
-    F16ToBf16 |a, _, _| to_bf16(from_f16(a));
-    Bf16ToI8 |a, _, _| from_bf16(a) as i8 as u32;
-    Bf16ToU8 |a, _, _| from_bf16(a) as u8 as u32;
-    Bf16ToI32 |a, _, _| from_bf16(a) as i32 as u32;
-    Bf16ToU32 |a, _, _| from_bf16(a) as u32;
-    Bf16ToF32 |a, _, _| from_bf16(a).to_bits();
-    Bf16ToF16 |a, _, _| to_f16(from_bf16(a));
+/// A copy of a value.
+pub(super) fn copy(ty: Type, level: Level) -> Forms {
+    if ty.is_wide() { unary::<Own<u64>>(level) } else { unary::<Own<u32>>(level) }
 }
 
 /// The forms of an instruction that computes each lane's result from that lane's operands; `from` is the type of its first operand.
 /// `None` for the instructions that do more.
 pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Forms> {
     use Opcode as O;
-    use Type::{Bool, F32, I32};
+    /// An operation of this shape, for the types that it has.
+    macro_rules! of {
+        ($shape:ident $name:ident [$($variant:ident $rust:ident),*]) => {
+            match ty {
+                $(Type::$variant => $shape::<$name<$rust>>(level),)*
+                _ => return None,
+            }
+        };
+        ($shape:ident $name:ident number) => {
+            of!($shape $name [I32 i32, U32 u32, I64 i64, U64 u64, F32 f32, F64 f64])
+        };
+        ($shape:ident $name:ident integer) => { of!($shape $name [Bool u32, I32 i32, U32 u32, I64 i64, U64 u64]) };
+        ($shape:ident $name:ident float) => { of!($shape $name [F32 f32, F64 f64]) };
+        ($name:ident function) => { of!(unary $name [F32 f32]) };
+    }
     Some(match (op, ty) {
-        (O::Mov, _) => unary::<Copy>(level),
-        (O::Select, _) => ternary::<Select>(level),
+        (O::Mov, _) => copy(ty, level),
+        (O::Select, _) if ty.is_wide() => ternary::<Choose<u64>>(level),
+        (O::Select, _) => ternary::<Choose<u32>>(level),
         (O::Cvt, _) => convert(from, ty, level),
         (O::Bitcast, _) => bitcast(from, ty, level),
-        (O::Add, F32) => binary::<AddF>(level),
-        (O::Add, _) => binary::<AddI>(level),
-        (O::Sub, F32) => binary::<SubF>(level),
-        (O::Sub, _) => binary::<SubI>(level),
-        (O::Mul, F32) => binary::<MulF>(level),
-        (O::Mul, _) => binary::<MulI>(level),
-        (O::MulHi, I32) => binary::<MulHiI>(level),
-        (O::MulHi, _) => binary::<MulHiU>(level),
-        (O::Div, F32) => binary::<DivF>(level),
-        (O::Div, I32) => binary::<DivI>(level),
-        (O::Div, _) => binary::<DivU>(level),
-        (O::Rem, I32) => binary::<RemI>(level),
-        (O::Rem, _) => binary::<RemU>(level),
-        (O::Fma, _) => ternary::<FmaF>(level),
-        (O::Min, F32) => binary::<MinF>(level),
-        (O::Min, I32) => binary::<MinI>(level),
-        (O::Min, _) => binary::<MinU>(level),
-        (O::Max, F32) => binary::<MaxF>(level),
-        (O::Max, I32) => binary::<MaxI>(level),
-        (O::Max, _) => binary::<MaxU>(level),
-        (O::Abs, F32) => unary::<AbsF>(level),
-        (O::Abs, _) => unary::<AbsI>(level),
-        (O::Neg, F32) => unary::<NegF>(level),
-        (O::Neg, _) => unary::<NegI>(level),
-        (O::Sqrt, _) => unary::<SqrtF>(level),
-        (O::Floor, _) => unary::<FloorF>(level),
-        (O::Ceil, _) => unary::<CeilF>(level),
-        (O::Trunc, _) => unary::<TruncF>(level),
-        (O::Round, _) => unary::<RoundF>(level),
-        (O::And, _) => binary::<And>(level),
-        (O::Or, _) => binary::<Or>(level),
-        (O::Xor, _) => binary::<Xor>(level),
-        (O::Not, Bool) => unary::<NotB>(level),
-        (O::Not, _) => unary::<NotI>(level),
-        (O::Shl, _) => binary::<Shl>(level),
-        (O::Shr, I32) => binary::<ShrI>(level),
-        (O::Shr, _) => binary::<ShrU>(level),
-        (O::Eq, F32) => binary::<EqF>(level),
-        (O::Eq, Type::F16) => binary::<EqH>(level),
-        (O::Eq, Type::BF16) => binary::<EqB>(level),
-        (O::Eq, _) => binary::<EqI>(level),
-        (O::Ne, F32) => binary::<NeF>(level),
-        (O::Ne, Type::F16) => binary::<NeH>(level),
-        (O::Ne, Type::BF16) => binary::<NeB>(level),
-        (O::Ne, _) => binary::<NeI>(level),
-        (O::Lt, F32) => binary::<LtF>(level),
-        (O::Lt, I32) => binary::<LtI>(level),
-        (O::Lt, _) => binary::<LtU>(level),
-        (O::Le, F32) => binary::<LeF>(level),
-        (O::Le, I32) => binary::<LeI>(level),
-        (O::Le, _) => binary::<LeU>(level),
-        (O::Gt, F32) => binary::<GtF>(level),
-        (O::Gt, I32) => binary::<GtI>(level),
-        (O::Gt, _) => binary::<GtU>(level),
-        (O::Ge, F32) => binary::<GeF>(level),
-        (O::Ge, I32) => binary::<GeI>(level),
-        (O::Ge, _) => binary::<GeU>(level),
-        (O::Exp, _) => unary::<Exp>(level),
-        (O::Exp2, _) => unary::<Exp2>(level),
-        (O::Log, _) => unary::<Log>(level),
-        (O::Log2, _) => unary::<Log2>(level),
-        (O::Sin, _) => unary::<Sin>(level),
-        (O::Cos, _) => unary::<Cos>(level),
-        (O::Tanh, _) => unary::<Tanh>(level),
-        (O::Erf, _) => unary::<Erf>(level),
+        (O::Add, _) => of!(binary Add number),
+        (O::Sub, _) => of!(binary Sub number),
+        (O::Mul, _) => of!(binary Mul number),
+        (O::MulHi, _) => of!(binary MulHi integer),
+        (O::Div, _) => of!(binary Div number),
+        (O::Rem, _) => of!(binary Rem integer),
+        (O::Fma, _) => of!(ternary Fma float),
+        (O::Min, _) => of!(binary Min number),
+        (O::Max, _) => of!(binary Max number),
+        (O::Abs, _) => of!(unary Abs number),
+        (O::Neg, _) => of!(unary Neg number),
+        (O::Sqrt, _) => of!(unary Sqrt float),
+        (O::Floor, _) => of!(unary Floor float),
+        (O::Ceil, _) => of!(unary Ceil float),
+        (O::Trunc, _) => of!(unary Trunc float),
+        (O::Round, _) => of!(unary Round float),
+        (O::And, _) => of!(binary And integer),
+        (O::Or, _) => of!(binary Or integer),
+        (O::Xor, _) => of!(binary Xor integer),
+        (O::Not, Type::Bool) => unary::<NotBool<u32>>(level),
+        (O::Not, _) => of!(unary Not integer),
+        (O::Shl, _) => of!(binary Shl integer),
+        (O::Shr, _) => of!(binary Shr integer),
+        (O::Eq, Type::F16) => binary::<EqHalf<u32>>(level),
+        (O::Eq, Type::BF16) => binary::<EqBrain<u32>>(level),
+        (O::Eq, Type::I64 | Type::U64 | Type::F64 | Type::F32) => of!(binary Eq number),
+        (O::Eq, _) => binary::<Eq<u32>>(level),
+        (O::Ne, Type::F16) => binary::<NeHalf<u32>>(level),
+        (O::Ne, Type::BF16) => binary::<NeBrain<u32>>(level),
+        (O::Ne, Type::I64 | Type::U64 | Type::F64 | Type::F32) => of!(binary Ne number),
+        (O::Ne, _) => binary::<Ne<u32>>(level),
+        (O::Lt, _) => of!(binary Lt number),
+        (O::Le, _) => of!(binary Le number),
+        (O::Gt, _) => of!(binary Gt number),
+        (O::Ge, _) => of!(binary Ge number),
+        (O::Exp, _) => of!(Exp function),
+        (O::Exp2, _) => of!(Exp2 function),
+        (O::Log, _) => of!(Log function),
+        (O::Log2, _) => of!(Log2 function),
+        (O::Sin, _) => of!(Sin function),
+        (O::Cos, _) => of!(Cos function),
+        (O::Tanh, _) => of!(Tanh function),
+        (O::Erf, _) => of!(Erf function),
         _ => return None,
     })
 }
 
-fn convert(from: Type, to: Type, level: Level) -> Forms {
-    use Type::*;
-    match (from, to) {
-        (Bool | I8 | U8 | I32 | U32, Bool) => unary::<IntToBool>(level),
-        (Bool | I8 | U8 | I32 | U32, I8) => unary::<ToI8>(level),
-        (Bool | I8 | U8 | I32 | U32, U8) => unary::<ToU8>(level),
-        (Bool | I8 | U8 | I32 | U32, I32 | U32) => unary::<Copy>(level),
-        (Bool | I8 | U8 | I32, F32) => unary::<I32ToF32>(level),
-        (Bool | I8 | U8 | I32, F16) => unary::<I32ToF16>(level),
-        (Bool | I8 | U8 | I32, BF16) => unary::<I32ToBf16>(level),
-        (U32, F32) => unary::<U32ToF32>(level),
-        (U32, F16) => unary::<U32ToF16>(level),
-        (U32, BF16) => unary::<U32ToBf16>(level),
-        (F32, Bool) => unary::<F32ToBool>(level),
-        (F32, I8) => unary::<F32ToI8>(level),
-        (F32, U8) => unary::<F32ToU8>(level),
-        (F32, I32) => unary::<F32ToI32>(level),
-        (F32, U32) => unary::<F32ToU32>(level),
-        (F32, F16) => unary::<F32ToF16>(level),
-        (F32, BF16) => unary::<F32ToBf16>(level),
-        // A zero of either narrow float is a zero but for its sign.
-        (F16 | BF16, Bool) => unary::<F16ToBool>(level),
-        (F16, I8) => unary::<F16ToI8>(level),
-        (F16, U8) => unary::<F16ToU8>(level),
-        (F16, I32) => unary::<F16ToI32>(level),
-        (F16, U32) => unary::<F16ToU32>(level),
-        (F16, F32) => unary::<F16ToF32>(level),
-        (F16, BF16) => unary::<F16ToBf16>(level),
-        (BF16, I8) => unary::<Bf16ToI8>(level),
-        (BF16, U8) => unary::<Bf16ToU8>(level),
-        (BF16, I32) => unary::<Bf16ToI32>(level),
-        (BF16, U32) => unary::<Bf16ToU32>(level),
-        (BF16, F32) => unary::<Bf16ToF32>(level),
-        (BF16, F16) => unary::<Bf16ToF16>(level),
-        (F16, F16) | (BF16, BF16) | (F32, F32) => unary::<Copy>(level),
-    }
-}
-
 fn bitcast(from: Type, to: Type, level: Level) -> Forms {
     match (from, to) {
-        (Type::I8 | Type::U8, Type::Bool) => unary::<IntToBool>(level),
-        (Type::U8, Type::I8) => unary::<ToI8>(level),
-        (Type::I8, Type::U8) => unary::<ToU8>(level),
-        _ => unary::<Copy>(level),
+        // What these conversions do with a number is what is done with its bits.
+        (Type::I8 | Type::U8, Type::Bool) | (Type::U8, Type::I8) | (Type::I8, Type::U8) => convert(from, to, level),
+        (Type::U16 | Type::F16 | Type::BF16, Type::I16) => convert(Type::U16, Type::I16, level),
+        (Type::I16, _) => convert(Type::I16, Type::U16, level),
+        _ => copy(to, level),
     }
 }

@@ -7,7 +7,7 @@ use hologram_isa::{IsaError, Opcode};
 
 use super::code::*;
 use super::memory::{Memory, Moves, NO_LANE};
-use super::subgroup::subgroup;
+use super::subgroup::{Register, subgroup};
 use super::translate::MAX_MASKS;
 use crate::cpu::kernel::RawSlice;
 
@@ -17,7 +17,7 @@ pub(crate) struct Launch<'a> {
     /// The memory of the buffer parameters, in order.
     pub(crate) slices: &'a [RawSlice],
     /// The words of the scalar parameters, in order.
-    pub(crate) scalars: &'a [u32],
+    pub(crate) scalars: &'a [u64],
     pub(crate) grid: [u32; 3],
 }
 
@@ -72,10 +72,14 @@ impl<'a> Machine<'a> {
                 ArrayKind::Scalar => nowhere,
             };
         }
-        let grid = launch.grid.into_iter().enumerate().map(|(i, n)| (GRID + i as u32, n));
+        for (i, n) in launch.grid.into_iter().enumerate() {
+            machine.set(GRID + i as u32, n);
+        }
         let scalars = code.scalars.iter().copied().zip(launch.scalars.iter().copied());
-        for (place, word) in grid.chain(scalars).chain(code.constants.iter().copied()) {
-            machine.set(place, word);
+        for (place, word) in scalars.chain(code.constants.iter().copied()) {
+            // In the order that a processor has a value of 64 bits: each is given two words.
+            machine.set(place, word as u32);
+            machine.set(place + 1, (word >> 32) as u32);
         }
         // The outermost mask: nothing takes lanes from it, so it serves every workgroup.
         machine.own_mask(0);
@@ -164,8 +168,8 @@ impl<'a> Machine<'a> {
                     unsafe { f(self.at(*dst), self.at(*a), self.at(*b), self.at(*c), lanes) }
                 }
                 Node::One { f, dst, args: [a, b, c] } => {
-                    let word = f(self.word(*a), self.word(*b), self.word(*c));
-                    self.set(*dst, word);
+                    // SAFETY: the translator gives uniform values two words each, at even places.
+                    unsafe { f(self.at(*dst), self.at(*a), self.at(*b), self.at(*c)) }
                 }
                 Node::Load { array, moves, dst, index, line } => {
                     self.load(*array, moves, *dst, *index, mask).or_else(|e| self.outside(*array, e, *line))?;
@@ -181,35 +185,44 @@ impl<'a> Machine<'a> {
                     // SAFETY: the index is inside.
                     unsafe { (moves.load_run)(self.at(*dst), memory.data.add(index as usize * moves.size), 1) }
                 }
-                Node::Spread { dst, from } => {
+                Node::Spread { dst, from, wide: false } => {
                     let word = self.word(*from);
                     // SAFETY: a register has `lanes` words.
                     unsafe { std::slice::from_raw_parts_mut(self.at(*dst), lanes) }.fill(word);
                 }
+                Node::Spread { dst, from, wide: true } => {
+                    // SAFETY: a register of 64 bits has as many values, at an even place like the uniform one.
+                    unsafe {
+                        let value = self.at(*from).cast::<u64>().read();
+                        std::slice::from_raw_parts_mut(self.at(*dst).cast::<u64>(), lanes).fill(value);
+                    }
+                }
                 // SAFETY: a register has `lanes` words.
                 Node::Iota { dst, base } => unsafe { (self.code.ops.iota)(self.at(*dst), self.word(*base), lanes) },
-                Node::Commit { dst, from } => {
+                Node::Commit { dst, from, wide } => {
                     let (dst, from) = (self.at(*dst), self.at(*from));
+                    let (words, blend) = match wide {
+                        false => (lanes, self.code.ops.blend),
+                        true => (2 * lanes, self.code.ops.blend_wide),
+                    };
                     // SAFETY: as above; they are different registers.
                     unsafe {
                         if self.is_full(mask) {
-                            dst.copy_from_nonoverlapping(from, lanes);
+                            dst.copy_from_nonoverlapping(from, words);
                         } else {
-                            (self.code.ops.blend)(dst, from, self.masks[mask].words, lanes);
+                            blend(dst, from, self.masks[mask].words, lanes);
                         }
                     }
                 }
-                Node::NoZero { op, divisor, line } => self.no_zero(*op, *divisor, mask, *line)?,
+                Node::NoZero { op, divisor, wide, line } => self.no_zero(*op, *divisor, *wide, mask, *line)?,
                 Node::Subgroup { op, ty, dst, value, lane } => {
-                    let words = |place| {
-                        // SAFETY: as above.
-                        unsafe { std::slice::from_raw_parts(self.at(place), lanes) }
-                    };
-                    // SAFETY: as above; the result is no operand.
-                    let dst = unsafe { std::slice::from_raw_parts_mut(self.at(*dst), lanes) };
-                    // SAFETY: masks have as many words.
-                    let mask = unsafe { std::slice::from_raw_parts(self.masks[mask].words, lanes) };
-                    subgroup(*op, *ty, dst, words(*value), words(*lane), mask);
+                    let register = |place| Register { words: self.at(place), lanes };
+                    // SAFETY: registers and masks have as many words, those of 64 bits twice as many; the result is no operand.
+                    unsafe {
+                        let lane = std::slice::from_raw_parts(self.at(*lane), lanes);
+                        let mask = std::slice::from_raw_parts(self.masks[mask].words, lanes);
+                        subgroup(*op, *ty, register(*dst), register(*value), lane, mask);
+                    }
                 }
                 Node::If { cond, mask: inner, then, otherwise } => {
                     let flow = self.branch(*cond, mask, *inner, then, otherwise)?;
@@ -484,7 +497,7 @@ impl<'a> Machine<'a> {
                         .rfind(|t| unsafe { self.masks[mask].words.add(*t).read() } != 0)
                         .unwrap_or(0),
                 };
-                self.at(place + lane as u32)
+                self.at(place + (lane * moves.size.div_ceil(4)) as u32)
             }
             Value::Uniform(place) | Value::Lanes(place) => self.at(place),
         };
@@ -547,18 +560,22 @@ impl<'a> Machine<'a> {
         Err(Box::new(Fault { line, thread, message }))
     }
 
-    fn no_zero(&self, op: Opcode, divisor: Value, mask: MaskId, line: u32) -> Result<(), Box<Fault>> {
+    fn no_zero(&self, op: Opcode, divisor: Value, wide: bool, mask: MaskId, line: u32) -> Result<(), Box<Fault>> {
+        let words = if wide { 2 } else { 1 };
+        // SAFETY: the translator says how many words a value has.
+        let is_zero = |at: *const u32| unsafe { (0..words).all(|i| at.add(i).read() == 0) };
         let thread = match divisor {
-            Value::Uniform(place) if self.word(place) != 0 => return Ok(()),
+            Value::Uniform(place) if !is_zero(self.at(place)) => return Ok(()),
             Value::Uniform(_) => self.first(mask),
             Value::Lanes(place) => {
                 let (values, mask, lanes) = (self.at(place), self.masks[mask].words, self.code.lanes);
-                // SAFETY: masks and registers have `lanes` words.
+                let any_zero = if wide { self.code.ops.any_zero_wide } else { self.code.ops.any_zero };
+                // SAFETY: masks and registers have `lanes` values.
                 unsafe {
-                    if !(self.code.ops.any_zero)(values, mask, lanes) {
+                    if !any_zero(values, mask, lanes) {
                         return Ok(());
                     }
-                    (0..lanes).find(|l| values.add(*l).read() == 0 && mask.add(*l).read() != 0).unwrap_or(0)
+                    (0..lanes).find(|l| is_zero(values.add(l * words)) && mask.add(*l).read() != 0).unwrap_or(0)
                 }
             }
         };

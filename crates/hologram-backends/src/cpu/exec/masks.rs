@@ -13,10 +13,14 @@ pub(super) struct Masks {
     pub(super) below: unsafe fn(*mut u32, *const u32, u32, u32, usize) -> u32,
     /// `(dst, from, mask, n)`: sets the active lanes of `dst`.
     pub(super) blend: unsafe fn(*mut u32, *const u32, *const u32, usize),
+    /// The same for registers with values of 64 bits.
+    pub(super) blend_wide: unsafe fn(*mut u32, *const u32, *const u32, usize),
     /// `(dst, base, n)`: base + lane, wrapping.
     pub(super) iota: unsafe fn(*mut u32, u32, usize),
     /// `(values, mask, n)`: whether an active lane is zero.
     pub(super) any_zero: unsafe fn(*const u32, *const u32, usize) -> bool,
+    /// The same for values of 64 bits.
+    pub(super) any_zero_wide: unsafe fn(*const u32, *const u32, usize) -> bool,
     /// `(counter, end, step, alive, n)`: the next round of a `for` by lanes of u32: counts on, and leaves alive the lanes that are
     /// below the end and did not wrap.
     pub(super) advance_u: Advance,
@@ -53,7 +57,8 @@ unsafe fn below_body<const L: bool>(dst: *mut u32, a: *const u32, base: u32, bou
 }
 
 #[inline(always)]
-unsafe fn blend_body<const L: bool>(dst: *mut u32, from: *const u32, mask: *const u32, n: usize) {
+unsafe fn blend_body<T: Copy>(dst: *mut u32, from: *const u32, mask: *const u32, n: usize) {
+    let (dst, from) = (dst.cast::<T>(), from.cast::<T>());
     for i in 0..n & !15 {
         // SAFETY: as above.
         unsafe {
@@ -72,11 +77,11 @@ unsafe fn iota_body<const L: bool>(dst: *mut u32, base: u32, n: usize) {
 }
 
 #[inline(always)]
-unsafe fn any_zero_body<const L: bool>(values: *const u32, mask: *const u32, n: usize) -> bool {
-    let mut any = 0;
+unsafe fn any_zero_body<T: Copy + Into<u64>>(values: *const u32, mask: *const u32, n: usize) -> bool {
+    let (values, mut any) = (values.cast::<T>(), 0);
     for i in 0..n & !15 {
         // SAFETY: as above.
-        unsafe { any |= (values.add(i).read() == 0) as u32 & mask.add(i).read() };
+        unsafe { any |= (values.add(i).read().into() == 0) as u32 & mask.add(i).read() };
     }
     any != 0
 }
@@ -111,9 +116,9 @@ unsafe fn advance_body<const SIGNED: bool>(
 
 leveled! { fn and[const NOT: bool][NOT] = and_body(dst: *mut u32, a: *const u32, b: *const u32, n: usize) -> u32 }
 leveled! { fn below[const L: bool][L] = below_body(dst: *mut u32, a: *const u32, base: u32, bound: u32, n: usize) -> u32 }
-leveled! { fn blend[const L: bool][L] = blend_body(dst: *mut u32, from: *const u32, mask: *const u32, n: usize) }
+leveled! { fn blend[T: Copy][T] = blend_body(dst: *mut u32, from: *const u32, mask: *const u32, n: usize) }
 leveled! { fn iota[const L: bool][L] = iota_body(dst: *mut u32, base: u32, n: usize) }
-leveled! { fn any_zero[const L: bool][L] = any_zero_body(values: *const u32, mask: *const u32, n: usize) -> bool }
+leveled! { fn any_zero[T: Copy + Into<u64>][T] = any_zero_body(values: *const u32, mask: *const u32, n: usize) -> bool }
 leveled! {
     fn advance[const SIGNED: bool][SIGNED] =
         advance_body(counter: *mut u32, end: *const u32, step: *const u32, alive: *mut u32, n: usize) -> u32
@@ -125,9 +130,11 @@ impl Masks {
             and: and::<false>(level),
             and_not: and::<true>(level),
             below: below::<true>(level),
-            blend: blend::<true>(level),
+            blend: blend::<u32>(level),
+            blend_wide: blend::<u64>(level),
             iota: iota::<true>(level),
-            any_zero: any_zero::<true>(level),
+            any_zero: any_zero::<u32>(level),
+            any_zero_wide: any_zero::<u64>(level),
             advance_u: advance::<false>(level),
             advance_i: advance::<true>(level),
         }

@@ -4,25 +4,28 @@ use hologram_isa::Type;
 
 use super::level::{Level, leveled};
 
-/// How an element lies in memory and in a word.
+/// How an element lies in memory and in a register.
 trait Element: 'static {
     /// The bytes of an element.
     type Raw: Copy;
-    fn word(raw: Self::Raw) -> u32;
-    fn raw(word: u32) -> Self::Raw;
+    /// A register's value, of 32 or 64 bits.
+    type Word: Copy;
+    fn word(raw: Self::Raw) -> Self::Word;
+    fn raw(word: Self::Word) -> Self::Raw;
 }
 
 macro_rules! elements {
-    ($($name:ident $raw:ty, |$r:ident| $word:expr, |$w:ident| $to_raw:expr;)*) => {$(
+    ($($name:ident $raw:ty, $word_ty:ty, |$r:ident| $word:expr, |$w:ident| $to_raw:expr;)*) => {$(
         struct $name;
         impl Element for $name {
             type Raw = $raw;
+            type Word = $word_ty;
             #[inline(always)]
-            fn word($r: $raw) -> u32 {
+            fn word($r: $raw) -> $word_ty {
                 $word
             }
             #[inline(always)]
-            fn raw($w: u32) -> $raw {
+            fn raw($w: $word_ty) -> $raw {
                 $to_raw
             }
         }
@@ -30,11 +33,13 @@ macro_rules! elements {
 }
 
 elements! {
-    Truth u8, |r| (r != 0) as u32, |w| w as u8;
-    Signed8 i8, |r| r as u32, |w| w as i8;
-    Unsigned8 u8, |r| r as u32, |w| w as u8;
-    Word16 u16, |r| r as u32, |w| w as u16;
-    Word32 u32, |r| r, |w| w;
+    Truth u8, u32, |r| (r != 0) as u32, |w| w as u8;
+    Signed8 i8, u32, |r| r as u32, |w| w as i8;
+    Unsigned8 u8, u32, |r| r as u32, |w| w as u8;
+    Signed16 i16, u32, |r| r as u32, |w| w as i16;
+    Unsigned16 u16, u32, |r| r as u32, |w| w as u16;
+    Word32 u32, u32, |r| r, |w| w;
+    Word64 u64, u64, |r| r, |w| w;
 }
 
 /// The memory that an instruction addresses.
@@ -52,7 +57,7 @@ pub(super) const NO_LANE: usize = usize::MAX;
 /// Lanes that are looked at together: those with neighbouring elements are moved at once.
 const RUN: usize = 16;
 
-/// The moves of one element type. All take memory aligned to the element, whose elements other workers may be writing: which value a
+/// The moves of one element type; registers are given by their first word, elements of 64 bits take two each. All take memory aligned to the element, whose elements other workers may be writing: which value a
 /// racing program reads is undefined, as on every device. Lanes are counted in multiples of [`RUN`] by `gather` and `scatter`, which
 /// return the first active lane with an index outside, or [`NO_LANE`].
 #[derive(Clone, Copy)]
@@ -71,7 +76,7 @@ pub(super) struct Moves {
 
 #[inline(always)]
 unsafe fn load<E: Element>(dst: *mut u32, src: *const u8, n: usize) {
-    let src = src.cast::<E::Raw>();
+    let (dst, src) = (dst.cast::<E::Word>(), src.cast::<E::Raw>());
     for i in 0..n {
         // SAFETY: the caller promises n elements in both places.
         unsafe { dst.add(i).write(E::word(src.add(i).read())) };
@@ -80,7 +85,7 @@ unsafe fn load<E: Element>(dst: *mut u32, src: *const u8, n: usize) {
 
 #[inline(always)]
 unsafe fn store<E: Element>(dst: *mut u8, src: *const u32, n: usize) {
-    let dst = dst.cast::<E::Raw>();
+    let (dst, src) = (dst.cast::<E::Raw>(), src.cast::<E::Word>());
     for i in 0..n {
         // SAFETY: as above.
         unsafe { dst.add(i).write(E::raw(src.add(i).read())) };
@@ -103,9 +108,10 @@ unsafe fn load_any<E: Element>(dst: *mut u32, memory: Memory, index: *const u32,
     for start in (0..n).step_by(RUN) {
         // SAFETY: the caller promises n lanes, a multiple of 16, everywhere; elements are read only inside the memory.
         unsafe {
-            let (dst, index, mask) = (dst.add(start), &*index.add(start).cast::<[u32; RUN]>(), mask.add(start));
+            let dst = dst.cast::<E::Word>().add(start);
+            let (index, mask) = (&*index.add(start).cast::<[u32; RUN]>(), mask.add(start));
             if let Some(first) = run(index, memory.len) {
-                load::<E>(dst, memory.data.add(first * size_of::<E::Raw>()), RUN);
+                load::<E>(dst.cast(), memory.data.add(first * size_of::<E::Raw>()), RUN);
                 continue;
             }
             let data = memory.data.cast::<E::Raw>();
@@ -138,11 +144,12 @@ unsafe fn store_any<E: Element>(
     for start in (0..n).step_by(RUN) {
         // SAFETY: as in `load_any`.
         unsafe {
-            let (values, index) = (values.add(start), &*index.add(start).cast::<[u32; RUN]>());
+            let values = values.cast::<E::Word>().add(start);
+            let index = &*index.add(start).cast::<[u32; RUN]>();
             let mask = &*mask.add(start).cast::<[u32; RUN]>();
             let all = mask.iter().fold(1, |a, b| a & b) != 0;
             if all && let Some(first) = run(index, memory.len) {
-                store::<E>(memory.data.add(first * size_of::<E::Raw>()), values, RUN);
+                store::<E>(memory.data.add(first * size_of::<E::Raw>()), values.cast(), RUN);
                 continue;
             }
             let data = memory.data.cast::<E::Raw>();
@@ -187,7 +194,9 @@ pub(super) fn moves(ty: Type, level: Level) -> Moves {
         Type::Bool => of::<Truth>(level),
         Type::I8 => of::<Signed8>(level),
         Type::U8 => of::<Unsigned8>(level),
-        Type::F16 | Type::BF16 => of::<Word16>(level),
+        Type::I16 => of::<Signed16>(level),
+        Type::U16 | Type::F16 | Type::BF16 => of::<Unsigned16>(level),
         Type::I32 | Type::U32 | Type::F32 => of::<Word32>(level),
+        Type::I64 | Type::U64 | Type::F64 => of::<Word64>(level),
     }
 }

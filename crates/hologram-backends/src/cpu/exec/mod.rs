@@ -9,6 +9,7 @@
 //! interpreter reports are races within a workgroup and shared memory that is read before it is written.
 
 mod code;
+mod convert;
 mod facts;
 mod lanes;
 mod level;

@@ -2,37 +2,94 @@
 
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
-use super::words::{float, max_f, min_f};
+use super::words::Float;
 
 const LANES: usize = SUBGROUP_SIZE as usize;
 
+/// A register of a subgroup operation, by its first word, as values of 32 or 64 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Register {
+    pub(super) words: *mut u32,
+    pub(super) lanes: usize,
+}
+
+impl Register {
+    /// # Safety
+    /// The register holds values of this size, and nothing writes to it meanwhile.
+    unsafe fn values<'a, T>(self) -> &'a [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.words.cast(), self.lanes) }
+    }
+
+    /// # Safety
+    /// As for `values`, and nothing else refers to it.
+    unsafe fn values_mut<'a, T>(self) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.words.cast(), self.lanes) }
+    }
+}
+
 /// Runs a subgroup operation on each subgroup; `lane` is the second operand of a shuffle. What inactive lanes get means nothing.
-pub(super) fn subgroup(op: Opcode, ty: Type, dst: &mut [u32], value: &[u32], lane: &[u32], mask: &[u32]) {
+///
+/// # Safety
+/// `dst` and `value` hold values of the type's size; `dst` is none of the others.
+pub(super) unsafe fn subgroup(op: Opcode, ty: Type, dst: Register, value: Register, lane: &[u32], mask: &[u32]) {
+    macro_rules! across {
+        ($rust:ident, $zero:expr, $lowest:expr, $highest:expr, $add:expr, $min:expr, $max:expr) => {{
+            // SAFETY: the caller's promise.
+            let (dst, value) = unsafe { (dst.values_mut::<$rust>(), value.values::<$rust>()) };
+            each(dst, value, mask, |value, mask| match op {
+                Opcode::SubgroupAdd => butterfly(value, mask, $zero, $add),
+                Opcode::SubgroupMin => butterfly(value, mask, $highest, $min),
+                _ => butterfly(value, mask, $lowest, $max),
+            })
+        }};
+        (integer $rust:ident) => {
+            across!($rust, 0, $rust::MIN, $rust::MAX, $rust::wrapping_add, $rust::min, $rust::max)
+        };
+        (float $rust:ident) => {
+            across!($rust, -0.0, $rust::NAN, $rust::NAN, |a, b| a + b, $rust::least, $rust::greatest)
+        };
+    }
+    match (op, ty) {
+        // SAFETY: the caller's promise.
+        (Opcode::Shuffle | Opcode::Broadcast, ty) if ty.is_wide() => unsafe {
+            moved::<u64>(op, dst.values_mut(), value.values(), lane, mask);
+        },
+        // SAFETY: as above.
+        (Opcode::Shuffle | Opcode::Broadcast, _) => unsafe {
+            moved::<u32>(op, dst.values_mut(), value.values(), lane, mask);
+        },
+        (_, Type::I32) => across!(integer i32),
+        (_, Type::U32) => across!(integer u32),
+        (_, Type::I64) => across!(integer i64),
+        (_, Type::U64) => across!(integer u64),
+        (_, Type::F32) => across!(float f32),
+        (_, Type::F64) => across!(float f64),
+        _ => {}
+    }
+}
+
+/// Gives all lanes of each subgroup the result for it.
+#[inline(always)]
+fn each<T: Copy>(dst: &mut [T], value: &[T], mask: &[u32], result: impl Fn(&[T], &[u32]) -> T) {
+    let groups = value.chunks_exact(LANES).zip(mask.chunks_exact(LANES));
+    for (dst, (value, mask)) in dst.chunks_exact_mut(LANES).zip(groups) {
+        dst.fill(result(value, mask));
+    }
+}
+
+/// A shuffle or broadcast.
+fn moved<T: Copy>(op: Opcode, dst: &mut [T], value: &[T], lane: &[u32], mask: &[u32]) {
     let groups = value.chunks_exact(LANES).zip(lane.chunks_exact(LANES)).zip(mask.chunks_exact(LANES));
     for (dst, ((value, lane), mask)) in dst.chunks_exact_mut(LANES).zip(groups) {
-        match op {
-            Opcode::Shuffle => {
-                for (i, dst) in dst.iter_mut().enumerate() {
-                    let source = lane[i] as usize % LANES;
-                    *dst = if mask[source] != 0 { value[source] } else { value[i] };
-                }
+        if op == Opcode::Shuffle {
+            for (i, dst) in dst.iter_mut().enumerate() {
+                let source = lane[i] as usize % LANES;
+                *dst = if mask[source] != 0 { value[source] } else { value[i] };
             }
-            Opcode::Broadcast => dst.fill(mask.iter().position(|m| *m != 0).map_or(0, |lowest| value[lowest])),
-            Opcode::SubgroupAdd if ty == Type::F32 => {
-                dst.fill(butterfly(value, mask, (-0.0f32).to_bits(), |a, b| (float(a) + float(b)).to_bits()));
-            }
-            Opcode::SubgroupAdd => dst.fill(butterfly(value, mask, 0, u32::wrapping_add)),
-            Opcode::SubgroupMin => dst.fill(match ty {
-                Type::F32 => butterfly(value, mask, f32::NAN.to_bits(), min_f),
-                Type::I32 => butterfly(value, mask, i32::MAX as u32, |a, b| (a as i32).min(b as i32) as u32),
-                _ => butterfly(value, mask, u32::MAX, u32::min),
-            }),
-            Opcode::SubgroupMax => dst.fill(match ty {
-                Type::F32 => butterfly(value, mask, f32::NAN.to_bits(), max_f),
-                Type::I32 => butterfly(value, mask, i32::MIN as u32, |a, b| (a as i32).max(b as i32) as u32),
-                _ => butterfly(value, mask, 0, u32::max),
-            }),
-            _ => {}
+        } else if let Some(lowest) = mask.iter().position(|m| *m != 0) {
+            dst.fill(value[lowest]);
         }
     }
 }
@@ -40,7 +97,7 @@ pub(super) fn subgroup(op: Opcode, ty: Type, dst: &mut [u32], value: &[u32], lan
 /// Combines the lanes in the order that defines `subgroup.add`: with the lane 16 apart, then 8, 4, 2, 1. Every lane comes to the same
 /// result, so one is computed.
 #[inline(always)]
-fn butterfly(value: &[u32], mask: &[u32], neutral: u32, f: impl Fn(u32, u32) -> u32) -> u32 {
+fn butterfly<T: Copy>(value: &[T], mask: &[u32], neutral: T, f: impl Fn(T, T) -> T) -> T {
     let mut v = [neutral; LANES];
     for (i, v) in v.iter_mut().enumerate() {
         if mask[i] != 0 {

@@ -33,18 +33,20 @@ pub(crate) fn translate(program: &Program, features: Features) -> Code {
     let registers = program.registers.len() as u32;
     let params = program.params.len() as u32;
     let constants = count_constants(&program.body) + 4;
-    let uniform_words = (FIRST_PLACE + params + registers + constants).next_multiple_of(16);
+    // Two words for each uniform value.
+    let uniform_words = (FIRST_PLACE + 2 * (params + registers + constants)).next_multiple_of(16);
     let mut t = Translator {
         program,
         level,
         facts: Facts::of(program),
         lanes: threads.next_multiple_of(SUBGROUP_SIZE as usize),
-        first_register: FIRST_PLACE + params,
-        next_constant: FIRST_PLACE + params + registers,
+        first_register: FIRST_PLACE + 2 * params,
+        next_constant: FIRST_PLACE + 2 * (params + registers),
         constants: HashMap::new(),
         lane_base: uniform_words,
         lane_registers: 0,
         free: Vec::new(),
+        free_wide: Vec::new(),
         place: vec![None; program.registers.len()],
         builtins: Vec::new(),
         temporary: [0; 4],
@@ -54,8 +56,9 @@ pub(crate) fn translate(program: &Program, features: Features) -> Code {
         mask_count: 1,
         arrays: arrays(program),
     };
-    t.temporary = [(); 4].map(|()| t.new_lanes());
-    t.spare = t.new_lanes();
+    // They serve values of both widths.
+    t.temporary = [(); 4].map(|()| t.new_lanes(true));
+    t.spare = t.new_lanes(false);
     let body = t.block(&numbered.body, 0);
     t.finish(body)
 }
@@ -110,12 +113,13 @@ struct Translator<'a> {
     /// The uniform word of register 0.
     first_register: Place,
     next_constant: Place,
-    constants: HashMap<u32, Place>,
+    constants: HashMap<u64, Place>,
     /// The first place of registers with lanes.
     lane_base: Place,
     lane_registers: u32,
-    /// Places that no live register uses.
+    /// Places that no live register uses, of 32 bits and of 64.
     free: Vec<Place>,
+    free_wide: Vec<Place>,
     /// The lanes of each register that has them now.
     place: Vec<Option<Place>>,
     builtins: Vec<(Opcode, Place)>,
@@ -147,7 +151,7 @@ impl Translator<'_> {
             next += words as u32;
         }
         let scalar = |(i, p): (usize, &hologram_isa::Param)| {
-            matches!(p.kind, ParamKind::Scalar(_)).then_some(FIRST_PLACE + i as u32)
+            matches!(p.kind, ParamKind::Scalar(_)).then_some(FIRST_PLACE + 2 * i as u32)
         };
         Code {
             name: self.program.name.clone(),
@@ -188,8 +192,9 @@ impl Translator<'_> {
                 let ended = *last <= index;
                 if ended && let Some(place) = self.place[reg.0 as usize].take() {
                     let builtin = self.builtins.iter().any(|(_, p)| *p == place);
+                    let wide = self.is_wide(*reg);
                     if !builtin {
-                        self.free.push(place);
+                        if wide { &mut self.free_wide } else { &mut self.free }.push(place);
                     }
                 }
                 !ended
@@ -198,27 +203,38 @@ impl Translator<'_> {
         block.nodes
     }
 
-    fn new_lanes(&mut self) -> Place {
-        self.free.pop().unwrap_or_else(|| {
-            self.lane_registers += 1;
-            self.lane_base + (self.lane_registers - 1) * self.lanes as u32
+    fn new_lanes(&mut self, wide: bool) -> Place {
+        let free = if wide { &mut self.free_wide } else { &mut self.free };
+        free.pop().unwrap_or_else(|| {
+            let place = self.lane_base + self.lane_registers * self.lanes as u32;
+            self.lane_registers += 1 + wide as u32;
+            place
         })
     }
 
-    fn constant(&mut self, word: u32) -> Place {
+    fn constant(&mut self, word: u64) -> Place {
         *self.constants.entry(word).or_insert_with(|| {
-            self.next_constant += 1;
-            self.next_constant - 1
+            self.next_constant += 2;
+            self.next_constant - 2
         })
+    }
+
+    /// The uniform value of a register.
+    fn uniform(&self, reg: Reg) -> Place {
+        self.first_register + 2 * reg.0
     }
 
     /// The word of a uniform operand, or the base of an affine one.
     fn word(&mut self, operand: Operand) -> Place {
         match operand {
-            Operand::Reg(reg) => self.first_register + reg.0,
-            Operand::Scalar(index) => FIRST_PLACE + index,
+            Operand::Reg(reg) => self.uniform(reg),
+            Operand::Scalar(index) => FIRST_PLACE + 2 * index,
             Operand::Const(_, word) => self.constant(word),
         }
+    }
+
+    fn is_wide(&self, reg: Reg) -> bool {
+        self.program.registers[reg.0 as usize].ty.is_wide()
     }
 
     /// The lanes of a register, made when it has none yet.
@@ -226,7 +242,7 @@ impl Translator<'_> {
         match self.place[reg.0 as usize] {
             Some(place) => place,
             None => {
-                let place = self.new_lanes();
+                let place = self.new_lanes(self.is_wide(reg));
                 self.place[reg.0 as usize] = Some(place);
                 place
             }
@@ -239,7 +255,7 @@ impl Translator<'_> {
             Operand::Reg(reg) if self.facts.reg(reg).kind != Kind::Uniform => self.lanes_of(reg),
             _ => {
                 let (from, dst) = (self.word(operand), self.temporary[temporary]);
-                block.nodes.push(Node::Spread { dst, from });
+                block.nodes.push(Node::Spread { dst, from, wide: self.type_of(operand).is_wide() });
                 dst
             }
         }
@@ -268,7 +284,8 @@ impl Translator<'_> {
     fn commit(&mut self, dst: Reg, from: Place, block: &mut Block) {
         let place = self.lanes_of(dst);
         if place != from {
-            block.nodes.push(Node::Commit { dst: place, from });
+            let wide = self.is_wide(dst);
+            block.nodes.push(Node::Commit { dst: place, from, wide });
         }
     }
 
@@ -293,13 +310,13 @@ impl Translator<'_> {
                 match self.facts.reg(*var).kind {
                     Kind::Uniform => {
                         let [start, end, step] = [start, end, step].map(|o| self.word(*o));
-                        let var = self.first_register + var.0;
+                        let var = self.uniform(*var);
                         let body = self.body(body, block.mask);
                         block.nodes.push(Node::For { var, start, end, step, signed, line, body });
                     }
                     Kind::Affine => {
                         let [start, end, step] = [start, end, step].map(|o| self.word(*o));
-                        let base = self.first_register + var.0;
+                        let base = self.uniform(*var);
                         let lanes = self.facts.reg(*var).as_lanes.then(|| self.lanes_of(*var));
                         let mut body = self.body(body, block.mask);
                         if let Some(dst) = lanes {
@@ -309,7 +326,7 @@ impl Translator<'_> {
                     }
                     Kind::Varying => {
                         // Copies: the operands are read once, and the body may change them.
-                        let places = [start, end, step].map(|o| (self.new_lanes(), *o));
+                        let places = [start, end, step].map(|o| (self.new_lanes(false), *o));
                         for (place, operand) in places {
                             let from = self.as_lanes(operand, 1, block);
                             self.copy(place, from, block);
@@ -387,8 +404,8 @@ impl Translator<'_> {
         let Some(mul) = forms(O::Mul, Type::U32, Type::U32, self.level) else { return };
         let Some(add) = forms(O::Add, Type::U32, Type::U32, self.level) else { return };
         let zero = self.constant(0);
-        let word = self.first_register + dst.0;
-        let size = self.constant(self.program.workgroup[0]);
+        let word = self.uniform(dst);
+        let size = self.constant(self.program.workgroup[0].into());
         // The uniform part: all of it, or what the thread's own index is added to.
         match inst.op {
             O::GroupX | O::GroupY | O::GroupZ => {
@@ -408,7 +425,7 @@ impl Translator<'_> {
         // Lanes: of a uniform value, of neighbours, or of what the arena keeps.
         let place = self.result(dst);
         match kind {
-            Kind::Uniform => block.nodes.push(Node::Spread { dst: place, from: word }),
+            Kind::Uniform => block.nodes.push(Node::Spread { dst: place, from: word, wide: false }),
             Kind::Affine => block.nodes.push(Node::Iota { dst: place, base: word }),
             Kind::Varying => {
                 let op = if inst.op == O::GlobalX { O::ThreadX } else { inst.op };
@@ -454,17 +471,17 @@ impl Translator<'_> {
         let Some(dst) = inst.dst else { return };
         let from = inst.args.first().map_or(inst.ty, |a| self.type_of(*a));
         let Some(forms) = forms(inst.op, inst.ty, from, self.level) else { return };
-        if matches!(inst.op, Opcode::Div | Opcode::Rem) && inst.ty != Type::F32 {
+        if matches!(inst.op, Opcode::Div | Opcode::Rem) && !inst.ty.is_float() {
             let divisor = self.value(inst.args[1]);
             let known = matches!(inst.args[1], Operand::Const(_, word) if word != 0);
             if !known {
-                block.nodes.push(Node::NoZero { op: inst.op, divisor, line });
+                block.nodes.push(Node::NoZero { op: inst.op, divisor, wide: inst.ty.is_wide(), line });
             }
         }
         let uniform: Vec<bool> = inst.args.iter().map(|a| self.facts.kind(*a) == Kind::Uniform).collect();
         let all_uniform = uniform.iter().all(|u| *u);
         let RegKind { actual, local, as_lanes } = self.reg_kind(dst);
-        let word = self.first_register + dst.0;
+        let word = self.uniform(dst);
         if all_uniform || actual == Kind::Affine {
             // On affine operands this computes the base.
             let mut args = [0; 3];
@@ -477,7 +494,7 @@ impl Translator<'_> {
                 block.nodes.push(Node::Iota { dst: place, base: word });
             } else if actual == Kind::Varying {
                 let place = self.result(dst);
-                block.nodes.push(Node::Spread { dst: place, from: word });
+                block.nodes.push(Node::Spread { dst: place, from: word, wide: self.is_wide(dst) });
                 if !local {
                     self.commit(dst, place, block);
                 }
@@ -535,13 +552,13 @@ impl Translator<'_> {
         let index = self.index(inst.args[0]);
         let RegKind { actual, local, .. } = self.reg_kind(dst);
         if let Index::Uniform(index) = index {
-            let word = self.first_register + dst.0;
+            let word = self.uniform(dst);
             block.nodes.push(Node::LoadOne { array, moves, dst: word, index, line });
             if actual == Kind::Uniform {
                 return;
             }
             let place = self.result(dst);
-            block.nodes.push(Node::Spread { dst: place, from: word });
+            block.nodes.push(Node::Spread { dst: place, from: word, wide: self.is_wide(dst) });
             if !local {
                 self.commit(dst, place, block);
             }

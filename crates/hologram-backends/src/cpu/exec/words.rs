@@ -1,4 +1,4 @@
-//! Arithmetic on words that neither Rust nor the processor has in the form that a vector loop wants: without branches.
+//! Arithmetic on values that neither Rust nor the processor has in the form that a vector loop wants: without branches.
 
 /// The `f32` in a word.
 #[inline(always)]
@@ -26,21 +26,83 @@ pub(super) fn div_i(a: u32, b: u32) -> u32 {
     if b == 0 { 0 } else { q }
 }
 
-/// The lesser float: a NaN loses, and -0 is less than 0.
-#[inline(always)]
-pub(super) fn min_f(a: u32, b: u32) -> u32 {
-    let (x, y) = (float(a), float(b));
-    let lesser = if x < y || y.is_nan() { a } else { b };
-    if x == y { a | b } else { lesser }
+/// What integers of all widths do.
+pub(super) trait Integer: Copy {
+    /// Quotient toward zero, 0 for a division by zero; the least number by -1 is itself.
+    fn quotient(self, b: Self) -> Self;
+    /// The high half of the product.
+    fn high_product(self, b: Self) -> Self;
+    /// The absolute value, of the least number itself.
+    fn magnitude(self) -> Self;
+    /// Shifted left; by the width or more 0.
+    fn shift_left(self, n: u32) -> Self;
+    /// Shifted right; by the width or more only what fills.
+    fn shift_right(self, n: u32) -> Self;
 }
 
-/// The greater float: a NaN loses, and 0 is greater than -0.
-#[inline(always)]
-pub(super) fn max_f(a: u32, b: u32) -> u32 {
-    let (x, y) = (float(a), float(b));
-    let greater = if x > y || y.is_nan() { a } else { b };
-    if x == y { a & b } else { greater }
+macro_rules! integers {
+    ($($ty:ident $twice:ident, |$a:ident, $b:ident| $quotient:expr, $magnitude:expr, |$n:ident| $shifted:expr;)*) => {$(
+        impl Integer for $ty {
+            #[inline(always)]
+            fn quotient(self, $b: $ty) -> $ty {
+                let $a = self;
+                $quotient
+            }
+            #[inline(always)]
+            fn high_product(self, b: $ty) -> $ty {
+                ((self as $twice * b as $twice) >> $ty::BITS) as $ty
+            }
+            #[inline(always)]
+            fn magnitude(self) -> $ty {
+                let $a = self;
+                $magnitude
+            }
+            #[inline(always)]
+            fn shift_left(self, n: u32) -> $ty {
+                if n < $ty::BITS { self << (n & ($ty::BITS - 1)) } else { 0 }
+            }
+            #[inline(always)]
+            fn shift_right(self, $n: u32) -> $ty {
+                let $a = self;
+                $shifted
+            }
+        }
+    )*};
 }
+integers! {
+    i32 i64, |a, b| div_i(a as u32, b as u32) as i32, a.wrapping_abs(), |n| a >> n.min(31);
+    u32 u64, |a, b| div_u(a, b), a, |n| if n < 32 { a >> (n & 31) } else { 0 };
+    i64 i128, |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }, a.wrapping_abs(), |n| a >> n.min(63);
+    u64 u128, |a, b| a.checked_div(b).unwrap_or(0), a, |n| if n < 64 { a >> (n & 63) } else { 0 };
+}
+
+/// What floats do that Rust leaves open.
+pub(super) trait Float: Copy {
+    /// The lesser: a NaN loses, and -0 is less than 0.
+    fn least(self, b: Self) -> Self;
+    /// The greater: a NaN loses, and 0 is greater than -0.
+    fn greatest(self, b: Self) -> Self;
+}
+
+macro_rules! floats {
+    ($($ty:ident)*) => {$(
+        impl Float for $ty {
+            #[inline(always)]
+            fn least(self, b: $ty) -> $ty {
+                let lesser = if self < b || b.is_nan() { self } else { b };
+                let equal = $ty::from_bits(self.to_bits() | b.to_bits());
+                if self == b { equal } else { lesser }
+            }
+            #[inline(always)]
+            fn greatest(self, b: $ty) -> $ty {
+                let greater = if self > b || b.is_nan() { self } else { b };
+                let equal = $ty::from_bits(self.to_bits() & b.to_bits());
+                if self == b { equal } else { greater }
+            }
+        }
+    )*};
+}
+floats! { f32 f64 }
 
 /// The value of an `f16`'s bits.
 #[inline(always)]
@@ -104,6 +166,33 @@ pub(super) fn i32_jammed(v: u32) -> f32 {
     if (v as i32) < 0 { -magnitude } else { magnitude }
 }
 
+/// As [`u32_jammed`], for 64 bits: of a long number at least 17 bits count, the rest is as good as one more.
+#[inline(always)]
+pub(super) fn u64_jammed(v: u64) -> f32 {
+    let long = ((v >> 32) as u32 | (v as u32 != 0) as u32, 4294967296.0);
+    let middle = ((v >> 16) as u32 | (v & 0xffff != 0) as u32, 65536.0);
+    let (top, scale) = if v >> 32 == 0 { (v as u32, 1.0) } else { middle };
+    let (top, scale) = if v >> 48 == 0 { (top, scale) } else { long };
+    u32_jammed(top) * scale
+}
+
+/// As [`u32_jammed`], for a signed number of 64 bits.
+#[inline(always)]
+pub(super) fn i64_jammed(v: i64) -> f32 {
+    let magnitude = u64_jammed(v.unsigned_abs());
+    if v < 0 { -magnitude } else { magnitude }
+}
+
+/// A number rounded toward zero, with the last bit set where that lost something: rounding it to a shorter float then gives what one
+/// rounding of the number would.
+#[inline(always)]
+pub(super) fn f64_jammed(v: f64) -> f32 {
+    let near = v as f32;
+    let back = near as f64;
+    let toward_zero = near.to_bits().wrapping_sub((back.abs() > v.abs()) as u32);
+    float(toward_zero | (back != v) as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,9 +254,13 @@ mod tests {
     #[test]
     fn integers_round_once_to_bf16() {
         for v in numbers() {
-            // An f64 holds every integer, and `half` rounds it once.
+            // An f64 holds every integer of 32 bits, and `half` rounds it once.
             assert_eq!(to_bf16(u32_jammed(v)), half::bf16::from_f64(v as f64).to_bits() as u32, "{v}");
             assert_eq!(to_bf16(i32_jammed(v)), half::bf16::from_f64(v as i32 as f64).to_bits() as u32, "{}", v as i32);
+        }
+        for v in numbers().into_iter().flat_map(|v| (0..33).map(move |k| (v as u64) << k | (k as u64 & 1))) {
+            let expected = hologram_isa::meaning::convert(hologram_isa::Type::BF16, hologram_isa::Type::U64, v);
+            assert_eq!(to_bf16(u64_jammed(v)) as u64, expected, "{v}");
         }
     }
 }
