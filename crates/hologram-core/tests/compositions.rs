@@ -1,6 +1,6 @@
 //! Operations that are made of several: as a user calls them, against what they are to compute.
 
-use hologram_core::ops::{MatmulOptions, Reduction};
+use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction};
 use hologram_core::{Dim, Element, Executor, Format, Graph, NodeId, Result, Tensor};
 
 fn cpu() -> Executor {
@@ -154,4 +154,96 @@ fn shapes_that_no_index_reaches_are_errors() {
     let options = MatmulOptions { transpose_b: true, ..MatmulOptions::default() };
     let error = g.batch_matmul(x, x, &options).unwrap_err().to_string();
     assert!(error.contains("[131072, 131072] has more than 4294967295 elements"), "{error}");
+}
+
+#[test]
+fn long_lines_are_summed_in_chunks_of_chunks() {
+    let e = cpu();
+    // More than 2048 chunks of 2048 would be three levels; two suffice to carry over.
+    let n = 2048 * 3 + 5;
+    let values: Vec<i32> = (0..n * 2).map(|i| i % 1000 - 300).collect();
+    let x = Tensor::from_slice(&e, &[n as usize, 2], &values).unwrap();
+    let got: Vec<i32> = run(&e, |g| {
+        let x = g.constant(&x)?;
+        g.cumsum(x, 0)
+    })
+    .unwrap();
+    let mut sums = [0; 2];
+    for (i, v) in values.iter().enumerate() {
+        sums[i % 2] += v;
+        assert_eq!(got[i], sums[i % 2], "element {i}");
+    }
+}
+
+#[test]
+fn losses_are_reduced() {
+    let e = cpu();
+    let logits = Tensor::from_slice(&e, &[2, 3], &[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0]).unwrap();
+    let classes = Tensor::from_slice(&e, &[2], &[2u32, 1]).unwrap();
+    // −log softmax, by hand.
+    let rows = [(1.0 + (-1f64).exp() + (-2f64).exp()).ln(), 3f64.ln()];
+    for (reduction, want) in [
+        (LossReduction::None, rows.to_vec()),
+        (LossReduction::Mean, vec![(rows[0] + rows[1]) / 2.0]),
+        (LossReduction::Sum, vec![rows[0] + rows[1]]),
+    ] {
+        let got: Vec<f32> = run(&e, |g| {
+            let [x, t] = [g.constant(&logits)?, g.constant(&classes)?];
+            g.cross_entropy(x, t, reduction)
+        })
+        .unwrap();
+        assert_eq!(got.len(), want.len());
+        assert!(got.iter().zip(&want).all(|(g, w)| (f64::from(*g) - w).abs() < 1e-6), "{got:?}, not {want:?}");
+    }
+    let [x, t] = [[1.0f32, -2.0], [0.0, 1.0]].map(|v| Tensor::from_slice(&e, &[2], &v).unwrap());
+    for (squared, want) in
+        [(true, 5.0), (false, (1.0 + 1f64.exp()).ln() / 2.0 + (2.0 + (1.0 + (-2f64).exp()).ln()) / 2.0)]
+    {
+        let got: Vec<f32> = run(&e, |g| {
+            let [x, t] = [g.constant(&x)?, g.constant(&t)?];
+            let mean = LossReduction::Mean;
+            if squared { g.mse_loss(x, t, mean) } else { g.bce_with_logits(x, t, mean) }
+        })
+        .unwrap();
+        assert!((f64::from(got[0]) - want).abs() < 1e-6, "{got:?}, not {want}");
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused_by_name() {
+    let mut g = Graph::new();
+    let mut input = |name: &str, format: Format, shape: &[usize]| {
+        let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
+        g.input(name, format, &dims).unwrap()
+    };
+    let (x, i, image) = (
+        input("x", Format::F32, &[4, 6]),
+        input("i", Format::I32, &[4, 6]),
+        input("image", Format::F32, &[1, 4, 6, 6]),
+    );
+    let kernel = input("kernel", Format::F32, &[2, 4, 7, 3]);
+    let classes = input("classes", Format::U32, &[6]);
+    let options = MatmulOptions { activation: Some(Activation::Gelu), transpose_b: true, ..MatmulOptions::default() };
+    let stride = Conv2dOptions { stride: [0, 1], ..Conv2dOptions::default() };
+    let (plain, conv) = (MatmulOptions::default(), Conv2dOptions::default());
+    for (result, name) in [
+        (g.reduce(Reduction::Sum, x, 2), "reduce_sum"),
+        (g.reduce(Reduction::Mean, i, 0), "reduce_mean"),
+        (g.softmax_along(i, 0), "softmax"),
+        (g.arg_max(x, 7), "arg_max"),
+        (g.arg_sort(x, 2, false), "sort_blocks"),
+        (g.take_along(x, i, 0), "take"),
+        (g.scatter(x, classes, i, 0), "scatter"),
+        (g.cumsum(x, 2), "cumsum"),
+        (g.batch_matmul(x, x, &plain), "batch_matmul"),
+        (g.batch_matmul(i, i, &options), "batch_matmul"),
+        (g.layer_norm(x, x, x, 1e-5), "layer_norm"),
+        (g.cross_entropy(x, classes, LossReduction::None), "cross_entropy"),
+        (g.mse_loss(x, i, LossReduction::None), "mse_loss"),
+        (g.conv2d(image, kernel, &conv), "conv2d"),
+        (g.conv2d(image, image, &stride), "conv2d"),
+    ] {
+        let error = result.expect_err(name).to_string();
+        assert!(error.contains(name), "{name}: {error}");
+    }
 }

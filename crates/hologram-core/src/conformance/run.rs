@@ -200,6 +200,9 @@ fn work(case: &Case) -> usize {
     match case.inputs.as_slice() {
         [x, w] if case.op.name() == "matmul" => elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1),
         [x, w, ..] if case.op.name() == "batch_matmul" => elements(x) * w.shape.last().map_or(1, |d| case.size(*d).1),
+        [x, w, ..] if case.op.name() == "conv2d" => {
+            elements(x) * elements(w) / w.shape.get(1).map_or(1, |d| case.size(*d).1)
+        }
         inputs => inputs.iter().map(elements).sum(),
     }
 }

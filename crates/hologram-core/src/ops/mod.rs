@@ -6,12 +6,16 @@
 mod arg_reduce;
 mod attention;
 mod batch_matmul;
+mod conv2d;
 mod copy;
+mod cumsum;
 mod elementwise;
 mod gather;
 mod kernel;
 mod kv_append;
+mod layer_norm;
 mod lines;
+mod loss;
 mod matmul;
 mod quantize;
 mod reduce;
@@ -34,8 +38,10 @@ use hologram_isa::{Builder, Type, Value};
 
 pub use attention::AttentionPrecision;
 pub use batch_matmul::{Activation, MatmulOptions};
+pub use conv2d::Conv2dOptions;
 pub(crate) use elementwise::{elementwise_program, register_type};
 pub use kernel::{Kernel, TensorArg};
+pub use loss::LossReduction;
 pub use reduce::Reduction;
 pub use rope::RopeStyle;
 pub use sample::philox4x32_10;
@@ -112,6 +118,10 @@ pub fn cases() -> Vec<Case> {
         take::cases,
         sort::cases,
         scatter::cases,
+        cumsum::cases,
+        layer_norm::cases,
+        loss::cases,
+        conv2d::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }

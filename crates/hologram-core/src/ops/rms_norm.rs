@@ -3,6 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
+use super::lines::{plain, stored};
 use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
@@ -10,14 +11,15 @@ use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; `x` is `f32 [.., d]`, `w` is `f32 [d]`.
+/// The operation; `x` is `[.., d]`, `w` is `[d]`, of one type of floats.
 #[derive(Debug)]
 struct RmsNorm {
     eps: f32,
 }
 
 impl Graph {
-    /// Normalises the rows of `x` (`f32 [.., d]`) by their root mean square and scales by `w` (`f32 [d]`).
+    /// Normalises the rows of `x` (`[.., d]`) by their root mean square and scales by `w` (`[d]`), both in `f32`, `f16` or `bf16`,
+    /// computed in `f32`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -33,8 +35,8 @@ impl Op for RmsNorm {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, w] = inputs else { return Err("takes x and w".into()) };
-        if x.format != Format::F32 || w.format != Format::F32 {
-            return Err("takes f32".into());
+        if x.format != w.format || !plain(x.format).is_some_and(Type::is_float) {
+            return Err("takes floats of one type".into());
         }
         match (x.row_len(), w.shape.as_slice()) {
             (Some(d), [Dim::Fixed(n)]) if d == *n && d > 0 => Ok((*x).clone()),
@@ -91,7 +93,8 @@ impl Op for RmsNorm {
             for (v, g) in row.iter().zip(&w.values) {
                 let y = v * scale * g;
                 // The sum of squares has no cancellation; its roundings walk at random and are halved by the root. Five more follow.
-                out.push(y, y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * f64::from(f32::EPSILON));
+                let bound = y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * f64::from(f32::EPSILON);
+                out.push(y, stored(x.format, y, bound));
             }
         }
         out
@@ -99,10 +102,17 @@ impl Op for RmsNorm {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let case = |rows: usize, max: usize, d: usize| {
+    let case = |format: Format, rows: usize, max: usize, d: usize| {
         Case::new(RmsNorm { eps: 1e-5 }, &[(max, rows)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
-            .input(CaseInput::normal(Format::F32, &[Dim::Fixed(d)]))
+            .input(CaseInput::normal(format, &[Dim::Extent(0), Dim::Fixed(d)]))
+            .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
     };
-    vec![case(1, 1, 1), case(0, 4, 32), case(3, 4, 257), case(7, 8, 2048)]
+    vec![
+        case(Format::F32, 1, 1, 1),
+        case(Format::F32, 0, 4, 32),
+        case(Format::F32, 3, 4, 257),
+        case(Format::F32, 7, 8, 2048),
+        case(Format::F16, 3, 4, 257),
+        case(Format::BF16, 3, 4, 64),
+    ]
 }

@@ -1,0 +1,252 @@
+//! Convolution of images, as networks have it (a correlation: the kernel is not mirrored).
+
+use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_isa::{Type, Value};
+
+use super::lines::{number, plain, stored};
+use super::matmul::sum_bound;
+use super::tiles::{THREADS, add_product, summed};
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// How [`Graph::conv2d`] goes over an image; each pair is for rows and columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv2dOptions {
+    /// The distance of neighbouring windows.
+    pub stride: [usize; 2],
+    /// Zeros on each side.
+    pub padding: [usize; 2],
+    /// The distance of neighbouring elements of a window.
+    pub dilation: [usize; 2],
+    /// The channels of input and output fall into so many groups, each convolved by itself.
+    pub groups: usize,
+    /// Added to every element of an output channel: `[o]`, of the result's type.
+    pub bias: Option<NodeId>,
+}
+
+impl Default for Conv2dOptions {
+    fn default() -> Self {
+        Conv2dOptions { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1, bias: None }
+    }
+}
+
+/// The operation; takes images, kernels and, where there is one, the bias.
+#[derive(Clone, Copy, Debug)]
+struct Conv2d {
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+    groups: usize,
+}
+
+impl Graph {
+    /// Convolves images `x` (`[n, c, h, w]`) with kernels (`[o, c / groups, kh, kw]`): `[n, o, h', w']`, with
+    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise. Images and kernels in `f32`, `f16` or
+    /// `bf16` are multiplied and summed in `f32` and rounded once to their type; `i8` gives `i32`, as `i32` does.
+    ///
+    /// # Errors
+    /// When the operands do not fit, or a window is larger than an image with its padding.
+    pub fn conv2d(&mut self, x: NodeId, kernel: NodeId, options: &Conv2dOptions) -> Result<NodeId> {
+        let Conv2dOptions { stride, padding, dilation, groups, bias } = *options;
+        let operands: Vec<NodeId> = [x, kernel].into_iter().chain(bias).collect();
+        self.apply(Conv2d { stride, padding, dilation, groups }, &operands)
+    }
+}
+
+impl Conv2d {
+    /// The output's rows (0) or columns (1), for an image and a kernel of these sizes.
+    fn size(&self, side: usize, image: usize, kernel: usize) -> Option<usize> {
+        // Places in an image with its padding are computed in u32.
+        let padded = image.checked_add(self.padding[side].checked_mul(2)?).filter(|n| *n < 1 << 31)?;
+        let window = self.dilation[side].checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
+        padded.checked_sub(window)?.checked_div(self.stride[side]).map(|n| n + 1)
+    }
+}
+
+impl Op for Conv2d {
+    fn name(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, kernel, bias @ ..] = inputs else { return Err("takes images and kernels".into()) };
+        let format = match plain(x.format) {
+            Some(Type::I8) => Format::I32,
+            Some(Type::F32 | Type::F16 | Type::BF16 | Type::I32) => x.format,
+            _ => return Err(format!("does not exist for {}", x.format.name())),
+        };
+        let (
+            [n, Dim::Fixed(c), Dim::Fixed(h), Dim::Fixed(w)],
+            [Dim::Fixed(o), Dim::Fixed(d), Dim::Fixed(kh), Dim::Fixed(kw)],
+        ) = (x.shape.as_slice(), kernel.shape.as_slice())
+        else {
+            return Err("takes images [n, c, h, w] and kernels [o, c / groups, kh, kw]".into());
+        };
+        let grouped = self.groups > 0 && d.checked_mul(self.groups) == Some(*c) && o % self.groups == 0;
+        if kernel.format != x.format || !grouped {
+            return Err(format!("images and kernels do not fit in {} groups", self.groups));
+        }
+        if self.stride.contains(&0) || self.dilation.contains(&0) {
+            return Err("stride and dilation must be above 0".into());
+        }
+        let (Some(rows), Some(columns)) = (self.size(0, *h, *kh), self.size(1, *w, *kw)) else {
+            return Err("the windows do not fit into the images".into());
+        };
+        match bias {
+            [] => {}
+            [bias] if **bias == TensorType::new(format, [Dim::Fixed(*o)]) => {}
+            _ => return Err("the bias must be [o], of the result's type".into()),
+        }
+        Ok(TensorType::new(format, [*n, Dim::Fixed(*o), Dim::Fixed(rows), Dim::Fixed(columns)]))
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let number = |n: usize| Attr::U32(n as u32);
+        vec![
+            ("stride_h", number(self.stride[0])),
+            ("stride_w", number(self.stride[1])),
+            ("padding_h", number(self.padding[0])),
+            ("padding_w", number(self.padding[1])),
+            ("dilation_h", number(self.dilation[0])),
+            ("dilation_w", number(self.dilation[1])),
+            ("groups", number(self.groups)),
+        ]
+    }
+
+    /// One thread for each element of the result.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let sizes = |shape: &[Extent]| [0, 1, 2, 3].map(|i| shape.get(i).map_or(1, |e| e.max()) as u32);
+        let [_, c, h, w] = sizes(&spec.inputs[0].shape);
+        let [_, depth, kh, kw] = sizes(&spec.inputs[1].shape);
+        let [_, o, rows, columns] = sizes(&spec.output.shape);
+        let (groups, ty) = (self.groups as u32, summed(spec.output.format));
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let (inputs, out) = (k.inputs.clone(), k.output.clone());
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let (line, column) = (b.div(i, columns), b.rem(i, columns));
+            let (plane, row) = (b.div(line, rows), b.rem(line, rows));
+            let (image, channel) = (b.div(plane, o), b.rem(plane, o));
+            let group = b.div(channel, o / groups.max(1));
+            let first = b.mul(image, c);
+            let within = b.mul(group, depth);
+            let first = b.add(first, within);
+            // Before the image, places wrap round to great numbers.
+            let corner = [(row, 0), (column, 1)].map(|(at, side): (Value, usize)| {
+                let at = b.mul(at, self.stride[side] as u32);
+                b.sub(at, self.padding[side] as u32)
+            });
+            let kernels = b.mul(channel, depth);
+            let sum = b.var(number(ty, 0.0));
+            b.for_(0u32, depth, 1u32, |b, d| {
+                let (of_image, of_kernel) = (b.add(first, d), b.add(kernels, d));
+                let (of_image, of_kernel) = (b.mul(of_image, h), b.mul(of_kernel, kh));
+                b.for_(0u32, kh, 1u32, |b, r| {
+                    let y = b.mul(r, self.dilation[0] as u32);
+                    let y = b.add(corner[0], y);
+                    let of_kernel = b.add(of_kernel, r);
+                    let of_kernel = b.mul(of_kernel, kw);
+                    let line = b.add(of_image, y);
+                    let line = b.mul(line, w);
+                    let inside = b.lt(y, h);
+                    b.if_(inside, |b| {
+                        b.for_(0u32, kw, 1u32, |b, s| {
+                            let x = b.mul(s, self.dilation[1] as u32);
+                            let x = b.add(corner[1], x);
+                            let inside = b.lt(x, w);
+                            b.if_(inside, |b| {
+                                let (at, of_kernel) = (b.add(line, x), b.add(of_kernel, s));
+                                let (v, g) = (inputs[0].load_as(b, ty, at), inputs[1].load_as(b, ty, of_kernel));
+                                add_product(b, sum, v, g);
+                            });
+                        });
+                    });
+                });
+            });
+            let mut y = sum;
+            if let Some(bias) = inputs.get(2) {
+                let v = bias.load_as(b, ty, channel);
+                y = b.add(y, v);
+            }
+            out.store(b, i, y);
+        });
+        let max = spec.output.max_rows() * spec.output.row_len();
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, kernel, bias @ ..] = inputs else { return Reference::default() };
+        let ([n, c, h, w], [o, depth, kh, kw]) = (&x.shape[..], &kernel.shape[..]) else { return Reference::default() };
+        let (Some(rows), Some(columns)) = (self.size(0, *h, *kh), self.size(1, *w, *kw)) else {
+            return Reference::default();
+        };
+        let format = if x.format == Format::Plain(Type::I8) { Format::I32 } else { x.format };
+        let float = plain(format).is_some_and(Type::is_float);
+        // The place of an element of a window in the image.
+        let place = |side: usize, at: usize, step: usize, size: usize| {
+            (at * self.stride[side] + step * self.dilation[side]).checked_sub(self.padding[side]).filter(|p| *p < size)
+        };
+        let mut out = Reference::default();
+        for i in 0..n * o * rows * columns {
+            let (image, channel) = (i / (o * rows * columns), i / (rows * columns) % o);
+            let (row, column) = (i / columns % rows, i % columns);
+            let first = channel / (o / self.groups) * depth;
+            let (mut sum, mut squares) = (0.0, 0.0);
+            for d in 0..*depth {
+                for (r, s) in (0..*kh).flat_map(|r| (0..*kw).map(move |s| (r, s))) {
+                    if let (Some(y), Some(z)) = (place(0, row, r, *h), place(1, column, s, *w)) {
+                        let term = x.values[((image * c + first + d) * h + y) * w + z]
+                            * kernel.values[((channel * depth + d) * kh + r) * kw + s];
+                        sum += term;
+                        squares += term * term;
+                    }
+                }
+            }
+            let mut bound = sum_bound((depth * kh * kw) as f64, sum, squares);
+            if let [bias] = bias {
+                sum += bias.values[channel];
+                bound += sum.abs() * f64::from(f32::EPSILON);
+            }
+            out.push(sum, if float { stored(format, sum, bound) } else { 0.0 });
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let plain = Conv2d { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 };
+    let case = |op: Conv2d, ty: Type, [n, max]: [usize; 2], image: [usize; 3], kernel: [usize; 4], bias: bool| {
+        let numbers = |ty: Type, shape: &[Dim]| CaseInput {
+            format: Format::Plain(ty),
+            shape: shape.to_vec(),
+            fill: Fill::Normal(if ty.is_float() { 1.0 } else { 30.0 }),
+        };
+        let fixed = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+        let images = [vec![Dim::Extent(0)], fixed(&image)].concat();
+        let mut case = Case::new(op, &[(max, n)]).input(numbers(ty, &images)).input(numbers(ty, &fixed(&kernel)));
+        if bias {
+            case = case.input(numbers(if ty == Type::I8 { Type::I32 } else { ty }, &fixed(&kernel[..1])));
+        }
+        case
+    };
+    let strided = Conv2d { stride: [2, 3], padding: [1, 2], dilation: [1, 2], groups: 1 };
+    vec![
+        case(plain, Type::F32, [1, 1], [1, 1, 1], [1, 1, 1, 1], false),
+        case(plain, Type::F32, [2, 3], [3, 9, 11], [5, 3, 3, 3], true),
+        case(plain, Type::F32, [0, 2], [3, 5, 5], [2, 3, 5, 5], false),
+        case(strided, Type::F32, [2, 2], [3, 9, 14], [4, 3, 3, 4], true),
+        case(Conv2d { padding: [2, 2], ..plain }, Type::F32, [1, 1], [2, 4, 4], [3, 2, 5, 5], false),
+        case(Conv2d { groups: 3, ..strided }, Type::F32, [2, 2], [6, 8, 9], [9, 2, 2, 3], false),
+        // Each channel by itself.
+        case(Conv2d { groups: 8, padding: [1, 1], ..plain }, Type::F16, [1, 2], [8, 6, 6], [8, 1, 3, 3], true),
+        case(plain, Type::BF16, [1, 2], [4, 6, 6], [3, 4, 2, 2], true),
+        case(strided, Type::I8, [2, 3], [2, 7, 9], [3, 2, 3, 3], true),
+        case(plain, Type::I32, [1, 1], [2, 4, 5], [3, 2, 2, 2], false),
+    ]
+}

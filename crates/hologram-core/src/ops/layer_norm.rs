@@ -1,0 +1,143 @@
+//! Layer normalisation of rows: `y = (x − mean(x)) / √(var(x) + ε) · w + b` (Ba, Kiros and Hinton, 2016, arXiv:1607.06450).
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::{Opcode, Type};
+
+use super::lines::{Lines, THREADS, Tile, computed, number, plain, stored};
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; `x` is `[.., d]`, `w` and `bias` are `[d]`, all of one type of floats.
+#[derive(Debug)]
+struct LayerNorm {
+    eps: f32,
+}
+
+impl Graph {
+    /// Brings the rows of `x` (`[.., d]` in `f32`, `f16` or `bf16`, computed in `f32`) to mean 0 and variance 1, scales them by `w` and
+    /// adds `bias` (`[d]`, of `x`'s type). The variance is that of the row itself (divided by d), taken about its mean.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn layer_norm(&mut self, x: NodeId, w: NodeId, bias: NodeId, eps: f32) -> Result<NodeId> {
+        self.apply(LayerNorm { eps }, &[x, w, bias])
+    }
+}
+
+impl Op for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, w, bias] = inputs else { return Err("takes x, w and a bias".into()) };
+        if !plain(x.format).is_some_and(Type::is_float) {
+            return Err("takes floats".into());
+        }
+        match x.row_len() {
+            Some(d) if d > 0 && w == bias && **w == TensorType::new(x.format, [Dim::Fixed(d)]) => Ok((*x).clone()),
+            _ => Err("w and the bias must be a row of x, of its type".into()),
+        }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("eps", Attr::F32(self.eps))]
+    }
+
+    /// One workgroup for each row.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let ty = computed(plain(spec.output.format).unwrap_or(Type::F32));
+        let dim = spec.output.shape.len().saturating_sub(1);
+        let d = number(ty, spec.output.row_len() as f64);
+        let mut k = Kernel::new(spec, THREADS);
+        let partial = k.b.shared("partial", ty, THREADS);
+        let row = Tile::new(&mut k, &spec.output, dim);
+        let [x, w, bias] = [0, 1, 2].map(|i| k.inputs[i].clone());
+        let y = k.output.clone();
+        let b = &mut k.b;
+        b.if_(row.active, |b| {
+            let sum = b.var(number(ty, 0.0));
+            row.each(b, |b, i| {
+                let at = row.at(b, i);
+                let v = x.load_as(b, ty, at);
+                b.assign_op(sum, Opcode::Add, &[sum, v]);
+            });
+            let sum = row.reduce(b, partial, Opcode::Add, sum);
+            let mean = b.div(sum, d);
+            let squares = b.var(number(ty, 0.0));
+            row.each(b, |b, i| {
+                let at = row.at(b, i);
+                let v = x.load_as(b, ty, at);
+                let v = b.sub(v, mean);
+                b.assign_op(squares, Opcode::Fma, &[v, v, squares]);
+            });
+            let squares = row.reduce(b, partial, Opcode::Add, squares);
+            let variance = b.div(squares, d);
+            let variance = b.add(variance, number(ty, f64::from(self.eps)));
+            let root = b.sqrt(variance);
+            let scale = b.div(number(ty, 1.0), root);
+            row.each(b, |b, i| {
+                let at = row.at(b, i);
+                let v = x.load_as(b, ty, at);
+                let v = b.sub(v, mean);
+                let v = b.mul(v, scale);
+                let (g, c) = (w.load_as(b, ty, i), bias.load_as(b, ty, i));
+                let v = b.fma(v, g, c);
+                y.store(b, at, v);
+            });
+        });
+        k.finish(Tile::workgroups(&Lines::of(&spec.output, dim)))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, w, bias] = inputs else { return Reference::default() };
+        let d = x.row_len();
+        let eps = f64::from(f32::EPSILON);
+        let mut out = Reference::default();
+        for row in x.values.chunks(d) {
+            let mean = row.iter().sum::<f64>() / d as f64;
+            let walk = (d as f64).sqrt() / 8.0 + 3.0;
+            // How far the mean may be off, in units of x.
+            let off = row.iter().map(|v| v.abs()).sum::<f64>() / d as f64 * walk * eps;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / d as f64 + f64::from(self.eps);
+            let scale = 1.0 / variance.sqrt();
+            // Near 0 the variance is what the mean's error and the roundings of x − mean make of it.
+            let relative = walk * eps + (off * scale).powi(2) + off * scale * eps;
+            for ((v, g), c) in row.iter().zip(&w.values).zip(&bias.values) {
+                let scaled = (v - mean) * scale;
+                let y = scaled * g + c;
+                let bound =
+                    ((off + (v - mean).abs() * eps) * scale + scaled.abs() * relative) * g.abs() + y.abs() * eps;
+                out.push(y, stored(x.format, y, bound));
+            }
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |format: Format, rows: usize, max: usize, d: usize, size: f32| {
+        let mut x = CaseInput::normal(format, &[Dim::Extent(0), Dim::Fixed(d)]);
+        x.fill = Fill::Normal(size);
+        Case::new(LayerNorm { eps: 1e-5 }, &[(max, rows)])
+            .input(x)
+            .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
+            .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
+    };
+    let mut far = CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
+    // Far from 0, so that sums of squares without the mean would cancel.
+    far.fill = Fill::Values((0..64).map(|i| 1000.0 + (i * 37 % 64) as f32 / 8.0).collect());
+    let row = || CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
+    vec![
+        case(Format::F32, 1, 1, 1, 1.0),
+        case(Format::F32, 0, 4, 32, 1.0),
+        case(Format::F32, 3, 4, 257, 10.0),
+        case(Format::F32, 7, 8, 2048, 1.0),
+        case(Format::F16, 3, 4, 100, 5.0),
+        case(Format::BF16, 3, 4, 100, 5.0),
+        Case::new(LayerNorm { eps: 1e-5 }, &[]).input(far).input(row()).input(row()),
+    ]
+}
