@@ -44,6 +44,7 @@ mod graph;
 mod layout;
 pub mod ops;
 mod tensor;
+mod tensor_view;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor};

@@ -40,14 +40,17 @@ pub fn bytes_of_mut<T: Element>(data: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
 }
 
-/// A dense row-major tensor in device memory. Clones share the memory.
+/// A tensor in device memory: row-major, or a view of part of another ([`Tensor::slice`], [`Tensor::permute`] …). Clones and views share
+/// the memory.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) executor: Executor,
     pub(crate) buffer: Buffer,
     pub(crate) offset: usize,
-    format: Format,
-    shape: Vec<usize>,
+    pub(crate) format: Format,
+    pub(crate) shape: Vec<usize>,
+    /// The strides of a view, in elements.
+    pub(crate) strides: Option<Vec<usize>>,
 }
 
 impl Tensor {
@@ -71,7 +74,7 @@ impl Tensor {
                 buffer.bytes()
             )));
         }
-        Ok(Tensor { executor: executor.clone(), buffer, offset, format, shape: shape.to_vec() })
+        Ok(Tensor { executor: executor.clone(), buffer, offset, format, shape: shape.to_vec(), strides: None })
     }
 
     /// A tensor with undefined content.
@@ -112,8 +115,11 @@ impl Tensor {
     /// Sets every byte to zero.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Those of the device; when the tensor is a view.
     pub fn zero(&self) -> Result<()> {
+        if self.strides.is_some() {
+            return Err(CoreError::Tensor("only a whole tensor can be set to zero, not a view".into()));
+        }
         let zeros = vec![0u8; self.bytes().min(1 << 20)];
         let mut done = 0;
         while done < self.bytes() {
@@ -132,6 +138,9 @@ impl Tensor {
         if self.format != Format::Plain(T::TYPE) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as {}", self.format.name(), T::TYPE)));
         }
+        if self.strides.is_some() {
+            return self.contiguous()?.to_vec();
+        }
         let mut out = vec![T::default(); self.shape.iter().product()];
         self.executor.backend().copy_from_buffer(&self.buffer, self.offset, bytes_of_mut(&mut out))?;
         Ok(out)
@@ -147,7 +156,7 @@ impl Tensor {
         &self.shape
     }
 
-    /// Size in bytes.
+    /// Size of the elements in bytes.
     pub fn bytes(&self) -> usize {
         size_in_bytes(self.format, &self.shape).unwrap_or(0)
     }
@@ -164,6 +173,10 @@ impl Tensor {
 
     /// The bindings of its views, in order, for a launch.
     pub fn bindings(&self) -> Vec<Binding> {
+        if let Some(layout) = self.layout() {
+            let bytes = layout.span(&self.shape) * self.format.block_bytes();
+            return vec![Binding::Buffer { buffer: self.buffer.clone(), range: self.offset..self.offset + bytes }];
+        }
         let (rows, row_len) = rows_of(&self.shape);
         bind_views(&self.buffer, self.offset, self.format, rows, row_len)
     }
@@ -188,7 +201,7 @@ fn rows_of(shape: &[usize]) -> (usize, usize) {
     shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last))
 }
 
-fn size_in_bytes(format: Format, shape: &[usize]) -> Result<usize> {
+pub(crate) fn size_in_bytes(format: Format, shape: &[usize]) -> Result<usize> {
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     let (rows, row_len) = match elements {
         Some(n) if n <= u32::MAX as usize => rows_of(shape),

@@ -50,7 +50,10 @@ pub(super) fn evaluate(
                 leaf.map(|(_, value)| value.clone())
                     .ok_or_else(|| CoreError::Graph(format!("leaf {i} has no value")))?
             }
-            Source::Reshape(of) => {
+            Source::View(of) => {
+                if node.layout.is_some() {
+                    return Err(CoreError::Graph(format!("value {i} of a group is not row-major")));
+                }
                 let of = &values[of.0 as usize];
                 Bounded { tensor: HostTensor { shape, ..of.tensor.clone() }, bounds: of.bounds.clone() }
             }

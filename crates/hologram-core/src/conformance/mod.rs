@@ -5,9 +5,11 @@ mod chain;
 mod data;
 mod groups;
 mod run;
+mod view;
 
 pub use chain::chain;
 pub use run::{CaseResult, op_names, run, run_case, run_op};
+pub use view::View;
 
 use std::fmt;
 
@@ -25,17 +27,25 @@ pub struct Case {
     pub extents: Vec<(usize, usize)>,
     /// The inputs.
     pub inputs: Vec<CaseInput>,
+    /// Views that the operation gets of inputs instead of these, made one of the other: the input's place and the view.
+    pub views: Vec<(usize, View)>,
 }
 
 impl Case {
     /// A case without inputs yet.
     pub fn new(op: impl Op + 'static, extents: &[(usize, usize)]) -> Case {
-        Case { op: std::sync::Arc::new(op), extents: extents.to_vec(), inputs: Vec::new() }
+        Case { op: std::sync::Arc::new(op), extents: extents.to_vec(), inputs: Vec::new(), views: Vec::new() }
     }
 
     /// Adds an input.
     pub fn input(mut self, input: CaseInput) -> Case {
         self.inputs.push(input);
+        self
+    }
+
+    /// Takes a view of the last input, or of its last view.
+    pub fn view(mut self, view: View) -> Case {
+        self.views.push((self.inputs.len().saturating_sub(1), view));
         self
     }
 
@@ -78,6 +88,9 @@ impl fmt::Display for Case {
         let operand =
             |i: &CaseInput| format!("{}[{}]", i.format.name(), i.shape.iter().map(dim).collect::<Vec<_>>().join(", "));
         write!(f, "{}({})", self.op.name(), self.inputs.iter().map(operand).collect::<Vec<_>>().join(", "))?;
+        if !self.views.is_empty() {
+            write!(f, " of views {:?}", self.views)?;
+        }
         match self.op.attrs().as_slice() {
             [] => Ok(()),
             attrs => write!(f, " {attrs:?}"),

@@ -120,6 +120,10 @@ fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Resu
         });
         operands.push(operand);
     }
+    for (i, view) in &case.views {
+        nodes[*i] = view.apply(&mut graph, nodes[*i])?;
+        operands[*i] = view.apply_to_host(&operands[*i], |d| case.size(d).1);
+    }
     let result = graph.apply_shared(case.op.clone(), &nodes)?;
     if state.is_none() {
         graph.output("result", result)?;

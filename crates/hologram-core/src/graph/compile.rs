@@ -7,9 +7,11 @@ use super::fuse::Step;
 use super::groups::Group;
 use super::memory::{Lifetime, assign};
 use super::plan::{InputSlot, OutputSlot, Plan};
+use super::view::Place;
 use super::{Graph, NodeId, Source};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
+use crate::layout::Layout;
 use crate::ops::{Launchable, elementwise_program};
 use crate::tensor::{Dim, Tensor, TensorType, bind_views};
 
@@ -161,19 +163,21 @@ impl Graph {
             if let Some(tensor) = node.state.and_then(|s| states[s]) {
                 return tensor.bindings();
             }
+            // A view that is no dense part of its storage is bound as the whole of that.
+            let (id, start) = match self.place(id) {
+                Place::Dense(bytes) => (id, bytes),
+                Place::Strided(_) => (self.storage(id), 0),
+            };
             let spec = bounds.spec(id);
             let (rows, row_len) = (spec.max_rows(), spec.row_len());
-            let storage = self.storage(id).0 as usize;
-            match &self.nodes[storage].source {
-                Source::Tensor(t) => t.bindings(),
-                Source::Input { name } => {
-                    let at = inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset);
-                    bind_views(&step, at, spec.format, rows, row_len)
-                }
-                Source::Op { .. } | Source::Reshape(_) => {
-                    bind_views(&arena, offsets[storage], spec.format, rows, row_len)
-                }
-            }
+            let storage = self.storage(id);
+            let (buffer, at) = match &self.nodes[storage.0 as usize].source {
+                Source::Tensor(t) if id == storage => return t.bindings(),
+                Source::Tensor(t) => (&t.buffer, t.offset),
+                Source::Input { name } => (&step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset)),
+                Source::Op { .. } | Source::View(_) => (&arena, offsets[storage.0 as usize]),
+            };
+            bind_views(buffer, at + start, spec.format, rows, row_len)
         };
 
         let mut launches = Vec::with_capacity(units.len());
@@ -188,7 +192,8 @@ impl Graph {
                 }
                 Unit::Step(one) => {
                     let spec = self.kernel_spec(&bounds, one)?;
-                    let native = if options.native { backend.native(&spec) } else { None };
+                    let views = self.layouts(one);
+                    let native = if options.native && views.is_empty() { backend.native(&spec) } else { None };
                     let (pipeline, grid) = match native {
                         Some(pipeline) => {
                             native_launches += 1;
@@ -196,7 +201,7 @@ impl Graph {
                         }
                         None => {
                             let per_thread = backend.elements_per_thread();
-                            let (program, grid) = self.program(one, &spec, per_thread, options.fast)?;
+                            let (program, grid) = self.program(one, &spec, &views, per_thread, options.fast)?;
                             (backend.compile(&program)?, grid)
                         }
                     };
@@ -214,10 +219,13 @@ impl Graph {
             .outputs
             .iter()
             .map(|(name, id)| {
-                let offset = offsets[self.storage(*id).0 as usize];
-                OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) }
+                let Place::Dense(start) = self.place(*id) else {
+                    return Err(CoreError::Graph(format!("output {name} is a view")));
+                };
+                let offset = offsets[self.storage(*id).0 as usize] + start;
+                Ok(OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) })
             })
-            .collect();
+            .collect::<Result<_>>()?;
         let extents = self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect();
         let launches = [launches.len(), native_launches];
         Ok(Plan::new(executor.clone(), list, launches, step, extents, inputs, arena, outputs))
@@ -237,7 +245,14 @@ impl Graph {
     }
 
     /// The portable program of a launch. Elementwise ones have as many elements a thread as the device likes.
-    fn program(&self, step: &Step, spec: &KernelSpec, per_thread: u32, fast: bool) -> Result<Launchable> {
+    fn program(
+        &self,
+        step: &Step,
+        spec: &KernelSpec,
+        views: &[Option<&Layout>],
+        per_thread: u32,
+        fast: bool,
+    ) -> Result<Launchable> {
         let op = self.op(step.root).filter(|_| step.fused.is_empty());
         let emit = |b: &mut Builder, leaves: &[Value]| {
             b.fast(fast);
@@ -247,9 +262,21 @@ impl Graph {
             }
         };
         match op {
-            Some(op) if op.elementwise().is_none() => op.program(spec),
-            _ => elementwise_program(spec, &[], per_thread, emit),
+            Some(op) if op.elementwise().is_none() => {
+                op.program_of_views(spec, views, per_thread).unwrap_or_else(|| op.program(spec))
+            }
+            _ => elementwise_program(spec, views, per_thread, emit),
         }
+    }
+
+    /// For each input of a launch its layout where it is a view; empty where none is.
+    fn layouts(&self, step: &Step) -> Vec<Option<&Layout>> {
+        let layout = |id: &NodeId| match self.place(*id) {
+            Place::Dense(_) => None,
+            Place::Strided(layout) => Some(layout),
+        };
+        let layouts: Vec<_> = step.inputs.iter().map(layout).collect();
+        if layouts.iter().all(Option::is_none) { Vec::new() } else { layouts }
     }
 
     /// Offsets of the inputs in the step block, which begins with the extents' values; and its size.

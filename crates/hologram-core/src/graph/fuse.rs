@@ -118,7 +118,7 @@ impl Graph {
             }
             match &node.source {
                 Source::Op { inputs, .. } => inputs.iter().for_each(|input| live[input.0 as usize] = true),
-                Source::Reshape(of) => live[of.0 as usize] = true,
+                Source::View(of) => live[of.0 as usize] = true,
                 Source::Input { .. } | Source::Tensor(_) => {}
             }
         }

@@ -8,6 +8,7 @@ use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
 
 use super::compile::Bounds;
 use super::fuse::Step;
+use super::view::Place;
 use super::{Graph, NodeId, Source};
 
 /// Steps that one native kernel computes.
@@ -117,6 +118,11 @@ impl Graph {
         Pattern { prologue, bodies }
     }
 
+    /// Whether a value's elements lie in another order than row-major.
+    fn is_rearranged(&self, id: NodeId) -> bool {
+        matches!(self.place(id), Place::Strided(_))
+    }
+
     /// Whether no operation of the graph writes what a node stands for, or has written it when the node is read.
     fn is_given(&self, id: NodeId) -> bool {
         !matches!(self.nodes[self.storage(id).0 as usize].source, Source::Op { .. })
@@ -144,9 +150,10 @@ impl Graph {
             for id in &step.inputs {
                 let storage = self.storage(*id);
                 operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
-                    // A kernel is told of no reshape between its operations.
-                    Some(_) if self.type_of(*id) != self.type_of(storage) => return None,
+                    // A kernel is told of no view between its operations, nor of one among its inputs.
+                    Some(_) if self.type_of(*id) != self.type_of(storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
+                    None if self.is_rearranged(*id) => return None,
                     None => Operand::Input(inputs.iter().position(|i| i == id).unwrap_or_else(|| {
                         inputs.push(*id);
                         inputs.len() - 1

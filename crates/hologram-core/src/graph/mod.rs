@@ -5,15 +5,19 @@ mod fuse;
 mod groups;
 mod memory;
 mod plan;
+mod view;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use compile::CompileOptions;
 pub use plan::Plan;
+pub(crate) use view::VIEW_ALIGN;
 
 use hologram_backends::Format;
 
 use crate::error::{CoreError, Result};
+use crate::layout::Layout;
 use crate::ops::{Op, SharedOp};
 use crate::tensor::{Dim, Tensor, TensorType};
 
@@ -33,6 +37,8 @@ pub struct Graph {
     pub(crate) outputs: Vec<(String, NodeId)>,
     /// For each state tensor, the node that is its newest version.
     newest: Vec<NodeId>,
+    /// Copies of views that were asked for, by view.
+    copies: HashMap<NodeId, NodeId>,
 }
 
 /// A named run-time extent.
@@ -49,6 +55,8 @@ pub(crate) struct Node {
     pub ty: TensorType,
     /// The state tensor that this value is a version of.
     pub state: Option<usize>,
+    /// Where the elements lie in the storage; `None`: row-major, from its start.
+    pub layout: Option<Layout>,
 }
 
 /// Where a value comes from.
@@ -60,8 +68,8 @@ pub(crate) enum Source {
     Tensor(Tensor),
     /// An operation.
     Op { op: SharedOp, inputs: Vec<NodeId> },
-    /// Another node's memory, seen with another shape.
-    Reshape(NodeId),
+    /// Another node's memory, seen with another shape or in another order.
+    View(NodeId),
 }
 
 impl Graph {
@@ -94,15 +102,20 @@ impl Graph {
     /// None that a valid tensor could cause; the type is checked like any other.
     pub fn constant(&mut self, tensor: &Tensor) -> Result<NodeId> {
         let shape: Vec<Dim> = tensor.shape().iter().map(|n| Dim::Fixed(*n)).collect();
-        self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.format(), shape))
+        let id = self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.format(), shape))?;
+        self.nodes[id.0 as usize].layout = tensor.layout();
+        Ok(id)
     }
 
     /// A tensor that operations update in place and that keeps its content between runs and plans, such as a KV cache.
     ///
     /// # Errors
-    /// As [`Graph::constant`].
+    /// As [`Graph::constant`]; when the tensor is a view.
     pub fn state(&mut self, tensor: &Tensor) -> Result<NodeId> {
         let id = self.constant(tensor)?;
+        if self.nodes[id.0 as usize].layout.is_some() {
+            return Err(CoreError::Graph("a state must not be a view".into()));
+        }
         self.nodes[id.0 as usize].state = Some(self.newest.len());
         self.newest.push(id);
         Ok(id)
@@ -138,6 +151,7 @@ impl Graph {
             operands: types.iter().map(|t| self.describe(t)).collect::<Vec<_>>().join(", "),
         };
         let ty = op.infer(&types).map_err(describe)?;
+        let mut inputs = inputs.to_vec();
         let state = match op.in_place() {
             None => None,
             Some(i) => match inputs.get(i).and_then(|id| self.nodes[id.0 as usize].state) {
@@ -145,46 +159,15 @@ impl Graph {
                 None => return Err(CoreError::Graph(format!("{name} updates a tensor that is not a state"))),
             },
         };
-        let id = self.push(Source::Op { op, inputs: inputs.to_vec() }, ty)?;
+        if !op.takes_views() {
+            inputs = inputs.into_iter().map(|id| self.contiguous(id)).collect::<Result<_>>()?;
+        }
+        let id = self.push(Source::Op { op, inputs }, ty)?;
         if let Some(state) = state {
             self.nodes[id.0 as usize].state = Some(state);
             self.newest[state] = id;
         }
         Ok(id)
-    }
-
-    /// The same elements in row-major order with another shape, without a copy: `f32 [tokens, h·d]` as `[tokens, h, d]`.
-    ///
-    /// # Errors
-    /// When the number of elements differs, the first dimension is an extent of only one of the shapes, the format is not plain, or
-    /// the value is a state.
-    pub fn reshape(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
-        let node = self.nodes.get(x.0 as usize).ok_or_else(|| CoreError::Graph("reshape: unknown operand".into()))?;
-        let split = |shape: &[Dim]| {
-            shape.iter().try_fold((None, 1usize), |(extent, n), d| match d {
-                Dim::Fixed(size) => Some((extent, n.checked_mul(*size)?)),
-                Dim::Extent(e) => Some((Some(*e), n)),
-            })
-        };
-        let to = TensorType::new(node.ty.format, shape);
-        let reason = if node.state.is_some() {
-            "a state keeps its shape".into()
-        } else if !matches!(node.ty.format, Format::Plain(_)) {
-            "only plain formats have another shape".into()
-        } else if split(shape).is_none() || split(shape) != split(&node.ty.shape) {
-            format!("{} has not the same elements", self.describe(&to))
-        } else {
-            return self.push(Source::Reshape(self.storage(x)), to);
-        };
-        Err(CoreError::Operands { op: "reshape", reason, operands: self.describe(&node.ty) })
-    }
-
-    /// The node whose memory a value lies in: its own but for reshapes.
-    pub(crate) fn storage(&self, id: NodeId) -> NodeId {
-        match self.nodes[id.0 as usize].source {
-            Source::Reshape(of) => of,
-            _ => id,
-        }
     }
 
     /// Names a value that is read after a run.
@@ -201,6 +184,7 @@ impl Graph {
         if !matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
             return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
         }
+        let value = self.contiguous(value)?;
         self.outputs.push((name.into(), value));
         Ok(())
     }
@@ -234,7 +218,7 @@ impl Graph {
         if elements.is_none_or(|n| n > u32::MAX as usize) {
             return Err(CoreError::Graph(format!("{} has more than {} elements", self.describe(&ty), u32::MAX)));
         }
-        self.nodes.push(Node { source, ty, state: None });
+        self.nodes.push(Node { source, ty, state: None, layout: None });
         Ok(NodeId(self.nodes.len() as u32 - 1))
     }
 

@@ -1,17 +1,17 @@
-//! A copy of a tensor: the way to make an output of what no operation computes.
+//! A copy of a tensor: the way to make an output of what no operation computes, and row-major memory of a view.
 
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::Type;
 
-use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+use super::{Launchable, Layout, Op, copy_program};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is of any plain type and shape.
 #[derive(Debug)]
-struct Copy;
+pub(crate) struct Copy;
 
 impl Graph {
     /// A copy of `x`, which has a plain format: the same bits in memory of its own.
@@ -22,8 +22,6 @@ impl Graph {
         self.apply(Copy, &[x])
     }
 }
-
-const THREADS: u32 = 256;
 
 impl Op for Copy {
     fn name(&self) -> &'static str {
@@ -38,18 +36,20 @@ impl Op for Copy {
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let mut k = Kernel::new(spec, THREADS);
-        let total = k.elements(&spec.output);
-        let (x, out) = (k.inputs[0].clone(), k.output.clone());
-        let b = &mut k.b;
-        let i = b.global_x();
-        let inside = b.lt(i, total);
-        b.if_(inside, |b| {
-            let value = b.load(x.views[0], i);
-            b.store(out.views[0], i, value);
-        });
-        let max = spec.output.max_rows() * spec.output.row_len();
-        k.finish(max.div_ceil(THREADS as usize))
+        copy_program(spec, &[], 1)
+    }
+
+    fn takes_views(&self) -> bool {
+        true
+    }
+
+    fn program_of_views(
+        &self,
+        spec: &KernelSpec,
+        layouts: &[Option<&Layout>],
+        per_thread: u32,
+    ) -> Option<Result<Launchable>> {
+        Some(copy_program(spec, layouts, per_thread))
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
@@ -78,4 +78,39 @@ pub(super) fn cases() -> Vec<Case> {
         line(1),
         line(70_001),
     ]
+    .into_iter()
+    .chain(views())
+    .collect()
+}
+
+/// Copies of views, of elements of each size.
+fn views() -> Vec<Case> {
+    let fixed = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+    let rows = |sizes: &[usize]| std::iter::once(Dim::Extent(0)).chain(fixed(sizes)).collect::<Vec<_>>();
+    let case = |ty: Type, shape: &[Dim], views: Vec<View>| {
+        let fill = Fill::Below(if ty.size() == 1 { 2 } else { 1 << 11 });
+        let input = CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill };
+        views.into_iter().fold(Case::new(Copy, &[(5, 4)]).input(input), Case::view)
+    };
+    let mut cases = Vec::new();
+    for ty in [Type::Bool, Type::I8, Type::F16, Type::BF16, Type::F32, Type::I32] {
+        let whole = fixed(&[6, 10, 8]);
+        cases.push(case(ty, &whole, vec![View::Permute(vec![2, 0, 1])]));
+        cases.push(case(ty, &whole, vec![View::Slice(1, 3, 9), View::Permute(vec![1, 0, 2])]));
+        cases.push(case(ty, &whole, vec![View::Slice(0, 2, 5)]));
+        cases.push(case(ty, &rows(&[7, 3]), vec![View::Permute(vec![0, 2, 1]), View::Slice(2, 2, 6)]));
+    }
+    let f32 = |shape: &[Dim], views: Vec<View>| case(Type::F32, shape, views);
+    cases.extend([
+        f32(&fixed(&[9, 4]), vec![View::Slice(0, 8, 9), View::Reshape(fixed(&[4])), View::Slice(0, 1, 3)]),
+        f32(&fixed(&[4, 5]), vec![View::Slice(1, 2, 2)]),
+        f32(&fixed(&[4, 6]), vec![View::Permute(vec![1, 0]), View::Reshape(fixed(&[24]))]),
+        f32(&fixed(&[4, 6]), vec![View::Permute(vec![1, 0]), View::Reshape(fixed(&[3, 2, 4]))]),
+        f32(&fixed(&[3, 1, 4]), vec![View::Broadcast(fixed(&[2, 3, 5, 4])), View::Permute(vec![3, 1, 0, 2])]),
+        f32(&fixed(&[7]), vec![View::Broadcast(rows(&[7]))]),
+        f32(&rows(&[12]), vec![View::Slice(1, 4, 10), View::Reshape(rows(&[2, 3])), View::Permute(vec![0, 2, 1])]),
+        f32(&rows(&[3, 1]), vec![View::Broadcast(rows(&[3, 8]))]),
+        f32(&fixed(&[130, 257]), vec![View::Permute(vec![1, 0])]),
+    ]);
+    cases
 }

@@ -39,7 +39,8 @@ use hologram_isa::{Builder, Type, Value};
 pub use attention::AttentionPrecision;
 pub use batch_matmul::{Activation, MatmulOptions};
 pub use conv2d::Conv2dOptions;
-pub(crate) use elementwise::{elementwise_program, register_type};
+pub(crate) use copy::Copy;
+pub(crate) use elementwise::{copy_program, elementwise_program, register_type};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
 pub use reduce::Reduction;
@@ -48,6 +49,7 @@ pub use sample::philox4x32_10;
 
 use crate::conformance::{Case, HostTensor, Reference};
 use crate::error::Result;
+pub use crate::layout::Layout;
 use crate::tensor::TensorType;
 
 /// A program with the grid that covers its spec's greatest extents.
@@ -84,6 +86,22 @@ pub trait Op: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the spec is none that [`Op::infer`] accepts.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable>;
+
+    /// Whether inputs may be views; where not, the graph puts copies of them in its way.
+    fn takes_views(&self) -> bool {
+        self.elementwise().is_some()
+    }
+
+    /// The portable program over inputs some of which are views, with their layouts by place (there may be none), and with as many elements a
+    /// thread as an elementwise program has; for operations that take views and are not elementwise.
+    fn program_of_views(
+        &self,
+        _spec: &KernelSpec,
+        _layouts: &[Option<&Layout>],
+        _per_thread: u32,
+    ) -> Option<Result<Launchable>> {
+        None
+    }
 
     /// The result in `f64`, with an absolute error bound for each element.
     fn reference(&self, inputs: &[HostTensor]) -> Reference;

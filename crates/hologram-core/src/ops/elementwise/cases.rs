@@ -5,7 +5,7 @@ use hologram_isa::Type;
 
 use super::table::rows;
 use super::{Kind, Map, cast, constant};
-use crate::conformance::{Case, CaseInput, Fill};
+use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::tensor::Dim;
 
 pub(in crate::ops) fn cases() -> Vec<Case> {
@@ -24,7 +24,7 @@ pub(in crate::ops) fn cases() -> Vec<Case> {
 fn of_type(map: Map, ty: Type) -> Vec<Case> {
     let operands = map.scalar.operands;
     let mut cases = Vec::new();
-    let mut case = |extents: &[(usize, usize)], shapes: &[Vec<Dim>]| {
+    let push = |cases: &mut Vec<Case>, extents: &[(usize, usize)], shapes: &[Vec<Dim>]| {
         let mut case = Case::new(map, extents);
         for i in 0..operands {
             // The last ones repeat, as a shorter shape that broadcasts.
@@ -35,19 +35,28 @@ fn of_type(map: Map, ty: Type) -> Vec<Case> {
     };
     let fixed = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
     let rows = |d: usize| vec![Dim::Extent(0), Dim::Fixed(d)];
-    case(&[(3, 0)], &[rows(5)]);
-    case(&[(4, 3)], &[rows(37)]);
-    case(&[], &[fixed(&[])]);
-    case(&[], &[fixed(&[1031])]);
+    push(&mut cases, &[(3, 0)], &[rows(5)]);
+    push(&mut cases, &[(4, 3)], &[rows(37)]);
+    push(&mut cases, &[], &[fixed(&[])]);
+    push(&mut cases, &[], &[fixed(&[1031])]);
     if operands > 1 {
-        case(&[(4, 3)], &[rows(33), fixed(&[33])]);
-        case(&[(4, 3)], &[rows(1), fixed(&[1, 12])]);
-        case(&[], &[fixed(&[2, 3, 1, 5]), fixed(&[3, 4, 1]), fixed(&[])]);
-        case(&[], &[fixed(&[0, 7]), fixed(&[7])]);
+        push(&mut cases, &[(4, 3)], &[rows(33), fixed(&[33])]);
+        push(&mut cases, &[(4, 3)], &[rows(1), fixed(&[1, 12])]);
+        push(&mut cases, &[], &[fixed(&[2, 3, 1, 5]), fixed(&[3, 4, 1]), fixed(&[])]);
+        push(&mut cases, &[], &[fixed(&[0, 7]), fixed(&[7])]);
+    }
+    if operands > 1 && ty.size() != 2 {
+        // The last operand as a part, in another order.
+        let order = [View::Slice(0, 1, 4), View::Permute(vec![2, 0, 1])];
+        let shapes = [fixed(&[8, 3, 5]), fixed(&[5, 5, 8])];
+        let case = (0..operands).fold(Case::new(map, &[]), |case, i| {
+            case.input(input(map, i, ty, &[], &shapes[usize::from(i + 1 == operands)]))
+        });
+        cases.push(order.into_iter().fold(case, Case::view));
     }
     // Larger than any grid, where more than one thread goes round.
     if ty == Type::F32 && matches!(map.scalar.name, "add" | "relu") {
-        case(&[(8, 8)], &[rows(9001)]);
+        push(&mut cases, &[(8, 8)], &[rows(9001)]);
     }
     cases.extend(corners(map, ty));
     cases

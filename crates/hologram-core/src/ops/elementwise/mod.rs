@@ -11,7 +11,7 @@ use hologram_backends::{Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Type, TypeSet, Value};
 
 pub(super) use cases::cases;
-pub(crate) use program::elementwise_program;
+pub(crate) use program::{copy_program, elementwise_program};
 
 use super::{Elementwise, Launchable, Op};
 use crate::conformance::{HostTensor, Reference};

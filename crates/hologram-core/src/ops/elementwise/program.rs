@@ -26,11 +26,31 @@ pub(crate) fn elementwise_program(
     per_thread: u32,
     emit: impl Fn(&mut Builder, &[Value]) -> Option<Value>,
 ) -> Result<Launchable> {
+    build(spec, layouts, per_thread, false, emit)
+}
+
+/// The program of a copy of one operand: the same bits.
+///
+/// # Errors
+/// As [`elementwise_program`].
+pub(crate) fn copy_program(spec: &KernelSpec, layouts: &[Option<&Layout>], per_thread: u32) -> Result<Launchable> {
+    build(spec, layouts, per_thread, true, |_, v| v.first().copied())
+}
+
+/// `raw` elements are loaded as they are, others in the type they are computed in.
+fn build(
+    spec: &KernelSpec,
+    layouts: &[Option<&Layout>],
+    per_thread: u32,
+    raw: bool,
+    emit: impl Fn(&mut Builder, &[Value]) -> Option<Value>,
+) -> Result<Launchable> {
     let mut k = Kernel::new(spec, if per_thread == 4 { THREADS_OF_FOUR } else { THREADS });
     let total = k.elements(&spec.output);
     let operand = |(i, arg): (usize, &TensorArg)| Operand {
         map: IndexMap::of(&spec.output.shape, &arg.spec.shape, layouts.get(i).copied().flatten()),
         arg: arg.clone(),
+        raw,
     };
     let operands: Vec<Operand> = k.inputs.iter().enumerate().map(operand).collect();
     let output = k.output.clone();
@@ -78,6 +98,7 @@ pub(crate) fn elementwise_program(
 struct Operand {
     map: IndexMap,
     arg: TensorArg,
+    raw: bool,
 }
 
 impl Operand {
@@ -113,6 +134,7 @@ impl Operand {
     fn at(&self, b: &mut Builder, at: Value) -> Value {
         let value = b.load(self.arg.views[0], at);
         match self.arg.spec.format {
+            _ if self.raw => value,
             Format::Plain(ty) => b.cvt(register_type(ty), value),
             _ => b.cvt(Type::F32, value),
         }

@@ -1,0 +1,122 @@
+//! Views of tensors: other shapes, parts and orders of their elements, without a copy.
+
+use hologram_backends::Format;
+
+use crate::error::{CoreError, Result};
+use crate::graph::VIEW_ALIGN;
+use crate::layout::Layout;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The same elements in row-major order with another shape. No copy, but for a view whose elements no strides can put in this shape.
+    ///
+    /// # Errors
+    /// When the number of elements differs or the format is not plain; those of the device where a copy is needed.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
+        let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        if elements(shape) != elements(&self.shape) {
+            return Err(self.refuse("reshape", format!("{shape:?} has not the same elements")));
+        }
+        let layout = self.plain_layout("reshape")?;
+        let strides =
+            if elements(shape) == Some(0) { Some(Layout::dense(shape)) } else { layout.reshape(&self.shape, shape) };
+        match strides {
+            Some(layout) => Ok(self.view(shape.to_vec(), layout)),
+            None => self.contiguous()?.reshape(shape),
+        }
+    }
+
+    /// Indices `start..end` of a dimension, as a view.
+    ///
+    /// # Errors
+    /// When the range is not in the dimension or the format is not plain.
+    pub fn slice(&self, dim: usize, start: usize, end: usize) -> Result<Tensor> {
+        let layout = self.plain_layout("slice")?;
+        let (shape, layout) = layout.slice(&self.shape, dim, start, end).map_err(|e| self.refuse("slice", e))?;
+        Ok(self.view(shape, layout))
+    }
+
+    /// A view with the dimensions in another order: dimension `k` of the result is dimension `order[k]`.
+    ///
+    /// # Errors
+    /// When `order` does not name each dimension once or the format is not plain.
+    pub fn permute(&self, order: &[usize]) -> Result<Tensor> {
+        let layout = self.plain_layout("permute")?;
+        let (shape, layout) = layout.permute(&self.shape, order).map_err(|e| self.refuse("permute", e))?;
+        Ok(self.view(shape, layout))
+    }
+
+    /// A view with the last two dimensions exchanged.
+    ///
+    /// # Errors
+    /// When there are fewer than two dimensions or the format is not plain.
+    pub fn transpose(&self) -> Result<Tensor> {
+        let mut order: Vec<usize> = (0..self.shape.len()).collect();
+        match order.as_mut_slice() {
+            [.., a, b] => std::mem::swap(a, b),
+            _ => return Err(self.refuse("transpose", "takes two dimensions".into())),
+        }
+        self.permute(&order)
+    }
+
+    /// A view of another shape in which dimensions of size 1, and dimensions that the tensor lacks in front, repeat.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast as in NumPy, there are more than 2³² − 1 elements, or the format is not plain.
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
+        crate::tensor::size_in_bytes(self.format, shape)?;
+        let layout = self.plain_layout("broadcast_to")?;
+        let layout = layout.broadcast(&self.shape, shape).map_err(|e| self.refuse("broadcast_to", e))?;
+        Ok(self.view(shape.to_vec(), layout))
+    }
+
+    /// Whether the elements lie in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout().is_none_or(|layout| layout.is_dense(&self.shape))
+    }
+
+    /// The elements in row-major order: the tensor itself, or a copy of a view.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.strides.is_none() {
+            return Ok(self.clone());
+        }
+        self.executor.eval([self], |g, [x]| g.copy(x))
+    }
+
+    /// Where the elements of a view lie from its first on; `None` for a tensor in row-major order that operations may read as it is.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        self.strides.clone().map(|strides| Layout { offset: 0, strides })
+    }
+
+    fn plain_layout(&self, op: &'static str) -> Result<Layout> {
+        match self.format {
+            Format::Plain(_) => Ok(self.layout().unwrap_or_else(|| Layout::dense(&self.shape))),
+            _ => Err(self.refuse(op, "only plain formats have views".into())),
+        }
+    }
+
+    fn view(&self, shape: Vec<usize>, layout: Layout) -> Tensor {
+        // A part without elements begins nowhere.
+        let start = if shape.contains(&0) { 0 } else { layout.offset * self.format.block_bytes() };
+        let offset = self.offset + start;
+        // What begins where memory may begin is as good as a tensor of its own; a view of nothing has moved nowhere.
+        let moved = start > 0 && !offset.is_multiple_of(VIEW_ALIGN);
+        let own = layout.is_dense(&shape) && !moved && self.strides.is_none();
+        let strides = (!own).then_some(layout.strides);
+        Tensor {
+            executor: self.executor.clone(),
+            buffer: self.buffer.clone(),
+            offset,
+            format: self.format,
+            shape,
+            strides,
+        }
+    }
+
+    fn refuse(&self, op: &'static str, reason: String) -> CoreError {
+        CoreError::Operands { op, reason, operands: format!("{}{:?}", self.format.name(), self.shape) }
+    }
+}
