@@ -26,7 +26,10 @@ macro_rules! elements {
         }
     )*};
 }
-elements! { i8, I8; u8, U8; i32, I32; u32, U32; f16, F16; bf16, BF16; f32, F32; }
+elements! {
+    i8, I8; u8, U8; i16, I16; u16, U16; i32, I32; u32, U32; i64, I64; u64, U64;
+    f16, F16; bf16, BF16; f32, F32; f64, F64;
+}
 
 /// The bytes of a slice of elements.
 pub fn bytes_of<T: Element>(data: &[T]) -> &[u8] {

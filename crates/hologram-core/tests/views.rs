@@ -117,7 +117,7 @@ fn views_keep_run_time_extents() -> Result<()> {
         g.output("y", y)?;
         let mut plan = g.compile(&executor, &[("rows", 4)])?;
         plan.set_extent("rows", 2)?;
-        plan.write("x", &[0., 1., 2., 3., 4., 5., 10., 11., 12., 13., 14., 15.])?;
+        plan.write("x", &[0.0f32, 1., 2., 3., 4., 5., 10., 11., 12., 13., 14., 15.])?;
         plan.run()?;
         assert_eq!(plan.read::<f32>("y")?, [2., 5., 4., 7., 12., 15., 14., 17.]);
     }

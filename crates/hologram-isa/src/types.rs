@@ -153,6 +153,11 @@ impl TypeSet {
         TypeSet(bits)
     }
 
+    /// The members of both sets.
+    pub const fn with(self, other: TypeSet) -> TypeSet {
+        TypeSet(self.0 | other.0)
+    }
+
     /// Whether `ty` is a member.
     pub const fn contains(self, ty: Type) -> bool {
         self.0 & (1 << ty as u16) != 0

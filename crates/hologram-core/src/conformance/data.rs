@@ -150,19 +150,11 @@ fn size_of_fill(fill: &Fill) -> f32 {
 
 /// The first `len` values of a tensor laid out for `max_rows` rows.
 pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
-    let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
     Ok(match format {
-        Format::Plain(Type::U32) => {
-            data.chunks_exact(4).take(len).map(|b| f64::from(u32::from_le_bytes(word(b)))).collect()
-        }
-        Format::Plain(Type::I32) => {
-            data.chunks_exact(4).take(len).map(|b| f64::from(i32::from_le_bytes(word(b)))).collect()
-        }
-        Format::Plain(Type::I8) => data.iter().take(len).map(|b| f64::from(*b as i8)).collect(),
-        Format::Plain(Type::U8 | Type::Bool) => data.iter().take(len).map(|b| f64::from(*b)).collect(),
+        Format::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
         Format::I8Groups { group } => {
             let at = format.views(max_rows, row_len).last().map_or(0, |v| v.offset);
-            let scales: Vec<f32> = data[at..].chunks_exact(4).map(|b| f32::from_le_bytes(word(b))).collect();
+            let scales: Vec<f32> = data[at..].chunks_exact(4).map(|b| number(Type::F32, b) as f32).collect();
             let value = |(i, code): (usize, &u8)| f64::from(*code as i8) * f64::from(scales[i / group as usize]);
             data[..len].iter().enumerate().map(value).collect()
         }
@@ -177,6 +169,25 @@ pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize
             values.into_iter().map(f64::from).collect()
         }
     })
+}
+
+/// The value of an element.
+fn number(ty: Type, element: &[u8]) -> f64 {
+    let mut bytes = [0; 8];
+    bytes[..element.len()].copy_from_slice(element);
+    let word = u64::from_le_bytes(bytes);
+    match ty {
+        Type::Bool | Type::U8 | Type::U16 | Type::U32 => word as u32 as f64,
+        Type::U64 => word as f64,
+        Type::I8 => f64::from(word as i8),
+        Type::I16 => f64::from(word as i16),
+        Type::I32 => f64::from(word as i32),
+        Type::I64 => word as i64 as f64,
+        Type::F16 => f16::from_bits(word as u16).to_f64(),
+        Type::BF16 => bf16::from_bits(word as u16).to_f64(),
+        Type::F32 => f64::from(f32::from_bits(word as u32)),
+        Type::F64 => f64::from_bits(word),
+    }
 }
 
 /// The first byte beyond the first `len` elements that is no longer poison.

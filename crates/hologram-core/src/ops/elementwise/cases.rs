@@ -73,20 +73,24 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
     let (ty, fill) = match ty {
         _ if map.scalar.kind == Kind::Choose && operand == 0 => (Type::Bool, Fill::Below(2)),
         Type::Bool => (ty, Fill::Below(2)),
-        Type::F16 | Type::BF16 | Type::F32 if matches!(name, "log" | "log2" | "sqrt" | "rsqrt") => {
+        _ if ty.is_float() && matches!(name, "log" | "log2" | "sqrt" | "rsqrt") => {
             (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
         }
         _ if ty.is_float() => (ty, Fill::Normal(if name == "pow" { 4.0 } else { 1.0 })),
         // Divisors that are not 0, and counts of shifts on either side of the width.
         _ if matches!(name, "div" | "rem") && last => {
-            let signed = matches!(ty, Type::I8 | Type::I32);
+            let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
             let value = |i: usize| if signed && i % 3 == 1 { -((i % 50 + 1) as f32) } else { (i % 90 + 1) as f32 };
             (ty, Fill::Values((0..count).map(value).collect()))
         }
         _ if matches!(name, "shl" | "shr") && last => (ty, Fill::Values((0..count).map(|i| (i % 40) as f32).collect())),
         Type::I8 => (ty, Fill::Normal(60.0)),
         Type::U8 => (ty, Fill::Below(256)),
+        Type::I16 => (ty, Fill::Normal(1e4)),
+        Type::U16 => (ty, Fill::Below(1 << 16)),
         Type::I32 => (ty, Fill::Normal(1e6)),
+        // Results that f64, in which they are compared, has exactly.
+        Type::I64 => (ty, Fill::Normal(1e7)),
         _ => (ty, Fill::Below(1 << 24)),
     };
     CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill }
@@ -122,6 +126,8 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.abs() < 200.0).collect(),
         Type::I8 => vec![-128.0, -127.0, -1.0, 0.0, 1.0, 127.0],
         Type::U8 => vec![0.0, 1.0, 2.0, 254.0, 255.0],
+        Type::I16 => vec![-32768.0, -1.0, 0.0, 1.0, 32767.0],
+        Type::U16 => vec![0.0, 1.0, 2.0, 65534.0, 65535.0],
         Type::I32 => vec![-2147483648.0, -1.0, 0.0, 1.0, 2147483520.0, 16_777_215.0],
         Type::U32 => vec![0.0, 1.0, 4294967040.0, 2147483648.0],
         _ => return None,

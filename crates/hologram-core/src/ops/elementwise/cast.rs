@@ -69,8 +69,12 @@ fn convert(v: f64, from: Format, to: Type) -> f64 {
         _ if to.is_float() => stored(v, to),
         Type::I8 if is_float => f64::from(v as i8),
         Type::U8 if is_float => f64::from(v as u8),
+        Type::I16 if is_float => f64::from(v as i16),
+        Type::U16 if is_float => f64::from(v as u16),
         Type::I32 if is_float => f64::from(v as i32),
         Type::U32 if is_float => f64::from(v as u32),
+        Type::I64 if is_float => v as i64 as f64,
+        Type::U64 if is_float => v as u64 as f64,
         _ => wrap(to, v as i64),
     }
 }
@@ -110,7 +114,7 @@ pub(super) fn cases() -> Vec<Case> {
         let values = match from {
             _ if from.is_float() => floats.to_vec(),
             Type::Bool => vec![0.0, 1.0, 1.0],
-            Type::U8 | Type::U32 => wholes.into_iter().filter(|v| *v >= 0.0).collect(),
+            Type::U8 | Type::U16 | Type::U32 | Type::U64 => wholes.into_iter().filter(|v| *v >= 0.0).collect(),
             _ => wholes.to_vec(),
         };
         for to in Type::ALL {

@@ -155,7 +155,11 @@ fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
     };
     // Rounding to nearest is off by less than half of the result's last place only for what is correctly rounded.
     let narrow = if ulps == 0.0 { 0.0 } else { relative * y.abs() + least };
-    ulps * f64::from(f32::EPSILON) + underflow * f64::from(f32::MIN_POSITIVE) + narrow
+    let (unit, least) = match ty {
+        Type::F64 => (f64::EPSILON, f64::MIN_POSITIVE),
+        _ => (f64::from(f32::EPSILON), f64::from(f32::MIN_POSITIVE)),
+    };
+    ulps * unit + underflow * least + narrow
 }
 
 /// A float rounded to a type.
@@ -169,8 +173,11 @@ fn wrap(ty: Type, y: i64) -> f64 {
         Type::Bool => f64::from(u8::from(y & 1 != 0)),
         Type::I8 => f64::from(y as i8),
         Type::U8 => f64::from(y as u8),
+        Type::I16 => f64::from(y as i16),
+        Type::U16 => f64::from(y as u16),
         Type::I32 => f64::from(y as i32),
         Type::U32 => f64::from(y as u32),
+        Type::U64 => y as u64 as f64,
         _ => y as f64,
     }
 }
@@ -179,8 +186,8 @@ fn wrap(ty: Type, y: i64) -> f64 {
 pub(crate) const fn register_type(ty: Type) -> Type {
     match ty {
         Type::F16 | Type::BF16 => Type::F32,
-        Type::I8 => Type::I32,
-        Type::U8 => Type::U32,
+        Type::I8 | Type::I16 => Type::I32,
+        Type::U8 | Type::U16 => Type::U32,
         other => other,
     }
 }
@@ -189,9 +196,12 @@ pub(crate) const fn register_type(ty: Type) -> Type {
 fn constant(ty: Type, value: f64) -> Value {
     match ty {
         Type::Bool => Value::from(value != 0.0),
-        Type::I32 | Type::I8 => Value::from(value as i32),
-        Type::U32 | Type::U8 => Value::from(value as u32),
-        _ => Value::from(value as f32),
+        Type::I8 | Type::I16 | Type::I32 => Value::from(value as i32),
+        Type::U8 | Type::U16 | Type::U32 => Value::from(value as u32),
+        Type::I64 => Value::from(value as i64),
+        Type::U64 => Value::from(value as u64),
+        Type::F64 => Value::from(value),
+        Type::F16 | Type::BF16 | Type::F32 => Value::from(value as f32),
     }
 }
 
