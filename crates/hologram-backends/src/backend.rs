@@ -307,6 +307,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Whether the device serves this operation, whose sizes are all fixed, faster than the same with sizes that are known only when it
+    /// runs. Then a step of exactly these sizes is worth a plan of its own.
+    fn prefers_fixed(&self, _spec: &KernelSpec) -> bool {
+        false
+    }
+
     /// Whether the host's memory is the device's, so that [`Backend::wrap`] copies nothing.
     fn shares_host_memory(&self) -> bool {
         false

@@ -55,6 +55,8 @@ pub struct Session {
     options: SessionOptions,
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
+    /// Whether steps of exactly so many tokens have plans of their own, where that was asked.
+    prefers_fixed: HashMap<usize, bool>,
     device_sampling: bool,
     /// The plan of the last step.
     last: Option<Bucket>,
@@ -106,11 +108,11 @@ impl Session {
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
         // A model whose weights do not fit together is refused here, not at the first step.
-        decoder.graph(executor, &cache, Bucket { tokens: 1, outputs: 1, sampled: false })?;
+        decoder.graph(executor, &cache, Bucket { tokens: 1, full: false, outputs: 1, sampled: false })?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
-        let (plans, scratch) = (HashMap::new(), Scratch::default());
-        Ok(Session { executor, decoder, cache, options, plans, last: None, device_sampling, scratch })
+        let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
+        Ok(Session { executor, decoder, cache, options, plans, prefers_fixed, last: None, device_sampling, scratch })
     }
 
     /// Positions in use in a sequence.
@@ -312,7 +314,11 @@ impl Session {
 
         let size = |n: usize| n.max(1).next_power_of_two().min(self.options.batch);
         let sampled = wanted > 0 && matches!(give, Give::Tokens(_));
-        let bucket = Bucket { tokens: size(fed.len()), outputs: size(wanted), sampled };
+        let tokens = size(fed.len());
+        let (decoder, backend) = (&self.decoder, self.executor.backend());
+        let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens);
+        let full = fed.len() == tokens && *self.prefers_fixed.entry(tokens).or_insert_with(prefers_fixed);
+        let bucket = Bucket { tokens, full, outputs: size(wanted), sampled };
         self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
@@ -327,7 +333,9 @@ impl Session {
         plan.write("slots", &s.slots)?;
         plan.write("rows", &s.rows)?;
         plan.write("block_table", &s.table)?;
-        plan.set_extent("tokens", fed.len())?;
+        if !full {
+            plan.set_extent("tokens", fed.len())?;
+        }
         plan.set_extent("outputs", wanted)?;
         if let (true, Give::Tokens(config)) = (sampled, give) {
             s.numbers.clear();

@@ -26,7 +26,7 @@ fn compiled(model: &Model, name: &str) -> Vec<String> {
     let mut session = model.session(options).unwrap();
     note("a session");
     let ids = |n: usize| (0..n).map(|i| (i * 7919 % model.config().vocab) as u32).collect::<Vec<_>>();
-    for tokens in [1, 2, 5, 8, 9, 33, 300] {
+    for tokens in [1, 2, 5, 8, 9, 33, 256, 300] {
         session.truncate(0, 0);
         session.feed(0, &ids(tokens), Logits::Last).unwrap();
         note(&format!("a step of {tokens} tokens"));
@@ -66,4 +66,21 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
     }
     found.extend(compiled(&model, "the shipped model"));
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn steps_of_fixed_sizes_give_the_same_logits() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let model = Model::random(Shape::find("llama-1b").unwrap(), Format::BF16, &executor).unwrap();
+    let ids: Vec<u32> = (0..256).map(|i| i * 7919 % model.config().vocab as u32).collect();
+    let mut session = model.session(SessionOptions { context: 1024, ..SessionOptions::default() }).unwrap();
+    // Powers of two may have plans of their own; other numbers of tokens run in plans for more.
+    let whole = session.feed(0, &ids, Logits::Last).unwrap().to_vec();
+    session.truncate(0, 0);
+    session.feed(0, &ids[..200], Logits::None).unwrap();
+    let parts = session.feed(0, &ids[200..], Logits::Last).unwrap();
+    let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let error = norm(&mut whole.iter().zip(parts).map(|(a, b)| a - b)) / norm(&mut parts.iter().copied());
+    assert!(error < 1e-2, "{error:.2e}");
 }

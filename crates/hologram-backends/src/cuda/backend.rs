@@ -1,15 +1,16 @@
 //! An NVIDIA GPU behind the [`Backend`] trait.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hologram_isa::{Program, ptx};
 
+use super::blas::{Blas, WORKSPACE};
 use super::context::{Context, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
-use super::native::{self, NativeKernel, Target};
+use super::native::{self, BlasCall, NativeKernel, Part, Target};
 use super::queue::{Queue, SLOT};
 use super::record::{Recording, program_values};
 use super::staging::Staging;
@@ -55,6 +56,8 @@ pub struct CudaBackend {
     capture: Mutex<Stream>,
     /// The scratch memory of later recordings; earlier ones keep theirs.
     scratch: Mutex<Option<Arc<CudaMemory>>>,
+    /// The library of matrix products, looked for when a plan first has a use for it.
+    blas: OnceLock<Option<Arc<Blas>>>,
 }
 
 /// What a [`Pipeline`] of a native kernel holds.
@@ -69,6 +72,9 @@ pub(super) struct ProgramPipeline {
     pub(super) program: Arc<Program>,
     pub(super) rules: Vec<Rule>,
 }
+
+/// What stands behind the name of a kernel of the library, in profiles and errors.
+const BY_BLAS: &str = " (cuBLASLt)";
 
 /// Bytes of the widest access of native kernels.
 const VECTOR: u64 = 16;
@@ -101,6 +107,7 @@ impl CudaBackend {
             reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
             capture: Mutex::new(Stream::new(context)?),
             scratch: Mutex::new(None),
+            blas: OnceLock::new(),
             info: gpu.info,
             context: gpu.context,
         })
@@ -133,6 +140,14 @@ impl CudaBackend {
 
     fn invalid(&self, operation: String, reason: &str) -> BackendError {
         BackendError::InvalidArgument { device: BackendType::Cuda.to_string(), operation, reason: reason.into() }
+    }
+
+    /// A product by cuBLASLt, where the library is there and has an algorithm for it.
+    fn by_blas(&self, call: Option<BlasCall>) -> Option<NativeKernel> {
+        let call = call?;
+        let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
+        blas.product(call.product)?;
+        Some(NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: WORKSPACE, counters: 0 })
     }
 
     /// Scratch memory of at least this size, for a new recording.
@@ -286,14 +301,24 @@ impl Backend for CudaBackend {
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        let kernel = native::find(spec, self.target)?;
-        Some(Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        let (name, kernel) = match self.by_blas(native::find_blas(spec, self.target)) {
+            Some(kernel) => (format!("{}{BY_BLAS}", spec.op), kernel),
+            None => (spec.op.to_string(), native::find(spec, self.target)?),
+        };
+        Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        let kernel = native::find_group(group, self.target)?;
-        let ops: Vec<_> = group.nodes.iter().map(|n| n.op).collect();
-        Some(Pipeline::new(&ops.join("+"), NativePipeline { kernel, rules: rules_of_group(group) }))
+        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
+        let (name, kernel) = match self.by_blas(native::find_blas_group(group, self.target)) {
+            Some(kernel) => (ops + BY_BLAS, kernel),
+            None => (ops, native::find_group(group, self.target)?),
+        };
+        Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_group(group) }))
+    }
+
+    fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
+        self.by_blas(native::find_blas(spec, self.target)).is_some()
     }
 
     fn weight_layout(&self, format: Format) -> Format {
@@ -324,7 +349,8 @@ impl Backend for CudaBackend {
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {
         self.context.enter()?;
-        let mut builder = builder::Builder::new(&self.context, &self.modules, launches);
+        let blas = self.blas.get().and_then(Option::as_ref);
+        let mut builder = builder::Builder::new(&self.context, &self.modules, blas, launches);
         for launch in launches {
             if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
                 let arguments = self.checked(launch, &native.rules, &mut builder)?;

@@ -9,11 +9,12 @@ use cudarc::driver::sys::{
 };
 use hologram_isa::Program;
 
+use super::blas::{Blas, Operands};
 use super::context::Context;
 use super::memory::{CudaMemory, Usage};
 use super::modules::{Function, Modules};
-use super::native::{Arg, KernelLaunch, NativeKernel, Part, TensorMap};
-use super::record::{Faults, Faulty, Kernel, Recording, Shape, Step, Value};
+use super::native::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
+use super::record::{self, Faults, Faulty, Kernel, Recording, Shape, Step, Value};
 use crate::backend::{BackendType, Launch};
 use crate::error::{BackendError, Result};
 use crate::host::{Argument, buffers_of};
@@ -27,6 +28,8 @@ const MAX_GRID_YZ: u32 = 65535;
 pub(super) struct Builder<'a> {
     context: &'a Arc<Context>,
     modules: &'a Modules,
+    /// The library of matrix products, where a launch was planned with it.
+    blas: Option<&'a Arc<Blas>>,
     launches: &'a [Launch],
     work: Vec<Work<'a>>,
     usages: Vec<Arc<Usage>>,
@@ -60,9 +63,14 @@ struct Memory<'a> {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(context: &'a Arc<Context>, modules: &'a Modules, launches: &'a [Launch]) -> Builder<'a> {
+    pub(super) fn new(
+        context: &'a Arc<Context>,
+        modules: &'a Modules,
+        blas: Option<&'a Arc<Blas>>,
+        launches: &'a [Launch],
+    ) -> Builder<'a> {
         let (work, usages) = (Vec::with_capacity(launches.len()), Vec::new());
-        Builder { context, modules, launches, work, usages, scratch: 0, counters: 0 }
+        Builder { context, modules, blas, launches, work, usages, scratch: 0, counters: 0 }
     }
 
     /// Notes what a launch touches.
@@ -131,9 +139,9 @@ impl<'a> Builder<'a> {
         let names: Vec<_> = self.launches.iter().map(|l| l.pipeline.name.clone()).collect();
         let base = |memory: &Option<Arc<CudaMemory>>| memory.as_ref().map_or(0, |m| m.address());
         let (scratch_base, counters_base) = (base(&scratch), base(&counters));
-        let has_record = |part: &Part| {
-            let Part::Kernel(part) = part;
-            part.args.iter().any(|arg| matches!(arg, Arg::Fault))
+        let has_record = |part: &Part| match part {
+            Part::Kernel(part) => part.args.iter().any(|arg| matches!(arg, Arg::Fault)),
+            Part::Blas(_) => false,
         };
         let mut faulty = Vec::new();
         for (work, name) in self.work.iter().zip(&names) {
@@ -155,7 +163,8 @@ impl<'a> Builder<'a> {
                 Work::Nothing => {}
                 Work::Program { function, mut values, shape, .. } => {
                     values.push(Value::Address(record()));
-                    steps.push(Step { launch, kernel: Kernel::new(function.clone(), shape, values) });
+                    let kernel = Kernel::new(function.clone(), shape, values);
+                    steps.push(Step { launch, work: record::Work::Kernel(kernel) });
                 }
                 Work::Native { kernel, arguments, counters } => {
                     let memory = Memory {
@@ -164,9 +173,14 @@ impl<'a> Builder<'a> {
                         counters: counters_base + counters as u64,
                         fault: if kernel.parts.iter().any(has_record) { record() } else { 0 },
                     };
-                    for Part::Kernel(part) in &kernel.parts {
-                        let kernel = native_kernel(self.context, self.modules, part, &memory);
-                        steps.push(Step { launch, kernel: kernel.map_err(|e| name(&names, launch, e))? });
+                    for part in &kernel.parts {
+                        let work = match part {
+                            Part::Kernel(part) => {
+                                native_kernel(self.context, self.modules, part, &memory).map(record::Work::Kernel)
+                            }
+                            Part::Blas(call) => blas_product(self.context, self.blas, call, &memory),
+                        };
+                        steps.push(Step { launch, work: work.map_err(|e| name(&names, launch, e))? });
                     }
                 }
             }
@@ -210,6 +224,21 @@ fn native_kernel(
     let values = part.args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>()?;
     let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
     Ok(Kernel::new(function, Shape { grid, block, shared, cluster, early }, values))
+}
+
+fn blas_product(
+    context: &Arc<Context>,
+    blas: Option<&Arc<Blas>>,
+    call: &BlasCall,
+    memory: &Memory<'_>,
+) -> Result<record::Work> {
+    let found = blas.and_then(|blas| Some((blas.clone(), blas.product(call.product)?)));
+    let (blas, product) = found.ok_or_else(|| context.error("reading its description", "there is no cuBLASLt"))?;
+    let at = |arg| address(context, arg, memory);
+    let y = at(&call.y)?;
+    let add = if call.product.adds { at(&call.add)? } else { y };
+    let operands = Operands { x: at(&call.x)?, w: at(&call.w)?, add, y, workspace: memory.scratch };
+    Ok(record::Work::Product { blas, product, operands })
 }
 
 fn value(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<Value> {

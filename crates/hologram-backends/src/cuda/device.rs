@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use libloading::Library;
-
+use super::blas::Functions;
 use super::context::{Context, DeviceFacts, device_count, device_facts};
 use super::driver::{Driver, Missing};
 use super::native::Target;
@@ -48,7 +47,10 @@ pub(crate) fn presence() -> Presence {
 
 /// A GPU's description with the optional libraries too: loading them takes a third of a second, which opening a GPU does not wait for.
 pub(crate) fn with_libraries(mut info: DeviceInfo) -> DeviceInfo {
-    let cublaslt = cublaslt().map_or_else(|| "not found".into(), |name| format!("found ({name})"));
+    let cublaslt = match Functions::get() {
+        Ok(library) => format!("found ({})", library.name()),
+        Err(why) => why.to_string(),
+    };
     info.details.push(("cublaslt", cublaslt));
     info
 }
@@ -87,13 +89,6 @@ fn driver_text(driver: &Driver) -> String {
         Ok(version) if !version.trim().is_empty() => format!("{} (CUDA {cuda})", version.trim()),
         _ => format!("CUDA {cuda}"),
     }
-}
-
-/// The name under which the optional library of matrix products is found.
-fn cublaslt() -> Option<&'static str> {
-    let names: &[&str] = if cfg!(windows) { &["cublasLt64_13.dll"] } else { &["libcublasLt.so.13", "libcublasLt.so"] };
-    // SAFETY: loading the library runs its initialisers, which is what it is for.
-    names.iter().find(|name| unsafe { Library::new(**name) }.is_ok()).copied()
 }
 
 impl Gpu {

@@ -137,7 +137,7 @@ fn new_enough(library: &Library) -> Result<c_int, String> {
 }
 
 /// Whether a library could not be loaded because there is none of this name, told from one that is there but not as it should be.
-fn is_absent(name: &str, error: &str) -> bool {
+pub(super) fn is_absent(name: &str, error: &str) -> bool {
     // ERROR_MOD_NOT_FOUND, as the standard library ends its text.
     if cfg!(windows) {
         return error.ends_with("(os error 126)");

@@ -5,6 +5,7 @@
 
 mod backend;
 mod bandwidth;
+mod blas;
 mod builder;
 mod context;
 mod device;

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{
 };
 use hologram_isa::{IsaError, ParamKind, Program, ptx};
 
+use super::blas::{Blas, Operands, Product};
 use super::context::{Context, GraphExec, Pinned, Stream};
 use super::memory::{CudaMemory, Usage};
 use super::modules::Function;
@@ -35,11 +36,17 @@ pub(super) struct Recording {
     pub(super) _memory: Vec<Arc<CudaMemory>>,
 }
 
-/// One kernel launch.
+/// One kernel, or one call of the library of matrix products.
 pub(super) struct Step {
     /// The launch that it is part of.
     pub(super) launch: usize,
-    pub(super) kernel: Kernel,
+    pub(super) work: Work,
+}
+
+/// What a step does.
+pub(super) enum Work {
+    Kernel(Kernel),
+    Product { blas: Arc<Blas>, product: Arc<Product>, operands: Operands },
 }
 
 impl Recording {
@@ -52,7 +59,11 @@ impl Recording {
     }
 
     pub(super) fn launch_step(&self, step: &Step, stream: &Stream) -> Result<()> {
-        step.kernel.launch(&self.context, stream).map_err(|error| self.name_kernel(step.launch, error))
+        let done = match &step.work {
+            Work::Kernel(kernel) => kernel.launch(&self.context, stream),
+            Work::Product { blas, product, operands } => blas.launch(product, *operands, stream),
+        };
+        done.map_err(|error| self.name_kernel(step.launch, error))
     }
 
     /// Runs the recording.

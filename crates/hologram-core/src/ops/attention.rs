@@ -423,6 +423,8 @@ pub(super) fn cases() -> Vec<Case> {
         for s in shapes.iter().chain(&long) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
+            // Where every token of many is there their number is fixed, else it is an extent.
+            let tokens = if n == max && n > 8 { Dim::Fixed(n) } else { Dim::Extent(0) };
             let index = |shape: &[Dim], values: &[f32]| CaseInput {
                 format: Format::U32,
                 shape: shape.to_vec(),
@@ -430,15 +432,15 @@ pub(super) fn cases() -> Vec<Case> {
             };
             let pool = s.table.2.iter().fold(0, |n, block| n.max(*block as usize + 1));
             let cache = CaseInput::normal(Format::Plain(ty), &dims(&[pool, s.heads.1, s.block_size, s.d]));
-            let q = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
+            let q = CaseInput::normal(Format::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             cases.push(
                 Case::new(Attention { scale: 1.0 / (s.d as f32).sqrt(), precision }, &[(max, n)])
                     .input(q)
                     .input(cache.clone())
                     .input(cache)
-                    .input(index(&[Dim::Extent(0)], s.positions))
-                    .input(index(&[Dim::Extent(0)], s.sequences))
+                    .input(index(&[tokens], s.positions))
+                    .input(index(&[tokens], s.sequences))
                     .input(index(&dims(&[seqs, blocks]), table)),
             );
         }

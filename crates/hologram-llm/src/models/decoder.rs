@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Backend, Format};
+use hologram_backends::{Backend, Extent, Format, KernelSpec, TensorSpec};
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
@@ -123,8 +123,25 @@ impl Decoder {
         }
     }
 
-    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, in the precision that suits the device in a step
-    /// of that size.
+    /// Whether a step of exactly this many tokens is worth a plan of its own: whether the device prefers fixed sizes in the product that
+    /// takes a step longest alone.
+    pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize) -> bool {
+        let Some([m, k]) = self.layers.first().map(|l| l.down.shape()) else { return false };
+        let weight = &self.layers[0].down;
+        let linears = Linears { backend, ternary: self.config.architecture.ternary, converted: HashMap::new() };
+        let (format, _) = linears.activations(weight, tokens);
+        let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
+        backend.prefers_fixed(&KernelSpec {
+            op: "matmul",
+            inputs: vec![matrix(format, [tokens, *k]), matrix(weight.format(), [*m, *k])],
+            output: matrix(Format::F32, [tokens, *m]),
+            in_place: None,
+            attrs: Vec::new(),
+        })
+    }
+
+    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, or exactly so many, in the precision that suits the
+    /// device in a step of that size.
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`) and `rows`
     /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the bucket says so, the output is
@@ -136,7 +153,7 @@ impl Decoder {
     pub fn graph(&self, executor: &Executor, cache: &KvCache, bucket: Bucket) -> Result<Graph> {
         let c = &self.config;
         let mut g = Graph::new();
-        let tokens = g.extent("tokens", bucket.tokens);
+        let tokens = if bucket.full { Dim::Fixed(bucket.tokens) } else { g.extent("tokens", bucket.tokens) };
         let outputs = g.extent("outputs", bucket.outputs);
         let ids = g.input("ids", Format::U32, &[tokens])?;
         let positions = g.input("positions", Format::U32, &[tokens])?;
@@ -208,6 +225,8 @@ impl Decoder {
 pub(crate) struct Bucket {
     /// Tokens.
     pub tokens: usize,
+    /// Whether each step has exactly so many, and `tokens` is no extent.
+    pub full: bool,
     /// Tokens whose logits are wanted.
     pub outputs: usize,
     /// Whether the device chooses tokens from them.
@@ -228,9 +247,8 @@ struct Linears<'a> {
 }
 
 impl Linears<'_> {
-    /// The product of `x`, of up to `tokens` rows, with a weight.
-    fn apply(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
-        let w = g.constant(weight)?;
+    /// The format of activations that a weight is multiplied with in a step of up to `tokens` tokens, and the floor of their scales.
+    fn activations(&self, weight: &Tensor, tokens: usize) -> (Format, f32) {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;
         let choices = match weight.format() {
@@ -249,7 +267,13 @@ impl Linears<'_> {
             _ => vec![Format::F32],
         };
         let chosen = self.backend.activations(weight.format(), tokens, &choices);
-        let format = chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]);
+        (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
+    }
+
+    /// The product of `x`, of up to `tokens` rows, with a weight.
+    fn apply(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
+        let w = g.constant(weight)?;
+        let (format, floor) = self.activations(weight, tokens);
         let x = match self.converted.get(&(x, format)) {
             Some(converted) => *converted,
             None => {

@@ -52,6 +52,36 @@ pub(crate) struct NativeKernel {
 pub(crate) enum Part {
     /// A kernel of an image.
     Kernel(KernelLaunch),
+    /// A product by cuBLASLt, with the workspace at the beginning of the scratch memory.
+    Blas(Box<BlasCall>),
+}
+
+/// A product y [n, m] = x [n, k] · w [m, k]ᵀ of `bf16` matrices with sums and results in `f32`, as cuBLASLt is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlasProduct {
+    /// Rows of x.
+    pub n: usize,
+    /// Rows of w.
+    pub m: usize,
+    /// Elements of a row of both.
+    pub k: usize,
+    /// Whether another matrix `[n, m]` is added to it.
+    pub adds: bool,
+}
+
+/// A product with its operands, each an [`Arg::Binding`].
+#[derive(Clone, Debug)]
+pub(crate) struct BlasCall {
+    /// Its sizes.
+    pub product: BlasProduct,
+    /// Left side.
+    pub x: Arg,
+    /// Right side.
+    pub w: Arg,
+    /// What is added; [`Arg::Null`] where nothing is.
+    pub add: Arg,
+    /// Result.
+    pub y: Arg,
 }
 
 /// A launch of a kernel of an image. All numbers are fixed when it is recorded: a kernel reads the actual extents from the step block
@@ -150,6 +180,16 @@ pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
 /// The native kernel for a group on this device.
 pub(crate) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     GROUPS.iter().find_map(|find| find(group, target))
+}
+
+/// What cuBLASLt computes faster than the native kernel for a spec, where the library is there.
+pub(crate) fn find_blas(spec: &KernelSpec, target: Target) -> Option<BlasCall> {
+    gemm::find_blas(spec, target)
+}
+
+/// As [`find_blas`], for a group.
+pub(crate) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<BlasCall> {
+    gemm::find_blas_group(group, target)
 }
 
 /// The layout that kernels read weights of a format in.

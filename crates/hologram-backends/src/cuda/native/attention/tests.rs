@@ -37,7 +37,13 @@ fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32
 }
 
 fn entries(kernel: &NativeKernel) -> Vec<&str> {
-    kernel.parts.iter().map(|Part::Kernel(launch)| launch.entry.as_str()).collect()
+    fn entry(part: &Part) -> &str {
+        match part {
+            Part::Kernel(launch) => &launch.entry,
+            Part::Blas(_) => "cuBLASLt",
+        }
+    }
+    kernel.parts.iter().map(entry).collect()
 }
 
 #[test]

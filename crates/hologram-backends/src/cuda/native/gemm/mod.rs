@@ -1,7 +1,9 @@
 //! `matmul` for steps of many tokens: on tensor cores, alone or with what follows it, or in plain `f32`.
 //!
-//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`] and [`plain`] each know which products their kernels serve.
+//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`] and [`plain`] each know which products their kernels serve, [`blas`] which
+//! are better left to the library.
 
+mod blas;
 mod mma;
 mod plain;
 #[cfg(test)]
@@ -9,7 +11,7 @@ mod tests;
 mod wgmma;
 
 use super::launch::Places;
-use super::{Arg, NativeKernel, Target};
+use super::{Arg, BlasCall, NativeKernel, Target};
 use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 
 /// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
@@ -61,6 +63,16 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
 /// conversion to `bf16` after it or without.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     served(&Product::of_group(group)?, target)
+}
+
+/// The product that cuBLASLt computes faster than the kernels here, for `matmul`.
+pub(super) fn find_blas(spec: &KernelSpec, target: Target) -> Option<BlasCall> {
+    blas::find(&Product::of(spec)?, target)
+}
+
+/// As [`find_blas`], for a product and an addition to it.
+pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<BlasCall> {
+    blas::find(&Product::of_group(group)?, target)
 }
 
 fn served(product: &Product, target: Target) -> Option<NativeKernel> {

@@ -1,5 +1,5 @@
-use super::super::{Arg, KernelLaunch, NativeKernel, Part, Target};
-use super::{find, find_group};
+use super::super::{Arg, BlasProduct, KernelLaunch, NativeKernel, Part, Target};
+use super::{find, find_blas, find_blas_group, find_group};
 use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 
 const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
@@ -24,8 +24,10 @@ fn spec(x: Format, w: Format, n: usize, m: usize, k: usize) -> KernelSpec {
 }
 
 fn launch(kernel: Option<NativeKernel>) -> Option<KernelLaunch> {
-    let Part::Kernel(launch) = kernel?.parts.into_iter().next()?;
-    Some(launch)
+    match kernel?.parts.into_iter().next()? {
+        Part::Kernel(launch) => Some(launch),
+        Part::Blas(_) => None,
+    }
 }
 
 fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
@@ -145,4 +147,61 @@ fn groups() {
     let short = tensor(Format::F32, [tokens(512), Extent::Fixed(1)]);
     let added = group(vec![w(64), short], vec![product(1, 64), sum(&[Node(0), Input(2)])], &[1]);
     assert!(served(&added).is_none());
+}
+
+/// Which products are left to cuBLASLt, and where their tensors stand among the bindings.
+#[test]
+fn products_of_the_library() {
+    const BF16: Format = Format::BF16;
+    let fixed = |w, n, m, k| {
+        let mut spec = spec(BF16, w, n, m, k);
+        spec.inputs[0].shape[0] = Extent::Fixed(n);
+        spec.output.shape[0] = Extent::Fixed(n);
+        spec
+    };
+    let cases = [
+        (BF16, 512, 4096, 4096, true),
+        (BF16, 64, 2048, 2048, true),
+        (BF16, 300, 128256, 4096, true),
+        // Few tokens, small matrices, weights that are decoded on the way, rows and row lengths that are no vectors.
+        (BF16, 63, 4096, 4096, false),
+        (BF16, 512, 2048, 1024, false),
+        (Format::Q8Planes, 512, 4096, 4096, false),
+        (BF16, 512, 4097, 4096, false),
+        (BF16, 512, 4096, 4100, false),
+    ];
+    let place = |arg: &Arg| if let Arg::Binding(at) = arg { Some(*at) } else { None };
+    let places = |c: &super::BlasCall| [&c.x, &c.w, &c.add, &c.y].map(place);
+    for (w, n, m, k, served) in cases {
+        let call = find_blas(&fixed(w, n, m, k), A100);
+        let product = BlasProduct { n, m, k, adds: false };
+        assert_eq!(call.as_ref().map(|c| c.product), served.then_some(product), "{} {n} {m} {k}", w.name());
+        assert!(call.is_none_or(|c| places(&c) == [Some(0), Some(1), None, Some(2)]));
+        // Rows beyond a run-time extent must stay as they are.
+        assert!(find_blas(&spec(w, w, n, m, k), H200).is_none());
+    }
+
+    let added = |n: usize| {
+        let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
+        let node = |op, operands: [Operand; 2]| {
+            let (operands, output) = (operands.to_vec(), matrix(Format::F32, n, 4096));
+            GroupNode { op, operands, output, in_place: None, attrs: Vec::new() }
+        };
+        GroupSpec {
+            inputs: vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(Format::F32, n, 4096)],
+            nodes: vec![
+                node("matmul", [Operand::Input(0), Operand::Input(1)]),
+                node("add", [Operand::Input(2), Operand::Node(0)]),
+            ],
+            outputs: vec![1],
+        }
+    };
+    let call = find_blas_group(&added(512), H200).unwrap();
+    assert_eq!(call.product, BlasProduct { n: 512, m: 4096, k: 4096, adds: true });
+    assert_eq!(places(&call), [Some(0), Some(1), Some(2), Some(3)]);
+    assert!(find_blas_group(&added(1024), H200).is_none());
+    let mut two = added(512);
+    two.nodes[1] = two.nodes[0].clone();
+    two.outputs = vec![0, 1];
+    assert!(find_blas_group(&two, H200).is_none());
 }
