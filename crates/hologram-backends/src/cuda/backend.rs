@@ -327,7 +327,8 @@ impl Backend for CudaBackend {
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
-        let dequantised = matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > native::FEW_TOKENS;
+        let dequantised =
+            matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > native::FEW_TOKENS_AS_CODES;
         let bf16 = choices.iter().find(|c| dequantised && **c == Format::BF16);
         bf16.or(choices.first()).copied()
     }
