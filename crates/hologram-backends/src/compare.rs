@@ -1,6 +1,6 @@
 //! Programs on a device beside the reference interpreter: what the device computes otherwise is a fault of the device.
 
-use hologram_isa::{Program, Type, print, random};
+use hologram_isa::{ParamKind, Program, Type, print, random};
 
 use crate::backend::{Backend, Binding, LaunchConfig};
 use crate::error::Result;
@@ -46,7 +46,7 @@ pub fn difference(device: &dyn Backend, program: &Program, grid: [u32; 3], seed:
         Err(error) => return Ok(Some(format!("{error}, the interpreter finds no fault"))),
     };
     for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        let ty = Type::ALL[i % Type::ALL.len()];
+        let Some(ParamKind::Buffer { element: ty, .. }) = program.params.get(i).map(|p| p.kind) else { continue };
         let elements = got.chunks_exact(ty.size()).zip(expected.chunks_exact(ty.size()));
         for (at, (got, expected)) in elements.enumerate() {
             let (got, expected) = (canonical(ty, got), canonical(ty, expected));

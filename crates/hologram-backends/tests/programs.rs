@@ -58,6 +58,11 @@ fn instructions_mean_what_the_table_says() {
 }
 
 #[test]
+fn atomic_operations_are_atomic() {
+    devices().iter().for_each(|(name, device)| check_atomics(name, device));
+}
+
+#[test]
 fn neighbours_move_from_and_to_any_address() {
     devices().iter().for_each(|(name, device)| check_fours(name, device));
 }

@@ -89,6 +89,12 @@ fn instructions_mean_what_the_table_says() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
+fn atomic_operations_are_atomic() {
+    check_atomics("cuda", &*cuda());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn neighbours_move_from_and_to_any_address() {
     check_fours("cuda", &*cuda());
 }

@@ -159,6 +159,7 @@ impl Builder {
 
     methods! {
         unary { mov Mov, abs Abs, neg Neg, sqrt Sqrt, floor Floor, ceil Ceil, trunc Trunc, round Round, not Not,
+            popcount PopCount, clz LeadingZeros,
             exp Exp, exp2 Exp2, log Log, log2 Log2, sin Sin, cos Cos, tanh Tanh, erf Erf,
             subgroup_add SubgroupAdd, subgroup_min SubgroupMin, subgroup_max SubgroupMax, broadcast Broadcast, }
         binary { add Add, sub Sub, mul Mul, mulhi MulHi, div Div, rem Rem, min Min, max Max, and And, or Or, xor Xor,
@@ -169,6 +170,12 @@ impl Builder {
     pub fn fma(&mut self, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
         let a = a.into();
         self.inst(Opcode::Fma, a.ty, &[a, b.into(), c.into()])
+    }
+
+    /// [`Opcode::Dot4`]: c plus the products of the bytes of a and b.
+    pub fn dot4(&mut self, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
+        let a = a.into();
+        self.inst(Opcode::Dot4, a.ty, &[a, b.into(), c.into()])
     }
 
     /// [`Opcode::Select`].
@@ -215,6 +222,14 @@ impl Builder {
     pub fn store(&mut self, array: Array, index: impl Into<Value>, value: impl Into<Value>) {
         let value = self.cvt(array.element, value);
         self.push_inst(Opcode::Store, array.element, None, Some(array.memory), &[index.into(), value]);
+    }
+
+    /// An atomic operation such as [`Opcode::AtomicAdd`]; `args` follow the index. The result is the element as it was before.
+    pub fn atomic(&mut self, op: Opcode, array: Array, index: impl Into<Value>, args: &[Value]) -> Value {
+        let (reg, value) = self.register(array.element);
+        let args: Vec<Value> = std::iter::once(index.into()).chain(args.iter().copied()).collect();
+        self.push_inst(op, array.element, Some(reg), Some(array.memory), &args);
+        value
     }
 
     /// [`Opcode::Barrier`].

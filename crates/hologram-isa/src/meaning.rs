@@ -107,6 +107,15 @@ macro_rules! integers {
                 const SIGNED: bool = $int::MIN != 0;
                 let value = match (op, args) {
                     (Opcode::Not, &[a]) => !(a as $int),
+                    (Opcode::PopCount, &[a]) => (a as $int).count_ones() as $int,
+                    (Opcode::LeadingZeros, &[a]) => (a as $int).leading_zeros() as $int,
+                    (Opcode::Dot4, &[a, b, c]) if BITS == 32 => {
+                        let pairs = (a as u32).to_le_bytes().into_iter().zip((b as u32).to_le_bytes());
+                        pairs.fold(c as $int, |sum, (a, b)| {
+                            let product = if SIGNED { i32::from(a as i8) * i32::from(b as i8) } else { i32::from(a) * i32::from(b) };
+                            sum.wrapping_add(product as $int)
+                        })
+                    }
                     (Opcode::Abs, &[a]) if SIGNED && (a as $int) >> (BITS - 1) == 0 => a as $int,
                     (Opcode::Abs | Opcode::Neg, &[a]) if SIGNED => (a as $int).wrapping_neg(),
                     (Opcode::Shl, &[a, n]) => (a as $int).checked_shl(n as u32).unwrap_or(0),
@@ -150,6 +159,25 @@ integers! {
     unsigned32 u32 u32 u64;
     signed64 i64 u64 i128;
     unsigned64 u64 u64 u128;
+}
+
+/// What an atomic instruction sets an element with the word `old` to. `None` where it does not exist for these types and operands.
+pub fn update(op: Opcode, ty: Type, old: u64, args: &[u64]) -> Option<u64> {
+    let combine = |op, args: &[u64]| match args {
+        &[a] => eval(op, ty, ty, &[old, a]),
+        _ => None,
+    };
+    match (op, args) {
+        (Opcode::AtomicAdd, args) => combine(Opcode::Add, args),
+        (Opcode::AtomicMin, args) => combine(Opcode::Min, args),
+        (Opcode::AtomicMax, args) => combine(Opcode::Max, args),
+        (Opcode::AtomicAnd, args) => combine(Opcode::And, args),
+        (Opcode::AtomicOr, args) => combine(Opcode::Or, args),
+        (Opcode::AtomicXor, args) => combine(Opcode::Xor, args),
+        (Opcode::AtomicExchange, &[a]) => Some(a),
+        (Opcode::AtomicCompareExchange, &[expected, a]) => Some(if old == expected { a } else { old }),
+        _ => None,
+    }
 }
 
 /// Equality of two words of a type: of numbers for floats.

@@ -5,6 +5,8 @@ use crate::{Access, Array, Builder, IsaError, Opcode, Program, Stmt, StmtKind, T
 
 /// Elements of each input buffer, a power of two.
 pub const INPUT_LEN: u32 = 4096;
+/// Elements of each buffer that threads update together.
+pub const TALLIES: u32 = 128;
 /// Results that each thread may store into the output buffer of a type.
 pub const SLOTS: u32 = 6;
 
@@ -67,7 +69,8 @@ impl Random {
 /// A program with the number of workgroups to launch.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, then [`SCALARS`].
+    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, buffers `all_T` that threads update together, then
+    /// [`SCALARS`].
     pub program: Program,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -89,14 +92,12 @@ pub const SCALARS: [Type; 6] = [Type::F32, Type::U32, Type::I32, Type::Bool, Typ
 pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
     let mut random = Random(seed ^ 0x5555);
     let threads = program.workgroup_threads() * grid.iter().product::<u32>();
-    let mut buffers = Vec::new();
-    for ty in Type::ALL {
-        let words = (0..INPUT_LEN).map(|_| random.word(ty));
-        buffers.push(words.flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect());
-    }
-    for ty in Type::ALL {
-        buffers.push(vec![0; (threads * SLOTS) as usize * ty.size()]);
-    }
+    let mut fill = |ty: Type, len: u32| -> Vec<u8> {
+        (0..len).flat_map(|_| random.word(ty).to_le_bytes()[..ty.size()].to_vec()).collect()
+    };
+    let mut buffers: Vec<Vec<u8>> = Type::ALL.map(|ty| fill(ty, INPUT_LEN)).to_vec();
+    buffers.extend(Type::ALL.map(|ty| vec![0; (threads * SLOTS) as usize * ty.size()]));
+    buffers.extend(Opcode::AtomicAdd.info().types.iter().map(|ty| fill(ty, TALLIES)));
     Arguments { buffers, scalars: SCALARS.map(|ty| random.word(ty)).to_vec() }
 }
 
@@ -106,7 +107,10 @@ struct Generator<'r> {
     threads: u32,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
+    /// Buffers whose elements all threads update, each by one operation whose order does not matter; and a shared array.
+    tallies: Vec<Array>,
     shared: Array,
+    shared_tally: Array,
     /// Values in scope, and variables in scope.
     values: Vec<Value>,
     vars: Vec<Value>,
@@ -140,11 +144,15 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
     let mut b = Builder::new("random", workgroup);
     let inputs = Type::ALL.map(|ty| b.buffer(&format!("in_{ty}"), ty, Access::Read)).to_vec();
     let outputs = Type::ALL.map(|ty| b.buffer(&format!("out_{ty}"), ty, Access::ReadWrite)).to_vec();
+    let tallies: Vec<Array> =
+        Opcode::AtomicAdd.info().types.iter().map(|ty| b.buffer(&format!("all_{ty}"), ty, Access::ReadWrite)).collect();
     let mut values = SCALARS.map(|ty| b.scalar(&format!("s_{ty}"), ty)).to_vec();
     let uniform_bool = values[3];
     let threads: u32 = workgroup.iter().product();
     let shared_type = random.pick(&Type::ALL);
     let shared = b.shared("shared", shared_type, threads);
+    let tally_type = random.pick(&[Type::I32, Type::U32, Type::I64, Type::U64]);
+    let shared_tally = b.shared("tally", tally_type, threads.min(16));
     // The thread's index in the grid, in a form that the device may know to be affine.
     let (y, z) = (b.builtin(Opcode::GroupY), b.builtin(Opcode::GroupZ));
     let (nx, ny) = (b.builtin(Opcode::GridX), b.builtin(Opcode::GridY));
@@ -166,7 +174,9 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
         threads,
         inputs,
         outputs,
+        tallies,
         shared,
+        shared_tally,
         values,
         vars: Vec::new(),
         id,
@@ -233,7 +243,8 @@ impl Generator<'_> {
             match self.random.below(100) {
                 0..45 => self.compute(b),
                 45..55 => self.load(b),
-                55..62 => self.store(b),
+                55..60 => self.store(b),
+                60..62 => self.tally(b),
                 62..67 => self.subgroup(b),
                 67..72 => {
                     let ty = self.random.pick(&Type::ALL);
@@ -242,7 +253,8 @@ impl Generator<'_> {
                     self.vars.push(var);
                 }
                 72..79 => self.assign(b),
-                79..82 if uniform => self.exchange(b),
+                79..81 if uniform => self.exchange(b),
+                81..82 if uniform => self.tally_shared(b),
                 82..87 if self.loops > 0 => {
                     let cond = self.value(Type::Bool);
                     if self.random.chance(50) { b.break_if(cond) } else { b.continue_if(cond) }
@@ -391,7 +403,7 @@ impl Generator<'_> {
                 b.inst(op, ty, &[a])
             }
             S::Builtin => b.builtin(op),
-            S::Reduce | S::Shuffle | S::Load | S::Store | S::Barrier => return,
+            S::Reduce | S::Shuffle | S::Load | S::Store | S::Atomic | S::Exchange | S::Barrier => return,
         };
         self.keep(result);
     }
@@ -477,6 +489,51 @@ impl Generator<'_> {
             let back = b.load(array, index);
             self.keep(back);
         }
+    }
+
+    /// An atomic operation of which the order does not matter, with its number.
+    fn atomic(&mut self, ty: Type) -> (Opcode, u32) {
+        use Opcode::*;
+        let all = [AtomicAdd, AtomicMin, AtomicMax, AtomicAnd, AtomicOr, AtomicXor];
+        let number = if AtomicMin.info().types.contains(ty) { self.random.below(all.len()) } else { 0 };
+        (all[number], number as u32)
+    }
+
+    /// Updates an element that other threads may update too. Sums of floats depend on the order.
+    fn tally(&mut self, b: &mut Builder) {
+        let array = self.random.pick(&self.tallies.clone());
+        if array.element.is_float() {
+            return;
+        }
+        let (op, number) = self.atomic(array.element);
+        let at = self.value(Type::U32);
+        let at = b.and(at, 15u32);
+        let at = b.add(at, 16 * number);
+        let value = self.value(array.element);
+        b.atomic(op, array, at, &[value]);
+    }
+
+    /// Threads update shared elements together, between barriers, and read the outcome.
+    fn tally_shared(&mut self, b: &mut Builder) {
+        let array = self.shared_tally;
+        let (first, value, len) = (self.value(array.element), self.value(array.element), self.threads.min(16));
+        let own = linear_thread(b, self.workgroup);
+        let starts = b.lt(own, len);
+        b.if_(starts, |b| b.store(array, own, first));
+        b.barrier();
+        let (op, _) = self.atomic(array.element);
+        let at = self.value(Type::U32);
+        let at = b.rem(at, len);
+        let some = self.value(Type::Bool);
+        b.if_(some, |b| {
+            b.atomic(op, array, at, &[value]);
+        });
+        b.barrier();
+        let at = self.value(Type::U32);
+        let at = b.rem(at, len);
+        let got = b.load(array, at);
+        b.barrier();
+        self.keep(got);
     }
 
     /// Every thread leaves a value in shared memory and reads another's.

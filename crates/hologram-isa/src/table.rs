@@ -31,6 +31,10 @@ pub enum Signature {
     Load,
     /// `memory[u32] = T`, no result.
     Store,
+    /// `memory[u32] op= T`, giving the element as it was before.
+    Atomic,
+    /// `memory[u32] = the second T where it is the first`, giving the element as it was before.
+    Exchange,
     /// No operands, no result, written without a type.
     Barrier,
 }
@@ -70,7 +74,8 @@ impl Signature {
             Signature::Shift | Signature::Shuffle => &[Carried, Fixed(Type::U32)],
             Signature::Convert | Signature::Bitcast => &[Any],
             Signature::Load => &[Fixed(Type::U32)],
-            Signature::Store => &[Fixed(Type::U32), Carried],
+            Signature::Store | Signature::Atomic => &[Fixed(Type::U32), Carried],
+            Signature::Exchange => &[Fixed(Type::U32), Carried, Carried],
         }
     }
 
@@ -91,7 +96,12 @@ impl Signature {
 
     /// Whether the instruction addresses a memory.
     pub const fn has_memory(self) -> bool {
-        matches!(self, Signature::Load | Signature::Store)
+        matches!(self, Signature::Load | Signature::Store) || self.is_atomic()
+    }
+
+    /// Whether the instruction reads an element and sets it at once.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Signature::Atomic | Signature::Exchange)
     }
 }
 
@@ -175,6 +185,7 @@ instructions! {
     Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least number by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
     Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
     Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
+    Dot4 "dot4" Ternary WORD "The third operand plus the products of the four bytes of the first with those of the second, signed for i32, unsigned for u32; wrapping.";
     Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
     Max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
     Abs "abs" Unary SIGNED "Absolute value; of the least integer itself. Clears a float's sign bit.";
@@ -192,6 +203,9 @@ instructions! {
     Not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
     Shl "shl" Shift INT "Shift left by a u32; by the width or more gives 0.";
     Shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; by the width or more leaves only what fills.";
+
+    PopCount "popcount" Unary INT "The number of bits that are 1.";
+    LeadingZeros "clz" Unary INT "The number of bits that are 0 before the highest 1; of 0 the width.";
 
     // Comparisons: false where a float operand is NaN, except ne.
     Eq "eq" Compare ANY "Equal.";
@@ -216,6 +230,17 @@ instructions! {
     Store "store" Store ANY "Sets the element at an index. An index outside is an error with the line.";
     Barrier "barrier" Barrier ANY "Waits for the whole workgroup and makes its shared and global writes visible to it. Every thread must arrive.";
 
+    // Atomic: what several threads do to an element happens one after the other, in an order that is not defined; the buffer is
+    // `readwrite`. Each gives the element as it was before. Nothing is said of the order of other memory accesses.
+    AtomicAdd "atomic.add" Atomic SUMS "Adds to the element at an index; gives what was there. On f32 a device may take numbers below the least normal one for 0.";
+    AtomicMin "atomic.min" Atomic WORD "Sets the element at an index to the lesser of itself and the operand; gives what was there.";
+    AtomicMax "atomic.max" Atomic WORD "Sets the element at an index to the greater of itself and the operand; gives what was there.";
+    AtomicAnd "atomic.and" Atomic WORD "Sets the element at an index to the bitwise and of itself and the operand; gives what was there.";
+    AtomicOr "atomic.or" Atomic WORD "Sets the element at an index to the bitwise or of itself and the operand; gives what was there.";
+    AtomicXor "atomic.xor" Atomic WORD "Sets the element at an index to the bitwise exclusive or of itself and the operand; gives what was there.";
+    AtomicExchange "atomic.exchange" Atomic WORD "Sets the element at an index; gives what was there.";
+    AtomicCompareExchange "atomic.cas" Exchange WORD "Sets the element at an index to the third operand if it is the second; gives what was there.";
+
     // Subgroup: only active lanes take part.
     SubgroupAdd "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, inactive lanes counting 0 (floats: -0).";
     SubgroupMin "subgroup.min" Reduce ARITH "Least over the active lanes.";
@@ -228,6 +253,14 @@ impl Opcode {
     /// Whether it has a `.fast` form for a type.
     pub fn has_fast(self, ty: Type) -> bool {
         self.info().fast.is_some() && ty == Type::F32
+    }
+
+    /// Whether the result depends on the thread's own operands alone, so that [`eval`](crate::meaning::eval) gives it.
+    pub fn is_lane_wise(self) -> bool {
+        use Signature as S;
+        let signature = self.info().signature;
+        let more = matches!(signature, S::Builtin | S::Reduce | S::Shuffle | S::Barrier) || signature.has_memory();
+        !more && self != Opcode::Broadcast
     }
 
     /// The operation with this mnemonic.

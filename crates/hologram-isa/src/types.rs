@@ -139,6 +139,10 @@ impl TypeSet {
     pub const ARITH: TypeSet = TypeSet::of(&[Type::I32, Type::U32, Type::I64, Type::U64, Type::F32, Type::F64]);
     /// `bool`, `i32`, `u32`, `i64`, `u64`.
     pub const LOGIC: TypeSet = TypeSet::of(&[Type::Bool, Type::I32, Type::U32, Type::I64, Type::U64]);
+    /// `i32`, `u32`.
+    pub const WORD: TypeSet = TypeSet::of(&[Type::I32, Type::U32]);
+    /// `i32`, `u32`, `i64`, `u64`, `f32`.
+    pub const SUMS: TypeSet = TypeSet::of(&[Type::I32, Type::U32, Type::I64, Type::U64, Type::F32]);
     /// Every type.
     pub const ANY: TypeSet = TypeSet::of(&Type::ALL);
 

@@ -234,6 +234,37 @@ fn subgroup_instructions_see_the_active_lanes() {
 }
 
 #[test]
+fn atomic_operations_give_the_value_before() {
+    let text = "kernel atomics(out: buffer<u32, readwrite>) workgroup(8) shared(tile: u32[2]) {
+        %t = thread.x
+        %p = lt.u32 %t, 2
+        if %p {
+            store.u32 tile[%t], 100
+        }
+        barrier
+        %odd = and.u32 %t, 1
+        %a = atomic.add.u32 tile[%odd], %t
+        barrier
+        %b = atomic.cas.u32 tile[0], 112, %t
+        %c = atomic.exchange.u32 tile[1], %t
+        store.u32 out[%t], %a
+        %i = add.u32 %t, 8
+        store.u32 out[%i], %b
+        %i = add.u32 %t, 16
+        store.u32 out[%i], %c
+        %d = atomic.xor.u32 out[24], 3
+        %d = atomic.min.u32 out[25], %t
+    }";
+    let expected = [
+        [100, 100, 100, 101, 102, 104, 106, 109],
+        [112, 0, 0, 0, 0, 0, 0, 0],
+        [116, 0, 1, 2, 3, 4, 5, 6],
+        [0xdead_beef, 0, 0xdead_beef, 0xdead_beef, 0xdead_beef, 0xdead_beef, 0xdead_beef, 0xdead_beef],
+    ];
+    assert_eq!(output(text, [1, 1, 1], 32), expected.concat());
+}
+
+#[test]
 fn one_memory_as_two_views() {
     // A block as quantised weights have it: a scale in f16, then four codes.
     let text = "kernel block(codes: buffer<i8>, scales: buffer<f16>, out: buffer<f32, write>) workgroup(4) {
@@ -290,6 +321,20 @@ fn faults_name_line_workgroup_and_thread() {
             "%t = thread.x\nstore.u32 tile[0], 1\nbarrier\n%v = load.u32 tile[0]\nstore.u32 tile[0], 2",
             6, 0, 0, "is stored without a barrier after other threads read it",
         ),
+        ("%a = atomic.add.u32 tile[3], 1", 2, 0, 0, "element 3 of shared array tile is updated before anything was stored there"),
+        (
+            "%t = thread.x\nstore.u32 tile[%t], 1\n%n = xor.u32 %t, 1\n%v = atomic.add.u32 tile[%n], 1",
+            5, 0, 0, "element 1 of shared array tile is updated without a barrier after thread 1 stored it",
+        ),
+        (
+            "%t = thread.x\nstore.u32 tile[%t], 1\nbarrier\n%a = atomic.max.u32 tile[0], 7\n%v = load.u32 tile[0]",
+            6, 0, 0, "element 0 of shared array tile is read without a barrier after other threads updated it",
+        ),
+        (
+            "%t = thread.x\nstore.u32 tile[%t], 1\nbarrier\n%v = load.u32 tile[%t]\n%n = xor.u32 %t, 1\n%a = atomic.max.u32 tile[%n], 7",
+            7, 0, 0, "element 1 of shared array tile is updated without a barrier after thread 1 read it",
+        ),
+        ("%g = global.x\n%a = atomic.add.u32 data[%g], 1", 3, 1, 3, "element 11 of buffer data is outside: it has 11 elements"),
         ("%t = thread.x\nstore.u32 tile[0], %t", 3, 0, 1, "is stored by several threads with different values"),
     ];
     for (body, line, x, thread, message) in cases {

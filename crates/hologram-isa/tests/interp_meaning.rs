@@ -1,7 +1,7 @@
 //! What single instructions mean: conversions between all types against exact arithmetic in f64, and the corner cases of the table.
 
 use hologram_isa::meaning::{convert, eval, read_element, write_element};
-use hologram_isa::{Opcode, Signature, Type};
+use hologram_isa::{Opcode, Type};
 
 /// A number, exactly: ±m·2^e.
 #[derive(Clone, Copy, Debug)]
@@ -185,12 +185,9 @@ fn memory_holds_every_element() {
 fn every_lane_wise_operation_has_a_meaning() {
     for &op in Opcode::ALL {
         let info = op.info();
-        use Signature::*;
-        let lane_wise =
-            !matches!(info.signature, Builtin | Reduce | Shuffle | Load | Store | Barrier) && op != Opcode::Broadcast;
         for ty in Type::ALL {
             let args = vec![1; info.signature.operands().len()];
-            let exists = lane_wise && info.types.contains(ty);
+            let exists = op.is_lane_wise() && info.types.contains(ty);
             assert_eq!(eval(op, ty, ty, &args).is_some(), exists, "{}.{ty}", info.mnemonic);
         }
     }
@@ -245,6 +242,12 @@ fn corner_cases() {
         (Abs, Type::I64, &[l(-5)], 5), (Neg, Type::I64, &[5], l(-5)), (Not, Type::U64, &[0], u64::MAX),
         (Shl, Type::I64, &[1, 63], l(i64::MIN)), (Shl, Type::U64, &[1, 64], 0), (Shl, Type::U64, &[1, max], 0),
         (Shr, Type::U64, &[1 << 63, 63], 1), (Shr, Type::U64, &[1 << 63, 64], 0), (Shr, Type::I64, &[1 << 63, 200], l(-1)),
+        (PopCount, Type::I32, &[i(-1)], 32), (PopCount, Type::U64, &[u64::MAX - 1], 63), (PopCount, Type::U32, &[0], 0),
+        (LeadingZeros, Type::U32, &[0], 32), (LeadingZeros, Type::I32, &[i(-1)], 0), (LeadingZeros, Type::I64, &[1], 63),
+        (LeadingZeros, Type::U64, &[0], 64), (LeadingZeros, Type::U64, &[1 << 40], 23),
+        (Dot4, Type::I32, &[0xff02_0380, 0x0104_ff80, 10], 10 - 1 + 8 - 3 + 16384),
+        (Dot4, Type::U32, &[0xff02_0380, 0x0104_ff80, max], 255 + 8 + 3 * 255 + 16384 - 1),
+        (Dot4, Type::I32, &[0x7f7f_7f7f, 0x7f7f_7f7f, i(i32::MAX)], i(i32::MIN + 4 * 127 * 127 - 1)),
         (Lt, Type::I64, &[l(-1), 0], 1), (Lt, Type::U64, &[l(-1), 0], 0), (Eq, Type::U64, &[1 << 40, 0], 0),
         (Add, Type::F64, &[d(1.0), d(f64::EPSILON / 2.0)], d(1.0)), (Div, Type::F64, &[d(-1.0), d(0.0)], d(f64::NEG_INFINITY)),
         (Fma, Type::F64, &[d(1.0 + f64::EPSILON), d(1.0 - f64::EPSILON), d(-1.0)], d(-f64::EPSILON * f64::EPSILON)),

@@ -65,6 +65,9 @@ fn every_instruction_has_a_form() {
                         }
                         (Signature::Store, [at, value]) => b.store(array, *at, *value),
                         (Signature::Barrier, _) => b.barrier(),
+                        (signature, [at, values @ ..]) if signature.is_atomic() => {
+                            b.atomic(op, array, *at, values);
+                        }
                         (_, args) => {
                             b.inst(op, ty, args);
                         }

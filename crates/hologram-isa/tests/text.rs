@@ -76,6 +76,12 @@ fn every_operation_and_type_round_trips() {
                 Signature::Builtin if ty == Type::U32 => _ = b.builtin(op),
                 Signature::Barrier if ty == Type::U32 => b.barrier(),
                 Signature::Builtin | Signature::Barrier => continue,
+                signature if signature.is_atomic() => {
+                    for array in [buffer, shared] {
+                        let args = vec![value_of(ty, 1); signature.operands().len() - 1];
+                        b.atomic(op, array, 2u32, &args);
+                    }
+                }
                 Signature::Load | Signature::Store => {
                     for array in [buffer, shared] {
                         let value = b.load(array, 2u32);

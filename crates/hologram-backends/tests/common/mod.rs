@@ -2,7 +2,7 @@
 
 use hologram_backends::compare::{canonical, run};
 use hologram_backends::{Backend, BackendError, Binding, LaunchConfig, ReferenceBackend};
-use hologram_isa::meaning::{convert, eval, read_element};
+use hologram_isa::meaning::{convert, eval, read_element, update};
 use hologram_isa::random::Random;
 use hologram_isa::{
     Access, Array, Builder, IsaError, Opcode, OperandType, Program, Signature, Type, Value, parse, print,
@@ -254,16 +254,7 @@ fn words(ty: Type, only: bool) -> Vec<u64> {
 pub fn check_instructions(name: &str, device: &dyn Backend) {
     for &op in Opcode::ALL {
         let signature = op.info().signature;
-        let lane_wise = !matches!(
-            signature,
-            Signature::Builtin
-                | Signature::Reduce
-                | Signature::Shuffle
-                | Signature::Load
-                | Signature::Store
-                | Signature::Barrier
-        );
-        for ty in op.info().types.iter().filter(|_| lane_wise && op != Opcode::Broadcast) {
+        for ty in op.info().types.iter().filter(|_| op.is_lane_wise()) {
             let any = signature.operands().contains(&OperandType::Any);
             let fits = |from: &Type| {
                 if !any { *from == ty } else { signature != Signature::Bitcast || from.size() == ty.size() }
@@ -316,6 +307,75 @@ fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, fro
         let (got, want) = (canonical(result, got), canonical(result, &want.to_le_bytes()[..result.size()]));
         assert_eq!(got, want, "{name}: {}.{ty} of {from} {args:x?}: {got:#x}, not {want:#x}", op.info().mnemonic);
     }
+}
+
+/// Every atomic operation on elements of its own for each thread, in buffers and in shared memory, against its meaning; and on one
+/// counter for all threads, which gives each number once.
+pub fn check_atomics(name: &str, device: &dyn Backend) {
+    const N: usize = 128 * 3;
+    let mut random = Random(5);
+    for &op in Opcode::ALL.iter().filter(|op| op.info().signature.is_atomic()) {
+        for ty in op.info().types.iter() {
+            let operands = op.info().signature.operands().len() - 1;
+            let mut columns: Vec<Vec<u64>> =
+                (0..1 + operands).map(|_| (0..N).map(|_| random.word(ty)).collect()).collect();
+            if ty == Type::F32 {
+                // Subnormal numbers may count as 0.
+                let number = |w: &mut u64| *w = u64::from((*w as u32 as i32 as f32).to_bits());
+                columns.iter_mut().flatten().for_each(number);
+            }
+            // Half of the comparisons hold.
+            for i in (0..N).step_by(2) {
+                columns[1][i] = columns[0][i];
+            }
+            let mut b = Builder::new("atomics", [128, 1, 1]);
+            let inputs: Vec<Array> = (0..=operands)
+                .map(|i| b.buffer(&format!("x{i}"), ty, if i == 0 { Access::ReadWrite } else { Access::Read }))
+                .collect();
+            let outputs = ["old", "shared_old", "shared_new"].map(|name| b.buffer(name, ty, Access::Write));
+            let tile = b.shared("tile", ty, 128);
+            let (i, t) = (b.global_x(), b.builtin(Opcode::ThreadX));
+            let first = b.load(inputs[0], i);
+            b.store(tile, t, first);
+            let args: Vec<Value> = inputs[1..].iter().map(|x| b.load(*x, i)).collect();
+            for (array, at, out) in [(inputs[0], i, outputs[0]), (tile, t, outputs[1])] {
+                let old = b.atomic(op, array, at, &args);
+                b.store(out, i, old);
+            }
+            let new = b.load(tile, t);
+            b.store(outputs[2], i, new);
+            let program = b.finish().unwrap();
+            let bytes = |words: &Vec<u64>| words.iter().flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect();
+            let mut buffers: Vec<Vec<u8>> = columns.iter().map(bytes).collect();
+            buffers.extend([(); 3].map(|()| vec![0; N * ty.size()]));
+            let got = run(device, &program, &buffers, &[], [(N / 128) as u32, 1, 1]).unwrap();
+            let word = |buffer: usize, i: usize| canonical(ty, &got[buffer][i * ty.size()..(i + 1) * ty.size()]);
+            for i in 0..N {
+                let old = columns[0][i];
+                let args: Vec<u64> = columns[1..].iter().map(|c| c[i]).collect();
+                let new = canonical(ty, &update(op, ty, old, &args).unwrap().to_le_bytes()[..ty.size()]);
+                let old = canonical(ty, &old.to_le_bytes()[..ty.size()]);
+                let results = [(0, new), (1 + operands, old), (2 + operands, old), (3 + operands, new)];
+                for (buffer, want) in results {
+                    let what = format!(
+                        "{name}: {}.{ty} of {:x?}, buffer {buffer}",
+                        op.info().mnemonic,
+                        (columns[0][i], &args)
+                    );
+                    assert_eq!(word(buffer, i), want, "{what}");
+                }
+            }
+        }
+    }
+    let mut b = Builder::new("tickets", [96, 1, 1]);
+    let counter = b.buffer("counter", Type::U32, Access::ReadWrite);
+    let taken = b.buffer("taken", Type::U32, Access::ReadWrite);
+    let ticket = b.atomic(Opcode::AtomicAdd, counter, 0u32, &[1u32.into()]);
+    b.atomic(Opcode::AtomicAdd, taken, ticket, &[1u32.into()]);
+    let n = 96 * 64;
+    let got = run(device, &b.finish().unwrap(), &[vec![0; 4], vec![0; 4 * n]], &[], [64, 1, 1]).unwrap();
+    assert_eq!(got[0], (n as u32).to_le_bytes());
+    assert!(got[1].chunks_exact(4).all(|w| w == [1, 0, 0, 0]), "{name}");
 }
 
 /// Copies in fours of every type, from and to addresses that are multiples of four elements and that are not.

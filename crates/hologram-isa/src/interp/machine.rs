@@ -2,7 +2,7 @@
 
 use super::shared::{Shared, outside};
 use super::{Binding, operand_type};
-use crate::meaning::{eval, read_element, write_element};
+use crate::meaning::{eval, read_element, update, write_element};
 use crate::program::*;
 use crate::table::Signature;
 use crate::{IsaError, Opcode, Type};
@@ -209,7 +209,7 @@ impl<'a, 'm> Machine<'a, 'm> {
                 self.phase += 1;
                 return Ok(());
             }
-            (Opcode::Load | Opcode::Store, Some(memory)) => return self.access(inst, memory, &args, active),
+            (_, Some(memory)) => return self.access(inst, memory, &args, active),
             _ => {}
         }
         let Some(dst) = inst.dst else { return Err(self.error(0, "the instruction has no destination".into())) };
@@ -268,13 +268,13 @@ impl<'a, 'm> Machine<'a, 'm> {
         Some(word.into())
     }
 
-    /// A load or store of an element on the active threads, in their order.
+    /// A load, store or atomic update of an element on the active threads, in their order.
     fn access(&mut self, inst: &Inst, memory: Memory, args: &[Vec<u64>], active: &Mask) -> Result<(), IsaError> {
         let Some(indices) = args.first() else { return Err(self.error(0, "there is no index".into())) };
         for thread in (0..self.threads).filter(|t| active[*t]) {
             let index = indices[thread] as u32;
-            let stored = args.get(1).map(|values| values[thread]);
-            match (self.element(memory, inst.ty, index, stored, thread as u32), inst.dst) {
+            let values: Vec<u64> = args.iter().skip(1).map(|values| values[thread]).collect();
+            match (self.element(memory, inst, index, &values, thread as u32), inst.dst) {
                 (Ok(word), Some(dst)) => self.set(dst, thread, word)?,
                 (Ok(_), None) => {}
                 (Err(what), _) => {
@@ -287,22 +287,18 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(())
     }
 
-    /// Reads an element, or sets it to `stored`.
-    fn element(
-        &mut self,
-        memory: Memory,
-        ty: Type,
-        index: u32,
-        stored: Option<u64>,
-        thread: u32,
-    ) -> Result<u64, String> {
+    /// Reads an element, or sets it, or both; gives the value read.
+    fn element(&mut self, memory: Memory, inst: &Inst, index: u32, values: &[u64], thread: u32) -> Result<u64, String> {
         const MISSING: &str = "does not exist";
+        let ty = inst.ty;
+        let new = |old| update(inst.op, ty, old, values).ok_or_else(|| format!("has no {}", inst.op.info().mnemonic));
         match memory {
             Memory::Shared(array) => {
                 let shared = self.shared.get_mut(array as usize).ok_or(MISSING)?;
-                match stored {
-                    Some(word) => shared.store(index, word, thread, self.phase).map(|()| word),
-                    None => shared.load(index, thread, self.phase),
+                match (inst.op, values) {
+                    (Opcode::Store, &[word]) => shared.store(index, word, thread, self.phase).map(|()| word),
+                    (Opcode::Load, _) => shared.load(index, thread, self.phase),
+                    _ => shared.update(index, thread, self.phase, new),
                 }
             }
             Memory::Param(param) => {
@@ -311,11 +307,15 @@ impl<'a, 'm> Machine<'a, 'm> {
                 };
                 let range = offset..offset.saturating_add(len);
                 let bytes = self.memories.get_mut(memory).and_then(|m| m.get_mut(range)).ok_or(MISSING)?;
-                let word = match stored {
-                    Some(word) => write_element(ty, bytes, index as usize, word).map(|()| word),
-                    None => read_element(ty, bytes, index as usize),
+                let index = index as usize;
+                let old = read_element(ty, bytes, index).ok_or_else(|| outside(len / ty.size()))?;
+                let word = match (inst.op, values) {
+                    (Opcode::Load, _) => return Ok(old),
+                    (Opcode::Store, &[word]) => word,
+                    _ => new(old)?,
                 };
-                word.ok_or_else(|| outside(len / ty.size()))
+                write_element(ty, bytes, index, word).ok_or(MISSING)?;
+                Ok(old)
             }
         }
     }

@@ -18,6 +18,8 @@ struct Element {
     written: (u32, u32),
     /// Who read it, and in which phase.
     read: (u32, u32),
+    /// Who updated it atomically, and in which phase.
+    updated: (u32, u32),
 }
 
 impl Shared {
@@ -38,6 +40,10 @@ impl Shared {
         if when == phase && writer != thread && writer != MANY {
             return Err(format!("is read without a barrier after thread {writer} stored it"));
         }
+        let (updater, when) = e.updated;
+        if when == phase && updater != thread {
+            return Err(format!("is read without a barrier after {} updated it", who(updater)));
+        }
         e.read = (if e.read.1 == phase && e.read.0 != thread { MANY } else { thread }, phase);
         Ok(word)
     }
@@ -51,17 +57,49 @@ impl Shared {
         let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
         let (reader, when) = e.read;
         if when == phase && reader != thread {
-            let who = if reader == MANY { "other threads".into() } else { format!("thread {reader}") };
-            return Err(format!("is stored without a barrier after {who} read it"));
+            return Err(format!("is stored without a barrier after {} read it", who(reader)));
+        }
+        let (updater, when) = e.updated;
+        if when == phase && updater != thread {
+            return Err(format!("is stored without a barrier after {} updated it", who(updater)));
         }
         let (writer, when) = e.written;
         let again = when == phase && writer != thread;
         if again && e.word != Some(word) {
             return Err("is stored by several threads with different values and no barrier between".into());
         }
-        *e = Element { word: Some(word), written: (if again { MANY } else { thread }, phase), read: e.read };
+        e.word = Some(word);
+        e.written = (if again { MANY } else { thread }, phase);
         Ok(())
     }
+
+    /// Updates an element atomically, which several threads may do between two barriers; gives the value before.
+    ///
+    /// # Errors
+    /// What is wrong, to follow "element … of shared array …".
+    pub(super) fn update(
+        &mut self,
+        index: u32,
+        thread: u32,
+        phase: u32,
+        new: impl FnOnce(u64) -> Result<u64, String>,
+    ) -> Result<u64, String> {
+        let len = self.elements.len();
+        let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
+        let Some(old) = e.word else { return Err("is updated before anything was stored there".into()) };
+        for ((other, when), what) in [(e.written, "stored"), (e.read, "read")] {
+            if when == phase && other != thread {
+                return Err(format!("is updated without a barrier after {} {what} it", who(other)));
+            }
+        }
+        e.word = Some(new(old)?);
+        e.updated = (if e.updated.1 == phase && e.updated.0 != thread { MANY } else { thread }, phase);
+        Ok(old)
+    }
+}
+
+fn who(thread: u32) -> String {
+    if thread == MANY { "other threads".into() } else { format!("thread {thread}") }
 }
 
 /// The message for an index beyond an array or a buffer of `len` elements.

@@ -133,6 +133,14 @@ impl Printer<'_> {
             Ceil => format!("cvt.rpi.{f}.{f}"),
             Trunc => format!("cvt.rzi.{f}.{f}"),
             Round => format!("cvt.rni.{f}.{f}"),
+            Dot4 => format!("dp4a.{i}.{i}"),
+            PopCount | LeadingZeros => {
+                let op = if inst.op == PopCount { format!("popc.{b}") } else { format!("clz.{b}") };
+                let count = self.asm.word();
+                let operand = self.asm.copy(args[0]);
+                self.asm.op_into(count, &op, &[operand]);
+                return if wide { self.asm.op("cvt.u64.u32", &[count]) } else { count };
+            }
             Add => format!("add.{u}"),
             Sub => format!("sub.{u}"),
             Mul => format!("mul.lo.{u}"),

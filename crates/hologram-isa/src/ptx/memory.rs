@@ -1,4 +1,4 @@
-//! Loads and stores: every index is checked, a fault is noted and the thread goes on.
+//! Loads, stores and atomic operations: every index is checked, a fault is noted and the thread goes on.
 
 use super::Printer;
 use super::asm::{Pred, Word, line};
@@ -68,7 +68,7 @@ impl Printer<'_> {
         Some(self.asm.compare("setp.lt.u32", index, len))
     }
 
-    /// A load or store of one element.
+    /// A load, store or atomic operation of one element.
     pub(super) fn access(&mut self, inst: &Inst, memory: Memory, line: u32) {
         let index = self.word(inst.args[0]);
         // The index may be the register that is loaded.
@@ -80,7 +80,44 @@ impl Printer<'_> {
                     self.set(dst, value);
                 }
             }
-            _ => self.store(memory, inst.ty, index, inst.args[1], line),
+            Opcode::Store => self.store(memory, inst.ty, index, inst.args[1], line),
+            _ => self.update(inst, memory, index, line),
+        }
+    }
+
+    /// An atomic operation; where the index is outside it gives 0.
+    fn update(&mut self, inst: &Inst, memory: Memory, index: Word, line: u32) {
+        use Opcode::*;
+        let values: Vec<Word> = inst.args[1..].iter().map(|a| self.stored(*a)).collect();
+        let (unsigned, bits) = if inst.ty.is_wide() { ("u64", "b64") } else { ("u32", "b32") };
+        let number = match inst.ty {
+            Type::F32 => "f32",
+            Type::I32 => "s32",
+            _ => unsigned,
+        };
+        let op = match inst.op {
+            // Signed sums have the same bits.
+            AtomicAdd if inst.ty != Type::F32 => format!("add.{unsigned}"),
+            AtomicAdd => format!("add.{number}"),
+            AtomicMin => format!("min.{number}"),
+            AtomicMax => format!("max.{number}"),
+            AtomicAnd => format!("and.{bits}"),
+            AtomicOr => format!("or.{bits}"),
+            AtomicXor => format!("xor.{bits}"),
+            AtomicExchange => format!("exch.{bits}"),
+            AtomicCompareExchange => format!("cas.{bits}"),
+            _ => return self.unknown(inst),
+        };
+        let guard = self.guard(memory, index, line);
+        let at = self.address(memory, inst.ty, index);
+        let dst = self.asm.temporary(inst.ty);
+        if !guard.is_empty() {
+            self.asm.mov(dst, Word::constant(inst.ty, 0));
+        }
+        let values: Vec<String> = values.iter().map(Word::to_string).collect();
+        line!(self.asm, "{guard}atom.{}.{op} {dst}, [{at}], {}", Self::place(memory).space, values.join(", "));
+        if let Some(reg) = inst.dst {
+            self.set(reg, dst);
         }
     }
 

@@ -148,7 +148,7 @@ impl Facts {
             let load = match inst.op {
                 Opcode::Load => true,
                 Opcode::Store => false,
-                Opcode::Barrier => {
+                _ if inst.op == Opcode::Barrier || inst.memory.is_some() => {
                     open.clear();
                     continue;
                 }

@@ -6,8 +6,8 @@
 //! 3. Every register, parameter and shared array that a statement names exists.
 //! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their type; `.fast`
 //!    stands only where the table has that form.
-//! 5. Loads and stores name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for writing, or stored
-//!    into one for reading; a constant index lies within its shared array.
+//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for writing, or stored
+//!    into one for reading, or updated atomically in one that is not for both; a constant index lies within its shared array.
 //! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does not count
 //!    after it.
 //! 7. A `for` counter is an `i32` or `u32` that nothing but `for` sets, read only inside the loop. A constant step is positive.
@@ -325,11 +325,15 @@ impl<'a> Checker<'a> {
 
     /// Rule 5.
     fn access(&self, inst: &Inst, memory: Memory) -> Result<(), String> {
-        let load = inst.op.info().signature == Signature::Load;
+        let signature = inst.op.info().signature;
+        let (load, atomic) = (signature == Signature::Load, signature.is_atomic());
         let (name, element) = match memory {
             Memory::Param(index) => match self.program.params.get(index as usize) {
                 Some(Param { name, kind: ParamKind::Buffer { element, access } }) => {
                     match access {
+                        Access::Read | Access::Write if atomic => {
+                            return Err(format!("{name} must be readwrite for an atomic operation"));
+                        }
                         Access::Write if load => {
                             return Err(format!("{name} is for writing and cannot be loaded from"));
                         }

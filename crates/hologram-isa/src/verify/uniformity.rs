@@ -3,7 +3,7 @@
 //! A register is *varying* if it may hold different values on two threads of a workgroup, a block if two threads may come to it a
 //! different number of times. The analysis computes the least set that is closed under these rules; what is left is uniform:
 //!
-//! - `thread.*`, `global.x`, `lane`, `subgroup` and the results of subgroup operations are varying; `group.*`, `grid.*`, scalars and
+//! - `thread.*`, `global.x`, `lane`, `subgroup` and the results of subgroup and atomic operations are varying; `group.*`, `grid.*`, scalars and
 //!   constants are uniform. A load is uniform if its index is and its buffer is read-only: another thread may write any other.
 //! - A register is varying everywhere if it is anywhere assigned a result of a varying operand, or assigned in a varying block.
 //! - A block is varying if the block around it, the condition of its `if`, or the bounds or step of its `for` are.
@@ -114,7 +114,7 @@ impl Graph<'_> {
         use Opcode::*;
         match inst.op.info().signature {
             Signature::Builtin => !matches!(inst.op, GroupX | GroupY | GroupZ | GridX | GridY | GridZ),
-            Signature::Reduce | Signature::Shuffle => true,
+            Signature::Reduce | Signature::Shuffle | Signature::Atomic | Signature::Exchange => true,
             Signature::Load => match inst.memory {
                 Some(Memory::Param(index)) => !matches!(
                     self.program.params.get(index as usize),

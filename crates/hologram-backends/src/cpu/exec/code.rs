@@ -2,6 +2,7 @@
 
 use hologram_isa::{Opcode, Type};
 
+use super::atomic::UpdateFn;
 use super::lanes::{LaneFn, WordFn};
 use super::masks::{Advance, Masks};
 use super::memory::Moves;
@@ -99,6 +100,15 @@ pub(super) enum Node {
         moves: Moves,
         index: Index,
         value: Value,
+        line: u32,
+    },
+    /// An atomic operation; every operand is lanes.
+    Atomic {
+        array: usize,
+        update: UpdateFn,
+        dst: Place,
+        index: Place,
+        values: [Place; 2],
         line: u32,
     },
     /// A subgroup operation on lanes.

@@ -134,7 +134,7 @@ impl Facts {
                     // Set for the sake of an `if` alone: then nothing is computed here.
                     let comparison = inst.dst.and_then(|d| self.comparisons[d.0 as usize]).is_some();
                     for (i, arg) in inst.args.iter().enumerate() {
-                        let index = i == 0 && inst.memory.is_some();
+                        let index = i == 0 && matches!(inst.op, Opcode::Load | Opcode::Store);
                         let bound = comparison && i == 0 && !inst.dst.is_some_and(|d| self.reg(d).as_lanes);
                         if !(affine_result || index || bound) {
                             self.mark_lanes(*arg);
@@ -392,7 +392,7 @@ impl Pass<'_> {
             }
             _ => match inst.op.info().signature {
                 Signature::Builtin => builtin_kind(self.program, inst.op),
-                Signature::Reduce | Signature::Shuffle => Kind::Varying,
+                Signature::Reduce | Signature::Shuffle | Signature::Atomic | Signature::Exchange => Kind::Varying,
                 _ if inst.op == O::Broadcast => Kind::Varying,
                 _ => when(uniform, false),
             },

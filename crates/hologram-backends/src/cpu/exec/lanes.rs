@@ -135,7 +135,7 @@ macro_rules! numbers {
         )*
     };
 }
-/// For integers alone.
+/// For integers alone, and for those of 32 bits alone.
 macro_rules! integers {
     ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $int:expr;)*) => {$(
         struct $name<T>(PhantomData<T>);
@@ -143,6 +143,13 @@ macro_rules! integers {
         implement! { $name<u32>(u32, u32, u32) -> u32, |$a, $b, $c| $int }
         implement! { $name<i64>(i64, i64, i64) -> i64, |$a, $b, $c| $int }
         implement! { $name<u64>(u64, u64, u64) -> u64, |$a, $b, $c| $int }
+    )*};
+}
+macro_rules! words {
+    ($($name:ident |$a:pat_param, $b:pat_param, $c:pat_param| $int:expr;)*) => {$(
+        struct $name<T>(PhantomData<T>);
+        implement! { $name<i32>(i32, i32, i32) -> i32, |$a, $b, $c| $int }
+        implement! { $name<u32>(u32, u32, u32) -> u32, |$a, $b, $c| $int }
     )*};
 }
 /// For integers with a word as second operand.
@@ -200,6 +207,11 @@ integers! {
     Or |a, b, _| a | b;
     Xor |a, b, _| a ^ b;
     Not |a, _, _| !a;
+    PopCount |a, _, _| a.count_ones() as _;
+    LeadingZeros |a, _, _| a.leading_zeros() as _;
+}
+words! {
+    Dot4 |a, b, c| (0..4).fold(c, |sum, i| sum.wrapping_add(a.byte(i).wrapping_mul(b.byte(i))));
 }
 shifts! {
     Shl |a, n| a.shift_left(n);
@@ -301,6 +313,9 @@ pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Fo
         (O::Xor, _) => of!(binary Xor integer),
         (O::Not, Type::Bool) => unary::<NotBool<u32>>(level),
         (O::Not, _) => of!(unary Not integer),
+        (O::PopCount, _) => of!(unary PopCount integer),
+        (O::LeadingZeros, _) => of!(unary LeadingZeros integer),
+        (O::Dot4, _) => of!(ternary Dot4 [I32 i32, U32 u32]),
         (O::Shl, _) => of!(binary Shl integer),
         (O::Shr, _) => of!(binary Shr integer),
         (O::Eq, Type::F16) => binary::<EqHalf<u32>>(level),

@@ -177,6 +177,13 @@ impl<'a> Machine<'a> {
                 Node::Store { array, moves, index, value, line } => {
                     self.store(*array, moves, *index, *value, mask).or_else(|e| self.outside(*array, e, *line))?;
                 }
+                Node::Atomic { array, update, dst, index, values: [a, b], line } => {
+                    let (indices, words) = (self.at(*index), self.masks[mask].words);
+                    let (dst, a, b) = (self.at(*dst), self.at(*a), self.at(*b));
+                    // SAFETY: registers and masks have `lanes` values; the array's elements have the operation's type.
+                    let failed = unsafe { update(dst, self.memories[*array], indices, a, b, words, lanes) };
+                    self.failed(failed, indices).or_else(|e| self.outside(*array, e, *line))?;
+                }
                 Node::LoadOne { array, moves, dst, index, line } => {
                     let (memory, index) = (self.memories[*array], self.word(*index));
                     if index as usize >= memory.len {

@@ -8,6 +8,7 @@
 //! The results are the reference interpreter's to the bit (but for the payload of a NaN), and so are the errors. What only the
 //! interpreter reports are races within a workgroup and shared memory that is read before it is written.
 
+mod atomic;
 mod code;
 mod convert;
 mod facts;

@@ -7,6 +7,7 @@ use hologram_isa::{
     Type, number_lines,
 };
 
+use super::atomic::update;
 use super::code::*;
 use super::facts::{Facts, Kind};
 use super::lanes::{Forms, forms};
@@ -390,6 +391,7 @@ impl Translator<'_> {
             Signature::Builtin => self.builtin(inst, block),
             Signature::Load => self.load(inst, line, block),
             Signature::Store => self.store(inst, line, block),
+            Signature::Atomic | Signature::Exchange => self.atomic(inst, line, block),
             Signature::Reduce | Signature::Shuffle => self.subgroup(inst, block),
             _ if inst.op == Opcode::Broadcast => self.subgroup(inst, block),
             _ => self.compute(inst, line, block),
@@ -581,6 +583,20 @@ impl Translator<'_> {
             (_, value) => value,
         };
         block.nodes.push(Node::Store { array, moves, index, value, line });
+    }
+
+    fn atomic(&mut self, inst: &Inst, line: u32, block: &mut Block) {
+        let (Some(dst), Some(update)) = (inst.dst, update(inst.op, inst.ty)) else { return };
+        let mut places = [self.temporary[0]; 3];
+        for (i, arg) in inst.args.iter().enumerate() {
+            places[i] = self.as_lanes(*arg, 1 + i, block);
+        }
+        let [index, a, b] = places;
+        let (array, place) = (self.array(inst.memory), self.result(dst));
+        block.nodes.push(Node::Atomic { array, update, dst: place, index, values: [a, b], line });
+        if !self.facts.reg(dst).local {
+            self.commit(dst, place, block);
+        }
     }
 
     fn subgroup(&mut self, inst: &Inst, block: &mut Block) {

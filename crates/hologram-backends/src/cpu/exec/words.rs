@@ -38,6 +38,8 @@ pub(super) trait Integer: Copy {
     fn shift_left(self, n: u32) -> Self;
     /// Shifted right; by the width or more only what fills.
     fn shift_right(self, n: u32) -> Self;
+    /// The byte of this number among the lowest four, extended by the type's sign.
+    fn byte(self, i: u32) -> Self;
 }
 
 macro_rules! integers {
@@ -65,6 +67,10 @@ macro_rules! integers {
             fn shift_right(self, $n: u32) -> $ty {
                 let $a = self;
                 $shifted
+            }
+            #[inline(always)]
+            fn byte(self, i: u32) -> $ty {
+                self << ($ty::BITS - 8 * (i + 1)) >> ($ty::BITS - 8)
             }
         }
     )*};
