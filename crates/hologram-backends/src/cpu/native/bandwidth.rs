@@ -7,20 +7,19 @@ use std::time::Instant;
 use super::super::backend::native_pipeline;
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
-use super::simd::{Isa, Simd, fence, prefetch_near, simd_entry};
+use super::simd::{Isa, Simd, fence, simd_entry};
+use super::stream::{map_with, sum_with};
 use crate::backend::{Backend, Binding, Buffer, Launch, LaunchConfig};
 use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Result, TensorSpec};
 
 /// Bytes of each region: more than the caches of most processors hold.
 const REGION: usize = 256 << 20;
 /// Bytes of a region that a worker claims at a time.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 256 << 10;
 /// Runs of a measurement.
 const RUNS: usize = 10;
 /// Sums that workers leave, so that the reading cannot be optimised away; more than there are workers.
 const SUMS: usize = 1024;
-/// How many elements ahead memory is fetched: hardware alone does not look beyond a page.
-const AHEAD: usize = 512;
 
 /// Sustained read bandwidth of memory in bytes per second: the best of several runs, because what else the machine does can only slow a
 /// run down.
@@ -119,48 +118,13 @@ simd_entry! {
     fn sum(x: &[f32]) -> f32 = sum_with
 }
 
-/// Vectors that a loop handles at a time.
-const TOGETHER: usize = 8;
-
-/// Whole blocks of [`TOGETHER`] vectors, of which memory ahead is asked for.
-#[inline(always)]
-fn blocks<S: Simd>(_: S, len: usize, inputs: &[&[f32]], mut block: impl FnMut(usize)) {
-    let step = TOGETHER * S::LANES;
-    for at in (0..len / step * step).step_by(step) {
-        for x in inputs {
-            for line in (0..step).step_by(16) {
-                prefetch_near(x.as_ptr().wrapping_add(at + AHEAD + line).cast());
-            }
-        }
-        block(at);
-    }
-}
-
-#[inline(always)]
-fn sum_with<S: Simd>(s: S, x: &[f32]) -> f32 {
-    let mut sums = [s.splat(0.0); TOGETHER];
-    blocks(s, x.len(), &[x], |at| {
-        for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the block lies in `x`.
-            *sum = s.add(*sum, unsafe { s.load(x.as_ptr().add(at + i * S::LANES)) });
-        }
-    });
-    sums.into_iter().map(|v| s.sum(v)).sum()
-}
-
 simd_entry! {
-    /// Pieces of regions are whole blocks, and begin at multiples of 64 bytes.
     fn copy(x: &[f32], to: &mut [f32]) = copy_with
 }
 
 #[inline(always)]
 fn copy_with<S: Simd>(s: S, x: &[f32], to: &mut [f32]) {
-    blocks(s, x.len().min(to.len()), &[x], |at| {
-        for at in (at..at + TOGETHER * S::LANES).step_by(S::LANES) {
-            // SAFETY: the block lies in both, and is aligned.
-            unsafe { s.stream(to.as_mut_ptr().add(at), s.load(x.as_ptr().add(at))) };
-        }
-    });
+    map_with(s, [x], to, true, |[x]| x);
     fence();
 }
 
@@ -171,15 +135,6 @@ simd_entry! {
 
 #[inline(always)]
 fn triad_with<S: Simd>(s: S, x: &[f32], y: &[f32], to: &mut [f32]) {
-    let quarter = s.splat(0.25);
-    blocks(s, x.len().min(y.len()).min(to.len()), &[x, y], |at| {
-        for at in (at..at + TOGETHER * S::LANES).step_by(S::LANES) {
-            // SAFETY: the block lies in all three, and is aligned.
-            unsafe {
-                let (x, y) = (s.load(x.as_ptr().add(at)), s.load(y.as_ptr().add(at)));
-                s.stream(to.as_mut_ptr().add(at), s.fma(y, quarter, x));
-            }
-        }
-    });
+    map_with(s, [x, y], to, true, |[x, y]| 0.25 * y + x);
     fence();
 }

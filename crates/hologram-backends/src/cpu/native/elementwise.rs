@@ -1,5 +1,6 @@
-//! The elementwise operations that feed-forward networks run on whole activations: `swiglu`, `relu2_mul` and `add` of tensors of the
-//! same shape. They compute what the operations' programs do, to the bit; other operations and shapes are left to the programs.
+//! Elementwise operations on whole tensors of the same shape: the arithmetic that is bound by memory, and the gates of feed-forward
+//! networks. They compute what the operations' programs do, to the bit; other operations, and operands that repeat, are left to the
+//! programs.
 
 use std::sync::Arc;
 
@@ -7,18 +8,35 @@ use hologram_isa::decompose::{Scalar, exp};
 
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::cpu::native::simd::{Isa, Simd, simd_entry};
-use crate::cpu::native::{input, only_slowest_varies};
+use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
+use crate::cpu::native::stream::{goes_past, map_with};
+use crate::cpu::native::{elements, input, is_dense};
 use crate::{Format, KernelSpec, TensorSpec};
 
-/// A loop over two slices of the length of a third.
-type Apply = fn(Isa, &[f32], &[f32], &mut [f32]);
+/// Loops over slices of one length; the last argument says whether the result goes past the caches.
+#[derive(Clone, Copy)]
+enum Apply {
+    One(fn(Isa, &[f32], &mut [f32], bool)),
+    Two(fn(Isa, &[f32], &[f32], &mut [f32], bool)),
+}
 
 /// The operations.
-const OPERATIONS: &[(&str, Apply)] = &[("swiglu", swiglu), ("relu2_mul", relu2_mul), ("add", add)];
+const OPERATIONS: &[(&str, Apply)] = &[
+    ("relu", Apply::One(relu)),
+    ("neg", Apply::One(neg)),
+    ("abs", Apply::One(abs)),
+    ("add", Apply::Two(add)),
+    ("sub", Apply::Two(sub)),
+    ("mul", Apply::Two(mul)),
+    ("div", Apply::Two(div)),
+    ("swiglu", Apply::Two(swiglu)),
+    ("relu2_mul", Apply::Two(relu2_mul)),
+];
 
 /// Elements of a piece of work: three slices of this length fit the first-level cache.
 const PIECE: usize = 2048;
+/// The same for results that go past the caches.
+const PIECE_PAST: usize = 64 << 10;
 
 struct Elementwise {
     isa: Isa,
@@ -30,11 +48,16 @@ struct Elementwise {
 /// The native kernel for an operation of the table; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let (_, apply) = OPERATIONS.iter().find(|(name, _)| *name == spec.op)?;
+    let operands = match apply {
+        Apply::One(_) => 1,
+        Apply::Two(_) => 2,
+    };
     let served = spec.in_place.is_none()
-        && spec.inputs.len() == 2
+        && spec.attrs.is_empty()
+        && spec.inputs.len() == operands
         && spec.inputs.iter().all(|t| *t == spec.output)
         && spec.output.format == Format::F32
-        && only_slowest_varies(&spec.output);
+        && is_dense(&spec.output);
     let kernel = || Elementwise {
         isa: Isa::widest(features),
         apply: *apply,
@@ -46,44 +69,56 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 
 impl NativeKernel for Elementwise {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
-        let len = self.shape.rows(if self.uses_step { args.step() } else { &[] }) * self.shape.row_len();
-        let (a, b) = (input::<f32>(args, 0, len)?, input::<f32>(args, 1, len)?);
-        input::<f32>(args, 2, len)?;
+        let len = elements(&self.shape, if self.uses_step { args.step() } else { &[] });
+        let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
+        let a = input::<f32>(args, 0, len)?;
+        let b = if result == 2 { input::<f32>(args, 1, len)? } else { a };
+        input::<f32>(args, result, len)?;
         // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<f32>(2) };
-        while let Some(index) = worker.next(len.div_ceil(PIECE)) {
-            let piece = index * PIECE..((index + 1) * PIECE).min(len);
-            (self.apply)(self.isa, &a[piece.clone()], &b[piece.clone()], &mut out[piece]);
+        let out = unsafe { args.write::<f32>(result) };
+        let past = goes_past(args.raw(result), len * 4);
+        let size = if past { PIECE_PAST } else { PIECE };
+        while let Some(index) = worker.next(len.div_ceil(size)) {
+            let piece = index * size..((index + 1) * size).min(len);
+            let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], &mut out[piece]);
+            match self.apply {
+                Apply::One(apply) => apply(self.isa, a, out, past),
+                Apply::Two(apply) => apply(self.isa, a, b, out, past),
+            }
         }
+        fence();
         Ok(())
     }
 }
 
 /// Defines operations by scalar expressions, compiled to vector loops for each instruction set.
 macro_rules! operations {
-    ($($name:ident, $with:ident: |$a:ident, $b:ident| $expression:expr;)*) => {$(
+    ($($name:ident, $with:ident: |$($a:ident),*| $expression:expr;)*) => {$(
         simd_entry! {
-            fn $name(a: &[f32], b: &[f32], out: &mut [f32]) = $with
+            fn $name($($a: &[f32],)* out: &mut [f32], past: bool) = $with
         }
 
         #[inline(always)]
-        fn $with<S: Simd>(_: S, a: &[f32], b: &[f32], out: &mut [f32]) {
-            for ((y, $a), $b) in out.iter_mut().zip(a).zip(b) {
-                let ($a, $b) = (*$a, *$b);
-                *y = $expression;
-            }
+        fn $with<S: Simd>(s: S, $($a: &[f32],)* out: &mut [f32], past: bool) {
+            map_with(s, [$($a),*], out, past, |[$($a),*]| $expression);
         }
     )*};
 }
 
 operations! {
+    // As Atlas's max: NaN loses, the sign of zero is cleared.
+    relu, relu_with: |x| if x > 0.0 { x } else { 0.0 };
+    neg, neg_with: |x| -x;
+    abs, abs_with: |x| x.abs();
+    add, add_with: |a, b| a + b;
+    sub, sub_with: |a, b| a - b;
+    mul, mul_with: |a, b| a * b;
+    div, div_with: |a, b| a / b;
     swiglu, swiglu_with: |gate, up| gate * (1.0 / (exp(&Scalar, -gate) + 1.0)) * up;
     relu2_mul, relu2_mul_with: |gate, up| {
-        // As Atlas's max: NaN loses, the sign of zero is cleared.
         let r = if gate > 0.0 { gate } else { 0.0 };
         r * r * up
     };
-    add, add_with: |a, b| a + b;
 }
 
 #[cfg(test)]
@@ -95,25 +130,34 @@ mod tests {
     #[test]
     fn agrees_with_the_definition() {
         type Definition = fn(f64, f64) -> f64;
-        let definitions: [(&str, Definition, f64); 3] = [
+        let definitions: [(&str, Definition, f64); 9] = [
+            ("relu", |a, _| a.max(0.0), 0.0),
+            ("neg", |a, _| -a, 0.0),
+            ("abs", |a, _| a.abs(), 0.0),
+            ("add", |a, b| a + b, 0.5),
+            ("sub", |a, b| a - b, 0.5),
+            ("mul", |a, b| a * b, 0.5),
+            ("div", |a, b| a / b, 0.5),
             ("swiglu", |g, u| g / (1.0 + (-g).exp()) * u, 8.0),
             ("relu2_mul", |g, u| g.max(0.0).powi(2) * u, 1.5),
-            ("add", |a, b| a + b, 0.5),
         ];
         for (op, definition, ulp) in definitions {
             for (rows, d) in [(1u32, 5), (3, 4097), (0, 16), (4, 1000)] {
                 let shape = vec![Extent::Step { slot: 0, max: 4 }, Extent::Fixed(d)];
                 let x = TensorSpec { format: Format::F32, shape };
-                let spec = KernelSpec { op, inputs: vec![x.clone(); 2], output: x, in_place: None, attrs: vec![] };
+                let operands = if matches!(op, "relu" | "neg" | "abs") { 1 } else { 2 };
+                let inputs = vec![x.clone(); operands];
+                let spec = KernelSpec { op, inputs, output: x, in_place: None, attrs: vec![] };
                 let scaled =
                     |seed, scale: f32| Random(seed).floats(4 * d).iter().map(|x| x * scale).collect::<Vec<_>>();
                 let (mut a, b) = (scaled(3, 12.0), scaled(4, 2.0));
                 a[..5].copy_from_slice(&[0.0, -0.0, 88.0, -88.0, -104.0]);
                 for features in feature_sets() {
                     let out = Memory::filled(a.len() * 4, 0xff);
-                    let mut memory = [Memory::of(&a), Memory::of(&b), out, Memory::of(&[rows])];
+                    let mut memory = vec![Memory::of(&a), Memory::of(&b), out, Memory::of(&[rows])];
+                    memory.drain(operands..2);
                     launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
-                    let (out, rest) = memory[2].elements::<f32>().split_at(rows as usize * d);
+                    let (out, rest) = memory[operands].elements::<f32>().split_at(rows as usize * d);
                     for ((y, a), b) in out.iter().zip(&a).zip(&b) {
                         let want = definition(f64::from(*a), f64::from(*b));
                         let bound = want.abs() * ulp * f64::from(f32::EPSILON) + f64::from(f32::MIN_POSITIVE);
@@ -124,6 +168,25 @@ mod tests {
                     }
                     assert!(rest.iter().all(|y| y.is_nan()), "wrote behind the run's rows");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn past_the_caches_goes_the_same() {
+        let n = 5 * 128 + 3;
+        let (a, b) = (Random(1).floats(n), Random(2).floats(n));
+        let (mut near, mut far) = (Memory::filled(n * 4, 1), Memory::filled(n * 4, 2));
+        for (op, apply) in OPERATIONS {
+            for features in feature_sets() {
+                for (past, out) in [(false, &mut near), (true, &mut far)] {
+                    let (isa, out) = (Isa::widest(features), out.elements_mut());
+                    match apply {
+                        Apply::One(apply) => apply(isa, &a, out, past),
+                        Apply::Two(apply) => apply(isa, &a, &b, out, past),
+                    }
+                }
+                assert!(near.elements::<u32>() == far.elements::<u32>(), "{op} {features:?}");
             }
         }
     }

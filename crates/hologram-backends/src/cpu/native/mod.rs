@@ -3,6 +3,7 @@
 mod attention;
 pub(crate) mod bandwidth;
 mod cast;
+mod copy;
 mod decode;
 mod elementwise;
 mod gather;
@@ -10,9 +11,13 @@ mod kv_append;
 mod matmul;
 pub(crate) mod peak;
 mod quantize;
+mod reduce;
 mod rms_norm;
 mod rope;
+mod rows;
 mod simd;
+mod softmax;
+pub(in crate::cpu) mod stream;
 
 use std::sync::Arc;
 
@@ -34,11 +39,24 @@ const KERNELS: &[Find] = &[
     rope::find,
     kv_append::find,
     elementwise::find,
+    copy::find,
+    softmax::find,
+    reduce::find,
 ];
 
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     KERNELS.iter().find_map(|find| find(spec, features))
+}
+
+/// Whether the elements of a run lie at the start of a tensor's memory, one after the other; of vectors too.
+fn is_dense(tensor: &TensorSpec) -> bool {
+    tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
+}
+
+/// The elements of a dense tensor in a run with this step block.
+fn elements(tensor: &TensorSpec, step: &[u32]) -> usize {
+    tensor.shape.iter().map(|e| e.value(step)).product()
 }
 
 /// Whether the rows of a run are dense: memory is laid out for the greatest extents, so only the slowest dimension may vary.

@@ -122,6 +122,8 @@ pub(super) trait Simd: Copy {
     const LANES: usize;
     /// Whether there are 32 vector registers rather than 16.
     const WIDE_FILE: bool;
+    /// The least exponent that [`Simd::scale`] takes.
+    const LEAST: f32;
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::V;
@@ -153,14 +155,38 @@ pub(super) trait Simd: Copy {
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b`
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The greater; unspecified when one is NaN.
+    /// The greater; `b` when one is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b + c`, rounded once where the processor has it.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `v` in lanes where `limit >= bound`, elsewhere negative infinity.
     fn keep_where_ge(self, v: Self::V, limit: Self::V, bound: Self::V) -> Self::V;
+    /// The nearest whole number, for numbers below 2²² in magnitude.
+    fn round(self, x: Self::V) -> Self::V;
+    /// `v · 2ⁿ` for whole numbers `n` from [`Simd::LEAST`] to 127, where results below the normal numbers may be 0.
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V;
+
     /// 2 to the power `x` for `x` ≤ 0, within 2 ulp; results below the normal numbers may be 0, negative infinity gives 0.
-    fn exp2(self, x: Self::V) -> Self::V;
+    #[inline(always)]
+    fn exp2(self, x: Self::V) -> Self::V {
+        // The second operand wins when one is NaN.
+        let x = self.max(self.splat(Self::LEAST), x);
+        let n = self.round(x);
+        self.scale(exp2_near_zero(self, self.sub(x, n)), n)
+    }
+
+    /// e to the power `x` for `x` ≤ 0, with the error and the limits of [`Simd::exp2`].
+    #[inline(always)]
+    fn exp(self, x: Self::V) -> Self::V {
+        // ln 2 in two parts, of which multiples of the first are exact.
+        const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
+        let x = self.max(self.splat(Self::LEAST * std::f32::consts::LN_2), x);
+        let n = self.round(self.mul(x, self.splat(std::f32::consts::LOG2_E)));
+        let r = self.fma(n, self.splat(-LN_2[0]), x);
+        let r = self.fma(n, self.splat(-LN_2[1]), r);
+        self.scale(exp2_near_zero(self, self.mul(r, self.splat(std::f32::consts::LOG2_E))), n)
+    }
+
     /// The sum of the lanes.
     fn sum(self, v: Self::V) -> f32;
     /// The greatest lane; unspecified when one is NaN.
@@ -181,6 +207,16 @@ pub(super) trait Simd: Copy {
 const EXP2: [f32; 6] =
     [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
 
+/// 2 to the power of `f` in -½..=½.
+#[inline(always)]
+fn exp2_near_zero<S: Simd>(s: S, f: S::V) -> S::V {
+    let mut p = s.splat(EXP2[5]);
+    for c in EXP2[..5].iter().rev() {
+        p = s.fma(p, f, s.splat(*c));
+    }
+    s.fma(p, f, s.splat(1.0))
+}
+
 /// Plain Rust, four lanes: what SSE2 and NEON have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plain;
@@ -196,6 +232,7 @@ impl Simd for Plain {
     type V = [f32; 4];
     const LANES: usize = 4;
     const WIDE_FILE: bool = cfg!(target_arch = "aarch64");
+    const LEAST: f32 = -127.0;
 
     #[inline(always)]
     fn splat(self, x: f32) -> [f32; 4] {
@@ -261,18 +298,17 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    fn exp2(self, x: [f32; 4]) -> [f32; 4] {
-        // Adding and subtracting 1.5·2²³ rounds to the nearest integer, which is then in the low bits of the sum.
+    fn round(self, x: [f32; 4]) -> [f32; 4] {
+        // Adding 1.5·2²³ leaves no room for digits behind the point.
         const ROUND: f32 = 12_582_912.0;
-        let x = self.max([-127.0; 4], x);
-        let shifted = self.add(x, [ROUND; 4]);
-        let f = self.sub(x, self.sub(shifted, [ROUND; 4]));
-        let mut p = [EXP2[5]; 4];
-        for c in EXP2[..5].iter().rev() {
-            p = self.fma(p, f, [*c; 4]);
-        }
-        let p = self.fma(p, f, [1.0; 4]);
-        lanes!(|I| p[I] * f32::from_bits(shifted[I].to_bits().wrapping_add(127) << 23))
+        lanes!(|I| (x[I] + ROUND) - ROUND)
+    }
+
+    #[inline(always)]
+    fn scale(self, v: [f32; 4], n: [f32; 4]) -> [f32; 4] {
+        // A biased exponent of 0, from -127, is the number 0. Whole numbers lie in the low bits after the addition, as in `round`.
+        const BIAS: f32 = 12_582_912.0 + 127.0;
+        lanes!(|I| v[I] * f32::from_bits((n[I] + BIAS).to_bits() << 23))
     }
 
     #[inline(always)]
@@ -312,6 +348,18 @@ mod tests {
         fn exp2_all(x: &mut [f32]) = exp2_all_with
     }
 
+    simd_entry! {
+        fn exp_all(x: &mut [f32]) = exp_all_with
+    }
+
+    #[inline(always)]
+    fn exp_all_with<S: Simd>(s: S, x: &mut [f32]) {
+        for x in x.chunks_exact_mut(S::LANES) {
+            // SAFETY: `x` has LANES elements.
+            unsafe { s.store(x.as_mut_ptr(), s.exp(s.load(x.as_ptr()))) };
+        }
+    }
+
     #[inline(always)]
     fn exp2_all_with<S: Simd>(s: S, x: &mut [f32]) {
         for x in x.chunks_exact_mut(S::LANES) {
@@ -321,20 +369,25 @@ mod tests {
     }
 
     #[test]
-    fn exp2_is_within_two_ulp() {
-        let x: Vec<f32> = (0..1 << 16).map(|i| -(i as f32) * 126.0 / 65536.0).collect();
-        for features in feature_sets() {
-            let mut y = x.clone();
-            exp2_all(Isa::widest(features), &mut y);
-            for (x, y) in x.iter().zip(y) {
-                let want = f64::from(*x).exp2();
-                let ulp = f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
-                assert!((f64::from(y) - want).abs() <= 2.0 * ulp, "{features:?}: 2^{x} gives {y}, not {want}");
+    fn powers_are_within_two_ulp() {
+        type Power = (fn(Isa, &mut [f32]), fn(f64) -> f64, f32);
+        let powers: [Power; 2] = [(exp2_all, f64::exp2, 126.0), (exp_all, f64::exp, 87.0)];
+        for (power, definition, least) in powers {
+            let x: Vec<f32> = (0..1 << 16).map(|i| -(i as f32) * least / 65536.0).collect();
+            for features in feature_sets() {
+                let mut y = x.clone();
+                power(Isa::widest(features), &mut y);
+                for (x, y) in x.iter().zip(y) {
+                    let want = definition(f64::from(*x));
+                    let ulp = f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
+                    assert!((f64::from(y) - want).abs() <= 2.0 * ulp, "{features:?}: {x} gives {y}, not {want}");
+                }
+                let mut edges = [f32::NEG_INFINITY, -1e30, -150.0, 0.0, f32::NAN, f32::MIN, -0.0, -300.0].repeat(2);
+                power(Isa::widest(features), &mut edges);
+                assert!(edges[4].is_nan(), "{features:?}");
+                assert_eq!([&edges[..2], &edges[3..4], &edges[5..8]].concat(), [0.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
+                assert!(edges[2] < f32::MIN_POSITIVE, "{features:?}");
             }
-            let mut edges = [f32::NEG_INFINITY, -1e30, -150.0, 0.0, f32::NAN, f32::MIN, -1.0, -300.0].repeat(2);
-            exp2_all(Isa::widest(features), &mut edges);
-            assert!(edges[4].is_nan(), "{features:?}");
-            assert_eq!([&edges[..4], &edges[5..8]].concat(), [0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.0], "{features:?}");
         }
     }
 }

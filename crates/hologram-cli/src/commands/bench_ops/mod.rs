@@ -190,9 +190,12 @@ impl Bench<'_> {
             };
             rates.push(bandwidth / 1e9);
         }
-        let ns = sorted_median(&mut samples);
+        // The share is the median of the pairs', because a shared machine may change its speed between them.
         let amount = if memory { case.bytes } else { case.flop };
-        let share = (!rates.is_empty()).then(|| amount / ns / sorted_median(&mut rates));
+        let mut shares: Vec<f64> =
+            samples.iter().zip(rates.iter().cycle()).map(|(ns, rate)| amount / ns / rate).collect();
+        let share = (!shares.is_empty()).then(|| sorted_median(&mut shares));
+        let ns = sorted_median(&mut samples);
         // Bytes a nanosecond are GB/s.
         let per_ns = |amount: f64| (amount > 0.0).then(|| amount / ns);
         let ceiling = match (share, beside) {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::{EXP2, Simd};
+use super::Simd;
 
 /// AVX2, FMA and F16C: eight lanes.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,7 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
     const WIDE_FILE: bool = false;
+    const LEAST: f32 = -127.0;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
@@ -110,20 +111,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn exp2(self, x: __m256) -> __m256 {
+    fn round(self, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
+    }
+
+    #[inline(always)]
+    fn scale(self, v: __m256, n: __m256) -> __m256 {
         // SAFETY: as above.
         unsafe {
-            // The second operand wins when the first is NaN. A biased exponent of 0, from -127, scales by 0.
-            let x = _mm256_max_ps(_mm256_set1_ps(-127.0), x);
-            let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
-            let f = _mm256_sub_ps(x, n);
-            let mut p = _mm256_set1_ps(EXP2[5]);
-            for c in EXP2[..5].iter().rev() {
-                p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(*c));
-            }
-            let p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0));
+            // A biased exponent of 0, from -127, is the number 0.
             let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
+            _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
         }
     }
 
@@ -182,6 +181,7 @@ impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
     const WIDE_FILE: bool = true;
+    const LEAST: f32 = -200.0;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -253,19 +253,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn exp2(self, x: __m512) -> __m512 {
+    fn round(self, x: __m512) -> __m512 {
         // SAFETY: as above.
-        unsafe {
-            // The second operand wins when the first is NaN; 2^-200 rounds to 0.
-            let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
-            let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
-            let f = _mm512_sub_ps(x, n);
-            let mut p = _mm512_set1_ps(EXP2[5]);
-            for c in EXP2[..5].iter().rev() {
-                p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(*c));
-            }
-            _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0)), n)
-        }
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
+    }
+
+    #[inline(always)]
+    fn scale(self, v: __m512, n: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_scalef_ps(v, n) }
     }
 
     #[inline(always)]

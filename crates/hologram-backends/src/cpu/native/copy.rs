@@ -1,0 +1,98 @@
+//! `copy`: the same elements in memory of their own, of any plain format.
+
+use std::sync::Arc;
+
+use super::super::features::Features;
+use super::super::kernel::{Args, NativeKernel, Worker};
+use super::simd::{Isa, Simd, fence, simd_entry};
+use super::stream::{goes_past, map_with};
+use super::{elements, input, is_dense};
+use crate::{Format, KernelSpec, TensorSpec};
+
+struct Copy {
+    isa: Isa,
+    x: TensorSpec,
+    uses_step: bool,
+}
+
+/// Bytes of a piece of work.
+const PIECE: usize = 64 << 10;
+/// The same for copies that go past the caches.
+const PIECE_PAST: usize = 256 << 10;
+
+/// The native kernel for `copy`; `None` for any other spec.
+pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let [x] = spec.inputs.as_slice() else { return None };
+    let served = spec.op == "copy"
+        && spec.in_place.is_none()
+        && spec.attrs.is_empty()
+        && *x == spec.output
+        && matches!(x.format, Format::Plain(_))
+        && is_dense(x);
+    let kernel = || Copy { isa: Isa::widest(features), x: x.clone(), uses_step: spec.uses_step() };
+    served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+}
+
+impl NativeKernel for Copy {
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let count = elements(&self.x, if self.uses_step { args.step() } else { &[] });
+        let len = count * self.x.format.block_bytes();
+        let x = input::<u8>(args, 0, len)?;
+        input::<u8>(args, 1, len)?;
+        // SAFETY: each piece is claimed by one worker.
+        let out = unsafe { args.write::<u8>(1) };
+        let past = goes_past(args.raw(1), len) && x.as_ptr().addr().is_multiple_of(4);
+        let size = if past { PIECE_PAST } else { PIECE };
+        while let Some(index) = worker.next(len.div_ceil(size)) {
+            let piece = index * size..((index + 1) * size).min(len);
+            let (x, out) = (&x[piece.clone()], &mut out[piece]);
+            if past {
+                // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
+                let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
+                copy_past(self.isa, x, out);
+                rest.copy_from_slice(x_rest);
+            } else {
+                out.copy_from_slice(x);
+            }
+        }
+        fence();
+        Ok(())
+    }
+}
+
+simd_entry! {
+    fn copy_past(x: &[f32], out: &mut [f32]) = copy_with
+}
+
+#[inline(always)]
+fn copy_with<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
+    map_with(s, [x], out, true, |[x]| x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Extent;
+    use crate::cpu::native::stream::PAST_CACHES;
+    use crate::cpu::testing::{Memory, feature_sets, launch};
+    use hologram_isa::Type;
+
+    #[test]
+    fn copies_every_byte_and_no_other() {
+        let past = PAST_CACHES + 3;
+        for (ty, rows, len) in [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, past), (Type::F16, 2, 33)] {
+            let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
+            let x = TensorSpec { format: Format::Plain(ty), shape };
+            let spec = KernelSpec { op: "copy", inputs: vec![x.clone()], output: x, in_place: None, attrs: vec![] };
+            let bytes = spec.output.max_bytes();
+            let data: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+            for features in feature_sets() {
+                let mut memory = [Memory::of(&data), Memory::filled(bytes, 0xee), Memory::of(&[rows])];
+                launch(&*find(&spec, features).expect("served"), &mut memory, 3).expect("runs");
+                let (copied, rest) = memory[1].elements::<u8>().split_at(rows as usize * len * ty.size());
+                assert!(copied == &data[..copied.len()], "{features:?} {ty} {rows} × {len}");
+                assert!(rest.iter().all(|b| *b == 0xee), "{features:?}: wrote behind the run's rows");
+            }
+        }
+    }
+}
