@@ -134,6 +134,8 @@ pub(super) fn cases() -> Vec<Case> {
             case(1, Format::U32, Fill::Below(4), &[rows, fixed(300)]),
             case(1, Format::I32, Fill::Normal(2.0), &[fixed(2), fixed(600), fixed(3)]),
             case(1, Format::Plain(Type::I8), Fill::Normal(50.0), &[rows, fixed(90)]),
+            case(1, Format::Plain(Type::F64), normal.clone(), &[rows, fixed(300)]),
+            case(0, Format::Plain(Type::I64), Fill::Normal(30.0), &[fixed(300), fixed(3)]),
             case(1, Format::F16, normal.clone(), &[rows, fixed(300)]),
             case(0, Format::BF16, normal, &[fixed(300), fixed(3)]),
             case(

@@ -256,7 +256,8 @@ impl Op for Attention {
                         sum += a * b;
                         squares += (a * b).powi(2);
                     }
-                    let bound = super::matmul::sum_bound(d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
+                    let bound =
+                        super::matmul::sum_bound(Format::F32, d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
                     score_bound = score_bound.max(bound * scale.abs());
                     sum * scale
                 })

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec, TensorSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{number, plain, stored};
+use super::lines::{epsilon, is_in_f32, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
@@ -50,8 +50,8 @@ struct BatchMatmul {
 impl Graph {
     /// `activation(a·b + bias) + residual`, for each matrix of `a` (`[.., n, k]`) with its partner in `b` (`[.., k, m]`): `[.., n, m]`. The
     /// dimensions before the last two are aligned at their ends and may be 1, or missing, in one of the two, which is then used again.
-    /// Operands in `f32`, `f16` or `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type; `i8` gives
-    /// `i32`, as `i32` itself does, whose sums wrap and which have no activation but ReLU. Bias and residual are of the result's type.
+    /// Operands in `f32`, `f16` or `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type; those in
+    /// `f64`, `i32` and `i64` (whose sums wrap) in their type, and `i8` gives `i32`; these four have no activation but ReLU. Bias and residual are of the result's type.
     ///
     /// The product of a model's activations with its weights is [`Graph::matmul`]. Attention scores are `a` = queries, `b` = keys with
     /// `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] with the values.
@@ -147,7 +147,7 @@ impl BatchMatmul {
         let [a, b, ..] = inputs else { return None };
         let format = match plain(a.format)? {
             Type::I8 => Format::I32,
-            Type::F32 | Type::F16 | Type::BF16 | Type::I32 => a.format,
+            Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32 | Type::I64 => a.format,
             _ => return None,
         };
         let split = |t: &TensorType, transposed: bool| {
@@ -169,7 +169,7 @@ impl Op for BatchMatmul {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let Some(result) = self.result(inputs) else {
             return Err(
-                "takes a [.., n, k] and b [.., k, m], each perhaps transposed, of f32, f16, bf16, i8 or i32".into()
+                "takes a [.., n, k] and b [.., k, m], each perhaps transposed, of floats, i8, i32 or i64".into()
             );
         };
         let mut rest = inputs.iter().skip(2);
@@ -182,9 +182,8 @@ impl Op for BatchMatmul {
         if !fits(self.residual, &result.shape) {
             return Err("the residual must be of the result's type and shape".into());
         }
-        let integer = !plain(result.format).is_some_and(Type::is_float);
-        if integer && !matches!(self.activation, None | Some(Activation::Relu)) {
-            return Err("integers have no such activation".into());
+        if !is_in_f32(result.format) && !matches!(self.activation, None | Some(Activation::Relu)) {
+            return Err(format!("{} has no such activation", result.format.name()));
         }
         Ok(result)
     }
@@ -335,9 +334,9 @@ impl Op for BatchMatmul {
                         a.values[from_a + x] * b.values[from_b + y]
                     });
                     let (mut y, squares) = terms.fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
-                    let mut bound = sum_bound(k as f64, y, squares);
+                    let mut bound = sum_bound(a.format, k as f64, y, squares);
                     let mut rest = rest.iter();
-                    let eps = f64::from(f32::EPSILON);
+                    let eps = epsilon(format);
                     if let Some(bias) = rest.next().filter(|_| self.bias) {
                         y += bias.values[column];
                         bound += y.abs() * eps;
@@ -408,9 +407,13 @@ pub(super) fn cases() -> Vec<Case> {
     for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
         let left = |n: usize, k: usize| if a { [2, k, n] } else { [2, n, k] };
         let right = |k: usize, m: usize| if b { [m, k] } else { [k, m] };
-        for (ty, n, m, k) in
-            [(Type::F32, 70, 65, 40), (Type::F32, 4, 90, 65), (Type::BF16, 65, 70, 33), (Type::I8, 20, 9, 65)]
-        {
+        for (ty, n, m, k) in [
+            (Type::F32, 70, 65, 40),
+            (Type::F32, 4, 90, 65),
+            (Type::BF16, 65, 70, 33),
+            (Type::I8, 20, 9, 65),
+            (Type::F64, 9, 20, 33),
+        ] {
             cases.push(case(transposed(a, b), ty, &left(n, k), &right(k, m)));
         }
     }
@@ -422,6 +425,8 @@ pub(super) fn cases() -> Vec<Case> {
         (true, Some(Activation::Relu), false, Type::BF16),
         (true, Some(Activation::Relu), true, Type::I8),
         (false, Some(Activation::Relu), false, Type::I32),
+        (true, None, true, Type::I64),
+        (true, Some(Activation::Relu), false, Type::F64),
     ] {
         let op = BatchMatmul { bias, activation, residual, ..plain };
         cases.extend([case(op, ty, &[2, 9, 20], &[20, 33]), case(op, ty, &[3, 20], &[20, 33])]);

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Type, Value};
 
-use super::lines::{number, plain, stored};
+use super::lines::{epsilon, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
@@ -44,8 +44,9 @@ struct Conv2d {
 
 impl Graph {
     /// Convolves images `x` (`[n, c, h, w]`) with kernels (`[o, c / groups, kh, kw]`): `[n, o, h', w']`, with
-    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise. Images and kernels in `f32`, `f16` or
-    /// `bf16` are multiplied and summed in `f32` and rounded once to their type; `i8` gives `i32`, as `i32` does.
+    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise. Images and kernels in `f32`,
+    /// `f16` or `bf16` are multiplied and summed in `f32` and rounded once to their type, those in `f64` in `f64`; `i8` gives `i32`, as
+    /// `i32` does.
     ///
     /// # Errors
     /// When the operands do not fit, or a window is larger than an image with its padding.
@@ -75,7 +76,7 @@ impl Op for Conv2d {
         let [x, kernel, bias @ ..] = inputs else { return Err("takes images and kernels".into()) };
         let format = match plain(x.format) {
             Some(Type::I8) => Format::I32,
-            Some(Type::F32 | Type::F16 | Type::BF16 | Type::I32) => x.format,
+            Some(Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32) => x.format,
             _ => return Err(format!("does not exist for {}", x.format.name())),
         };
         let (
@@ -208,10 +209,10 @@ impl Op for Conv2d {
                     }
                 }
             }
-            let mut bound = sum_bound((depth * kh * kw) as f64, sum, squares);
+            let mut bound = sum_bound(x.format, (depth * kh * kw) as f64, sum, squares);
             if let [bias] = bias {
                 sum += bias.values[channel];
-                bound += sum.abs() * f64::from(f32::EPSILON);
+                bound += sum.abs() * epsilon(x.format);
             }
             out.push(sum, if float { stored(format, sum, bound) } else { 0.0 });
         }
@@ -247,6 +248,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Conv2d { groups: 8, padding: [1, 1], ..plain }, Type::F16, [1, 2], [8, 6, 6], [8, 1, 3, 3], true),
         case(plain, Type::BF16, [1, 2], [4, 6, 6], [3, 4, 2, 2], true),
         case(strided, Type::I8, [2, 3], [2, 7, 9], [3, 2, 3, 3], true),
+        case(plain, Type::F64, [1, 1], [2, 5, 5], [3, 2, 3, 3], true),
         case(plain, Type::I32, [1, 1], [2, 4, 5], [3, 2, 2, 2], false),
     ]
 }

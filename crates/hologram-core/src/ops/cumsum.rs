@@ -4,7 +4,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, along, computed, number, outer, plain, stored};
+use super::lines::{Lines, THREADS, along, computed, epsilon, number, outer, plain, stored};
 use super::take::element;
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -30,8 +30,8 @@ struct CumSum {
 }
 
 impl Graph {
-    /// The cumulative sums of `x` along dimension `dim`, each element included: in `x`'s type, `f32`, `f16` or `bf16` (summed in `f32`,
-    /// each result rounded once), or `i32` or `u32`, which wrap.
+    /// The cumulative sums of `x` along dimension `dim`, each element included: in `x`'s type, floats (narrow ones are summed
+    /// in `f32`, and each result rounded once) or integers of 32 or 64 bits, which wrap.
     ///
     /// # Errors
     /// When `x` has no such dimension, or is of another type.
@@ -142,7 +142,7 @@ impl Op for ChunkSums {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         along(x, self.dim)?;
-        let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 bits")?;
+        let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;
         let mut shape = x.shape.clone();
         shape[self.dim] = Dim::Fixed(self.chunks);
         Ok(TensorType::new(Format::Plain(computed(ty)), shape))
@@ -177,7 +177,7 @@ impl Op for ChunkSums {
 /// is carried over, of 18 roundings.
 fn bound(format: Format, value: f64) -> f64 {
     let float = plain(format).is_some_and(Type::is_float);
-    if float { value.abs() * 9.0 * f64::from(f32::EPSILON) } else { 0.0 }
+    if float { value.abs() * 9.0 * epsilon(format) } else { 0.0 }
 }
 
 impl Op for CumSum {
@@ -188,7 +188,7 @@ impl Op for CumSum {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let (Some(x), carries) = (inputs.first(), inputs.get(1)) else { return Err("takes x".into()) };
         along(x, self.dim)?;
-        let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 bits")?;
+        let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;
         if let Some(carries) = carries {
             let others = |t: &TensorType| super::lines::without(&t.shape, self.dim);
             if carries.format != Format::Plain(computed(ty)) || others(carries) != others(x) {
@@ -235,9 +235,9 @@ pub(super) fn cases() -> Vec<Case> {
         format: Format::Plain(ty),
         shape: shape.to_vec(),
         fill: match ty {
+            ty if ty.is_float() => Fill::Normal(1.0),
             Type::U32 => Fill::Below(1000),
-            Type::I32 => Fill::Normal(1000.0),
-            _ => Fill::Normal(1.0),
+            _ => Fill::Normal(1000.0),
         },
     };
     let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
@@ -248,6 +248,8 @@ pub(super) fn cases() -> Vec<Case> {
         (Type::F32, 1, &[3, 257, 5]),
         (Type::F16, 1, &[2, 100]),
         (Type::BF16, 0, &[100, 3]),
+        (Type::F64, 0, &[1500]),
+        (Type::I64, 1, &[2, 100]),
         (Type::I32, 0, &[2048]),
         (Type::U32, 1, &[2, 9, 2]),
     ] {

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, Type};
 
-use super::lines::{Lines, THREADS, Tile, computed, number, plain, stored};
+use super::lines::{Lines, THREADS, Tile, computed, epsilon, number, plain, stored};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -17,7 +17,7 @@ struct LayerNorm {
 }
 
 impl Graph {
-    /// Brings the rows of `x` (`[.., d]` in `f32`, `f16` or `bf16`, computed in `f32`) to mean 0 and variance 1, scales them by `w` and
+    /// Brings the rows of `x` (`[.., d]` in `f32`, `f64`, `f16` or `bf16`, the narrow ones computed in `f32`) to mean 0 and variance 1, scales them by `w` and
     /// adds `bias` (`[d]`, of `x`'s type). The variance is that of the row itself (divided by d), taken about its mean.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Op for LayerNorm {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w, bias] = inputs else { return Reference::default() };
         let d = x.row_len();
-        let eps = f64::from(f32::EPSILON);
+        let eps = epsilon(x.format);
         let mut out = Reference::default();
         for row in x.values.chunks(d) {
             let mean = row.iter().sum::<f64>() / d as f64;
@@ -138,6 +138,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Format::F32, 7, 8, 2048, 1.0),
         case(Format::F16, 3, 4, 100, 5.0),
         case(Format::BF16, 3, 4, 100, 5.0),
+        case(Format::Plain(Type::F64), 3, 4, 300, 5.0),
         Case::new(LayerNorm { eps: 1e-5 }, &[]).input(far).input(row()).input(row()),
     ]
 }

@@ -35,8 +35,8 @@ pub(super) fn plain(format: Format) -> Option<Type> {
 pub(super) const fn computed(ty: Type) -> Type {
     match ty {
         Type::F16 | Type::BF16 => Type::F32,
-        Type::I8 => Type::I32,
-        Type::U8 | Type::Bool => Type::U32,
+        Type::I8 | Type::I16 => Type::I32,
+        Type::U8 | Type::U16 | Type::Bool => Type::U32,
         other => other,
     }
 }
@@ -46,11 +46,28 @@ pub(super) fn is_number(ty: Type) -> bool {
     ty != Type::Bool
 }
 
+/// Whether a plain format is of floats computed in `f32`, the one type that has functions such as `exp`.
+pub(super) fn is_in_f32(format: Format) -> bool {
+    plain(format).is_some_and(|ty| computed(ty) == Type::F32)
+}
+
+/// The distance from 1 to the next number of the type that a format is computed in; for `f64` twice that, as references have its
+/// roundings too.
+pub(super) fn epsilon(format: Format) -> f64 {
+    match format {
+        Format::Plain(Type::F64) => 2.0 * f64::EPSILON,
+        _ => f64::from(f32::EPSILON),
+    }
+}
+
 /// A constant of a type that [`computed`] gives.
 pub(super) fn number(ty: Type, value: f64) -> Value {
     match ty {
         Type::I32 => Value::from(value as i32),
         Type::U32 => Value::from(value as u32),
+        Type::I64 => Value::from(value as i64),
+        Type::U64 => Value::from(value as u64),
+        Type::F64 => Value::from(value),
         _ => Value::from(value as f32),
     }
 }

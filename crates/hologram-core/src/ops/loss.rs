@@ -3,7 +3,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, Tile, along, computed, number, plain};
+use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_in_f32, number, plain};
 use super::{Kernel, Launchable, Op, Reduction};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -33,7 +33,7 @@ enum ElementLoss {
 struct CrossEntropy;
 
 impl Graph {
-    /// The squared errors `(x − target)²`, of one shape and type (`f32`, `f16` or `bf16`): in `f32`.
+    /// The squared errors `(x − target)²`, of one shape and type of floats: in `f32`, of `f64` in `f64`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -76,11 +76,6 @@ impl Graph {
     }
 }
 
-/// The format of losses.
-fn of_losses(format: Format) -> Option<Format> {
-    plain(format).filter(|ty| ty.is_float()).map(|ty| Format::Plain(computed(ty)))
-}
-
 /// log(1 + e) for e of at most 1, without losing what is small beside 1: the rounding of 1 + e is undone by the quotient (Kahan).
 fn log_1p(b: &mut Builder, e: Value) -> Value {
     let one = number(e.ty, 1.0);
@@ -104,9 +99,12 @@ impl Op for ElementLoss {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
-            [x, target] if x == target => {
-                of_losses(x.format).map(|f| TensorType::new(f, x.shape.clone())).ok_or_else(|| "takes floats".into())
-            }
+            [x, target] if x == target => match plain(x.format) {
+                Some(ty) if is_in_f32(x.format) || (ty.is_float() && *self == ElementLoss::Squared) => {
+                    Ok(TensorType::new(Format::Plain(computed(ty)), x.shape.clone()))
+                }
+                _ => Err("takes floats; of 64 bits only for squared errors".into()),
+            },
             _ => Err("takes x and a target of its type and shape".into()),
         }
     }
@@ -146,7 +144,7 @@ impl Op for ElementLoss {
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, target] = inputs else { return Reference::default() };
-        let eps = f64::from(f32::EPSILON);
+        let eps = epsilon(x.format);
         let least = f64::from(f32::MIN_POSITIVE);
         let mut out = Reference::default();
         for (x, t) in x.values.iter().zip(&target.values) {
@@ -172,14 +170,14 @@ impl Op for CrossEntropy {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, target] = inputs else { return Err("takes logits and classes".into()) };
-        let (Some(rows), Some(format)) = (x.shape.len().checked_sub(1), of_losses(x.format)) else {
-            return Err("takes logits of floats, [.., d]".into());
+        let Some(rows) = x.shape.len().checked_sub(1).filter(|_| is_in_f32(x.format)) else {
+            return Err("takes logits of f32, f16 or bf16, [.., d]".into());
         };
         along(x, rows)?;
         if **target != TensorType::new(Format::U32, &x.shape[..rows]) {
             return Err("takes a u32 class for each row of logits".into());
         }
-        Ok(TensorType::new(format, &x.shape[..rows]))
+        Ok(TensorType::new(Format::F32, &x.shape[..rows]))
     }
 
     /// One workgroup for each row.
@@ -264,6 +262,7 @@ pub(super) fn cases() -> Vec<Case> {
             case(Type::F32, 5, 9, 257),
             case(Type::F16, 3, 4, 33),
             case(Type::BF16, 1, 1, 1),
+            case(if op == ElementLoss::Squared { Type::F64 } else { Type::F32 }, 2, 2, 9),
             pairs(&[20.0, -20.0, 80.0, -80.0, 0.0, nan, 1e-6, 9.0], &[1.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.25, 1.0]),
         ]);
     }

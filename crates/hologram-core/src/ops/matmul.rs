@@ -3,6 +3,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
+use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
 use super::{Kernel, Launchable, Op, is_quantized_weight, is_weight, rounded};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
@@ -192,18 +193,18 @@ impl Op for Matmul {
                     sum += term;
                     squares += term * term;
                 }
-                out.push(sum, sum_bound((k / exact) as f64, sum, squares));
+                out.push(sum, sum_bound(Format::F32, (k / exact) as f64, sum, squares));
             }
         }
         out
     }
 }
 
-/// The bound of a sum of `n` rounded products of independent sign, in any order: partial sums are about as large as the root of the
+/// The bound of a sum, in the type that a format is computed in, of `n` rounded products of independent sign, in any order: partial sums are about as large as the root of the
 /// sum of squares, or the result; the roundings of each by 2⁻²⁴ add up like a random walk, here taken four times as far.
-pub(super) fn sum_bound(n: f64, sum: f64, squares: f64) -> f64 {
+pub(super) fn sum_bound(format: Format, n: f64, sum: f64, squares: f64) -> f64 {
     let size = sum.abs() + squares.sqrt();
-    (2.0 + 2.0 * n.sqrt()) * size * f64::from(f32::EPSILON) + n * f64::from(f32::MIN_POSITIVE)
+    (2.0 + 2.0 * n.sqrt()) * size * epsilon(format) + n * f64::from(f32::MIN_POSITIVE)
 }
 
 pub(super) fn cases() -> Vec<Case> {

@@ -4,7 +4,7 @@ use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 pub(super) use super::lines::THREADS;
-use super::lines::{Lines, Tile, along, computed, is_number, number, plain, stored, without};
+use super::lines::{Lines, Tile, along, computed, epsilon, is_number, number, plain, stored, without};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -34,7 +34,7 @@ struct Reduce {
 }
 
 impl Graph {
-    /// Reduces `x` along dimension `dim`, which the result no longer has; its type is that of `x`: `f32`, `f16`, `bf16` or integers.
+    /// Reduces `x` along dimension `dim`, which the result no longer has; its type is that of `x`, any plain numbers that have the reduction.
     /// The dimension may be a run-time extent, which may be 0.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Op for Reduce {
         for line in 0..lines.count() {
             let values = || lines.elements(line).map(|at| x.values[at]);
             let n = lines.n as f64;
-            let eps = f64::from(f32::EPSILON);
+            let eps = epsilon(x.format);
             let (value, bound) = match self.reduction {
                 Reduction::Sum | Reduction::Mean => {
                     let size: f64 = values().map(f64::abs).sum();
@@ -231,9 +231,9 @@ pub(super) fn cases() -> Vec<Case> {
             let shape: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
             let mut input = CaseInput::normal(Format::Plain(ty), &shape);
             input.fill = match ty {
-                Type::U8 | Type::U32 => Fill::Below(200),
-                Type::I8 | Type::I32 => Fill::Normal(40.0),
-                _ => Fill::Normal(1.0),
+                ty if ty.is_float() => Fill::Normal(1.0),
+                Type::U8 | Type::U16 | Type::U32 | Type::U64 => Fill::Below(200),
+                _ => Fill::Normal(40.0),
             };
             Case::new(reduce(dim), &[]).input(input)
         };
@@ -251,8 +251,8 @@ pub(super) fn cases() -> Vec<Case> {
         if matches!(reduction, Sum | Max) {
             cases.extend([rows(3, 3, 4096), fixed(Type::F32, 0, &[100_003])]);
         }
-        for ty in [Type::F16, Type::BF16, Type::I32, Type::U32, Type::I8, Type::U8] {
-            if reduction.exists_for(ty) {
+        for ty in Type::ALL {
+            if ty != Type::F32 && reduction.exists_for(ty) {
                 let n = if reduction == Prod { 4 } else { 300 };
                 cases.extend([fixed(ty, 1, &[3, n]), fixed(ty, 1, &[2, n, 40])]);
             }

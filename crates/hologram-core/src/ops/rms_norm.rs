@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
-use super::lines::{plain, stored};
+use super::lines::{is_in_f32, stored};
 use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
@@ -35,8 +35,8 @@ impl Op for RmsNorm {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, w] = inputs else { return Err("takes x and w".into()) };
-        if x.format != w.format || !plain(x.format).is_some_and(Type::is_float) {
-            return Err("takes floats of one type".into());
+        if x.format != w.format || !is_in_f32(x.format) {
+            return Err("takes f32, f16 or bf16, of one type".into());
         }
         match (x.row_len(), w.shape.as_slice()) {
             (Some(d), [Dim::Fixed(n)]) if d == *n && d > 0 => Ok((*x).clone()),

@@ -4,7 +4,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, along, computed, plain, stored};
+use super::lines::{Lines, THREADS, along, computed, epsilon, plain, stored};
 use super::take::{element, indices_along, place};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -32,7 +32,7 @@ impl Graph {
     }
 
     /// As [`Graph::scatter`], but updates are added to the elements, in their order; `f16` and `bf16` are added in `f32` and rounded
-    /// once. Not for types below 32 bits other than those.
+    /// once. Not for integers below 32 bits.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -176,7 +176,7 @@ impl Op for Scatter {
         }
         let float = plain(x.format).is_some_and(Type::is_float);
         let bound = |at: usize| match self.add && float {
-            true => stored(x.format, values[at], sizes[at] * counts[at] * f64::from(f32::EPSILON) / 2.0),
+            true => stored(x.format, values[at], sizes[at] * counts[at] * epsilon(x.format) / 2.0),
             false => 0.0,
         };
         Reference { bounds: (0..values.len()).map(bound).collect(), values }
@@ -224,6 +224,8 @@ pub(super) fn cases() -> Vec<Case> {
             case(Type::F16, &[30, 50], 1, 70, true),
             case(Type::BF16, &[30, 50], 1, 70, false),
             case(Type::I32, &[500], 0, 600, false),
+            case(Type::F64, &[50], 0, 90, false),
+            case(Type::I64, &[50], 0, 90, true),
             case(Type::U32, &[500, 2], 0, 600, true),
         ]);
         if !add {

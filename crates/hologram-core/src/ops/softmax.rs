@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, Type};
 
-use super::lines::{Lines, THREADS, Tile, along, computed, number, plain, stored};
+use super::lines::{Lines, THREADS, Tile, along, computed, is_in_f32, number, plain, stored};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -53,10 +53,10 @@ impl Op for Softmax {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         along(x, self.dim)?;
-        match plain(x.format) {
-            Some(ty) if ty.is_float() => Ok((*x).clone()),
-            _ => Err("takes floats".into()),
+        if !is_in_f32(x.format) {
+            return Err("takes f32, f16 or bf16".into());
         }
+        Ok((*x).clone())
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {

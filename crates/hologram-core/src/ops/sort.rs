@@ -4,7 +4,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, computed, is_number, outer, plain};
+use super::lines::{Lines, THREADS, computed, is_number, number, outer, plain};
 use super::take::{element, place};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -61,17 +61,38 @@ impl Graph {
     }
 }
 
+/// The integers of a type's size.
+fn signed(ty: Type) -> Type {
+    if ty.is_wide() { Type::I64 } else { Type::I32 }
+}
+
+/// The type of keys of a type's elements.
+fn unsigned(ty: Type) -> Type {
+    if ty.is_wide() { Type::U64 } else { Type::U32 }
+}
+
+/// The least integer of a type's size.
+fn least(ty: Type) -> Value {
+    number(signed(ty), f64::NEG_INFINITY)
+}
+
 /// A number that is ordered as the elements are: unsigned, of the same size.
 fn key(b: &mut Builder, value: Value, descending: bool) -> Value {
     let key = match value.ty {
-        Type::F32 => {
+        Type::F32 | Type::F64 => {
             let nan = b.ne(value, value);
-            let key = super::sample::key(b, value);
-            b.select(nan, u32::MAX, key)
+            // +0 for −0; then negative numbers turned over, the others above them.
+            let value = b.add(value, number(value.ty, 0.0));
+            let bits = b.bitcast(signed(value.ty), value);
+            let sign = b.shr(bits, 8 * value.ty.size() as u32 - 1);
+            let flip = b.or(sign, least(value.ty));
+            let key = b.xor(bits, flip);
+            let key = b.bitcast(unsigned(value.ty), key);
+            b.select(nan, number(key.ty, f64::INFINITY), key)
         }
-        Type::I32 => {
-            let flipped = b.xor(value, i32::MIN);
-            b.bitcast(Type::U32, flipped)
+        Type::I32 | Type::I64 => {
+            let flipped = b.xor(value, least(value.ty));
+            b.bitcast(unsigned(value.ty), flipped)
         }
         _ => value,
     };
@@ -118,7 +139,7 @@ impl Op for SortBlocks {
         let (inner, blocks) = (lines.inner as u32, lines.n.div_ceil(BLOCK).max(1) as u32);
         let ty = computed(plain(spec.inputs[0].format).unwrap_or(Type::F32));
         let mut k = Kernel::new(spec, THREADS);
-        let shared = [k.b.shared("keys", Type::U32, BLOCK as u32), k.b.shared("indices", Type::U32, BLOCK as u32)];
+        let shared = [k.b.shared("keys", unsigned(ty), BLOCK as u32), k.b.shared("indices", Type::U32, BLOCK as u32)];
         let outers = outer(&mut k, &spec.output, self.dim);
         let n = k.extent(spec.output.shape.get(self.dim).copied().unwrap_or(Extent::Fixed(1)));
         let (x, out) = (k.inputs[0].clone(), k.output.clone());
@@ -133,7 +154,7 @@ impl Op for SortBlocks {
                 let at = b.add(thread, half);
                 let i = b.add(first, at);
                 // What lies beyond the line comes last.
-                let (of_element, index) = (b.var(u32::MAX), b.var(u32::MAX));
+                let (of_element, index) = (b.var(number(unsigned(ty), f64::INFINITY)), b.var(u32::MAX));
                 let inside = b.lt(i, n);
                 b.if_(inside, |b| {
                     let from = element(b, [row, i, column], n, inner);
@@ -319,6 +340,9 @@ pub(super) fn cases() -> Vec<Case> {
             case(0, Format::BF16, normal, &[fixed(600)]),
             case(0, Format::I32, Fill::Normal(5.0), &[fixed(600)]),
             case(0, Format::U32, Fill::Below(9), &[fixed(600)]),
+            case(0, Format::Plain(Type::F64), Fill::Normal(1.0), &[fixed(600)]),
+            case(0, Format::Plain(Type::I64), Fill::Normal(50.0), &[fixed(300)]),
+            case(0, Format::Plain(Type::U64), Fill::Below(50), &[fixed(300)]),
             case(0, Format::Plain(Type::I8), Fill::Normal(30.0), &[fixed(600)]),
             case(0, Format::F32, Fill::Values(vec![nan, 2.0, -inf, -nan, inf, 0.0, -0.0, nan, -1e-40]), &[fixed(9)]),
         ]);

@@ -153,6 +153,8 @@ pub(super) fn cases() -> Vec<Case> {
         fixed(Type::BF16, 1, &[3, 7, 5], &[9]),
         fixed(Type::I32, 2, &[3, 7, 5], &[300]),
         fixed(Type::I8, 0, &[50], &[20]),
+        fixed(Type::F64, 1, &[5, 9], &[5, 20]),
+        fixed(Type::U64, 0, &[5, 9], &[7]),
         fixed(Type::Bool, 0, &[50, 2], &[20]),
         extents(7, 15, &[Dim::Extent(1), Dim::Fixed(3)]),
         extents(7, 0, &[Dim::Extent(1)]),

@@ -1,9 +1,9 @@
 //! The greatest elements of rows.
 
 use hologram_backends::{Attr, Format, KernelSpec};
-use hologram_isa::{Opcode, Type};
+use hologram_isa::Opcode;
 
-use super::lines::plain;
+use super::lines::is_in_f32;
 use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
 use super::{Kernel, Launchable, Op};
@@ -42,13 +42,13 @@ impl Op for TopK {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         match x.shape.split_last() {
-            Some((Dim::Fixed(d), rows)) if plain(x.format).is_some_and(Type::is_float) => {
+            Some((Dim::Fixed(d), rows)) if is_in_f32(x.format) => {
                 if self.k == 0 || self.k > MAX_K || self.k as usize > *d {
                     return Err(format!("k is {}, but must be from 1 to {}", self.k, MAX_K.min(*d as u32)));
                 }
                 Ok(TensorType::new(Format::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
             }
-            _ => Err("takes floats with rows of a fixed length".into()),
+            _ => Err("takes f32, f16 or bf16 with rows of a fixed length".into()),
         }
     }
 
