@@ -144,15 +144,29 @@ fn prefix_sum(folder: &Folder) {
     }
 }
 
+fn histogram(folder: &Folder) {
+    let n = 4000;
+    let mut random = Random(9);
+    let x: Vec<u8> = (0..n).map(|_| random.below(16) as u8 * random.below(16) as u8).collect();
+    let mut want = vec![0u32; 256];
+    x[..n - 5].iter().for_each(|v| want[usize::from(*v)] += 1);
+    let file = npy("|u1", &format!("({n},)"), x.chunks(4).map(|c| [c[0], c[1], c[2], c[3]]));
+    for groups in [1, 3] {
+        let run = Run::new(folder, "histogram", groups).file("x", file.clone()).arg("bins=out:u32[256]");
+        assert_eq!(run.arg(format!("n={}", n - 5)).u32_result(), want, "{groups} workgroups");
+    }
+}
+
 #[test]
 fn every_example_computes_what_it_says() {
     type Check = fn(&Folder);
-    let examples: [(&str, Check); 5] = [
+    let examples: [(&str, Check); 6] = [
         ("vector_add", vector_add),
         ("softmax", softmax),
         ("rmsnorm", rmsnorm),
         ("matmul", matmul),
         ("prefix_sum", prefix_sum),
+        ("histogram", histogram),
     ];
     let files: BTreeSet<String> =
         fs::read_dir(EXAMPLES).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -176,6 +190,7 @@ fn the_readme_tells_what_programs_do() {
     folder.write("x.npy", numbers("<f4", &|i| (i as f32).to_bits()));
     folder.write("y.npy", numbers("<f4", &|_| 1f32.to_bits()));
     folder.write("u.npy", numbers("<u4", &|i| i % 10));
+    folder.write("b.npy", npy("|u1", "(1000,)", (0..250u32).map(|i| [0, 1, 2, 3].map(|j| ((4 * i + j) % 7) as u8))));
     folder.write("h.npy", npy("<u2", "(1000,)", (0..500).map(|_| 0x3f80_3f80u32.to_le_bytes())));
     let add = fs::read_to_string(Path::new(EXAMPLES).join("vector_add.atlas")).unwrap();
     folder.write("bad.atlas", add.replace("%b = load.f32 y[%i]", "%b = cvt.u32 %a"));

@@ -256,3 +256,14 @@ fn damaged_binary_programs_are_refused() {
         }
     }
 }
+
+#[test]
+fn check_warns_of_what_is_hardly_meant() {
+    let folder = Folder::new("warnings");
+    let odd = folder.write("odd.atlas", "kernel odd(n: u32) workgroup(1) {\n\n  %x = mov.u32 1\n}\n");
+    let output = command(&["check", &odd]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(common::text(&output.stdout), format!("{odd}: odd is valid\n"));
+    let warnings = format!("warning: {odd}: nothing uses the parameter n\nwarning: {odd}, line 3: nothing reads %x\n");
+    assert_eq!(common::text(&output.stderr), warnings);
+}

@@ -25,4 +25,4 @@ pub use program::*;
 pub use table::{OpInfo, Opcode, OperandType, Signature};
 pub use text::{number_lines, parse, print};
 pub use types::{Type, TypeSet};
-pub use verify::verify;
+pub use verify::{Warning, lint, verify};

@@ -62,6 +62,21 @@ fn bad_programs_are_refused_with_the_line() {
     }
 }
 
+/// Each program of `tests/odd` is valid, with just the warnings of its comments `// warning: …`; those of the header have no line and
+/// stand on the first. The examples have none.
+#[test]
+fn odd_programs_are_accepted_with_warnings() {
+    for (place, text) in cases("odd").into_iter().chain(examples()) {
+        let program = check(&text).unwrap_or_else(|e| panic!("{place}: {e}"));
+        let expected: Vec<(u32, String)> = (1..)
+            .zip(text.lines())
+            .flat_map(|(n, line)| line.split("// warning: ").skip(1).map(move |w| (n, w.trim().to_string())))
+            .collect();
+        let warnings = lint(&program).into_iter().map(|w| (w.line.max(1), w.message));
+        assert_eq!(warnings.collect::<Vec<_>>(), expected, "{place}");
+    }
+}
+
 /// Every operation with every type that the table gives it, with registers, scalars and constants as operands.
 #[test]
 fn every_operation_and_type_round_trips() {
@@ -249,7 +264,13 @@ fn damaged_programs_never_panic() {
         for _ in 0..=random(3) {
             let at = random(bytes.len());
             let end = (at + random(12)).min(bytes.len());
-            match random(8) {
+            match random(10) {
+                8 => bytes.truncate(at + 1),
+                9 => {
+                    let other = texts[random(texts.len())].as_bytes();
+                    let from = random(other.len());
+                    bytes.splice(at..end, other[from..(from + random(200)).min(other.len())].to_vec());
+                }
                 0 => bytes[at] = b"\n %@{}()[]<>,:=-0123456789.abefinrstux_\xff"[random(38)],
                 1 => drop(bytes.drain(at..end)),
                 2 => drop(bytes.splice(at..at, bytes[at..end].to_vec())),

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::anyhow;
+use hologram_isa::Warning;
 
 use super::program::load;
 use crate::args::CheckArgs;
@@ -18,7 +19,13 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for path in &args.files {
         match load(path) {
-            Ok(program) => writeln!(out, "{}: {} is valid", path.display(), program.name)?,
+            Ok(program) => {
+                writeln!(out, "{}: {} is valid", path.display(), program.name)?;
+                for Warning { line, message } in hologram_isa::lint(&program) {
+                    let line = if line > 0 { format!(", line {line}") } else { String::new() };
+                    status!("warning: {}{line}: {message}\n", path.display());
+                }
+            }
             Err(e) if args.files.len() == 1 => return Err(e),
             Err(e) => {
                 failed += 1;

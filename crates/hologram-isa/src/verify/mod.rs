@@ -6,8 +6,9 @@
 //! 3. Every register, parameter and shared array that a statement names exists.
 //! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their type; `.fast`
 //!    stands only where the table has that form.
-//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for writing, or stored
-//!    into one for reading, or updated atomically in one that is not for both; a constant index lies within its shared array.
+//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for
+//!    writing, stored into one for reading, or updated atomically in one that is not for both; no index of a shared array is outside
+//!    whatever the thread and the data (see the range module).
 //! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does not count
 //!    after it.
 //! 7. A `for` counter is an `i32` or `u32` that nothing but `for` sets, read only inside the loop. A constant step is positive.
@@ -20,14 +21,18 @@ use crate::table::Signature;
 use crate::text::{CONSTANT_WORDS, is_name_byte, statement_lines};
 use crate::{IsaError, Type};
 
+mod lint;
+mod range;
 mod uniformity;
 
+pub use lint::{Warning, lint};
+
 /// Checks what every device relies on: names and limits, operand types, that registers are assigned before they are read on every
-/// path, the direction of memory access and constant indices of shared arrays, loops, and that the whole workgroup arrives at every
+/// path, the direction of memory access and indices of shared arrays, loops, and that the whole workgroup arrives at every
 /// barrier. A barrier is refused where a branch or a loop around it depends on a register that may differ between threads.
 ///
 /// # Errors
-/// [`IsaError::Verify`] with the first fault in text order (barriers after all others) and its line: the line that the statement
+/// [`IsaError::Verify`] with the first fault in text order (indices of shared arrays, then barriers, after all others) and its line: the line that the statement
 /// came from, or for a program built in memory its line in [`print()`](crate::print())'s text.
 pub fn verify(program: &Program) -> Result<(), IsaError> {
     let error = |line, message| Err(IsaError::Verify { program: program.name.clone(), line, message });
@@ -36,7 +41,9 @@ pub fn verify(program: &Program) -> Result<(), IsaError> {
     }
     let mut checker = Checker::new(program);
     let body = checker.block(&program.body, 1);
-    if let Err(Fault { line, message }) = body.and_then(|_| uniformity::check(program)) {
+    if let Err(Fault { line, message }) =
+        body.and_then(|_| range::check(program)).and_then(|_| uniformity::check(program))
+    {
         return error(line, message);
     }
     Ok(())
@@ -351,11 +358,6 @@ impl<'a> Checker<'a> {
                 let Some(array) = self.program.shared.get(index as usize) else {
                     return Err(format!("there is no shared array {index}"));
                 };
-                if let Some(Operand::Const(_, at)) = inst.args.first()
-                    && *at >= u64::from(array.len)
-                {
-                    return Err(format!("index {at} is outside {}, which has {} elements", array.name, array.len));
-                }
                 (&array.name, array.element)
             }
         };

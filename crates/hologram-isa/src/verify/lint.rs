@@ -1,0 +1,146 @@
+//! What is allowed, but hardly meant.
+
+use super::line_of;
+use crate::program::*;
+use crate::table::Signature;
+use crate::{Opcode, Type};
+
+/// A remark on a valid program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// 1-based line, as in the errors of [`verify()`](crate::verify()); 0 for a parameter or shared array.
+    pub line: u32,
+    /// What is odd.
+    pub message: String,
+}
+
+/// What in a verified program is allowed, but hardly meant, in text order: parameters, shared arrays and results that nothing reads,
+/// statements that no thread comes to, loops that never run, integer divisions by the constant 0.
+pub fn lint(program: &Program) -> Vec<Warning> {
+    let mut linter = Linter {
+        program,
+        statements: 0,
+        params: vec![false; program.params.len()],
+        shared: vec![[false; 2]; program.shared.len()],
+        read: vec![false; program.registers.len()],
+        set: vec![None; program.registers.len()],
+        warnings: Vec::new(),
+    };
+    linter.block(&program.body);
+    let Linter { params, shared, read, set, mut warnings, .. } = linter;
+    for (register, set) in set.iter().enumerate().filter(|(register, _)| !read[*register]) {
+        if let Some(line) = *set {
+            let message = format!("nothing reads %{}", program.registers[register].name);
+            warnings.push(Warning { line, message });
+        }
+    }
+    warnings.sort_by_key(|warning| warning.line);
+    let unused = params.iter().zip(&program.params).filter(|(used, _)| !**used);
+    let unused = unused.map(|(_, param)| format!("nothing uses the parameter {}", param.name));
+    let unread = shared.iter().zip(&program.shared).filter_map(|([loaded, stored], array)| match (loaded, stored) {
+        (true, true) => None,
+        (true, false) => Some(format!("nothing stores into the shared array {}", array.name)),
+        (false, true) => Some(format!("nothing loads from the shared array {}", array.name)),
+        (false, false) => Some(format!("nothing uses the shared array {}", array.name)),
+    });
+    let header = unused.chain(unread).map(|message| Warning { line: 0, message });
+    header.chain(warnings).collect()
+}
+
+struct Linter<'a> {
+    program: &'a Program,
+    statements: usize,
+    /// Whether each parameter is used.
+    params: Vec<bool>,
+    /// Whether each shared array is loaded from, and stored into.
+    shared: Vec<[bool; 2]>,
+    /// Whether each register is read.
+    read: Vec<bool>,
+    /// The line where an instruction first sets each register, of those that do nothing else.
+    set: Vec<Option<u32>>,
+    warnings: Vec<Warning>,
+}
+
+impl Linter<'_> {
+    /// Whether threads reach the block's end.
+    fn block(&mut self, block: &[Stmt]) -> bool {
+        let (mut falls, mut told) = (true, false);
+        for stmt in block {
+            let line = line_of(self.program, self.statements, stmt.line);
+            self.statements += 1;
+            if !falls && !told {
+                told = true;
+                self.warn(line, "no thread comes here: each has left by a break or continue before".into());
+            }
+            match &stmt.kind {
+                StmtKind::Inst(inst) => self.inst(inst, line),
+                StmtKind::If { cond, then, otherwise } => {
+                    self.read(*cond);
+                    let then = self.block(then);
+                    falls &= self.block(otherwise) || then;
+                }
+                StmtKind::For { var, start, end, step, body } => {
+                    for operand in [start, end, step] {
+                        self.read(*operand);
+                    }
+                    if let (Operand::Const(ty, start), Operand::Const(_, end)) = (*start, *end) {
+                        let signed = ty == Type::I32;
+                        if if signed { start as i32 >= end as i32 } else { start >= end } {
+                            let name = &self.program.registers[var.0 as usize].name;
+                            self.warn(
+                                line,
+                                format!("the loop of %{name} never runs: its end is no more than its start"),
+                            );
+                        }
+                    }
+                    self.block(body);
+                }
+                StmtKind::Loop { body, .. } => _ = self.block(body),
+                StmtKind::Break { cond, .. } | StmtKind::Continue { cond, .. } => match cond {
+                    Some(cond) => self.read(*cond),
+                    None => falls = false,
+                },
+            }
+        }
+        falls
+    }
+
+    fn inst(&mut self, inst: &Inst, line: u32) {
+        for arg in &inst.args {
+            self.read(*arg);
+        }
+        let signature = inst.op.info().signature;
+        match inst.memory {
+            Some(Memory::Param(index)) => self.params[index as usize] = true,
+            Some(Memory::Shared(index)) => {
+                let [loaded, stored] = &mut self.shared[index as usize];
+                *loaded |= signature != Signature::Store;
+                *stored |= signature != Signature::Load;
+            }
+            None => {}
+        }
+        // What changes memory is not there for its result alone.
+        if let Some(dst) = inst.dst
+            && (inst.memory.is_none() || signature == Signature::Load)
+        {
+            self.set[dst.0 as usize].get_or_insert(line);
+        }
+        if let (Opcode::Div | Opcode::Rem, Some(Operand::Const(ty, 0))) = (inst.op, inst.args.get(1))
+            && !ty.is_float()
+        {
+            self.warn(line, "division by 0".into());
+        }
+    }
+
+    fn read(&mut self, operand: Operand) {
+        match operand {
+            Operand::Reg(reg) => self.read[reg.0 as usize] = true,
+            Operand::Scalar(index) => self.params[index as usize] = true,
+            Operand::Const(..) => {}
+        }
+    }
+
+    fn warn(&mut self, line: u32, message: String) {
+        self.warnings.push(Warning { line, message });
+    }
+}
