@@ -26,9 +26,9 @@ pub enum Element {
     Bf16,
 }
 
-/// Multiplies a panel with a tile: (words, tokens, steps, panel, tile, output at the first token and row, its stride, rows, whether
-/// these are the first words of the rows).
-pub type Multiply = unsafe fn(Words, usize, usize, *const u8, *const u8, *mut f32, usize, usize, bool);
+/// Multiplies panels with a tile: (words, tokens, steps, the first panel, bytes from one to the next, tile, output at the first token and
+/// row, its stride, rows, whether these are the first words of the rows).
+pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut f32, usize, usize, bool);
 
 /// The kernels of one instruction set.
 ///
@@ -37,6 +37,8 @@ pub type Multiply = unsafe fn(Words, usize, usize, *const u8, *const u8, *mut f3
 pub struct Kernels {
     /// Weight rows of a panel.
     pub rows: usize,
+    /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
+    pub together: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
     /// The most tokens that are multiplied row by row, at most 4.
@@ -194,13 +196,14 @@ impl FloatMatmul {
                 for tile in 0..tiles.count {
                     let tokens = tiles.tile(tile);
                     let tile = (tokens.start * self.row_words() + at * tokens.len()) * 4;
-                    for (p, first) in panels_of() {
-                        let count = (rows.end - first).min(kernels.rows);
+                    for (p, first) in panels_of().step_by(kernels.together) {
+                        let count = (rows.end - first).min(kernels.rows * kernels.together);
                         // SAFETY: as above; the tile was packed in phase 0; this worker has claimed the rows' columns.
                         unsafe {
                             let y = o.y.data.add(tokens.start * o.y.m + first);
-                            let (panel, tile) = (panels.add(p * panel_bytes), packed.add(tile));
-                            (kernels.multiply)(self.words, tokens.len(), steps, panel, tile, y, o.y.m, count, at == 0);
+                            let (panel, tile, words) = (panels.add(p * panel_bytes), packed.add(tile), self.words);
+                            let (n, start) = (tokens.len(), at == 0);
+                            (kernels.multiply)(words, n, steps, panel, panel_bytes, tile, y, o.y.m, count, start);
                         }
                     }
                 }

@@ -81,6 +81,8 @@ pub struct Activations<'a> {
 pub struct Kernels {
     /// Weight rows of a panel.
     pub rows: usize,
+    /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
+    pub together: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
     /// Packs a tile: (layout, activations, tokens, where to).
@@ -89,8 +91,9 @@ pub struct Kernels {
     pub direct: Option<unsafe fn(&Layout, usize, &Direct)>,
     /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, where to).
     pub unpack: unsafe fn(&Layout, *const u8, usize, usize, *mut u8),
-    /// Multiplies a panel with a tile: (tokens, layout, panel, tile, output at the first token and row, its stride, rows).
-    pub multiply: unsafe fn(usize, &Layout, *const u8, *const u8, *mut f32, usize, usize),
+    /// Multiplies panels with a tile: (tokens, layout, the first panel, bytes from one to the next, tile, output at the first token and
+    /// row, its stride, rows).
+    pub multiply: unsafe fn(usize, &Layout, *const u8, usize, *const u8, *mut f32, usize, usize),
 }
 
 /// Where a direct product reads and writes.
@@ -252,13 +255,14 @@ impl IntMatmul {
             }
             for tile in 0..tiles.count {
                 let tokens = tiles.tile(tile);
-                for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
-                    let count = (rows.end - first).min(kernels.rows);
+                let panels_of = rows.clone().step_by(kernels.rows).enumerate();
+                for (p, first) in panels_of.step_by(kernels.together) {
+                    let count = (rows.end - first).min(kernels.rows * kernels.together);
                     // SAFETY: as above; the tile was packed in phase 0; this worker has claimed the rows' columns of the output.
                     unsafe {
                         let tile = packed.add(tokens.start * layout.token_bytes());
-                        let y = o.y.data.add(tokens.start * o.y.m + first);
-                        (kernels.multiply)(tokens.len(), layout, panels.add(p * panel_bytes), tile, y, o.y.m, count);
+                        let (panel, y) = (panels.add(p * panel_bytes), o.y.data.add(tokens.start * o.y.m + first));
+                        (kernels.multiply)(tokens.len(), layout, panel, panel_bytes, tile, y, o.y.m, count);
                     }
                 }
             }

@@ -47,6 +47,7 @@ pub unsafe fn multiply(
     tokens: usize,
     steps: usize,
     panel: *const u8,
+    _apart: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,

@@ -149,10 +149,12 @@ unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut 
 ///
 /// # Safety
 /// The processor has AVX2 and FMA; panel and tile are packed for this layout; the output can be written.
+#[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
     tokens: usize,
     layout: &Layout,
     panel: *const u8,
+    _apart: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,

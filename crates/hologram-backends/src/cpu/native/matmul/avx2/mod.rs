@@ -14,6 +14,7 @@ use super::int::Kernels as IntKernels;
 /// Quantised kernels.
 pub const INT: IntKernels = IntKernels {
     rows: 8,
+    together: 1,
     tokens: 4,
     pack: int::pack,
     direct: Some(int::multiply_direct),
@@ -24,6 +25,7 @@ pub const INT: IntKernels = IntKernels {
 /// Float kernels with `f32` products.
 pub const FLOAT: FloatKernels = FloatKernels {
     rows: 8,
+    together: 1,
     tokens: 8,
     few: float::FEW,
     by_row: float::multiply_rows,

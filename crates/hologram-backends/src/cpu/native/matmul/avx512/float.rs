@@ -87,16 +87,19 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
     a
 }
 
-/// Multiplies a panel with a tile of `tokens` tokens over `words` words; adds to the output unless these are the first words.
+/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens over `steps`
+/// words; adds to the output unless these are the first words.
 ///
 /// # Safety
-/// The processor has AVX-512, with BF16 for pairs; panel and tile have these words; the output can be written.
+/// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; the output can be written: `count` rows, which are
+/// more than 16 for two panels.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
     words: Words,
     tokens: usize,
     steps: usize,
     panel: *const u8,
+    apart: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,
@@ -104,65 +107,80 @@ pub unsafe fn multiply(
     first: bool,
 ) {
     macro_rules! table {
-        ($tile:ident) => {
+        ($tile:ident, $panels:literal) => {
             [
-                $tile::<1>,
-                $tile::<2>,
-                $tile::<3>,
-                $tile::<4>,
-                $tile::<5>,
-                $tile::<6>,
-                $tile::<7>,
-                $tile::<8>,
-                $tile::<9>,
-                $tile::<10>,
-                $tile::<11>,
-                $tile::<12>,
+                $tile::<1, $panels>,
+                $tile::<2, $panels>,
+                $tile::<3, $panels>,
+                $tile::<4, $panels>,
+                $tile::<5, $panels>,
+                $tile::<6, $panels>,
+                $tile::<7, $panels>,
+                $tile::<8, $panels>,
+                $tile::<9, $panels>,
+                $tile::<10, $panels>,
+                $tile::<11, $panels>,
+                $tile::<12, $panels>,
             ]
         };
     }
-    type Tile = unsafe fn(usize, *const u8, *const u8, *mut f32, usize, u16, bool);
-    const F32: [Tile; 12] = table!(tile_f32);
-    const BF16: [Tile; 12] = table!(tile_bf16);
+    type Tile = unsafe fn(usize, *const u8, usize, *const u8, *mut f32, usize, u16, bool);
+    const F32: [[Tile; 12]; 2] = [table!(tile_f32, 1), table!(tile_f32, 2)];
+    const BF16: [[Tile; 12]; 2] = [table!(tile_bf16, 1), table!(tile_bf16, 2)];
+    let (second, rows) = if count > 16 { (1, count - 16) } else { (0, count) };
     let tile_fn = match words {
-        Words::F32 => F32[tokens - 1],
-        Words::Bf16Pairs => BF16[tokens - 1],
+        Words::F32 => F32[second][tokens - 1],
+        Words::Bf16Pairs => BF16[second][tokens - 1],
     };
     // SAFETY: promised by the caller.
-    unsafe { tile_fn(steps, panel, tile, y, stride, first_lanes(count), first) }
+    unsafe { tile_fn(steps, panel, apart, tile, y, stride, first_lanes(rows), first) }
 }
 
 macro_rules! tile {
     ($name:ident, $features:literal, $step:expr) => {
+        /// `T` tokens times `P` panels; `mask` has the rows of the last panel.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const T: usize>(
+        #[allow(clippy::too_many_arguments)]
+        unsafe fn $name<const T: usize, const P: usize>(
             steps: usize,
             panel: *const u8,
+            apart: usize,
             tile: *const u8,
             y: *mut f32,
             stride: usize,
             mask: u16,
             first: bool,
         ) {
-            let mut acc = [_mm512_setzero_ps(); T];
+            let mut acc = [[_mm512_setzero_ps(); P]; T];
             let (mut w, mut x) = (panel, tile.cast::<i32>());
-            // SAFETY: the panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
+            let mask = |p: usize| if p + 1 == P { mask } else { u16::MAX };
+            // SAFETY: a panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
             unsafe {
                 if !first {
                     for t in 0..T {
-                        acc[t] = _mm512_maskz_loadu_ps(mask, y.add(t * stride));
+                        for p in 0..P {
+                            acc[t][p] = _mm512_maskz_loadu_ps(mask(p), y.add(t * stride + 16 * p));
+                        }
                     }
                 }
                 for _ in 0..steps {
-                    let weights = _mm512_loadu_si512(w.cast());
+                    let mut weights = [_mm512_setzero_si512(); P];
+                    for p in 0..P {
+                        weights[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                    }
                     for t in 0..T {
-                        acc[t] = $step(acc[t], weights, _mm512_set1_epi32(x.add(t).read_unaligned()));
+                        let x = _mm512_set1_epi32(x.add(t).read_unaligned());
+                        for p in 0..P {
+                            acc[t][p] = $step(acc[t][p], weights[p], x);
+                        }
                     }
                     w = w.add(64);
                     x = x.add(T);
                 }
                 for t in 0..T {
-                    _mm512_mask_storeu_ps(y.add(t * stride), mask, acc[t]);
+                    for p in 0..P {
+                        _mm512_mask_storeu_ps(y.add(t * stride + 16 * p), mask(p), acc[t][p]);
+                    }
                 }
             }
         }

@@ -179,78 +179,122 @@ unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut 
     }
 }
 
-/// Multiplies a panel with a tile of `tokens` tokens; `count` rows are stored.
+/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens; `count` rows
+/// are stored, which are more than 16 for two panels.
 ///
 /// # Safety
-/// The processor has AVX-512 VNNI; panel and tile are packed for this layout; the output can be written.
+/// The processor has AVX-512 VNNI; panels and tile are packed for this layout; the output can be written.
+#[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
     tokens: usize,
     layout: &Layout,
     panel: *const u8,
+    apart: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,
     count: usize,
 ) {
-    type Tile = unsafe fn(usize, usize, *const u8, *const u8, *mut f32, usize, u16);
-    const TABLE: [Tile; 12] = [
-        multiply_tile::<1>,
-        multiply_tile::<2>,
-        multiply_tile::<3>,
-        multiply_tile::<4>,
-        multiply_tile::<5>,
-        multiply_tile::<6>,
-        multiply_tile::<7>,
-        multiply_tile::<8>,
-        multiply_tile::<9>,
-        multiply_tile::<10>,
-        multiply_tile::<11>,
-        multiply_tile::<12>,
+    type Tile = unsafe fn(&Product, usize, u16);
+    const ONE: [Tile; 12] = [
+        multiply_tile::<1, 1>,
+        multiply_tile::<2, 1>,
+        multiply_tile::<3, 1>,
+        multiply_tile::<4, 1>,
+        multiply_tile::<5, 1>,
+        multiply_tile::<6, 1>,
+        multiply_tile::<7, 1>,
+        multiply_tile::<8, 1>,
+        multiply_tile::<9, 1>,
+        multiply_tile::<10, 1>,
+        multiply_tile::<11, 1>,
+        multiply_tile::<12, 1>,
     ];
+    // There are registers for the sums of half as many tokens with two panels.
+    const TWO: [Tile; 6] = [
+        multiply_tile::<1, 2>,
+        multiply_tile::<2, 2>,
+        multiply_tile::<3, 2>,
+        multiply_tile::<4, 2>,
+        multiply_tile::<5, 2>,
+        multiply_tile::<6, 2>,
+    ];
+    let product = Product { spans: layout.spans(), steps: layout.span / 4, panel, apart, tile, tokens, y, stride };
     // SAFETY: promised by the caller.
-    unsafe { TABLE[tokens - 1](layout.spans(), layout.span / 4, panel, tile, y, stride, first_lanes(count)) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn multiply_tile<const T: usize>(
-    spans: usize,
-    steps: usize,
-    panel: *const u8,
-    tile: *const u8,
-    y: *mut f32,
-    stride: usize,
-    mask: u16,
-) {
-    let mut acc = [_mm512_setzero_ps(); T];
-    let (mut w, mut x) = (panel, tile.cast::<i32>());
-    for _ in 0..spans {
-        // SAFETY: each span of the tile has T starts, T scales and T words for each step; of the panel a register for each step and
-        // one of scales.
-        unsafe {
-            let x_scales = x.add(T).cast::<f32>();
-            let mut sum = [_mm512_setzero_si512(); T];
-            for t in 0..T {
-                sum[t] = _mm512_set1_epi32(x.add(t).read_unaligned());
-            }
-            x = x.add(2 * T);
-            for _ in 0..steps {
-                let codes = _mm512_loadu_si512(w.cast());
-                w = w.add(64);
-                for t in 0..T {
-                    sum[t] = _mm512_dpbusd_epi32(sum[t], codes, _mm512_set1_epi32(x.add(t).read_unaligned()));
-                }
-                x = x.add(T);
-            }
-            let scale = _mm512_loadu_ps(w.cast());
-            w = w.add(64);
-            for t in 0..T {
-                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t]), scale);
-                acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t]);
+    unsafe {
+        if count <= 16 {
+            return ONE[tokens - 1](&product, 0, first_lanes(count));
+        }
+        let half = tokens.div_ceil(2);
+        for (first, tokens) in [(0, half), (half, tokens - half)] {
+            if tokens > 0 {
+                TWO[tokens - 1](&product, first, first_lanes(count - 16));
             }
         }
     }
+}
+
+/// Panels and a tile of `tokens` tokens, with where the products go.
+struct Product {
+    spans: usize,
+    /// Words of a token in a span.
+    steps: usize,
+    panel: *const u8,
+    apart: usize,
+    tile: *const u8,
+    tokens: usize,
+    y: *mut f32,
+    stride: usize,
+}
+
+/// `T` tokens of a tile, from its token `first` on, times `P` panels; `mask` has the rows of the last panel.
+///
+/// # Safety
+/// As [`multiply`]; the tile has these tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn multiply_tile<const T: usize, const P: usize>(product: &Product, first: usize, mask: u16) {
+    let Product { spans, steps, panel, apart, tile, tokens, y, stride } = *product;
+    let mut acc = [[_mm512_setzero_ps(); P]; T];
+    let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
+    for _ in 0..spans {
+        // SAFETY: each span of the tile has a start, a scale and a word for each step of every token; of a panel a register for each
+        // step and one of scales.
+        unsafe {
+            let x_scales = x.add(tokens).cast::<f32>();
+            let mut sum = [[_mm512_setzero_si512(); P]; T];
+            for t in 0..T {
+                sum[t] = [_mm512_set1_epi32(x.add(t).read_unaligned()); P];
+            }
+            x = x.add(2 * tokens);
+            for _ in 0..steps {
+                let mut codes = [_mm512_setzero_si512(); P];
+                for p in 0..P {
+                    codes[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                }
+                w = w.add(64);
+                for t in 0..T {
+                    let x = _mm512_set1_epi32(x.add(t).read_unaligned());
+                    for p in 0..P {
+                        sum[t][p] = _mm512_dpbusd_epi32(sum[t][p], codes[p], x);
+                    }
+                }
+                x = x.add(tokens);
+            }
+            for p in 0..P {
+                let scale = _mm512_loadu_ps(w.add(p * apart).cast());
+                for t in 0..T {
+                    let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
+                    acc[t][p] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t][p]);
+                }
+            }
+            w = w.add(64);
+        }
+    }
     for (t, acc) in acc.into_iter().enumerate() {
-        // SAFETY: the rows of the mask and the T tokens lie in the output.
-        unsafe { _mm512_mask_storeu_ps(y.add(t * stride), mask, acc) };
+        for (p, acc) in acc.into_iter().enumerate() {
+            let mask = if p + 1 == P { mask } else { u16::MAX };
+            // SAFETY: the rows of the mask and the tokens lie in the output.
+            unsafe { _mm512_mask_storeu_ps(y.add((first + t) * stride + 16 * p), mask, acc) };
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::int::Kernels as IntKernels;
 /// Quantised kernels on VNNI: 16 rows in the lanes of a register.
 pub const INT: IntKernels = IntKernels {
     rows: 16,
+    together: 2,
     tokens: 12,
     pack: int_panel::pack,
     direct: Some(int_direct::multiply),
@@ -25,6 +26,7 @@ pub const INT: IntKernels = IntKernels {
 /// Float kernels: `f32` products, or products of `bf16` pairs.
 pub const FLOAT: FloatKernels = FloatKernels {
     rows: 16,
+    together: 2,
     tokens: 12,
     few: float::FEW,
     by_row: float::multiply_rows,
