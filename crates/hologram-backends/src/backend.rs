@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_isa::Program;
+use hologram_isa::{Capability, Program};
 
 use crate::Format;
 use crate::error::{BackendError, Result};
@@ -54,6 +54,8 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Threads that run work at the same time on a CPU; multiprocessors or cores on a GPU.
     pub parallelism: usize,
+    /// What programs may need that not every device has.
+    pub capabilities: Vec<Capability>,
     /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
     pub features: Vec<&'static str>,
     /// What else users may want to know, by name, such as a GPU's driver.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hologram_isa::{Program, interp};
+use hologram_isa::{Capability, Program, interp};
 
 use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
 use crate::error::{BackendError, Result};
@@ -59,6 +59,7 @@ impl ReferenceBackend {
                 name: "reference interpreter".into(),
                 memory_bytes: crate::cpu::memory_bytes(),
                 parallelism: 1,
+                capabilities: Capability::ALL.to_vec(),
                 features: Vec::new(),
                 details: Vec::new(),
             },
@@ -173,7 +174,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn compile(&self, program: &Program) -> Result<Pipeline> {
-        self.pipelines.get_or_compile(&self.counters, program, || {
+        self.pipelines.get_or_compile(&self.info, &self.counters, program, || {
             let rules = rules_of_program(program);
             Ok(Pipeline::new(&program.name, Compiled { program: Arc::new(program.clone()), rules }))
         })

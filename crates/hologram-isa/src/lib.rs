@@ -7,6 +7,7 @@
 
 pub mod binary;
 mod builder;
+mod capability;
 pub mod decompose;
 mod error;
 pub mod interp;
@@ -20,6 +21,7 @@ mod types;
 mod verify;
 
 pub use builder::{Array, Builder, Value};
+pub use capability::Capability;
 pub use error::IsaError;
 pub use program::*;
 pub use table::{OpInfo, Opcode, OperandType, Signature};

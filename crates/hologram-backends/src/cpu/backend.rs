@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_isa::Program;
+use hologram_isa::{Capability, Program};
 
 use super::exec::{Code, translate};
 use super::features::Features;
@@ -98,6 +98,7 @@ impl CpuBackend {
                 name: system::processor_name(),
                 memory_bytes: system::memory_bytes(),
                 parallelism: threads,
+                capabilities: Capability::ALL.to_vec(),
                 features: features.names(),
                 details: Vec::new(),
             },
@@ -203,7 +204,7 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&self, program: &Program) -> Result<Pipeline> {
-        self.pipelines.get_or_compile(&self.counters, program, || {
+        self.pipelines.get_or_compile(&self.info, &self.counters, program, || {
             let code = Arc::new(translate(program, self.features));
             Ok(Pipeline::new(&program.name, ProgramPipeline { code, rules: rules_of_program(program) }))
         })

@@ -289,7 +289,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, program: &Program) -> Result<Pipeline> {
-        self.pipelines.get_or_compile(&self.counters, program, || {
+        self.pipelines.get_or_compile(&self.info, &self.counters, program, || {
             // Version 7.8 serves every capability from 8.0 to 9.0; newer devices run what is made for 9.0.
             let target = ptx::PtxTarget { capability: self.target.capability.min(90), version: (7, 8) };
             let kernel = ptx::print(program, &target)?;

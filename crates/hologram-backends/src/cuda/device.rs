@@ -76,6 +76,7 @@ fn describe(driver: &Driver, ordinal: u32) -> Result<(i32, DeviceFacts, DeviceIn
         name: facts.name.clone(),
         memory_bytes: facts.memory_bytes,
         parallelism: facts.multiprocessors as usize,
+        capabilities: hologram_isa::Capability::ALL.to_vec(),
         features: Vec::new(),
         details: vec![("capability", capability), ("driver", driver_text(driver))],
     };

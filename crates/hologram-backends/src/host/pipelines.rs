@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use hologram_isa::{Program, Stmt, StmtKind, print, verify};
+use hologram_isa::{Capability, Program, Stmt, StmtKind, print, verify};
 
 use super::queue::Counters;
-use crate::backend::Pipeline;
-use crate::error::Result;
+use crate::backend::{DeviceInfo, Pipeline};
+use crate::error::{BackendError, Result};
 
 /// Pipelines by the whole text of their programs, and the lines that the program's faults name (a program read from a file has those
 /// of the file).
@@ -18,9 +18,10 @@ impl Pipelines {
     /// The pipeline of a program: verified and compiled when it is new.
     ///
     /// # Errors
-    /// The verifier's, and those of compiling.
+    /// The verifier's, [`BackendError::Unsupported`] for what the device lacks, and those of compiling.
     pub(crate) fn get_or_compile(
         &self,
+        info: &DeviceInfo,
         counters: &Counters,
         program: &Program,
         compile: impl FnOnce() -> Result<Pipeline>,
@@ -35,9 +36,22 @@ impl Pipelines {
         }
         // Without the lock: compiling may take long, and two threads may compile different programs.
         verify(program)?;
+        check_needs(info, program)?;
         let pipeline = compile()?;
         Counters::add(&counters.compiled, 1);
         Ok(pipelines().entry(key).or_insert(pipeline).clone())
+    }
+}
+
+/// Refuses a program that needs what the device lacks.
+fn check_needs(info: &DeviceInfo, program: &Program) -> Result<()> {
+    let lacking = |c: &Capability| !info.capabilities.contains(c) && c.is_needed_by(program);
+    match Capability::ALL.into_iter().find(lacking) {
+        None => Ok(()),
+        Some(capability) => Err(BackendError::Unsupported {
+            device: info.backend.to_string(),
+            what: format!("{capability}, which program {} needs,", program.name),
+        }),
     }
 }
 
@@ -52,5 +66,32 @@ fn collect_lines(block: &[Stmt], lines: &mut Vec<u32>) {
             StmtKind::For { body, .. } | StmtKind::Loop { body, .. } => collect_lines(body, lines),
             StmtKind::Inst(_) | StmtKind::Break { .. } | StmtKind::Continue { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::BackendType;
+
+    #[test]
+    fn what_a_device_lacks_is_named() {
+        let program = hologram_isa::parse("kernel scale(x: buffer<f64>) workgroup(1) {\n}").unwrap();
+        let info = |capabilities| DeviceInfo {
+            backend: BackendType::Metal,
+            name: "a GPU".into(),
+            memory_bytes: 0,
+            parallelism: 1,
+            capabilities,
+            features: Vec::new(),
+            details: Vec::new(),
+        };
+        let compile = |capabilities| {
+            let pipeline = || Ok(Pipeline::new("scale", ()));
+            Pipelines::default().get_or_compile(&info(capabilities), &Counters::default(), &program, pipeline)
+        };
+        assert!(compile(vec![Capability::F64]).is_ok());
+        let error = compile(vec![Capability::Atomic64]).err().unwrap().to_string();
+        assert_eq!(error, "metal: f64, which program scale needs, is not supported by this device");
     }
 }
