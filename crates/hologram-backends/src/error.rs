@@ -3,7 +3,7 @@
 use hologram_isa::IsaError;
 
 /// An error of a backend.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum BackendError {
     /// The device is not there or cannot be used.
     #[error("device {device} is not available: {reason}")]
@@ -64,6 +64,13 @@ pub enum BackendError {
     /// A program was rejected, or its run failed.
     #[error("{0}")]
     Program(std::sync::Arc<IsaError>),
+}
+
+/// The message, so that a `main` that returns the error prints a sentence.
+impl std::fmt::Debug for BackendError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<IsaError> for BackendError {

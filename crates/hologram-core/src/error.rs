@@ -4,7 +4,7 @@ use hologram_backends::BackendError;
 use hologram_isa::IsaError;
 
 /// An error of the core crate.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum CoreError {
     /// The device failed.
     #[error(transparent)]
@@ -28,6 +28,13 @@ pub enum CoreError {
     /// A tensor's data do not fit its shape.
     #[error("tensor: {0}")]
     Tensor(String),
+}
+
+/// The message, so that a `main` that returns the error prints a sentence.
+impl std::fmt::Debug for CoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<IsaError> for CoreError {

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics};
 
+use crate::eager::Eager;
 use crate::error::{CoreError, Result};
-use crate::graph::{Graph, NodeId};
+use crate::graph::{CompileOptions, Graph, NodeId};
 use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 
 /// A handle to one device. Clones share it.
 #[derive(Clone)]
 pub struct Executor {
     backend: Arc<dyn Backend>,
+    eager: Arc<Eager>,
 }
 
 impl Executor {
@@ -42,7 +44,7 @@ impl Executor {
 
     /// Uses a backend that is already open.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Executor {
-        Executor { backend }
+        Executor { backend, eager: Arc::default() }
     }
 
     /// The device.
@@ -58,6 +60,19 @@ impl Executor {
     /// The device's counters.
     pub fn metrics(&self) -> Metrics {
         self.backend.metrics()
+    }
+
+    /// What was compiled for operations on tensors.
+    pub(crate) fn eager(&self) -> &Eager {
+        &self.eager
+    }
+
+    /// Waits for everything submitted.
+    ///
+    /// # Errors
+    /// The first error of the work that nobody has been told of yet.
+    pub fn synchronize(&self) -> Result<()> {
+        Ok(self.backend.synchronize()?)
     }
 
     /// Computes a small graph once: `build` gets the tensors as graph values and returns the value wanted. What runs more than once
@@ -77,9 +92,8 @@ impl Executor {
         }
         let result = build(&mut graph, nodes)?;
         graph.output("result", result)?;
-        let mut plan = graph.compile(self, &[])?;
-        plan.run()?;
-        plan.output_tensor("result")
+        let compiled = graph.prepare(self, &[], CompileOptions::default(), false)?;
+        self.run_once(&compiled, |id| graph.tensor(id))
     }
 
     /// Memory for `len` elements with undefined content.

@@ -15,9 +15,9 @@
 //! let a = Tensor::from_slice(&executor, &[3], &[1.0f32, 2.0, 3.0])?;
 //! let b = Tensor::from_slice(&executor, &[3], &[10.0f32, 20.0, 30.0])?;
 //!
-//! // An operation, once.
-//! let sum = executor.eval([&a, &b], |g, [a, b]| g.add(a, b))?;
-//! assert_eq!(sum.to_vec::<f32>()?, [11.0, 22.0, 33.0]);
+//! // Operations on tensors, one at a time.
+//! let sum = (&a + &b)?;
+//! assert_eq!(sum.relu()?.to_vec::<f32>()?, [11.0, 22.0, 33.0]);
 //!
 //! // A graph, compiled once for up to 8 rows and run with any number of them.
 //! let mut g = Graph::new();
@@ -38,17 +38,19 @@
 //! ```
 
 pub mod conformance;
+mod eager;
 mod error;
 mod executor;
 mod graph;
 mod layout;
 pub mod ops;
 mod tensor;
+mod tensor_ops;
 mod tensor_view;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor};
-pub use graph::{CompileOptions, Graph, NodeId, Plan};
+pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
 pub use hologram_backends::{BackendType, Format};
 pub use hologram_isa::Type;
 pub use tensor::{Dim, Element, Tensor, TensorType, bytes_of, bytes_of_mut};

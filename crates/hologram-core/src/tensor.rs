@@ -1,9 +1,10 @@
 //! Tensors in device memory, and the types of graph values.
 
 use std::fmt;
+use std::ops::Range;
 
 use half::{bf16, f16};
-use hologram_backends::{Binding, Buffer, Format};
+use hologram_backends::{Binding, Buffer, Event, Format};
 use hologram_isa::Type;
 
 use crate::error::{CoreError, Result};
@@ -54,6 +55,8 @@ pub struct Tensor {
     pub(crate) shape: Vec<usize>,
     /// The strides of a view, in elements.
     pub(crate) strides: Option<Vec<usize>>,
+    /// The end of the operation that made it.
+    pub(crate) made: Option<Event>,
 }
 
 impl Tensor {
@@ -77,7 +80,15 @@ impl Tensor {
                 buffer.bytes()
             )));
         }
-        Ok(Tensor { executor: executor.clone(), buffer, offset, format, shape: shape.to_vec(), strides: None })
+        Ok(Tensor {
+            executor: executor.clone(),
+            buffer,
+            offset,
+            format,
+            shape: shape.to_vec(),
+            strides: None,
+            made: None,
+        })
     }
 
     /// A tensor with undefined content.
@@ -176,12 +187,32 @@ impl Tensor {
 
     /// The bindings of its views, in order, for a launch.
     pub fn bindings(&self) -> Vec<Binding> {
+        let bind = |range: Range<usize>| Binding::Buffer {
+            buffer: self.buffer.clone(),
+            range: self.offset + range.start..self.offset + range.end,
+        };
+        self.ranges().into_iter().map(bind).collect()
+    }
+
+    /// The bytes of its views from its first on, in order.
+    pub(crate) fn ranges(&self) -> Vec<Range<usize>> {
         if let Some(layout) = self.layout() {
             let bytes = layout.span(&self.shape) * self.format.block_bytes();
-            return vec![Binding::Buffer { buffer: self.buffer.clone(), range: self.offset..self.offset + bytes }];
+            return std::iter::once(0..bytes).collect();
         }
         let (rows, row_len) = rows_of(&self.shape);
-        bind_views(&self.buffer, self.offset, self.format, rows, row_len)
+        self.format.views(rows, row_len).into_iter().map(|v| v.offset..v.offset + v.bytes).collect()
+    }
+
+    /// Waits until the operation that made it, and what was submitted before that, is done. A tensor that none has made is there already.
+    ///
+    /// # Errors
+    /// An error of the work up to now.
+    pub fn wait(&self) -> Result<()> {
+        match self.made {
+            Some(event) => Ok(self.executor.backend().wait(event)?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -189,15 +220,6 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({} {:?} on {})", self.format.name(), self.shape, self.buffer.backend())
     }
-}
-
-/// The bindings of the views of a tensor at `offset` of a buffer.
-pub(crate) fn bind_views(buffer: &Buffer, offset: usize, format: Format, rows: usize, row_len: usize) -> Vec<Binding> {
-    let bind = |v: hologram_backends::View| Binding::Buffer {
-        buffer: buffer.clone(),
-        range: offset + v.offset..offset + v.offset + v.bytes,
-    };
-    format.views(rows, row_len).into_iter().map(bind).collect()
 }
 
 fn rows_of(shape: &[usize]) -> (usize, usize) {

@@ -1,7 +1,7 @@
 //! What can be wrong with a program or its run.
 
 /// An error of the Atlas crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum IsaError {
     /// A program built from Rust has a type error.
     #[error("program {program}: {message}")]
@@ -59,4 +59,11 @@ pub enum IsaError {
         /// What is wrong.
         message: String,
     },
+}
+
+/// The message, so that a `main` that returns the error prints a sentence.
+impl std::fmt::Debug for IsaError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }

@@ -5,7 +5,7 @@ use hologram_core::CoreError;
 use std::path::PathBuf;
 
 /// An error of this crate; its text is one sentence that names the file, the thing and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum LlmError {
     /// The file could not be opened or mapped.
     #[error("cannot open {}: {reason}", path.display())]
@@ -129,6 +129,13 @@ pub enum LlmError {
     /// A device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// The message, so that a `main` that returns the error prints a sentence.
+impl std::fmt::Debug for LlmError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// A result with an [`LlmError`].

@@ -1,6 +1,10 @@
 //! From graph to plan: sizes, kernels, memory, recording.
 
-use hologram_backends::{Binding, Extent, KernelSpec, Launch, LaunchConfig, TensorSpec};
+use std::ops::Range;
+
+use hologram_backends::{
+    Binding, Buffer, CommandList, Extent, KernelSpec, Launch, LaunchConfig, Pipeline, TensorSpec, View,
+};
 use hologram_isa::{Builder, Value};
 
 use super::fuse::Step;
@@ -13,7 +17,7 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::layout::Layout;
 use crate::ops::{Launchable, elementwise_program};
-use crate::tensor::{Dim, Tensor, TensorType, bind_views};
+use crate::tensor::{Dim, TensorType};
 
 /// Alignment in bytes of the step block's parts.
 const STEP_ALIGN: usize = 64;
@@ -75,6 +79,61 @@ fn units<'a>(steps: &'a [Step], groups: &'a [Group]) -> Vec<Unit<'a>> {
     units
 }
 
+/// What the launches of a graph are, but for the memory that they are bound to.
+pub(crate) struct Compiled {
+    launches: Vec<(Pipeline, LaunchConfig, Vec<Slot>)>,
+    /// How many of them are native kernels.
+    pub native: usize,
+    pub step_bytes: usize,
+    pub arena_bytes: usize,
+    /// The extents' names and greatest values.
+    pub extents: Vec<(String, usize)>,
+    pub inputs: Vec<InputSlot>,
+    pub outputs: Vec<OutputSlot>,
+}
+
+/// An argument of a launch: bytes of a memory.
+struct Slot {
+    memory: Memory,
+    range: Range<usize>,
+}
+
+/// What an argument lies in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    /// The tensor of a node, from its first byte.
+    Tensor(NodeId),
+    Step,
+    Arena,
+}
+
+impl Compiled {
+    /// The number of launches.
+    pub fn len(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// Binds the launches to memory, given as a buffer and the byte where it begins.
+    pub fn record<'a>(
+        &self,
+        executor: &Executor,
+        find: impl Fn(Memory) -> Option<(&'a Buffer, usize)>,
+    ) -> Result<CommandList> {
+        let bind = |slot: &Slot| match find(slot.memory) {
+            Some((buffer, at)) => {
+                Ok(Binding::Buffer { buffer: buffer.clone(), range: at + slot.range.start..at + slot.range.end })
+            }
+            None => Err(CoreError::Graph(format!("{:?} is bound to nothing", slot.memory))),
+        };
+        let launch = |(pipeline, config, slots): &(Pipeline, LaunchConfig, Vec<Slot>)| {
+            let bindings = slots.iter().map(bind).collect::<Result<_>>()?;
+            Ok(Launch { pipeline: pipeline.clone(), bindings, config: *config })
+        };
+        let launches = self.launches.iter().map(launch).collect::<Result<Vec<_>>>()?;
+        Ok(executor.backend().record(&launches)?)
+    }
+}
+
 /// Choices of [`Graph::compile_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct CompileOptions {
@@ -122,6 +181,26 @@ impl Graph {
         options: CompileOptions,
         apart: bool,
     ) -> Result<Plan> {
+        let compiled = self.prepare(executor, bounds, options, apart)?;
+        let backend = executor.backend();
+        let step = backend.allocate_buffer(compiled.step_bytes)?;
+        let arena = backend.allocate_buffer(compiled.arena_bytes)?;
+        let list = compiled.record(executor, |memory| match memory {
+            Memory::Step => Some((&step, 0)),
+            Memory::Arena => Some((&arena, 0)),
+            Memory::Tensor(id) => self.tensor(id).map(|t| (&t.buffer, t.offset)),
+        })?;
+        Ok(Plan::new(executor.clone(), list, compiled, step, arena))
+    }
+
+    /// Chooses kernels and compiles programs, and says where each argument of each launch lies.
+    pub(crate) fn prepare(
+        &self,
+        executor: &Executor,
+        bounds: &[(&str, usize)],
+        options: CompileOptions,
+        apart: bool,
+    ) -> Result<Compiled> {
         for (i, e) in self.extents.iter().enumerate() {
             if self.extents[..i].iter().any(|other| other.name == e.name) {
                 return Err(CoreError::Graph(format!("two extents are named {}", e.name)));
@@ -144,59 +223,60 @@ impl Graph {
         let units = units(&steps, &groups);
 
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
-        let step = backend.allocate_buffer(step_bytes)?;
         let (offsets, arena_bytes) = self.plan_memory(&bounds, &units, apart);
-        let arena = backend.allocate_buffer(arena_bytes.max(STEP_ALIGN))?;
 
         // A version of a state is bound to the state's tensor.
-        let mut states: Vec<Option<&Tensor>> = Vec::new();
-        for node in &self.nodes {
-            if let (Some(s), Source::Tensor(t)) = (node.state, &node.source) {
+        let mut states: Vec<Option<NodeId>> = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            if let (Some(s), Source::Tensor(_)) = (node.state, &node.source) {
                 if states.len() <= s {
                     states.resize(s + 1, None);
                 }
-                states[s] = Some(t);
+                states[s] = Some(NodeId(i as u32));
             }
         }
-        let bind = |id: NodeId| -> Vec<Binding> {
-            let node = &self.nodes[id.0 as usize];
-            if let Some(tensor) = node.state.and_then(|s| states[s]) {
-                return tensor.bindings();
-            }
+        let bind = |id: NodeId| -> Vec<Slot> {
+            let id = self.nodes[id.0 as usize].state.and_then(|s| states[s]).unwrap_or(id);
             // A view that is no dense part of its storage is bound as the whole of that.
             let (id, start) = match self.place(id) {
                 Place::Dense(bytes) => (id, bytes),
                 Place::Strided(_) => (self.storage(id), 0),
             };
-            let spec = bounds.spec(id);
-            let (rows, row_len) = (spec.max_rows(), spec.row_len());
             let storage = self.storage(id);
-            let (buffer, at) = match &self.nodes[storage.0 as usize].source {
-                Source::Tensor(t) if id == storage => return t.bindings(),
-                Source::Tensor(t) => (&t.buffer, t.offset),
-                Source::Input { name } => (&step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset)),
-                Source::Op { .. } | Source::View(_) => (&arena, offsets[storage.0 as usize]),
+            let (memory, at) = match &self.nodes[storage.0 as usize].source {
+                Source::Tensor(t) if id == storage => {
+                    let slot = |range: Range<usize>| Slot { memory: Memory::Tensor(id), range };
+                    return t.ranges().into_iter().map(slot).collect();
+                }
+                Source::Tensor(_) => (Memory::Tensor(storage), 0),
+                Source::Input { name } => {
+                    (Memory::Step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset))
+                }
+                Source::Op { .. } | Source::View(_) => (Memory::Arena, offsets[storage.0 as usize]),
             };
-            bind_views(buffer, at + start, spec.format, rows, row_len)
+            let spec = bounds.spec(id);
+            let views = spec.format.views(spec.max_rows(), spec.row_len());
+            let from = |v: View| at + start + v.offset..at + start + v.offset + v.bytes;
+            views.into_iter().map(|v| Slot { memory, range: from(v) }).collect()
         };
 
         let mut launches = Vec::with_capacity(units.len());
-        let mut native_launches = 0;
+        let mut native = 0;
         for unit in &units {
             let written = unit.writes().iter().filter(|id| self.nodes[id.0 as usize].state.is_none());
-            let mut bindings: Vec<Binding> = unit.reads().iter().chain(written).flat_map(|id| bind(*id)).collect();
+            let mut slots: Vec<Slot> = unit.reads().iter().chain(written).flat_map(|id| bind(*id)).collect();
             let (pipeline, grid, uses_step) = match unit {
                 Unit::Group(group) => {
-                    native_launches += 1;
+                    native += 1;
                     (group.pipeline.clone(), [1, 1, 1], group.uses_step)
                 }
                 Unit::Step(one) => {
                     let spec = self.kernel_spec(&bounds, one)?;
                     let views = self.layouts(one);
-                    let native = if options.native && views.is_empty() { backend.native(&spec) } else { None };
-                    let (pipeline, grid) = match native {
+                    let kernel = if options.native && views.is_empty() { backend.native(&spec) } else { None };
+                    let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
-                            native_launches += 1;
+                            native += 1;
                             (pipeline, [1, 1, 1])
                         }
                         None => {
@@ -209,26 +289,26 @@ impl Graph {
                 }
             };
             if uses_step {
-                bindings.push(Binding::Buffer { buffer: step.clone(), range: 0..self.extents.len() * 4 });
+                slots.push(Slot { memory: Memory::Step, range: 0..self.extents.len() * 4 });
             }
-            launches.push(Launch { pipeline, bindings, config: LaunchConfig { grid } });
+            launches.push((pipeline, LaunchConfig { grid }, slots));
         }
-        let list = backend.record(&launches)?;
-
-        let outputs = self
-            .outputs
-            .iter()
-            .map(|(name, id)| {
-                let Place::Dense(start) = self.place(*id) else {
-                    return Err(CoreError::Graph(format!("output {name} is a view")));
-                };
-                let offset = offsets[self.storage(*id).0 as usize] + start;
-                Ok(OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) })
-            })
-            .collect::<Result<_>>()?;
-        let extents = self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect();
-        let launches = [launches.len(), native_launches];
-        Ok(Plan::new(executor.clone(), list, launches, step, extents, inputs, arena, outputs))
+        let output = |(name, id): &(String, NodeId)| {
+            let Place::Dense(start) = self.place(*id) else {
+                return Err(CoreError::Graph(format!("output {name} is a view")));
+            };
+            let offset = offsets[self.storage(*id).0 as usize] + start;
+            Ok(OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) })
+        };
+        Ok(Compiled {
+            launches,
+            native,
+            step_bytes,
+            arena_bytes: arena_bytes.max(STEP_ALIGN),
+            extents: self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect(),
+            outputs: self.outputs.iter().map(output).collect::<Result<_>>()?,
+            inputs,
+        })
     }
 
     /// What a backend is told of a launch.

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use compile::CompileOptions;
-pub use plan::Plan;
+pub(crate) use compile::{Compiled, Memory};
+pub use plan::{Event, Plan};
 pub(crate) use view::VIEW_ALIGN;
 
 use hologram_backends::Format;
@@ -187,6 +188,14 @@ impl Graph {
         let value = self.contiguous(value)?;
         self.outputs.push((name.into(), value));
         Ok(())
+    }
+
+    /// The tensor that a node stands for.
+    pub(crate) fn tensor(&self, id: NodeId) -> Option<&Tensor> {
+        match &self.nodes.get(id.0 as usize)?.source {
+            Source::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
     }
 
     /// The type of a value.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use hologram_backends::{Buffer, CommandList, Format, TensorSpec};
 
+use super::compile::Compiled;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
-use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
+use crate::tensor::{Element, bytes_of, bytes_of_mut};
 
 /// A graph compiled for one device and one bucket of extents.
 ///
@@ -32,6 +33,23 @@ pub struct Plan {
     outputs: Vec<OutputSlot>,
 }
 
+/// A point in a device's queue, behind the kernels of a run.
+#[derive(Clone)]
+pub struct Event {
+    pub(crate) executor: Executor,
+    pub(crate) event: hologram_backends::Event,
+}
+
+impl Event {
+    /// Waits until the device has passed the point.
+    ///
+    /// # Errors
+    /// The first error of the work submitted up to now that nobody has been told of yet.
+    pub fn wait(&self) -> Result<()> {
+        Ok(self.executor.backend().wait(self.event)?)
+    }
+}
+
 /// Where an input lies in the step block.
 pub(crate) struct InputSlot {
     pub name: String,
@@ -47,17 +65,9 @@ pub(crate) struct OutputSlot {
 }
 
 impl Plan {
-    #[expect(clippy::too_many_arguments, reason = "the compiler hands over what it made, once")]
-    pub(crate) fn new(
-        executor: Executor,
-        list: CommandList,
-        launches: [usize; 2],
-        step: Buffer,
-        extents: Vec<(String, usize)>,
-        inputs: Vec<InputSlot>,
-        arena: Buffer,
-        outputs: Vec<OutputSlot>,
-    ) -> Plan {
+    pub(crate) fn new(executor: Executor, list: CommandList, compiled: Compiled, step: Buffer, arena: Buffer) -> Plan {
+        let launches = [compiled.len(), compiled.native];
+        let Compiled { extents, inputs, outputs, .. } = compiled;
         let mut host_step = vec![0; step.bytes()];
         for (i, (_, max)) in extents.iter().enumerate() {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
@@ -112,10 +122,24 @@ impl Plan {
     /// # Errors
     /// What the device knows at once; errors of kernels come with [`Plan::read`].
     pub fn run(&mut self) -> Result<()> {
+        self.enqueue().map(drop)
+    }
+
+    /// As [`Plan::run`], with an event to wait for: the point at which the kernels of this run are done.
+    ///
+    /// # Errors
+    /// As [`Plan::run`].
+    pub fn submit(&mut self) -> Result<Event> {
+        let event = self.enqueue()?;
+        Ok(Event { executor: self.executor.clone(), event })
+    }
+
+    fn enqueue(&mut self) -> Result<hologram_backends::Event> {
         let backend = self.executor.backend();
-        backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
-        backend.submit(&self.list)?;
-        Ok(())
+        if !(self.extents.is_empty() && self.inputs.is_empty()) {
+            backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
+        }
+        Ok(backend.submit(&self.list)?)
     }
 
     /// Runs the recorded kernels once more with the last run's inputs, one by one, and gives for each its name and the seconds it took on
@@ -180,13 +204,6 @@ impl Plan {
     /// Format and greatest shape of an output.
     pub(crate) fn output_spec(&self, name: &str) -> Result<&TensorSpec> {
         Ok(&self.output(name)?.spec)
-    }
-
-    /// An output as a tensor over the arena, valid until the next run; of a plan without run-time extents.
-    pub(crate) fn output_tensor(&self, name: &str) -> Result<Tensor> {
-        let slot = self.output(name)?;
-        let shape: Vec<usize> = slot.spec.shape.iter().map(|e| e.max()).collect();
-        Tensor::from_buffer(&self.executor, self.arena.clone(), slot.offset, slot.spec.format, &shape)
     }
 
     /// Number of elements of an output with the extents as set.

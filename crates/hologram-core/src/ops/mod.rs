@@ -40,7 +40,7 @@ pub use attention::AttentionPrecision;
 pub use batch_matmul::{Activation, MatmulOptions};
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;
-pub(crate) use elementwise::{copy_program, elementwise_program, register_type};
+pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_type};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
 pub use reduce::Reduction;

@@ -35,6 +35,18 @@ impl Fill {
         }
         Ok(Fill { value, ty, shape: shape.to_vec() })
     }
+
+    /// The bytes of one element.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match self.ty {
+            Type::F16 => half::f16::from_f64(self.value).to_le_bytes().to_vec(),
+            Type::BF16 => half::bf16::from_f64(self.value).to_le_bytes().to_vec(),
+            Type::F32 => (self.value as f32).to_le_bytes().to_vec(),
+            Type::F64 => self.value.to_le_bytes().to_vec(),
+            Type::U64 => (self.value as u64).to_le_bytes().to_vec(),
+            ty => (self.value as i64).to_le_bytes()[..ty.size()].to_vec(),
+        }
+    }
 }
 
 /// The least and the greatest number of an integer type.

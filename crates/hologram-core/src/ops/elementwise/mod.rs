@@ -11,6 +11,7 @@ use hologram_backends::{Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Type, TypeSet, Value};
 
 pub(super) use cases::cases;
+pub(crate) use constant::Fill;
 pub(crate) use program::{copy_program, elementwise_program};
 
 use super::{Elementwise, Launchable, Op};

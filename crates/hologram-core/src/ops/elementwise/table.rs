@@ -6,6 +6,7 @@ use super::functions::{self as f, GELU_TANH};
 use super::{Kind, Map, Scalar};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::tensor::Tensor;
 
 /// Every float.
 const FLOATS: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32, Type::F64]);
@@ -42,7 +43,7 @@ macro_rules! whole {
 }
 
 macro_rules! operations {
-    ($($name:ident($($arg:ident),*) $kind:ident $types:ident $ulp:literal $(of $scale:expr)?, $doc:literal,
+    ($($name:ident($first:ident $(, $arg:ident)*) $kind:ident $types:ident $ulp:literal $(of $scale:expr)?, $doc:literal,
         $emit:expr, $reference:expr $(, $whole:expr)?;)*) => {
         impl Graph {
             $(
@@ -50,8 +51,23 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// When the operands' types do not fit (the message names those that do), or their shapes do not broadcast as in NumPy.
-                pub fn $name(&mut self, $($arg: NodeId),*) -> Result<NodeId> {
-                    self.apply(row::$name(), &[$($arg),*])
+                pub fn $name(&mut self, $first: NodeId $(, $arg: NodeId)*) -> Result<NodeId> {
+                    self.apply(row::$name(), &[$first $(, $arg)*])
+                }
+            )*
+        }
+
+        /// Operations on tensors, at once: the call returns when the device has taken the work.
+        impl Tensor {
+            $(
+                #[doc = $doc]
+                #[doc = concat!("The tensor is `", stringify!($first), "`.")]
+                ///
+                /// # Errors
+                /// When the operands' types do not fit (the message names those that do), their shapes do not broadcast as in NumPy, or
+                /// they lie on different devices; those of the device.
+                pub fn $name(&self $(, $arg: &Tensor)*) -> Result<Tensor> {
+                    self.executor.cached(stringify!($name), &[], &[self $(, $arg)*], |g, v| g.apply(row::$name(), v))
                 }
             )*
         }
@@ -64,7 +80,7 @@ macro_rules! operations {
                 pub(crate) fn $name() -> Map {
                     static ROW: Scalar = Scalar {
                         name: stringify!($name),
-                        operands: [$(stringify!($arg)),*].len(),
+                        operands: [stringify!($first) $(, stringify!($arg))*].len(),
                         types: $types,
                         kind: Kind::$kind,
                         emit: $emit,

@@ -1,0 +1,101 @@
+//! Operations on tensors, one at a time: each is a small graph, compiled the first time and found again by operation, types, shapes and
+//! layouts. A call allocates the result, binds the launches and submits them; it does not wait for the device.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hologram_backends::Format;
+
+use crate::error::{CoreError, Result};
+use crate::executor::Executor;
+use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, VIEW_ALIGN};
+use crate::tensor::Tensor;
+
+/// What is kept at most; beyond it all is forgotten, and compiled again when it is wanted.
+const CAPACITY: usize = 4096;
+
+/// What was compiled for a device.
+#[derive(Default)]
+pub(crate) struct Eager {
+    compiled: Mutex<HashMap<Key, Arc<Compiled>>>,
+}
+
+/// What a compiled operation depends on.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    op: &'static str,
+    attributes: Vec<u64>,
+    operands: Vec<Operand>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Operand {
+    format: Format,
+    shape: Vec<usize>,
+    /// Of a view; and whether it begins where an operation's memory may begin.
+    strides: Option<(Vec<usize>, bool)>,
+}
+
+impl Operand {
+    fn of(t: &Tensor) -> Operand {
+        let aligned = t.offset.is_multiple_of(VIEW_ALIGN);
+        Operand { format: t.format, shape: t.shape.clone(), strides: t.strides.clone().map(|s| (s, aligned)) }
+    }
+}
+
+impl Executor {
+    /// The result of an operation on tensors of this device; `build` makes its graph when it has not been compiled yet. The name and the
+    /// attributes say which operation it is: the same ones must always build the same.
+    pub(crate) fn cached(
+        &self,
+        op: &'static str,
+        attributes: &[u64],
+        operands: &[&Tensor],
+        build: impl FnOnce(&mut Graph, &[NodeId]) -> Result<NodeId>,
+    ) -> Result<Tensor> {
+        if operands.iter().any(|t| !Arc::ptr_eq(t.executor.backend(), self.backend())) {
+            let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
+            return Err(CoreError::Operands { op, reason: "the operands lie on different devices".into(), operands });
+        }
+        let key =
+            Key { op, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };
+        let lock = || self.eager().compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lock().get(&key).cloned();
+        let compiled = match found {
+            Some(compiled) => compiled,
+            None => {
+                let mut graph = Graph::new();
+                let nodes = operands.iter().map(|t| graph.constant(t)).collect::<Result<Vec<_>>>()?;
+                let result = build(&mut graph, &nodes)?;
+                graph.output("result", result)?;
+                let compiled = Arc::new(graph.prepare(self, &[], CompileOptions::default(), false)?);
+                let mut all = lock();
+                if all.len() >= CAPACITY {
+                    all.clear();
+                }
+                all.insert(key, compiled.clone());
+                compiled
+            }
+        };
+        self.run_once(&compiled, |NodeId(i)| operands.get(i as usize).copied())
+    }
+
+    /// Runs a graph without extents or inputs which has one output; `find` gives the tensors that its nodes stand for.
+    pub(crate) fn run_once<'a>(
+        &self,
+        compiled: &Compiled,
+        find: impl Fn(NodeId) -> Option<&'a Tensor>,
+    ) -> Result<Tensor> {
+        let arena = self.backend().allocate_buffer(compiled.arena_bytes)?;
+        let list = compiled.record(self, |memory| match memory {
+            Memory::Arena => Some((&arena, 0)),
+            Memory::Tensor(id) => find(id).map(|t| (&t.buffer, t.offset)),
+            Memory::Step => None,
+        })?;
+        let event = self.backend().submit(&list)?;
+        let slot = compiled.outputs.first().ok_or_else(|| CoreError::Graph("nothing is computed".into()))?;
+        let shape: Vec<usize> = slot.spec.shape.iter().map(|e| e.max()).collect();
+        let result = Tensor::from_buffer(self, arena.clone(), slot.offset, slot.spec.format, &shape)?;
+        Ok(Tensor { made: Some(event), ..result })
+    }
+}

@@ -1,0 +1,108 @@
+//! Operations on tensors from Rust: results, operators, events, the cache, and errors as a `main` prints them.
+
+use hologram_core::ops::Reduction;
+use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor, Type};
+
+fn devices() -> [Executor; 2] {
+    ["cpu", "reference"].map(|device| Executor::open(device, Some(2)).expect("always there"))
+}
+
+#[test]
+fn tensors_compute() -> Result<()> {
+    for executor in devices() {
+        let a = Tensor::from_slice(&executor, &[2, 3], &[1.0f32, -2.0, 3.0, -4.0, 5.0, -6.0])?;
+        let b = Tensor::from_slice(&executor, &[3], &[10.0f32, 20.0, 30.0])?;
+        assert_eq!((&a + &b)?.to_vec::<f32>()?, [11.0, 18.0, 33.0, 6.0, 25.0, 24.0]);
+        assert_eq!((&(&a * 2.0)? - &a)?.to_vec::<f32>()?, a.to_vec::<f32>()?);
+        assert_eq!((-&a)?.relu()?.to_vec::<f32>()?, [0.0, 2.0, 0.0, 4.0, 0.0, 6.0]);
+        assert_eq!(a.gt(&(&b / 10.0)?)?.to_bools()?, [false, false, false, false, true, false]);
+        let least = a.clip_scalar(-2.0, 3.0)?;
+        assert_eq!(least.to_vec::<f32>()?, [1.0, -2.0, 3.0, -2.0, 3.0, -2.0]);
+        let mask = Tensor::from_bools(&executor, &[2, 1], &[true, false])?;
+        assert_eq!((!&mask)?.select(&a, &b)?.to_vec::<f32>()?, [10.0, 20.0, 30.0, -4.0, 5.0, -6.0]);
+        assert_eq!(a.pow_scalar(2.0)?.reduce(Reduction::Sum, 1)?.to_vec::<f32>()?, [14.0, 77.0]);
+        assert_eq!(a.reduce_all(Reduction::Max)?.to_vec::<f32>()?, [5.0]);
+        assert_eq!(a.matmul(&a.transpose()?)?.to_vec::<f32>()?, [14.0, -32.0, -32.0, 77.0]);
+        assert_eq!(a.softmax(1)?.reduce(Reduction::Sum, 1)?.round()?.to_vec::<f32>()?, [1.0, 1.0]);
+        let half = a.cast(Type::F16)?;
+        assert_eq!((&half + 0.5)?.cast(Type::I8)?.to_vec::<i8>()?, [1, -1, 3, -3, 5, -5]);
+        let bits = Tensor::full(&executor, Type::I64, &[2], -3.0)?;
+        assert_eq!((&(&bits & 6.0)? << 40.0)?.to_vec::<i64>()?, [4 << 40, 4 << 40]);
+        assert!(Tensor::full(&executor, Type::F32, &[0, 3], 1.0)?.exp()?.to_vec::<f32>()?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn an_operation_is_compiled_once_for_its_types_shapes_and_layouts() -> Result<()> {
+    let executor = &devices()[0];
+    let x = Tensor::from_slice(executor, &[4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>())?;
+    let compiled = || {
+        let metrics = executor.metrics();
+        (metrics.pipelines_compiled, metrics.pipeline_hits)
+    };
+    let first = x.exp()?;
+    let before = compiled();
+    for _ in 0..3 {
+        assert_eq!(x.exp()?.to_vec::<f32>()?, first.to_vec::<f32>()?);
+    }
+    assert_eq!(compiled(), before);
+    // Each of these is another program, and none is taken for another.
+    for (view, want) in [
+        (x.transpose()?, [0.0, 4.0, 8.0, 12.0]),
+        (x.slice(1, 1, 2)?, [1.0, 5.0, 9.0, 13.0]),
+        (x.slice(0, 2, 3)?, [8.0, 9.0, 10.0, 11.0]),
+        (x.slice(0, 2, 3)?.slice(1, 1, 3)?.broadcast_to(&[2, 2])?, [9.0, 10.0, 9.0, 10.0]),
+    ] {
+        assert_eq!(view.abs()?.to_vec::<f32>()?[..4], want);
+    }
+    let y = x.reshape(&[16])?.slice(0, 3, 7)?;
+    assert_eq!((&y + &y.slice(0, 1, 2)?)?.to_vec::<f32>()?, [7.0, 8.0, 9.0, 10.0]);
+    Ok(())
+}
+
+#[test]
+fn work_is_waited_for_by_events() -> Result<()> {
+    for executor in devices() {
+        let x = Tensor::from_slice(&executor, &[2], &[1, 2])?;
+        let zero = Tensor::from_slice(&executor, &[1], &[0])?;
+        x.wait()?;
+        x.add(&x)?.wait()?;
+        let quotient = x.div(&zero)?;
+        let error = quotient.wait().expect_err("a division by zero");
+        assert!(error.to_string().contains("div by zero"), "{error}");
+        // As main prints it.
+        assert_eq!(format!("{error:?}"), error.to_string());
+        executor.synchronize()?;
+
+        let mut g = Graph::new();
+        let n = g.input("n", Format::I32, &[Dim::Fixed(2)])?;
+        let twice = g.mul_scalar(n, 2.0)?;
+        g.output("twice", twice)?;
+        let mut plan = g.compile(&executor, &[])?;
+        plan.write("n", &[3, 4])?;
+        let event = plan.submit()?;
+        event.wait()?;
+        assert_eq!(plan.read::<i32>("twice")?, [6, 8]);
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_operands_are_named() -> Result<()> {
+    let [cpu, reference] = devices();
+    let x = Tensor::from_slice(&cpu, &[2], &[1.0f32, 2.0])?;
+    let y = Tensor::from_slice(&reference, &[2], &[1.0f32, 2.0])?;
+    let wide = Tensor::from_slice(&cpu, &[2], &[1.0f64, 2.0])?;
+    for (result, message) in [
+        (&x + &y, "operation add: the operands lie on different devices"),
+        (&x + &wide, "operation add: the operands must have one type; cast makes it so (operands: f32[2], f64[2])"),
+        (wide.exp(), "operation exp: does not exist for f64; it takes f16, bf16, f32 (operands: f64[2])"),
+        (&x & &x, "operation and: does not exist for f32"),
+        (&x.cast(Type::I32)? + 0.5, "0.5 is no value of i32"),
+    ] {
+        let error = result.expect_err(message).to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    Ok(())
+}
