@@ -54,6 +54,21 @@ enum Work<'a> {
     Nothing,
 }
 
+/// A step whose arguments are known.
+enum Prepared {
+    Kernel(Ready),
+    Product(record::Work),
+}
+
+/// A kernel with its arguments.
+struct Ready {
+    function: Function,
+    shape: Shape,
+    values: Vec<Value>,
+    /// What it reads, and where it takes what the next such step reads ([`Ahead`](super::native::Ahead)).
+    ahead: Option<(Vec<Value>, usize)>,
+}
+
 /// The addresses that a native kernel's arguments refer to.
 struct Memory<'a> {
     arguments: &'a [Argument<(u64, usize)>],
@@ -156,15 +171,15 @@ impl<'a> Builder<'a> {
             }
         }
         let faults = if faulty.is_empty() { None } else { Some(Faults::new(self.context, faulty)?) };
-        let (mut steps, mut records) = (Vec::new(), 0..);
+        let (mut ready, mut records) = (Vec::new(), 0..);
         let mut record = || faults.as_ref().zip(records.next()).map_or(0, |(faults, index)| faults.address(index));
         for (launch, work) in self.work.into_iter().enumerate() {
             match work {
                 Work::Nothing => {}
                 Work::Program { function, mut values, shape, .. } => {
                     values.push(Value::Address(record()));
-                    let kernel = Kernel::new(function.clone(), shape, values);
-                    steps.push(Step { launch, work: record::Work::Kernel(kernel) });
+                    let kernel = Ready { function: function.clone(), shape, values, ahead: None };
+                    ready.push((launch, Prepared::Kernel(kernel)));
                 }
                 Work::Native { kernel, arguments, counters } => {
                     let memory = Memory {
@@ -176,15 +191,26 @@ impl<'a> Builder<'a> {
                     for part in &kernel.parts {
                         let work = match part {
                             Part::Kernel(part) => {
-                                native_kernel(self.context, self.modules, part, &memory).map(record::Work::Kernel)
+                                native_kernel(self.context, self.modules, part, &memory).map(Prepared::Kernel)
                             }
-                            Part::Blas(call) => blas_product(self.context, self.blas, call, &memory),
+                            Part::Blas(call) => {
+                                blas_product(self.context, self.blas, call, &memory).map(Prepared::Product)
+                            }
                         };
-                        steps.push(Step { launch, work: work.map_err(|e| name(&names, launch, e))? });
+                        ready.push((launch, work.map_err(|e| name(&names, launch, e))?));
                     }
                 }
             }
         }
+        tell_ahead(&mut ready);
+        let step = |(launch, work)| {
+            let work = match work {
+                Prepared::Kernel(r) => record::Work::Kernel(Kernel::new(r.function, r.shape, r.values)),
+                Prepared::Product(work) => work,
+            };
+            Step { launch, work }
+        };
+        let steps = ready.into_iter().map(step).collect();
         let memory: Vec<_> = scratch.into_iter().chain(counters).collect();
         let mut usages = self.usages;
         usages.extend(memory.iter().map(|m| m.usage().clone()));
@@ -214,16 +240,25 @@ fn name(names: &[Arc<str>], launch: usize, error: BackendError) -> BackendError 
     }
 }
 
-fn native_kernel(
-    context: &Arc<Context>,
-    modules: &Modules,
-    part: &KernelLaunch,
-    memory: &Memory<'_>,
-) -> Result<Kernel> {
+fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch, memory: &Memory<'_>) -> Result<Ready> {
     let function = modules.kernel(part.image, &part.entry, part.shared, part.cluster)?;
-    let values = part.args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>()?;
+    let values = |args: &[Arg]| args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>();
+    let ahead = part.ahead.as_ref().map(|a| values(&a.reads).map(|reads| (reads, a.next))).transpose()?;
     let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
-    Ok(Kernel::new(function, Shape { grid, block, shared, cluster, early }, values))
+    let shape = Shape { grid, block, shared, cluster, early };
+    Ok(Ready { function, shape, values: values(&part.args)?, ahead })
+}
+
+/// Tells each step that fetches ahead what the next one of its kind reads.
+fn tell_ahead(steps: &mut [(usize, Prepared)]) {
+    let mut next: Vec<Value> = Vec::new();
+    for (_, step) in steps.iter_mut().rev() {
+        let Prepared::Kernel(step) = step else { continue };
+        let Some((reads, place)) = step.ahead.take() else { continue };
+        for (to, from) in step.values.iter_mut().skip(place).zip(std::mem::replace(&mut next, reads)) {
+            *to = from;
+        }
+    }
 }
 
 fn blas_product(

@@ -33,6 +33,7 @@ pub(super) const IMAGES: &[Image] = images![
     "kv_append",
     "matmul_f32",
     "matvec",
+    "matvec_i8",
     "quantize",
     "reduce",
     "repack",

@@ -378,6 +378,11 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         products((40, 33), false, 256, &[0], End::Add { first: true }, pairs(256)[i]);
         products((160, 130), true, 256, &[64, 64], End::Relu2, pairs(256)[i]);
     }
+    // One token with rows for several tiles of each of many workgroups.
+    for i in [3, 5, 8] {
+        products((1, 1), true, 512, &[2300, 40, 41], End::Products, pairs(512)[i]);
+        products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
+    }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
     }

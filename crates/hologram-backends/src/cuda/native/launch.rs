@@ -141,7 +141,7 @@ pub(super) fn launch(
     let x = u32::try_from(x.max(1)).ok().filter(|x| *x <= i32::MAX as u32)?;
     let y = u32::try_from(y.max(1)).ok().filter(|y| *y <= 65_535)?;
     let block = [u32::try_from(threads).ok()?, 1, 1];
-    Some(KernelLaunch { image, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, args })
+    Some(KernelLaunch { image, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, ahead: None, args })
 }
 
 /// A native kernel of one launch.

@@ -107,8 +107,20 @@ pub(crate) struct KernelLaunch {
     /// Whether the kernel calls `DEPENDENCY_WAIT()` before it touches memory that other launches write or read, so that it may start
     /// while the launch before it ends (programmatic dependent launch).
     pub early: bool,
+    /// What launches before it may fetch for it, and what it fetches for those after it.
+    pub ahead: Option<Ahead>,
     /// Arguments in order.
     pub args: Vec<Arg>,
+}
+
+/// Launches that read weights, which nothing writes, tell the launch with this before them what they read: it fetches some of that into
+/// the L2 when its own reading ends, so that the memory does not rest while one launch follows the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Ahead {
+    /// What this launch reads: addresses and numbers of one layout that all launches with this share.
+    pub reads: Vec<Arg>,
+    /// The first of as many arguments that are the next such launch's `reads`, or what stands there where no such launch follows.
+    pub next: usize,
 }
 
 /// An argument of a kernel.

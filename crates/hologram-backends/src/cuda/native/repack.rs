@@ -26,6 +26,7 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
         shared: 0,
         cluster: 1,
         early: false,
+        ahead: None,
         // Both views of the blocks are the same bytes.
         args: vec![
             Arg::Binding(0),

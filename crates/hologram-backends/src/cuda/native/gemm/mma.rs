@@ -48,6 +48,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         shared: u32::try_from(shared).ok().filter(|s| *s <= target.max_shared)?,
         cluster: 1,
         early: true,
+        ahead: None,
         args,
     };
     Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 })

@@ -69,6 +69,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         shared: u32::try_from(shared).ok()?,
         cluster: tile.splits as u32,
         early: true,
+        ahead: None,
         args,
     };
     Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 })

@@ -1,6 +1,7 @@
-//! Products of a few tokens with weights (`matvec.k`): alone, up to three that read the same activations, with the gate or the residual
+//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`): alone, up to three that read the same activations, with the gate or the residual
 //! addition after them, and with the norm and the conversion of the activations before them.
 
+mod int8;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -244,6 +245,9 @@ impl Products<'_> {
         let ready = unchanged && self.norm.is_none();
         let (norm, added) = (self.norm.is_some(), self.residual.is_some());
         let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };
+        if let Some(kernel) = self.int8(&work, rows, (slot, &step), target) {
+            return Some(kernel);
+        }
         let plan = Plan::of(&work, target)?;
 
         let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
@@ -275,6 +279,7 @@ impl Products<'_> {
             shared: u32::try_from(plan.shared).ok()?,
             cluster: 1,
             early: true,
+            ahead: None,
             args,
         }))
     }

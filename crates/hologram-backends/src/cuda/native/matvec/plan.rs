@@ -13,7 +13,7 @@ const ONE_SCALE: usize = 128;
 const REDUCTION_BYTES: usize = 272;
 
 /// The products that have kernels which take rows one by one: those that models are large in.
-const ONE_ROW: [(&str, &str); 4] = [("bf16", "bf16"), ("q8", "i8"), ("q4", "i8"), ("t2", "i8")];
+const ONE_ROW: [(&str, &str); 1] = [("bf16", "bf16")];
 
 /// A weight format as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
