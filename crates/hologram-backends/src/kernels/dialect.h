@@ -54,10 +54,6 @@ FN ulong stream_policy() { ulong p; asm("createpolicy.fractional.L2::evict_first
 #define COPY4_KEPT(to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from) : "memory")
 #define COPY_COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
 #define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory")
-// Loads of what nothing writes, of streams or not.
-FN uint4 stream16(const uchar *p, ulong policy) { uint4 v; asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(policy)); return v; }
-FN uint stream2(const uchar *p) { ushort v; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
-FN float4 constant4(const float *p) { float4 v; asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
 #define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" :: "l"(p))
 // Reads of what the launch before wrote, never moved before DEPENDENCY_WAIT() as the compiler may move those of IN parameters.
 FN float4 fresh(const float4 *p) { float4 v; asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
@@ -163,9 +159,6 @@ FN ulong stream_policy() { return 0; }
 #define COPY_COMMIT()
 #define COPY_WAIT(n)
 #define PREFETCH(p)
-FN uint4 stream16(device const uchar *p, ulong) { return *(device const uint4 *)p; }
-FN uint stream2(device const uchar *p) { return *(device const ushort *)p; }
-FN float4 constant4(device const float *p) { return *(device const float4 *)p; }
 template <typename T> FN T fresh(device const T *p) { return *p; }
 FN int dot4(uint a, uint b, int c) { const int4 p = int4(as_type<char4>(a)) * int4(as_type<char4>(b)); return c + p.x + p.y + p.z + p.w; }
 FN int dot4_unsigned(uint a, uint b, int c) { const int4 p = int4(as_type<uchar4>(a)) * int4(as_type<char4>(b)); return c + p.x + p.y + p.z + p.w; }

@@ -8,7 +8,7 @@ use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 pub(super) const IMAGE: &str = "matvec_i8";
 const THREADS: usize = 512;
 /// Bytes that a launch fetches at most for the next one: what the memory delivers in about the time in which a launch reads nothing.
-const AHEAD_BYTES: usize = 8 << 20;
+const AHEAD_BYTES: usize = 10 << 20;
 /// Arguments before those that tell what to fetch.
 const ARGUMENTS: usize = 26;
 
@@ -107,7 +107,7 @@ impl Products<'_> {
         }))
     }
 
-    /// What the launch before may fetch, as `ahead.h` takes it: codes and scales of each matrix, the whole or the first part of each of
+    /// What the launch before may fetch, as `stream.h` takes it: codes and scales of each matrix, the whole or the first part of each of
     /// `workgroups` shares.
     fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> Vec<Arg> {
         let row = work.k / work.weights.chunk * 16;

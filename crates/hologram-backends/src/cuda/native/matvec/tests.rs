@@ -1,3 +1,4 @@
+use super::super::Part;
 use super::*;
 use crate::Attr;
 
@@ -116,7 +117,7 @@ fn layers() -> Vec<Shape> {
 }
 
 fn launch(kernel: &NativeKernel) -> &KernelLaunch {
-    let [super::super::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("one launch") };
+    let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("one launch") };
     launch
 }
 
@@ -171,6 +172,34 @@ fn bindings_are_in_the_order_of_the_group() {
     let mut gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
     gate.nodes[3].operands.swap(0, 1);
     assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Some(2), Some(1)]);
+}
+
+#[test]
+fn launches_of_one_token_tell_what_they_read() {
+    let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
+    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 128, &[8, 4, 4], ""));
+    let launch = launch(&kernel);
+    let places = |args: &[Arg]| -> Vec<Option<usize>> {
+        let place = |a: &Arg| if let Arg::Binding(i) = a { Some(*i) } else { None };
+        args.iter().map(place).collect()
+    };
+    // x, norm, then codes and scales of q, k, v; q, k, v; no residual; the step block.
+    let expected = [0, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Some(i).filter(|i| *i != 99));
+    assert_eq!(places(&launch.args[..13]), expected);
+    let ahead = launch.ahead.as_ref().expect("weights");
+    assert_eq!(ahead.next + ahead.reads.len(), launch.args.len());
+    let ranges: Vec<_> = ahead.reads.chunks(4).map(|r| (places(&r[..1])[0], format!("{:?}", &r[1..]))).collect();
+    let numbers = |total, stride, len| format!("{:?}", [Arg::U32(total), Arg::U32(stride), Arg::U32(len)]);
+    // Codes and scales of a row have 128 and 8 bytes; 132 workgroups fetch a line of 128 bytes each.
+    assert_eq!(ranges[0], (Some(2), numbers(8 * 128, 128, 128)));
+    assert_eq!(ranges[5], (Some(7), numbers(4 * 8, 128, 128)));
+    // Of much a part.
+    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
+    let [Part::Kernel(head)] = &kernel.parts[..] else { panic!("one launch") };
+    let reads = &head.ahead.as_ref().expect("weights").reads;
+    let (Arg::U32(stride), Arg::U32(len)) = (&reads[2], &reads[3]) else { panic!("{reads:?}") };
+    assert!(*len > 0 && len * 40 < *stride, "{len} of {stride}");
+    assert!(matches!(reads[8], Arg::Null));
 }
 
 #[test]
