@@ -58,7 +58,18 @@ pub struct Trace {
     file: File,
     begin: Instant,
     on: AtomicBool,
+    /// Whether the file has been written.
+    finished: AtomicBool,
     state: Mutex<State>,
+}
+
+/// What fails leaves no empty file behind.
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if !*self.finished.get_mut() && self.file.metadata().is_ok_and(|m| m.is_file()) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Trace {
@@ -70,8 +81,14 @@ impl Trace {
         let Some(path) = path else { return Ok(None) };
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let state = State { spans: Vec::new(), left_out: 0, device_end: 0.0, device: "device".into() };
-        let (begin, on, state) = (Instant::now(), AtomicBool::new(true), Mutex::new(state));
-        Ok(Some(Arc::new(Trace { path: path.into(), file, begin, on, state })))
+        Ok(Some(Arc::new(Trace {
+            path: path.into(),
+            file,
+            begin: Instant::now(),
+            on: AtomicBool::new(true),
+            finished: AtomicBool::new(false),
+            state: Mutex::new(state),
+        })))
     }
 
     /// Traces from here on, or not.
@@ -85,6 +102,7 @@ impl Trace {
     /// When that fails.
     pub fn finish(&self) -> anyhow::Result<()> {
         self.write().with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.finished.store(true, Ordering::Relaxed);
         let state = self.state();
         status!("wrote {} ({} events", self.path.display(), state.spans.len());
         match state.left_out {

@@ -125,4 +125,10 @@ fn traces_that_cannot_be_written_are_refused_at_once() {
         refused(&[call, &["--profile", LLAMA]].concat(), 2, &["must end in .json"]);
         refused(&[call, &["--profile"]].concat(), 2, &["--profile"]);
     }
+    // A run that fails leaves no file.
+    let trace = folder.path("trace.json");
+    let args = ["--arg", "x=out:f32[1]", "--arg", "y=out:f32[9]", "--arg", "out=out:f32[9]", "--arg", "n=9"];
+    let call = [&["exec", VECTOR_ADD, "--grid", "1", "--profile", &trace], &args[..]].concat();
+    refused(&call, 1, &["element 1 of buffer x is outside"]);
+    assert!(!fs::exists(&trace).unwrap());
 }

@@ -32,15 +32,13 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
 fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     let trace = Trace::create(args.profile.profile.as_deref())?;
     let program = step(&trace, "read the program", || program::load(file))?;
+    let see = format!("`hologram exec {} --help` shows what it takes", file.display());
     let Some(grid) = &args.grid else {
-        return usage(format!(
-            "--grid is missing: the number of workgroups, each of {} threads",
-            program.workgroup_threads()
-        ));
+        let threads = program.workgroup_threads();
+        return usage(format!("--grid is missing: the number of workgroups, each of {threads} threads; {see}"));
     };
     let grid = parse_grid(grid)?;
     let given = parse_arguments(args)?;
-    let see = format!("`hologram exec {} --help` shows its parameters", file.display());
     for name in given.keys() {
         if !program.params.iter().any(|p| p.name == *name) {
             return usage(format!(
