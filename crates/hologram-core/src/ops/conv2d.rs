@@ -1,11 +1,11 @@
 //! Convolution of images, as networks have it (a correlation: the kernel is not mirrored).
 
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
-use hologram_isa::{Type, Value};
+use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{epsilon, number, plain, stored};
 use super::matmul::sum_bound;
-use super::tiles::{THREADS, add_product, summed};
+use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -117,65 +117,109 @@ impl Op for Conv2d {
         ]
     }
 
-    /// One thread for each element of the result.
+    /// For each image and group a product of kernels (rows) and windows (columns), by squares; where these do not pay, one thread for
+    /// each element of the result.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let sizes = |shape: &[Extent]| [0, 1, 2, 3].map(|i| shape.get(i).map_or(1, |e| e.max()) as u32);
-        let [_, c, h, w] = sizes(&spec.inputs[0].shape);
-        let [_, depth, kh, kw] = sizes(&spec.inputs[1].shape);
-        let [_, o, rows, columns] = sizes(&spec.output.shape);
-        let (groups, ty) = (self.groups as u32, summed(spec.output.format));
+        let sizes = |shape: &[Extent]| [0, 1, 2, 3].map(|i| shape.get(i).map_or(1, |e| e.max()));
+        let [_, c, h, w] = sizes(&spec.inputs[0].shape).map(|n| n as u32);
+        let [_, depth, kh, kw] = sizes(&spec.inputs[1].shape).map(|n| n as u32);
+        let [images, o, rows, columns] = sizes(&spec.output.shape);
+        let (kernels, windows) = ((o / self.groups.max(1)) as u32, (rows * columns) as u32);
+        let ty = summed(spec.output.format);
         let mut k = Kernel::new(spec, THREADS);
+        let count = spec.output.shape.first().map_or_else(|| Value::from(1u32), |e| k.extent(*e));
         let total = k.elements(&spec.output);
         let (inputs, out) = (k.inputs.clone(), k.output.clone());
         let b = &mut k.b;
-        let i = b.global_x();
-        let inside = b.lt(i, total);
-        b.if_(inside, |b| {
-            let (line, column) = (b.div(i, columns), b.rem(i, columns));
-            let (plane, row) = (b.div(line, rows), b.rem(line, rows));
-            let (image, channel) = (b.div(plane, o), b.rem(plane, o));
-            let group = b.div(channel, o / groups.max(1));
-            let first = b.mul(image, c);
-            let within = b.mul(group, depth);
-            let first = b.add(first, within);
+        // The element of a window, both by their index, in the channels from `first` on; 0 in the padding.
+        let element = |b: &mut Builder, first: Value, window: Value, d: Value| {
+            let (row, column) = (b.div(window, columns as u32), b.rem(window, columns as u32));
+            let (line, s) = (b.div(d, kw), b.rem(d, kw));
+            let (channel, r) = (b.div(line, kh), b.rem(line, kh));
             // Before the image, places wrap round to great numbers.
-            let corner = [(row, 0), (column, 1)].map(|(at, side): (Value, usize)| {
+            let [y, x] = [(row, r, 0), (column, s, 1)].map(|(at, step, side): (Value, Value, usize)| {
                 let at = b.mul(at, self.stride[side] as u32);
-                b.sub(at, self.padding[side] as u32)
+                let at = b.sub(at, self.padding[side] as u32);
+                let step = b.mul(step, self.dilation[side] as u32);
+                b.add(at, step)
             });
-            let kernels = b.mul(channel, depth);
-            let sum = b.var(number(ty, 0.0));
-            b.for_(0u32, depth, 1u32, |b, d| {
-                let (of_image, of_kernel) = (b.add(first, d), b.add(kernels, d));
-                let (of_image, of_kernel) = (b.mul(of_image, h), b.mul(of_kernel, kh));
-                b.for_(0u32, kh, 1u32, |b, r| {
-                    let y = b.mul(r, self.dilation[0] as u32);
-                    let y = b.add(corner[0], y);
-                    let of_kernel = b.add(of_kernel, r);
-                    let of_kernel = b.mul(of_kernel, kw);
-                    let line = b.add(of_image, y);
-                    let line = b.mul(line, w);
-                    let inside = b.lt(y, h);
-                    b.if_(inside, |b| {
-                        b.for_(0u32, kw, 1u32, |b, s| {
-                            let x = b.mul(s, self.dilation[1] as u32);
-                            let x = b.add(corner[1], x);
-                            let inside = b.lt(x, w);
-                            b.if_(inside, |b| {
-                                let (at, of_kernel) = (b.add(line, x), b.add(of_kernel, s));
-                                let (v, g) = (inputs[0].load_as(b, ty, at), inputs[1].load_as(b, ty, of_kernel));
-                                add_product(b, sum, v, g);
-                            });
-                        });
-                    });
+            let (inside, within) = (b.lt(y, h), b.lt(x, w));
+            let inside = b.and(inside, within);
+            let value = b.var(number(ty, 0.0));
+            b.if_(inside, |b| {
+                let at = b.add(first, channel);
+                let at = b.mul(at, h);
+                let at = b.add(at, y);
+                let at = b.mul(at, w);
+                let at = b.add(at, x);
+                let v = inputs[0].load_as(b, ty, at);
+                b.assign(value, v);
+            });
+            value
+        };
+        let length = depth * kh * kw;
+        let weight = |b: &mut Builder, kernel: Value, d: Value| {
+            let at = b.mul(kernel, length);
+            let at = b.add(at, d);
+            inputs[1].load_as(b, ty, at)
+        };
+        // The first channel of an image that a group reads.
+        let channels = |b: &mut Builder, image: Value, group: Value| {
+            let (first, within) = (b.mul(image, c), b.mul(group, depth));
+            b.add(first, within)
+        };
+        let finish = |b: &mut Builder, image: Value, kernel: Value, window: Value, sum: Value| {
+            let plane = b.mul(image, o as u32);
+            let plane = b.add(plane, kernel);
+            let at = b.mul(plane, windows);
+            let at = b.add(at, window);
+            let y = match inputs.get(2) {
+                Some(bias) => {
+                    let v = bias.load_as(b, ty, kernel);
+                    b.add(sum, v)
+                }
+                None => sum,
+            };
+            out.store(b, at, y);
+        };
+        if tiles::pay(kernels as usize, windows as usize) {
+            let [down, across] = tiles::squares(kernels as usize, windows as usize);
+            let i = b.builtin(Opcode::GroupX);
+            let (line, column) = (b.div(i, across as u32), b.rem(i, across as u32));
+            let (batch, row) = (b.div(line, down as u32), b.rem(line, down as u32));
+            let (image, group) = (b.div(batch, self.groups as u32), b.rem(batch, self.groups as u32));
+            let active = b.lt(image, count);
+            b.if_(active, |b| {
+                let (first, before) = (channels(b, image, group), b.mul(group, kernels));
+                let left: &dyn Fn(&mut Builder, Value, Value) -> Value = &|b, kernel, d| {
+                    let kernel = b.add(before, kernel);
+                    weight(b, kernel, d)
+                };
+                let right: &dyn Fn(&mut Builder, Value, Value) -> Value = &|b, window, d| element(b, first, window, d);
+                let sides = [
+                    Side { lines: kernels.into(), load: left, along_depth: true },
+                    Side { lines: windows.into(), load: right, along_depth: false },
+                ];
+                tiles::square(b, ty, length.into(), sides, [row, column], |b, kernel, window, sum| {
+                    let kernel = b.add(before, kernel);
+                    finish(b, image, kernel, window, sum);
                 });
             });
-            let mut y = sum;
-            if let Some(bias) = inputs.get(2) {
-                let v = bias.load_as(b, ty, channel);
-                y = b.add(y, v);
-            }
-            out.store(b, i, y);
+            return k.finish(images * self.groups * down * across);
+        }
+        let i = b.global_x();
+        let (plane, window) = (b.div(i, windows), b.rem(i, windows));
+        let (image, kernel) = (b.div(plane, o.max(1) as u32), b.rem(plane, o.max(1) as u32));
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let group = b.div(kernel, kernels.max(1));
+            let first = channels(b, image, group);
+            let sum = b.var(number(ty, 0.0));
+            b.for_(0u32, length, 1u32, |b, d| {
+                let (v, g) = (element(b, first, window, d), weight(b, kernel, d));
+                add_product(b, sum, v, g);
+            });
+            finish(b, image, kernel, window, sum);
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
@@ -241,12 +285,15 @@ pub(super) fn cases() -> Vec<Case> {
         case(plain, Type::F32, [1, 1], [1, 1, 1], [1, 1, 1, 1], false),
         case(plain, Type::F32, [2, 3], [3, 9, 11], [5, 3, 3, 3], true),
         case(plain, Type::F32, [0, 2], [3, 5, 5], [2, 3, 5, 5], false),
+        case(plain, Type::F32, [1, 2], [3, 5, 5], [0, 3, 5, 5], false),
         case(strided, Type::F32, [2, 2], [3, 9, 14], [4, 3, 3, 4], true),
         case(Conv2d { padding: [2, 2], ..plain }, Type::F32, [1, 1], [2, 4, 4], [3, 2, 5, 5], false),
         case(Conv2d { groups: 3, ..strided }, Type::F32, [2, 2], [6, 8, 9], [9, 2, 2, 3], false),
         // Each channel by itself.
         case(Conv2d { groups: 8, padding: [1, 1], ..plain }, Type::F16, [1, 2], [8, 6, 6], [8, 1, 3, 3], true),
         case(plain, Type::BF16, [1, 2], [4, 6, 6], [3, 4, 2, 2], true),
+        case(Conv2d { groups: 2, ..strided }, Type::F32, [2, 3], [6, 15, 20], [140, 3, 3, 4], true),
+        case(Conv2d { padding: [1, 1], ..plain }, Type::F16, [2, 2], [20, 9, 9], [9, 20, 3, 3], false),
         case(strided, Type::I8, [2, 3], [2, 7, 9], [3, 2, 3, 3], true),
         case(plain, Type::F64, [1, 1], [2, 5, 5], [3, 2, 3, 3], true),
         case(plain, Type::I32, [1, 1], [2, 4, 5], [3, 2, 2, 2], false),
