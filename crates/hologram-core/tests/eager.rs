@@ -7,9 +7,26 @@ fn devices() -> [Executor; 2] {
     ["cpu", "reference"].map(|device| Executor::open(device, Some(2)).expect("always there"))
 }
 
+/// The devices that this run tests: an NVIDIA GPU or those that every machine has.
+fn tested(gpu: bool) -> Vec<Executor> {
+    if gpu { vec![Executor::open("cuda", None).expect("an NVIDIA GPU")] } else { devices().into() }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu() -> Result<()> {
+    tensors_compute_on(true)?;
+    work_is_waited_for_by_events_on(true)?;
+    Ok(())
+}
+
 #[test]
 fn tensors_compute() -> Result<()> {
-    for executor in devices() {
+    tensors_compute_on(false)
+}
+
+fn tensors_compute_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
         let a = Tensor::from_slice(&executor, &[2, 3], &[1.0f32, -2.0, 3.0, -4.0, 5.0, -6.0])?;
         let b = Tensor::from_slice(&executor, &[3], &[10.0f32, 20.0, 30.0])?;
         assert_eq!((&a + &b)?.to_vec::<f32>()?, [11.0, 18.0, 33.0, 6.0, 25.0, 24.0]);
@@ -28,6 +45,17 @@ fn tensors_compute() -> Result<()> {
         assert_eq!((&half + 0.5)?.cast(Type::I8)?.to_vec::<i8>()?, [1, -1, 3, -3, 5, -5]);
         let bits = Tensor::full(&executor, Type::I64, &[2], -3.0)?;
         assert_eq!((&(&bits & 6.0)? << 40.0)?.to_vec::<i64>()?, [4 << 40, 4 << 40]);
+        let count = Tensor::arange(&executor, Type::I32, 3.0, 2.0, 4)?;
+        assert_eq!(count.pad(&[(1, 1)], -1.0)?.to_vec::<i32>()?, [-1, 3, 5, 7, 9, -1]);
+        assert_eq!(count.concat(&[&count.slice(0, 0, 2)?], 0)?.to_vec::<i32>()?, [3, 5, 7, 9, 3, 5]);
+        // The counter of a part is that of the whole plus a quarter of the place where it begins.
+        let whole = Tensor::random_uniform(&executor, Type::F32, &[20], 42, 7)?.to_vec::<f32>()?;
+        let part = Tensor::random_uniform(&executor, Type::F32, &[8], 42, 10)?.to_vec::<f32>()?;
+        assert_eq!(whole[12..], part);
+        let normal = Tensor::random_normal(&executor, Type::F32, &[100_000], 1, 0)?;
+        let mean = normal.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
+        let variance = normal.pow_scalar(2.0)?.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "mean {mean}, variance {variance}");
         assert!(Tensor::full(&executor, Type::F32, &[0, 3], 1.0)?.exp()?.to_vec::<f32>()?.is_empty());
     }
     Ok(())
@@ -63,7 +91,11 @@ fn an_operation_is_compiled_once_for_its_types_shapes_and_layouts() -> Result<()
 
 #[test]
 fn work_is_waited_for_by_events() -> Result<()> {
-    for executor in devices() {
+    work_is_waited_for_by_events_on(false)
+}
+
+fn work_is_waited_for_by_events_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
         let x = Tensor::from_slice(&executor, &[2], &[1, 2])?;
         let zero = Tensor::from_slice(&executor, &[1], &[0])?;
         x.wait()?;

@@ -6,12 +6,31 @@ fn devices() -> [Executor; 2] {
     ["cpu", "reference"].map(|device| Executor::open(device, Some(2)).expect("always there"))
 }
 
+/// The devices that this run tests: an NVIDIA GPU or those that every machine has.
+fn tested(gpu: bool) -> Vec<Executor> {
+    if gpu { vec![Executor::open("cuda", None).expect("an NVIDIA GPU")] } else { devices().into() }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu() -> Result<()> {
+    chains_read_views_in_place_and_other_operations_get_copies_on(true)?;
+    views_keep_run_time_extents_on(true)?;
+    tensors_have_views_on(true)?;
+    whole_numbers_divided_by_zero_are_an_error_of_the_run_on(true)?;
+    Ok(())
+}
+
 fn fixed(sizes: &[usize]) -> Vec<Dim> {
     sizes.iter().map(|n| Dim::Fixed(*n)).collect()
 }
 
 #[test]
 fn chains_read_views_in_place_and_other_operations_get_copies() -> Result<()> {
+    chains_read_views_in_place_and_other_operations_get_copies_on(false)
+}
+
+fn chains_read_views_in_place_and_other_operations_get_copies_on(gpu: bool) -> Result<()> {
     type Build = fn(&mut Graph, NodeId) -> Result<NodeId>;
     let x: Vec<f32> = (0..24).map(|i| i as f32).collect();
     let transposed = |f: fn(f32) -> f32| (0..24).map(|i| f((i % 4 * 6 + i / 4) as f32)).collect::<Vec<f32>>();
@@ -86,7 +105,7 @@ fn chains_read_views_in_place_and_other_operations_get_copies() -> Result<()> {
             transposed(|v| -v),
         ),
     ];
-    for executor in devices() {
+    for executor in tested(gpu) {
         let tensor = Tensor::from_slice(&executor, &[4, 6], &x)?;
         for (name, build, launches, want) in &cases {
             let mut g = Graph::new();
@@ -104,7 +123,11 @@ fn chains_read_views_in_place_and_other_operations_get_copies() -> Result<()> {
 
 #[test]
 fn views_keep_run_time_extents() -> Result<()> {
-    for executor in devices() {
+    views_keep_run_time_extents_on(false)
+}
+
+fn views_keep_run_time_extents_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
         let mut g = Graph::new();
         let rows = g.extent("rows", 7);
         let x = g.input("x", Format::F32, &[rows, Dim::Fixed(6)])?;
@@ -126,7 +149,11 @@ fn views_keep_run_time_extents() -> Result<()> {
 
 #[test]
 fn tensors_have_views() -> Result<()> {
-    for executor in devices() {
+    tensors_have_views_on(false)
+}
+
+fn tensors_have_views_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
         let x = Tensor::from_slice(&executor, &[2, 3, 4], &(0..24).collect::<Vec<i32>>())?;
         let part = x.slice(2, 1, 3)?.permute(&[1, 0, 2])?;
         assert!(!part.is_contiguous() && part.shape() == [3, 2, 2] && part.bytes() == 48);
@@ -193,7 +220,11 @@ fn what_cannot_be_viewed_is_refused() -> Result<()> {
 
 #[test]
 fn whole_numbers_divided_by_zero_are_an_error_of_the_run() -> Result<()> {
-    for executor in devices() {
+    whole_numbers_divided_by_zero_are_an_error_of_the_run_on(false)
+}
+
+fn whole_numbers_divided_by_zero_are_an_error_of_the_run_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
         for divisor in [vec![3, 0], vec![0]] {
             let x = Tensor::from_slice(&executor, &[2], &[7, 8])?;
             let y = Tensor::from_slice(&executor, &[divisor.len()], &divisor)?;

@@ -181,6 +181,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
             add sub mul div rem mul_add max min clip neg abs sqrt rsqrt pow exp exp2 log log2 sin cos tan tanh erf floor ceil round
             relu sigmoid silu gelu gelu_tanh swiglu relu2_mul eq ne lt le gt ge select and or xor not shl shr cast fill
+            concat pad arange random_uniform random_normal
             gather repack rms_norm quantize matmul batch_matmul rope kv_append attention
             copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
             softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add

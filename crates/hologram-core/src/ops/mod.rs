@@ -3,9 +3,11 @@
 //! A file holds what the operation computes, its shape and type rule, its portable program, its reference in `f64` with the error
 //! bound, its test cases, and its method on [`Graph`](crate::Graph).
 
+mod arange;
 mod arg_reduce;
 mod attention;
 mod batch_matmul;
+mod concat;
 mod conv2d;
 mod copy;
 mod cumsum;
@@ -17,7 +19,9 @@ mod layer_norm;
 mod lines;
 mod loss;
 mod matmul;
+mod pad;
 mod quantize;
+mod random;
 mod reduce;
 mod repack;
 mod rms_norm;
@@ -128,6 +132,10 @@ pub fn cases() -> Vec<Case> {
         kv_append::cases,
         attention::cases,
         copy::cases,
+        concat::cases,
+        pad::cases,
+        arange::cases,
+        random::cases,
         reduce::cases,
         arg_reduce::cases,
         softmax::cases,

@@ -91,7 +91,7 @@ impl Op for Sample {
             b.if_(limited, |b| keep_top_p(b, &team, &all, &kept, top_p));
 
             let (low, high, position) = (word(b, 1), word(b, 2), word(b, 3));
-            let random = philox(b, position, [low, high]);
+            let [_, random, ..] = philox(b, [position, 0u32.into(), 0u32.into(), 0u32.into()], [low, high]);
             let random = b.shr(random, 8u32);
             let random = b.cvt(Type::F32, random);
             let random = b.mul(random, 1.0f32 / (1 << 24) as f32);
@@ -389,9 +389,8 @@ fn choose(
     b.select(none, last, found)
 }
 
-/// The second word of [`philox4x32_10`] for a position and a seed.
-fn philox(b: &mut Builder, position: Value, mut key: [Value; 2]) -> Value {
-    let mut c = [position, 0u32.into(), 0u32.into(), 0u32.into()];
+/// [`philox4x32_10`] in a program.
+pub(super) fn philox(b: &mut Builder, mut c: [Value; 4], mut key: [Value; 2]) -> [Value; 4] {
     for _ in 0..10 {
         let (low0, high0) = (b.mul(c[0], PHILOX[0]), b.mulhi(c[0], PHILOX[0]));
         let (low1, high1) = (b.mul(c[2], PHILOX[1]), b.mulhi(c[2], PHILOX[1]));
@@ -399,7 +398,7 @@ fn philox(b: &mut Builder, position: Value, mut key: [Value; 2]) -> Value {
         c = [b.xor(a, key[0]), low1, b.xor(d, key[1]), low0];
         key = [b.add(key[0], WEYL[0]), b.add(key[1], WEYL[1])];
     }
-    c[1]
+    c
 }
 
 const PHILOX: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

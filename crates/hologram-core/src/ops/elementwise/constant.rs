@@ -36,6 +36,16 @@ impl Fill {
         Ok(Fill { value, ty, shape: shape.to_vec() })
     }
 
+    /// The value as elements hold it.
+    pub(crate) fn stored(&self) -> f64 {
+        stored(self.value, self.ty)
+    }
+
+    /// The value in the type that it is computed with.
+    pub(crate) fn value(&self, b: &mut Builder) -> Value {
+        self.emit(b, &[])
+    }
+
     /// The bytes of one element.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self.ty {

@@ -148,7 +148,7 @@ impl Scalar {
 }
 
 /// The absolute error bound of a float result `y`: `ulps` in units of the type that is computed in, and the rounding to a narrower one.
-fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
+pub(super) fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
     let (relative, least) = match ty {
         Type::F16 => (1.0 / 2048.0, 1.0 / f64::from(1u32 << 25)),
         Type::BF16 => (1.0 / 256.0, f64::from(f32::MIN_POSITIVE)),
@@ -169,7 +169,7 @@ fn stored(y: f64, ty: Type) -> f64 {
 }
 
 /// A whole number in an integer type: the low bits.
-fn wrap(ty: Type, y: i64) -> f64 {
+pub(super) fn wrap(ty: Type, y: i64) -> f64 {
     match ty {
         Type::Bool => f64::from(u8::from(y & 1 != 0)),
         Type::I8 => f64::from(y as i8),
@@ -194,7 +194,7 @@ pub(crate) const fn register_type(ty: Type) -> Type {
 }
 
 /// A constant of a register type.
-fn constant(ty: Type, value: f64) -> Value {
+pub(super) fn constant(ty: Type, value: f64) -> Value {
     match ty {
         Type::Bool => Value::from(value != 0.0),
         Type::I8 | Type::I16 | Type::I32 => Value::from(value as i32),

@@ -1,0 +1,136 @@
+//! Numbers at equal distances.
+
+use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_isa::Type;
+
+use super::elementwise::{constant, wrap};
+use super::{Fill, Kernel, Launchable, Op, register_type, rounded};
+use crate::conformance::{Case, HostTensor, Reference};
+use crate::error::{CoreError, Result};
+use crate::executor::Executor;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, Tensor, TensorType};
+
+/// The operation, without inputs.
+#[derive(Debug)]
+struct Arange {
+    start: f64,
+    step: f64,
+    ty: Type,
+    len: Dim,
+}
+
+const THREADS: u32 = 256;
+
+impl Arange {
+    fn new(ty: Type, start: f64, step: f64, len: Dim) -> Result<Arange> {
+        if ty == Type::Bool {
+            return Err(CoreError::Graph("arange does not exist for bool".into()));
+        }
+        Fill::new(start, ty, &[])?;
+        Fill::new(step, ty, &[])?;
+        Ok(Arange { start, step, ty, len })
+    }
+}
+
+impl Graph {
+    /// `start + i·step` for each index `i` below `len`: `[len]`. Floats are computed in `f32` (`f64`: itself) with one rounding of the sum;
+    /// integers wrap.
+    ///
+    /// # Errors
+    /// When an integer type does not have `start` or `step`, or the type is `bool`.
+    pub fn arange(&mut self, ty: Type, start: f64, step: f64, len: Dim) -> Result<NodeId> {
+        self.apply(Arange::new(ty, start, step, len)?, &[])
+    }
+}
+
+impl Tensor {
+    /// `start + i·step` for each index `i` below `len`, as [`Graph::arange`].
+    ///
+    /// # Errors
+    /// As [`Graph::arange`]; those of the device.
+    pub fn arange(executor: &Executor, ty: Type, start: f64, step: f64, len: usize) -> Result<Tensor> {
+        let key = [ty as u64, start.to_bits(), step.to_bits(), len as u64];
+        executor.cached("arange", &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))
+    }
+}
+
+impl Op for Arange {
+    fn name(&self) -> &'static str {
+        "arange"
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let word = |name, bits: u64, shift: u32| (name, Attr::U32((bits >> shift) as u32));
+        let (start, step) = (self.start.to_bits(), self.step.to_bits());
+        vec![word("start_low", start, 0), word("start", start, 32), word("step_low", step, 0), word("step", step, 32)]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        match inputs {
+            [] => Ok(TensorType::new(Format::Plain(self.ty), [self.len])),
+            _ => Err("takes no operands".into()),
+        }
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let register = register_type(self.ty);
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let out = k.output.clone();
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let index = b.cvt(register, i);
+            let (start, step) = (constant(register, self.start), constant(register, self.step));
+            let value = if register.is_float() {
+                b.fma(index, step, start)
+            } else {
+                let product = b.mul(index, step);
+                b.add(product, start)
+            };
+            out.store(b, i, value);
+        });
+        k.finish(spec.output.row_len().div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, _: &[HostTensor]) -> Reference {
+        let mut out = Reference::default();
+        let Dim::Fixed(len) = self.len else { return out };
+        for i in 0..len {
+            if !self.ty.is_float() {
+                let (start, step) = (self.start as i64, self.step as i64);
+                out.push(wrap(self.ty, start.wrapping_add(step.wrapping_mul(i as i64))), 0.0);
+                continue;
+            }
+            let y = self.start + self.step * i as f64;
+            // Start, step and index are each rounded once, then the sum.
+            let size = self.start.abs() + 2.0 * (self.step * i as f64).abs() + y.abs();
+            let unit = match self.ty {
+                Type::F64 => f64::EPSILON,
+                _ => f64::from(f32::EPSILON),
+            };
+            let narrow = match self.ty {
+                Type::F16 => y.abs() / 2048.0 + 1.0 / f64::from(1u32 << 25),
+                Type::BF16 => y.abs() / 256.0,
+                _ => 0.0,
+            };
+            let stored = rounded(y, Format::Plain(self.ty));
+            out.push(if stored.is_infinite() { stored } else { y }, 0.5 * size * unit + narrow);
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ty in Type::ALL {
+        for (start, step, len) in
+            [(0.0, 1.0, 300), (-7.0, 3.0, 33), (200.0, 1.0, 100), (-0.3, 0.1, 1000), (1.0, 1.0, 0)]
+        {
+            cases.extend(Arange::new(ty, start, step, Dim::Fixed(len)).ok().map(|op| Case::new(op, &[])));
+        }
+    }
+    cases
+}

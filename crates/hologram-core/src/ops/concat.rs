@@ -1,0 +1,147 @@
+//! Tensors joined along a dimension.
+
+use hologram_backends::{Attr, Extent, Format, KernelSpec};
+
+use super::kernel::divide;
+use super::{Kernel, Launchable, Op};
+use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::tensor::{Dim, Tensor, TensorType};
+
+/// The operation; inputs of one plain type whose shapes differ in dimension `dim` only.
+#[derive(Debug)]
+struct Concat {
+    dim: usize,
+}
+
+/// What one program can bind.
+const MOST: usize = 64;
+const THREADS: u32 = 256;
+
+impl Graph {
+    /// Joins up to 64 tensors of one plain type along a dimension, in which alone their shapes differ.
+    ///
+    /// # Errors
+    /// When the operands do not fit together, or the dimension is a run-time extent.
+    pub fn concat(&mut self, parts: &[NodeId], dim: usize) -> Result<NodeId> {
+        self.apply(Concat { dim }, parts)
+    }
+}
+
+impl Tensor {
+    /// Joins up to 64 tensors of one plain type along a dimension, in which alone their shapes differ: this one and `others`.
+    ///
+    /// # Errors
+    /// As [`Graph::concat`]; when they lie on different devices; those of the device.
+    pub fn concat(&self, others: &[&Tensor], dim: usize) -> Result<Tensor> {
+        let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();
+        self.executor.cached("concat", &[dim as u64], &parts, |g, v| g.concat(v, dim))
+    }
+}
+
+impl Op for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::U32(self.dim as u32))]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [first, rest @ ..] = inputs else { return Err("takes at least one tensor".into()) };
+        if inputs.len() > MOST {
+            return Err(format!("takes at most {MOST} tensors, not {}", inputs.len()));
+        }
+        if !matches!(first.format, Format::Plain(_)) || rest.iter().any(|t| t.format != first.format) {
+            return Err("takes tensors of one plain type".into());
+        }
+        let mut shape = first.shape.clone();
+        for (i, t) in inputs.iter().enumerate() {
+            let Some(Dim::Fixed(n)) = t.shape.get(self.dim) else {
+                return Err(format!("dimension {} must be there, and no run-time extent", self.dim));
+            };
+            let other = |k: &usize| *k != self.dim;
+            if t.shape.len() != shape.len() || (0..shape.len()).filter(other).any(|k| t.shape[k] != shape[k]) {
+                return Err(format!("shapes must be equal but for dimension {}", self.dim));
+            }
+            if let (Dim::Fixed(sum), true) = (&mut shape[self.dim], i > 0) {
+                *sum = sum.checked_add(*n).ok_or("too many elements")?;
+            }
+        }
+        Ok(TensorType::new(first.format, shape))
+    }
+
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let inner: usize = spec.output.shape[self.dim + 1..].iter().map(|e| e.max()).product();
+        let run = |shape: &[Extent]| (shape[self.dim].max() * inner) as u32;
+        let whole = run(&spec.output.shape);
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let (inputs, out) = (k.inputs.clone(), k.output.clone());
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let row = divide(b, i, whole);
+            let start = b.mul(row, whole);
+            let column = b.sub(i, start);
+            let mut from = 0;
+            for input in &inputs {
+                let len = run(&input.spec.shape);
+                // Below `from` the difference wraps round to a great number.
+                let here = b.sub(column, from);
+                let mine = b.lt(here, len);
+                b.if_(mine, |b| {
+                    let at = b.mul(row, len);
+                    let at = b.add(at, here);
+                    let value = b.load(input.views[0], at);
+                    b.store(out.views[0], i, value);
+                });
+                from += len;
+            }
+        });
+        let max = spec.output.max_rows() * spec.output.row_len();
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let mut out = Reference::default();
+        let Some(first) = inputs.first() else { return out };
+        let outer: usize = first.shape[..self.dim].iter().product();
+        for row in 0..outer {
+            for t in inputs {
+                let run: usize = t.shape[self.dim..].iter().product();
+                t.values[row * run..(row + 1) * run].iter().for_each(|v| out.push(*v, 0.0));
+            }
+        }
+        out
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    use hologram_isa::Type;
+    let case = |dim: usize, ty: Type, shapes: &[&[usize]]| {
+        shapes.iter().fold(Case::new(Concat { dim }, &[]), |case, shape| {
+            let shape = shape.iter().map(|n| Dim::Fixed(*n)).collect();
+            case.input(CaseInput { format: Format::Plain(ty), shape, fill: Fill::Below(2) })
+        })
+    };
+    let normal = |sizes: &[Dim]| CaseInput::normal(Format::F32, sizes);
+    let (rows, fixed) = (Dim::Extent(0), Dim::Fixed);
+    vec![
+        case(0, Type::F32, &[&[3], &[0], &[1], &[500]]),
+        case(0, Type::Bool, &[&[2, 5], &[3, 5]]),
+        case(1, Type::I8, &[&[7, 3], &[7, 2], &[7, 11]]),
+        case(2, Type::F16, &[&[2, 3, 4], &[2, 3, 1]]),
+        case(1, Type::BF16, &[&[2, 3, 4], &[2, 1, 4]]),
+        case(1, Type::I64, &[&[5, 2, 3], &[5, 1, 3]]),
+        case(0, Type::F64, &[&[1, 1]]),
+        Case::new(Concat { dim: 1 }, &[(5, 4)]).input(normal(&[rows, fixed(33)])).input(normal(&[rows, fixed(7)])),
+        Case::new(Concat { dim: 0 }, &[])
+            .input(normal(&[fixed(4), fixed(3)]))
+            .input(normal(&[fixed(3), fixed(4)]))
+            .view(View::Permute(vec![1, 0])),
+    ]
+}
