@@ -195,6 +195,15 @@ fn help_shows_the_parameters_and_a_command_that_runs() {
     ok(&["asm", &program]);
     let binary = ok(&["exec", "-h", &folder.path("a program.atlasb")]);
     assert!(binary.contains("x          buffer  f16   read and write") && !binary.contains("Scales"), "{binary}");
+    let wide = folder.write(
+        "wide.atlas",
+        "kernel wide(x: buffer<u64, readwrite>, f: f64) workgroup(1) {\n  %a = atomic.add.u64 x[0], 1\n}\n",
+    );
+    let shown = ok(&["exec", &wide, "--help"]);
+    assert!(
+        shown.contains(")\nneeds a device that has f64\nneeds a device that has 64-bit atomic operations\n\nparameter"),
+        "{shown}"
+    );
     let options = ok(&["exec", "--help"]);
     assert!(options.contains("Usage: hologram exec") && options.contains("--grid <X[,Y[,Z]]>"), "{options}");
     refused(&["exec", "none.atlas", "--help"], 1, &["none.atlas"]);

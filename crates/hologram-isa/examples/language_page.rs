@@ -25,6 +25,7 @@ fn main() {
 pub fn page() -> String {
     include_str!("language_page.md")
         .replace("{{subgroup}}", &SUBGROUP_SIZE.to_string())
+        .replace("{{capabilities}}", &Capability::ALL.map(Capability::name).join(" or "))
         .replace("{{types}}\n", &types())
         .replace("{{instructions}}\n", &instructions())
         .replace("{{limits}}\n", &limits())

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::CommandFactory;
-use hologram_isa::{Access, Param, ParamKind, Program, Type};
+use hologram_isa::{Access, Capability, Param, ParamKind, Program, Type};
 
 use super::program::{Source, read};
 use crate::args::Cli;
@@ -38,6 +38,9 @@ pub fn of_program(path: &Path) -> anyhow::Result<()> {
     writeln!(out, "{name}: workgroups of {threads} threads ({x} × {y} × {z})")?;
     for array in &program.shared {
         writeln!(out, "shared memory of each: {}: {}[{}]", printable(&array.name, NAME), array.element, array.len)?;
+    }
+    for capability in Capability::ALL.into_iter().filter(|c| c.is_needed_by(&program)) {
+        writeln!(out, "needs a device that has {capability}")?;
     }
     let comment = comment(&source);
     if !comment.is_empty() {
