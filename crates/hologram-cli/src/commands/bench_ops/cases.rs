@@ -159,7 +159,7 @@ impl Cases<'_> {
 
     fn matmuls(&self, visit: &mut Visit<'_>) -> Result<()> {
         let n = self.sizes.square;
-        for format in [Format::F32, Format::BF16, Format::Q8_0] {
+        for format in [Format::F32, Format::BF16, Format::Q8_0, Format::TQ2_0] {
             self.matmul(format, [n, n, n], visit)?;
         }
         // A decoding step's product, with the feed-forward matrix of an 8B model.
