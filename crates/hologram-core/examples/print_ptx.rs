@@ -21,7 +21,7 @@ const TARGETS: [ptx::PtxTarget; 2] =
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let directory = args.next().ok_or("usage: print_ptx DIRECTORY [N]")?;
+    let directory = args.next().filter(|d| !d.starts_with('-')).ok_or("usage: print_ptx DIRECTORY [N]")?;
     let count: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
     std::fs::create_dir_all(&directory)?;
     let directory = Path::new(&directory);
