@@ -3,8 +3,33 @@
 use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction};
 use hologram_core::{Dim, Element, Executor, Format, Graph, NodeId, Result, Tensor};
 
-fn cpu() -> Executor {
-    Executor::open("cpu", None).expect("there is always a CPU")
+/// A test on the CPU and, where there is one, on an NVIDIA GPU.
+macro_rules! on_devices {
+    ($($name:ident)*) => {
+        mod cpu {
+            $(#[test]
+            fn $name() {
+                super::$name(&super::Executor::open("cpu", None).expect("there is always a CPU"));
+            })*
+        }
+
+        mod cuda {
+            $(#[test]
+            #[ignore = "needs an NVIDIA GPU"]
+            fn $name() {
+                super::$name(&super::Executor::open("cuda", None).expect("an NVIDIA GPU"));
+            })*
+        }
+    };
+}
+on_devices! {
+    long_lines_are_sorted_stably
+    updates_are_scattered_in_their_order
+    indices_outside_are_errors_of_the_run
+    everything_is_reduced_to_a_scalar
+    attention_is_two_products_and_a_softmax
+    long_lines_are_summed_in_chunks_of_chunks
+    losses_are_reduced
 }
 
 /// The result of a graph over constant tensors.
@@ -21,19 +46,17 @@ fn numbers(n: usize) -> Vec<f32> {
     (0..n as u64).map(|i| ((i * 48_271 + 11) % 65_537 / 5) as f32 * 0.25 - 1500.0).collect()
 }
 
-#[test]
-fn long_lines_are_sorted_stably() {
-    let e = cpu();
+fn long_lines_are_sorted_stably(e: &Executor) {
     for (n, inner) in [(1, 1), (512, 1), (513, 1), (5000, 1), (1300, 3)] {
         let values = numbers(n * inner);
-        let x = Tensor::from_slice(&e, &[n, inner], &values).unwrap();
+        let x = Tensor::from_slice(e, &[n, inner], &values).unwrap();
         for descending in [false, true] {
-            let order: Vec<u32> = run(&e, |g| {
+            let order: Vec<u32> = run(e, |g| {
                 let x = g.constant(&x)?;
                 g.arg_sort(x, 0, descending)
             })
             .unwrap();
-            let sorted: Vec<f32> = run(&e, |g| {
+            let sorted: Vec<f32> = run(e, |g| {
                 let x = g.constant(&x)?;
                 g.sort(x, 0, descending)
             })
@@ -54,14 +77,12 @@ fn long_lines_are_sorted_stably() {
     }
 }
 
-#[test]
-fn updates_are_scattered_in_their_order() {
-    let e = cpu();
-    let x = Tensor::from_slice(&e, &[3, 2], &[0.0f32; 6]).unwrap();
-    let indices = Tensor::from_slice(&e, &[4], &[2u32, 0, 2, 2]).unwrap();
-    let updates = Tensor::from_slice(&e, &[4, 2], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
+fn updates_are_scattered_in_their_order(e: &Executor) {
+    let x = Tensor::from_slice(e, &[3, 2], &[0.0f32; 6]).unwrap();
+    let indices = Tensor::from_slice(e, &[4], &[2u32, 0, 2, 2]).unwrap();
+    let updates = Tensor::from_slice(e, &[4, 2], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
     for (add, want) in [(false, [3.0, 4.0, 0.0, 0.0, 7.0, 8.0]), (true, [3.0, 4.0, 0.0, 0.0, 13.0, 16.0])] {
-        let got: Vec<f32> = run(&e, |g| {
+        let got: Vec<f32> = run(e, |g| {
             let [x, indices, updates] = [g.constant(&x)?, g.constant(&indices)?, g.constant(&updates)?];
             if add { g.scatter_add(x, indices, updates, 0) } else { g.scatter(x, indices, updates, 0) }
         })
@@ -70,37 +91,35 @@ fn updates_are_scattered_in_their_order() {
     }
 }
 
-#[test]
-fn indices_outside_are_errors_of_the_run() {
-    for device in ["cpu", "reference"] {
-        let e = Executor::open(device, None).unwrap();
-        let x = Tensor::from_slice(&e, &[3], &[1.0f32; 3]).unwrap();
-        let indices = Tensor::from_slice(&e, &[2], &[1u32, 3]).unwrap();
-        let updates = Tensor::from_slice(&e, &[2], &[1.0f32; 2]).unwrap();
-        let outcome = |op: &str| {
-            let result: Result<Vec<f32>> = run(&e, |g| {
-                let [x, indices, updates] = [g.constant(&x)?, g.constant(&indices)?, g.constant(&updates)?];
-                match op {
-                    "take" => g.take_along(x, indices, 0),
-                    "scatter" => g.scatter(x, indices, updates, 0),
-                    _ => g.scatter_add(x, indices, updates, 0),
-                }
-            });
-            result.expect_err(op).to_string()
-        };
-        for op in ["take", "scatter", "scatter_add"] {
-            let error = outcome(op);
-            assert!(error.contains(op) && error.contains("outside"), "{device}: {error}");
-        }
+fn indices_outside_are_errors_of_the_run(e: &Executor) {
+    let x = Tensor::from_slice(e, &[3], &[1.0f32; 3]).unwrap();
+    let rows = Tensor::from_slice(e, &[2, 3], &[1.0f32; 6]).unwrap();
+    let updates = Tensor::from_slice(e, &[2], &[1.0f32; 2]).unwrap();
+    let outcome = |op: &str, last: u32| -> Result<Vec<f32>> {
+        let indices = Tensor::from_slice(e, &[2], &[1u32, last])?;
+        run(e, |g| {
+            let [x, rows, indices, updates] =
+                [g.constant(&x)?, g.constant(&rows)?, g.constant(&indices)?, g.constant(&updates)?];
+            match op {
+                "take" => g.take_along(x, indices, 0),
+                "scatter" => g.scatter(x, indices, updates, 0),
+                "scatter_add" => g.scatter_add(x, indices, updates, 0),
+                _ => g.cross_entropy(rows, indices, LossReduction::None),
+            }
+        })
+    };
+    for op in ["take", "scatter", "scatter_add", "cross_entropy"] {
+        let error = outcome(op, 3).expect_err(op).to_string();
+        assert!(error.contains(op) && error.contains("outside"), "{error}");
+        // What comes after is not disturbed.
+        outcome(op, 2).expect(op);
     }
 }
 
-#[test]
-fn everything_is_reduced_to_a_scalar() {
-    let e = cpu();
+fn everything_is_reduced_to_a_scalar(e: &Executor) {
     let values: Vec<f32> = (1..=24).map(|i| i as f32).collect();
-    let x = Tensor::from_slice(&e, &[2, 3, 4], &values).unwrap();
-    let mean: Vec<f32> = run(&e, |g| {
+    let x = Tensor::from_slice(e, &[2, 3, 4], &values).unwrap();
+    let mean: Vec<f32> = run(e, |g| {
         let x = g.constant(&x)?;
         g.reduce_all(Reduction::Mean, x)
     })
@@ -112,21 +131,19 @@ fn everything_is_reduced_to_a_scalar() {
     let x = g.input("x", Format::I32, &[rows, Dim::Fixed(2)]).unwrap();
     let sum = g.reduce_all(Reduction::Sum, x).unwrap();
     g.output("sum", sum).unwrap();
-    let mut plan = g.compile(&e, &[]).unwrap();
+    let mut plan = g.compile(e, &[]).unwrap();
     plan.write("x", &[1i32, 2, 3, 4, 5, 6]).unwrap();
     plan.set_extent("rows", 2).unwrap();
     plan.run().unwrap();
     assert_eq!(plan.read::<i32>("sum").unwrap(), [10]);
 }
 
-#[test]
-fn attention_is_two_products_and_a_softmax() {
-    let e = cpu();
+fn attention_is_two_products_and_a_softmax(e: &Executor) {
     let (heads, n, d) = (2, 3, 4);
     let values = |seed: usize| (0..heads * n * d).map(|i| ((i * 7 + seed) % 11) as f32 / 4.0 - 1.0).collect::<Vec<_>>();
     let [q, k, v] = [1, 5, 9].map(values);
-    let tensor = |values: &[f32]| Tensor::from_slice(&e, &[heads, n, d], values).unwrap();
-    let got: Vec<f32> = run(&e, |g| {
+    let tensor = |values: &[f32]| Tensor::from_slice(e, &[heads, n, d], values).unwrap();
+    let got: Vec<f32> = run(e, |g| {
         let [q, k, v] = [g.constant(&tensor(&q))?, g.constant(&tensor(&k))?, g.constant(&tensor(&v))?];
         let scores = g.batch_matmul(q, k, &MatmulOptions { transpose_b: true, ..MatmulOptions::default() })?;
         let weights = g.softmax(scores)?;
@@ -156,14 +173,12 @@ fn shapes_that_no_index_reaches_are_errors() {
     assert!(error.contains("[131072, 131072] has more than 4294967295 elements"), "{error}");
 }
 
-#[test]
-fn long_lines_are_summed_in_chunks_of_chunks() {
-    let e = cpu();
+fn long_lines_are_summed_in_chunks_of_chunks(e: &Executor) {
     // More than 2048 chunks of 2048 would be three levels; two suffice to carry over.
     let n = 2048 * 3 + 5;
     let values: Vec<i32> = (0..n * 2).map(|i| i % 1000 - 300).collect();
-    let x = Tensor::from_slice(&e, &[n as usize, 2], &values).unwrap();
-    let got: Vec<i32> = run(&e, |g| {
+    let x = Tensor::from_slice(e, &[n as usize, 2], &values).unwrap();
+    let got: Vec<i32> = run(e, |g| {
         let x = g.constant(&x)?;
         g.cumsum(x, 0)
     })
@@ -175,11 +190,9 @@ fn long_lines_are_summed_in_chunks_of_chunks() {
     }
 }
 
-#[test]
-fn losses_are_reduced() {
-    let e = cpu();
-    let logits = Tensor::from_slice(&e, &[2, 3], &[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0]).unwrap();
-    let classes = Tensor::from_slice(&e, &[2], &[2u32, 1]).unwrap();
+fn losses_are_reduced(e: &Executor) {
+    let logits = Tensor::from_slice(e, &[2, 3], &[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0]).unwrap();
+    let classes = Tensor::from_slice(e, &[2], &[2u32, 1]).unwrap();
     // −log softmax, by hand.
     let rows = [(1.0 + (-1f64).exp() + (-2f64).exp()).ln(), 3f64.ln()];
     for (reduction, want) in [
@@ -187,7 +200,7 @@ fn losses_are_reduced() {
         (LossReduction::Mean, vec![(rows[0] + rows[1]) / 2.0]),
         (LossReduction::Sum, vec![rows[0] + rows[1]]),
     ] {
-        let got: Vec<f32> = run(&e, |g| {
+        let got: Vec<f32> = run(e, |g| {
             let [x, t] = [g.constant(&logits)?, g.constant(&classes)?];
             g.cross_entropy(x, t, reduction)
         })
@@ -195,11 +208,11 @@ fn losses_are_reduced() {
         assert_eq!(got.len(), want.len());
         assert!(got.iter().zip(&want).all(|(g, w)| (f64::from(*g) - w).abs() < 1e-6), "{got:?}, not {want:?}");
     }
-    let [x, t] = [[1.0f32, -2.0], [0.0, 1.0]].map(|v| Tensor::from_slice(&e, &[2], &v).unwrap());
+    let [x, t] = [[1.0f32, -2.0], [0.0, 1.0]].map(|v| Tensor::from_slice(e, &[2], &v).unwrap());
     for (squared, want) in
         [(true, 5.0), (false, (1.0 + 1f64.exp()).ln() / 2.0 + (2.0 + (1.0 + (-2f64).exp()).ln()) / 2.0)]
     {
-        let got: Vec<f32> = run(&e, |g| {
+        let got: Vec<f32> = run(e, |g| {
             let [x, t] = [g.constant(&x)?, g.constant(&t)?];
             let mean = LossReduction::Mean;
             if squared { g.mse_loss(x, t, mean) } else { g.bce_with_logits(x, t, mean) }
