@@ -45,6 +45,7 @@ mod graph;
 mod layout;
 pub mod ops;
 mod tensor;
+mod tensor_along;
 mod tensor_ops;
 mod tensor_view;
 

@@ -29,6 +29,7 @@ on_devices! {
     everything_is_reduced_to_a_scalar
     attention_is_two_products_and_a_softmax
     long_lines_are_summed_in_chunks_of_chunks
+    tensors_have_the_operations_one_at_a_time
     losses_are_reduced
 }
 
@@ -190,6 +191,24 @@ fn long_lines_are_summed_in_chunks_of_chunks(e: &Executor) {
     }
 }
 
+fn tensors_have_the_operations_one_at_a_time(e: &Executor) {
+    let x = Tensor::from_slice(e, &[2, 3], &[3.0f32, 1.0, 2.0, -1.0, 5.0, 0.0]).unwrap();
+    assert_eq!(x.sort(1, true).unwrap().to_vec::<f32>().unwrap(), [3.0, 2.0, 1.0, 5.0, 0.0, -1.0]);
+    assert_eq!(x.sort(1, false).unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, -1.0, 0.0, 5.0]);
+    // A view along the other dimension.
+    assert_eq!(x.transpose().unwrap().arg_max(1).unwrap().to_vec::<u32>().unwrap(), [0, 1, 0]);
+    assert_eq!(x.cumsum(0).unwrap().to_vec::<f32>().unwrap(), [3.0, 1.0, 2.0, 2.0, 6.0, 2.0]);
+    let columns = Tensor::from_slice(e, &[2], &[2u32, 2]).unwrap();
+    let updates = Tensor::from_slice(e, &[2, 2], &[1.0f32, 10.0, 2.0, 20.0]).unwrap();
+    let added = x.scatter_add(&columns, &updates, 1).unwrap();
+    assert_eq!(added.to_vec::<f32>().unwrap(), [3.0, 1.0, 13.0, -1.0, 5.0, 22.0]);
+    let (image, kernel) =
+        (x.reshape(&[1, 1, 2, 3]).unwrap(), Tensor::from_slice(e, &[1, 1, 1, 2], &[1.0f32, -1.0]).unwrap());
+    let bias = Tensor::from_slice(e, &[1], &[0.5f32]).unwrap();
+    let edges = image.conv2d(&kernel, Some(&bias), &Conv2dOptions::default()).unwrap();
+    assert_eq!(edges.to_vec::<f32>().unwrap(), [2.5, -0.5, -5.5, 5.5]);
+}
+
 fn losses_are_reduced(e: &Executor) {
     let logits = Tensor::from_slice(e, &[2, 3], &[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0]).unwrap();
     let classes = Tensor::from_slice(e, &[2], &[2u32, 1]).unwrap();
@@ -225,6 +244,10 @@ fn losses_are_reduced(e: &Executor) {
 #[test]
 fn operands_that_do_not_fit_are_refused_by_name() {
     let mut g = Graph::new();
+    let foreign = {
+        let mut other = Graph::new();
+        (0..9).map(|i| other.input(&i.to_string(), Format::F32, &[Dim::Fixed(2)]).unwrap()).last().unwrap()
+    };
     let mut input = |name: &str, format: Format, shape: &[usize]| {
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
         g.input(name, format, &dims).unwrap()
@@ -255,6 +278,12 @@ fn operands_that_do_not_fit_are_refused_by_name() {
         (g.mse_loss(x, i, LossReduction::None), "mse_loss"),
         (g.conv2d(image, kernel, &conv), "conv2d"),
         (g.conv2d(image, image, &stride), "conv2d"),
+        (g.softmax(foreign), "softmax"),
+        (g.take(foreign, x), "take"),
+        (g.arg_sort(foreign, 0, false), "sort_blocks"),
+        (g.scatter(x, foreign, x, 0), "sort_blocks"),
+        (g.cumsum(foreign, 0), "cumsum"),
+        (g.reduce_all(Reduction::Sum, foreign), "reshape"),
     ] {
         let error = result.expect_err(name).to_string();
         assert!(error.contains(name), "{name}: {error}");

@@ -203,6 +203,11 @@ impl Graph {
         &self.nodes[id.0 as usize].ty
     }
 
+    /// The sizes of a value; of one that the graph does not have none, so that the operation it goes to refuses it.
+    pub(crate) fn shape_of(&self, id: NodeId) -> &[Dim] {
+        self.nodes.get(id.0 as usize).map_or(&[], |n| &n.ty.shape)
+    }
+
     fn push(&mut self, source: Source, ty: TensorType) -> Result<NodeId> {
         for (i, d) in ty.shape.iter().enumerate() {
             match d {

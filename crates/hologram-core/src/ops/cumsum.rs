@@ -36,7 +36,7 @@ impl Graph {
     /// # Errors
     /// When `x` has no such dimension, or is of another type.
     pub fn cumsum(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
-        let n = match self.type_of(x).shape.get(dim) {
+        let n = match self.shape_of(x).get(dim) {
             Some(Dim::Fixed(n)) => *n,
             Some(Dim::Extent(e)) => self.extents.get(*e as usize).map_or(0, |e| e.max),
             None => 0,

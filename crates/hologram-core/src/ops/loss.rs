@@ -65,7 +65,7 @@ impl Graph {
 
     fn reduced(&mut self, losses: NodeId, reduction: LossReduction) -> Result<NodeId> {
         // A single row's loss is a scalar already.
-        if self.type_of(losses).shape.is_empty() {
+        if self.shape_of(losses).is_empty() {
             return Ok(losses);
         }
         match reduction {

@@ -48,7 +48,7 @@ impl Graph {
     /// # Errors
     /// As [`Graph::reduce`].
     pub fn reduce_all(&mut self, reduction: Reduction, x: NodeId) -> Result<NodeId> {
-        let shape = self.type_of(x).shape.clone();
+        let shape = self.shape_of(x).to_vec();
         let fixed = |dims: &[Dim]| {
             dims.iter().try_fold(1usize, |n, d| if let Dim::Fixed(m) = d { n.checked_mul(*m) } else { None })
         };
@@ -74,7 +74,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_sum(&mut self, x: NodeId) -> Result<NodeId> {
-        self.reduce(Reduction::Sum, x, self.type_of(x).shape.len().saturating_sub(1))
+        self.reduce(Reduction::Sum, x, self.shape_of(x).len().saturating_sub(1))
     }
 
     /// The greatest elements of the rows of `x` (`[.., d]`), as [`Graph::reduce`] has them: `[..]`, a scalar for one dimension.
@@ -82,7 +82,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_max(&mut self, x: NodeId) -> Result<NodeId> {
-        self.reduce(Reduction::Max, x, self.type_of(x).shape.len().saturating_sub(1))
+        self.reduce(Reduction::Max, x, self.shape_of(x).len().saturating_sub(1))
     }
 }
 

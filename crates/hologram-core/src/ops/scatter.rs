@@ -41,7 +41,7 @@ impl Graph {
     }
 
     fn scattered(&mut self, x: NodeId, indices: NodeId, updates: NodeId, op: Scatter) -> Result<NodeId> {
-        let along = if self.type_of(indices).shape.len() == 1 { 0 } else { op.dim };
+        let along = if self.shape_of(indices).len() == 1 { 0 } else { op.dim };
         let order = self.arg_sort(indices, along, false)?;
         self.apply(op, &[x, indices, order, updates])
     }

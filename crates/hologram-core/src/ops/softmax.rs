@@ -23,7 +23,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn softmax(&mut self, x: NodeId) -> Result<NodeId> {
-        self.softmax_along(x, self.type_of(x).shape.len().saturating_sub(1))
+        self.softmax_along(x, self.shape_of(x).len().saturating_sub(1))
     }
 
     /// The softmax of `x` (`f32`, `f16` or `bf16`, computed in `f32`) along dimension `dim`. An element of −∞ has probability 0; a line

@@ -47,7 +47,7 @@ impl Graph {
     /// When `x` has no such dimension, or is not of plain numbers.
     pub fn arg_sort(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
         let mut order = self.apply(SortBlocks { dim, descending }, &[x])?;
-        let n = match self.type_of(x).shape.get(dim) {
+        let n = match self.shape_of(x).get(dim) {
             Some(Dim::Fixed(n)) => *n,
             Some(Dim::Extent(e)) => self.extents.get(*e as usize).map_or(0, |e| e.max),
             None => 0,

@@ -22,7 +22,7 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn take(&mut self, x: NodeId, indices: NodeId) -> Result<NodeId> {
-        self.take_along(x, indices, self.type_of(x).shape.len().saturating_sub(1))
+        self.take_along(x, indices, self.shape_of(x).len().saturating_sub(1))
     }
 
     /// Elements of `x`, of any plain type, along dimension `dim` by `u32` indices, which are either of `x`'s shape but for that
