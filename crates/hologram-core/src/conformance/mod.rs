@@ -54,7 +54,7 @@ impl Case {
         size(&self.extents, dim)
     }
 
-    /// The formats of the inputs but for indices, each once.
+    /// The formats of the inputs but for indices, each once; that of the result where there are no inputs.
     fn dtype(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for input in &self.inputs {
@@ -66,6 +66,9 @@ impl Case {
             if !names.contains(&name) {
                 names.push(name);
             }
+        }
+        if names.is_empty() {
+            names.extend(self.op.infer(&[]).ok().map(|made| made.format.name()));
         }
         names.join(" × ")
     }
