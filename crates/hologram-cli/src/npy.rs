@@ -146,7 +146,7 @@ mod tests {
             (Vec::new(), "begin"),
             (b"\x93NUMPY".to_vec(), "truncated"),
             (file(good, 7), "takes 8 bytes"),
-            (file(&good.replace("<f4", "<f8"), 16), "supported are"),
+            (file(&good.replace("<f4", "<c8"), 16), "supported are"),
             (file(&good.replace("<f4", ">f4"), 8), "supported are"),
             (file(&good.replace("False", "True"), 8), "Fortran"),
             (file(&good.replace("(2,)", "(18446744073709551615, 9)"), 8), "too large"),

@@ -269,6 +269,10 @@ impl Backend for Traced {
         self.trace.host("find kernel of a group", None, || self.inner.native_group(group))
     }
 
+    fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
+        self.inner.prefers_fixed(spec)
+    }
+
     fn shares_host_memory(&self) -> bool {
         self.inner.shares_host_memory()
     }
