@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hologram_isa::{Program, ptx};
 
-use super::blas::{Blas, WORKSPACE};
+use super::blas::{Blas, Functions, WORKSPACE};
 use super::context::{Context, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
@@ -56,7 +56,7 @@ pub struct CudaBackend {
     capture: Mutex<Stream>,
     /// The scratch memory of later recordings; earlier ones keep theirs.
     scratch: Mutex<Option<Arc<CudaMemory>>>,
-    /// The library of matrix products, looked for when a plan first has a use for it.
+    /// The library of matrix products, once a plan had a use for it.
     blas: OnceLock<Option<Arc<Blas>>>,
 }
 
@@ -322,6 +322,9 @@ impl Backend for CudaBackend {
     }
 
     fn weight_layout(&self, format: Format) -> Format {
+        if format == Format::BF16 {
+            Functions::load_ahead();
+        }
         native::weight_layout(format)
     }
 

@@ -1,4 +1,5 @@
-//! cuBLASLt, NVIDIA's library of matrix products: looked for when a plan first has a use for it, and never required.
+//! cuBLASLt, NVIDIA's library of matrix products: looked for when `bf16` weights are loaded or a plan first has a use for it, and never
+//! required.
 //!
 //! Its functions are those of `cublasLt.h`, which are the same in CUDA 12 and 13 as far as they are used. They are looked up by name once, as the
 //! driver's are. The library takes a third of a second to load, and another 40 ms at its first choice of an algorithm.
@@ -7,7 +8,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use libloading::Library;
 
@@ -115,6 +116,16 @@ impl Functions {
             _ => Functions::load(LIBRARIES),
         });
         found.as_ref().map_err(String::as_str)
+    }
+
+    /// Begins to load the library beside what else the process does: reading the weights that it will multiply takes longer.
+    pub(super) fn load_ahead() {
+        static BEGUN: Once = Once::new();
+        BEGUN.call_once(|| {
+            let load = || Functions::get().is_ok();
+            // Without a thread it is loaded when it is needed.
+            let _ = std::thread::Builder::new().name("cublaslt".into()).spawn(load);
+        });
     }
 
     /// The name under which it was found.
