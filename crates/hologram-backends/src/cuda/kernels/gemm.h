@@ -89,7 +89,11 @@ FN Q4Scale split_scale(float d)
 // Nibbles at bits 0 and 16 of v, less 8, times the scale, rounded once: code · low is exact in bf16, and the second product and sum round together.
 FN uint decode_q4(uint v, Q4Scale s)
 {
-    const uint code = fma_bf16((v & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u); // 128 + nibble, less 136
+    // One instruction: of two constants the assembler would make two, so that one comes from a number that it does not know, the grid's 1 in z.
+    uint exponents, x;
+    asm("{.reg .u32 z; mov.u32 z, %%nctaid.z; mul.lo.u32 %0, z, 0x43004300;}" : "=r"(exponents));
+    asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(x) : "r"(v), "r"(exponents)); // (v & …) | exponents
+    const uint code = fma_bf16(x, 0x3f803f80u, 0xc308c308u); // 128 + nibble, less 136
     return fma_bf16(code, s.high, fma_bf16(code, s.low, 0x80008000u));
 }
 

@@ -337,7 +337,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 
 // Grid: workgroups that go through the tiles, or with splits > 1 (clusters of that many) splits · tiles. step: the step block or null; n: tokens at most.
 #define MULTIPLY(name, W, I8, GROUPS, N)                                                                                                     \
-    extern "C" __global__ __launch_bounds__(128 * (GROUPS + 1), 1) void name(                                                              \
+    extern "C" __global__ __launch_bounds__(128 * (GROUPS + 1), GROUPS == 1 ? 2 : 1) void name(                                              \
         const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w0, const __grid_constant__ TensorMap w1,                   \
         const __grid_constant__ TensorMap w2, const float *x_scales, const half *s0, const half *s1, const half *s2, const float *add,     \
         void *y0, void *y1, void *y2, const uint *step, uint slot, uint n, uint m0, uint m1, uint m2, uint k, uint group, uint mode,       \
@@ -357,10 +357,12 @@ MULTIPLY(wgmma_q8_2_128, Q8, false, 2, 128)
 MULTIPLY(wgmma_q8_3_128, Q8, false, 3, 128)
 MULTIPLY(wgmma_q8_2_64, Q8, false, 2, 64)
 MULTIPLY(wgmma_q8_2_32, Q8, false, 2, 32)
+MULTIPLY(wgmma_q8_1_32, Q8, false, 1, 32)
 MULTIPLY(wgmma_q4_2_256, Q4, false, 2, 256)
 MULTIPLY(wgmma_q4_2_128, Q4, false, 2, 128)
 MULTIPLY(wgmma_q4_3_128, Q4, false, 3, 128)
 MULTIPLY(wgmma_q4_2_64, Q4, false, 2, 64)
 MULTIPLY(wgmma_q4_2_32, Q4, false, 2, 32)
+MULTIPLY(wgmma_q4_1_32, Q4, false, 1, 32)
 MULTIPLY(wgmma_t2_2_128, T2, true, 2, 128)
 MULTIPLY(wgmma_t2_2_32, T2, true, 2, 32)

@@ -47,6 +47,9 @@ fn products() {
         (Format::BF16, Format::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
         (Format::BF16, Format::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
         (Format::BF16, Format::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
+        // A few tokens of each of several sequences.
+        (Format::BF16, Format::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
+        (Format::BF16, Format::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
         (i8(2560), Format::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
         // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
         (i8(512), Format::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),

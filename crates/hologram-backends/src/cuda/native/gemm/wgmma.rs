@@ -34,7 +34,8 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let tile = choose(product, target.multiprocessors as usize);
     let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
     let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
-    let shared = stages * stage + tile.groups * RESULTS + BESIDE;
+    // More than half of a multiprocessor's memory, so that of an early launch each workgroup has one to itself.
+    let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
     let tiles = tiles(product, tile);
     let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
 
@@ -81,13 +82,20 @@ fn tiles(product: &Product, tile: Tile) -> usize {
 
 /// The tile that takes the least time by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
-    const TILES: [(usize, usize); 5] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32)];
-    let ternary = product.w == Format::T2Planes;
-    let served = |(groups, tokens): &(usize, usize)| !ternary || matches!((groups, tokens), (2, 128 | 32));
+    const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
+    let decoded = matches!(product.w, Format::Q8Planes | Format::Q4Planes) && product.tokens.max() <= 32;
+    let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
+        (2, 128 | 32) => true,
+        (1, _) => decoded,
+        _ => product.w != Format::T2Planes,
+    };
     let all = TILES
         .into_iter()
         .filter(served)
         .flat_map(|(groups, tokens)| [1, 2, 4, 8].map(|splits| Tile { groups, tokens, splits }));
+    // Small tiles where every multiprocessor gets at most one, which is not so in clusters of more than two.
+    let alone = |tile: &Tile| tile.splits <= 2 && tiles(product, *tile) * tile.splits <= multiprocessors;
+    let all = all.filter(|tile| tile.groups > 1 || alone(tile));
     let best = all.min_by_key(|tile| estimate(product, *tile, multiprocessors));
     best.unwrap_or(Tile { groups: 2, tokens: 128, splits: 1 })
 }
@@ -96,6 +104,8 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
 /// stages that workgroups go through one after the other.
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let (stage, ends) = match (product.w, tile.groups, tile.tokens) {
+        (Format::Q8Planes, 1, _) => (305, 800),
+        (_, 1, _) => (270, 800),
         (Format::BF16, _, 256) => (700, 4000),
         (Format::BF16, 3, _) => (490, 3000),
         (Format::BF16, _, 128) => (370, 1700),
