@@ -25,6 +25,7 @@ macro_rules! images {
 /// Every image; `only_sm_90a` after a name whose source says so.
 pub(super) const IMAGES: &[Image] = images![
     "attention_decode",
+    "attention_few",
     "attention_prefill",
     "elementwise",
     "gather",

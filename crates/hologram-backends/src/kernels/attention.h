@@ -64,8 +64,9 @@ template <uint HEADS, uint THREADS> FN void combine(device const float *partial,
         const float most = simd_max(max(m0, m1));
         const float w0 = exp2(m0 - most), w1 = exp2(m1 - most);
         const float total = simd_sum(w0 * l0 + w1 * l1);
-        space[g * MAX_SPLITS + lane] = w0 / total;
-        space[g * MAX_SPLITS + lane + 32] = w1 / total;
+        const float inverse = 1.0f / total;
+        space[g * MAX_SPLITS + lane] = w0 * inverse;
+        space[g * MAX_SPLITS + lane + 32] = w1 * inverse;
     }
     BARRIER();
     threadgroup const float *factor = space + o / (d / 4) * MAX_SPLITS;
@@ -162,7 +163,8 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
                     const uint u = i / d, e = i - u * d, from = (u * a.kv_heads + kv_head) * d, slot = a.slots[u];
                     float x = fresh(a.k + from + e);
                     if (e < 2 * a.pairs) {
-                        const float2 t = cos_sin(float(a.positions[u]) * a.freqs[pair_of(e, a.pairs, adjacent)]);
+                        const uint pair = pair_of(e, a.pairs, adjacent), at = a.positions[u];
+                        const float2 t = at == position ? make_float2(angles[pair], angles[128 + pair]) : cos_sin(float(at) * a.freqs[pair]);
                         x = x * t.x + fresh(a.k + from + partner_of(e, a.pairs, adjacent)) * (t.y * sign_of(e, a.pairs, adjacent));
                     }
                     if (slot >= a.blocks << a.shift) {

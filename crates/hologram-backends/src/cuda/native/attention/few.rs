@@ -6,10 +6,6 @@ use super::Sizes;
 
 /// The most parts that a token's positions are split in (`MAX_SPLITS` in `attention.h`).
 const MAX_SPLITS: usize = 64;
-/// Workgroups that a multiprocessor is to have.
-const RESIDENT: usize = 2;
-/// Threads of a workgroup.
-const THREADS: usize = 256;
 /// The most tokens that may append rows which others of the step read.
 pub(super) const MAX_APPEND: usize = 8;
 
@@ -41,17 +37,35 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
-    // The number of elements that a kernel is made for, 0 for any; query heads at a time.
+    // The kernels for f16 on tensor cores, whose SIMD-groups' 16 positions lie in one block; else those for this number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
+    let on_tensor_cores = sizes.f16 && made_for != 0 && sizes.shift >= 4 && target.capability >= 80;
+    let (cache, made_for) = match (on_tensor_cores, sizes.f16) {
+        (false, true) => ("half", 0),
+        (_, f16) => (if f16 { "half" } else { "float" }, made_for),
+    };
     let at_a_time = match heads / kv_heads {
+        _ if on_tensor_cores => 8,
         1 => 1,
         5.. if made_for != 0 => 8,
         _ => 4,
     };
     let slices = (heads / kv_heads).div_ceil(at_a_time);
     let groups = tokens.max().checked_mul(kv_heads * slices)?;
+    let multiprocessors = target.multiprocessors as usize;
+    // SIMD-groups of a workgroup, and workgroups that a multiprocessor is to have: larger ones leave fewer parts to put together.
+    let (simds, resident, tile) = match (on_tensor_cores, d) {
+        (true, 128) if 2 * groups <= multiprocessors => (8, 1, 128),
+        (true, _) => (4, 2, 64),
+        _ => (8, 2, 32),
+    };
+    let (image, entry) = if on_tensor_cores {
+        ("attention_few", format!("attention_few_{d}_{simds}"))
+    } else {
+        ("attention_decode", format!("attention_decode_{cache}_{made_for}_{at_a_time}"))
+    };
     let capacity = sizes.columns << sizes.shift;
-    let splits = (RESIDENT * target.multiprocessors as usize / groups).min(capacity.div_ceil(32)).clamp(1, MAX_SPLITS);
+    let splits = (resident * multiprocessors / groups.max(1)).min(capacity.div_ceil(tile)).clamp(1, MAX_SPLITS);
 
     let parts = if splits > 1 { groups.checked_mul(splits * at_a_time)? } else { 0 };
     let sums = parts.checked_mul(d * 4)?.next_multiple_of(256);
@@ -74,9 +88,7 @@ pub(super) fn kernel(
     args.extend(Sizes::numbers([heads, kv_heads, d]));
     args.extend(Sizes::numbers([sizes.shift as usize, sizes.blocks, sizes.rows, sizes.columns, pairs]));
     args.extend([Arg::U32(flags), Arg::U32(splits as u32), Arg::F32(scale * std::f32::consts::LOG2_E)]);
-    let cache = if sizes.f16 { "half" } else { "float" };
-    let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
-    let mut launch = launch("attention_decode", entry, [splits, kv_heads], THREADS, args)?;
+    let mut launch = launch(image, entry, [splits, kv_heads], simds * 32, args)?;
     launch.grid[2] = u32::try_from(tokens.max().max(1) * slices).ok().filter(|z| *z <= 65_535)?;
     Some(NativeKernel { scratch, counters, ..single(launch) })
 }

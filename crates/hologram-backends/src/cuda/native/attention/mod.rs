@@ -1,7 +1,7 @@
 //! `attention` over a paged cache, alone or with the rotary embedding and the cache's updates before it.
 //!
-//! Few tokens are served by the kernels of `attention.h`, which split a token's positions over workgroups; many by those of
-//! `attention_prefill.cu`, on tensor cores.
+//! Few tokens are served by the kernels of `attention_few.cu`, on tensor cores, where the cache is of `f16`, and else by those of
+//! `attention.h`; both split a token's positions over workgroups. Many are served by those of `attention_prefill.cu`, on tensor cores.
 
 mod few;
 mod group;

@@ -51,12 +51,13 @@ fn attention_is_served_by_tokens_size_and_precision() {
     let (f32, f16) = (Format::F32, Format::F16);
     for (tokens, d, cache, sequences, precision, want) in [
         (1, 128, f32, 1, 0, "attention_decode_float_128_4"),
-        (8, 64, f16, 4, 1, "attention_decode_half_64_4"),
+        (1, 128, f16, 1, 1, "attention_few_128_8"),
+        (8, 64, f16, 4, 1, "attention_few_64_4"),
         (1, 80, f16, 1, 0, "attention_decode_half_0_4"),
         (512, 128, f32, 1, 1, "attention_round_f32 attention_prefill_bf16_128"),
         (64, 128, f16, 1, 1, "attention_round_f16 attention_prefill_bf16_128"),
         // Each token may be of a sequence of its own.
-        (64, 128, f16, 64, 1, "attention_decode_half_128_4"),
+        (64, 128, f16, 64, 1, "attention_few_128_4"),
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
         (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
         (512, 256, f32, 1, 0, "attention_decode_float_0_4"),

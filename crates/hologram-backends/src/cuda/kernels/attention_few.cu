@@ -1,0 +1,376 @@
+// Attention of few tokens over a paged cache of f16 on tensor cores, as precise as f32: workgroups each take some positions of a token, for up
+// to 8 query heads of a key/value head, and the last to finish puts their results together. A warp takes 16 positions on its own: the rows of
+// its matrix fragments are the heads' queries, or weights, rounded to f16, and below them what these lack. Fragments are read from the cache
+// as they lie there: the order of elements and of positions within a product is free. A launch runs through its text once, so that the text is
+// kept short: its instructions come from memory too.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "attention_tiles.h"
+
+constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
+constexpr unsigned APPEND = 1, ADJACENT = 2;
+constexpr float LOWEST = -1e38f;
+
+struct Few {
+    const float *q, *k, *v;
+    const unsigned *positions, *sequences, *slots, *table;
+    const float *freqs;
+    float *out, *partial, *stats;
+    unsigned *counters, *fault;
+    unsigned tokens, heads, kv_heads, shift, blocks, rows, columns, pairs, flags, splits;
+    float scale;
+};
+
+// What the launch before wrote.
+__device__ __forceinline__ float4 fresh(const float *p)
+{
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ void multiply_f16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
+// x and y in two parts of f16 each.
+__device__ __forceinline__ void split(float x, float y, unsigned &high, unsigned &low)
+{
+    const __half2 h = __floats2half2_rn(x, y), l = __floats2half2_rn(x - __low2float(h), y - __high2float(h));
+    high = *reinterpret_cast<const unsigned *>(&h);
+    low = *reinterpret_cast<const unsigned *>(&l);
+}
+// The products of a warp: `sums` of thread (g, t), lane 4·g + t, belong to head g; rows 8 and on of a fragment are the low parts.
+template <int D> struct Warp {
+    static constexpr int POSITIONS = 16, KEYS = D / 16, VALUES = D / 16, LINE = D + 32, SCORES = 4;
+    // Elements e … e + 3 of a query: lines of the high parts of all heads, then of the low parts.
+    static __device__ __forceinline__ void stage(__half *queries, unsigned head, unsigned e, float4 x)
+    {
+        unsigned h[2], l[2];
+        split(x.x, x.y, h[0], l[0]);
+        split(x.z, x.w, h[1], l[1]);
+        __half *to = queries + head * LINE + e;
+        *reinterpret_cast<uint2 *>(to) = make_uint2(h[0], h[1]);
+        *reinterpret_cast<uint2 *>(to + HEADS * LINE) = make_uint2(l[0], l[1]);
+    }
+    // Chunk i of the keys that a lane reads: position of the warp's, and chunk of its row; of values likewise.
+    static __device__ __forceinline__ unsigned key_position(int i, unsigned lane) { return i / (KEYS / 2) * 8 + lane / 4; }
+    static __device__ __forceinline__ unsigned key_chunk(int i, unsigned lane) { return i % (KEYS / 2) * 4 + lane % 4; }
+    static __device__ __forceinline__ unsigned value_position(int i, unsigned lane) { return lane % 4 * 2 + (i & 1) + (i >> 1 & 1) * 8; }
+    static __device__ __forceinline__ unsigned value_chunk(int i, unsigned lane) { return i / 4 * 8 + lane / 4; }
+    // Position of score i of a lane.
+    static __device__ __forceinline__ unsigned score_position(int i, unsigned lane) { return i / 2 * 8 + lane % 4 * 2 + (i & 1); }
+
+    static __device__ __forceinline__ void score(float (&scores)[SCORES], const uint4 (&keys)[KEYS], const __half *queries, unsigned lane)
+    {
+        float c[2][4] = {};
+        const __half *from = queries + lane / 4 * LINE + lane % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < KEYS / 2; ++j) {
+            const uint4 h = *reinterpret_cast<const uint4 *>(from + j * 32), l = *reinterpret_cast<const uint4 *>(from + HEADS * LINE + j * 32);
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                const uint4 k = keys[n * (KEYS / 2) + j];
+                multiply_f16(c[n], {h.x, l.x, h.y, l.y}, k.x, k.y);
+                multiply_f16(c[n], {h.z, l.z, h.w, l.w}, k.z, k.w);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[i] = c[i / 2][i % 2] + c[i / 2][i % 2 + 2];
+    }
+    static __device__ __forceinline__ void weigh(float (&sums)[D / 8][4], const float (&weights)[SCORES], const uint4 (&values)[VALUES])
+    {
+        unsigned a[4];
+        split(weights[0], weights[1], a[0], a[1]);
+        split(weights[2], weights[3], a[2], a[3]);
+#pragma unroll
+        for (int h = 0; h < D / 64; ++h) {
+            const uint4 *v = values + h * 4;
+            const unsigned x[4][4] = {{v[0].x, v[0].y, v[0].z, v[0].w}, {v[1].x, v[1].y, v[1].z, v[1].w}, {v[2].x, v[2].y, v[2].z, v[2].w}, {v[3].x, v[3].y, v[3].z, v[3].w}};
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const unsigned which = i % 2 ? 0x7632 : 0x5410;
+                multiply_f16(sums[h * 8 + i], a, __byte_perm(x[0][i / 2], x[1][i / 2], which), __byte_perm(x[2][i / 2], x[3][i / 2], which));
+            }
+        }
+    }
+    // Elements 4·i and on of the lane's, of D / 4, and where they lie in the row.
+    static __device__ __forceinline__ float4 part(const float (&sums)[D / 8][4], int i)
+    {
+        const int n = i / 4 * 8 + i % 2 * 4, c = i / 2 % 2;
+        return make_float4(sums[n][c] + sums[n][c + 2], sums[n + 1][c] + sums[n + 1][c + 2], sums[n + 2][c] + sums[n + 2][c + 2], sums[n + 3][c] + sums[n + 3][c + 2]);
+    }
+    static __device__ __forceinline__ unsigned part_at(int i, unsigned lane) { return i / 4 * 64 + lane % 4 * 16 + i % 4 * 4; }
+};
+
+// Cosine and sine, as a function of their own: they are long.
+__attribute__((noinline)) __device__ float2 cos_sin(float x) { return make_float2(cosf(x), sinf(x)); }
+
+// Elements e … e + 3 of a row, rotated by the angles of `position`; those of the workgroup's own token are in `angles`.
+__device__ __forceinline__ float4 rotated(const Few &a, const float *row, unsigned e, unsigned position, bool own, const float2 *angles)
+{
+    const float4 x = fresh(row + e);
+    if (e >= 2 * a.pairs) return x;
+    const bool adjacent = (a.flags & ADJACENT) != 0, low = e < a.pairs;
+    const unsigned pair = adjacent ? e / 2 : low ? e : e - a.pairs;
+    const float4 o = adjacent ? make_float4(x.y, x.x, x.w, x.z) : fresh(row + (low ? e + a.pairs : pair));
+    float2 t[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const unsigned p = pair + (adjacent ? i / 2 : i);
+        t[i] = angles[p];
+    }
+    if (!own) {
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i) {
+            const float2 at = cos_sin(float(position) * a.freqs[pair + (adjacent ? i / 2 : i)]);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                if (i == j) t[j] = at;
+        }
+    }
+    const float first = adjacent || low ? -1.0f : 1.0f, second = adjacent ? 1.0f : first;
+    return make_float4(x.x * t[0].x + o.x * (first * t[0].y), x.y * t[1].x + o.y * (second * t[1].y), x.z * t[2].x + o.z * (first * t[2].y),
+                       x.w * t[3].x + o.w * (second * t[3].y));
+}
+__device__ __forceinline__ void store(__half *to, float4 x)
+{
+    const __half2 a = __floats2half2_rn(x.x, x.y), b = __floats2half2_rn(x.z, x.w);
+    *reinterpret_cast<uint2 *>(to) = make_uint2(*reinterpret_cast<const unsigned *>(&a), *reinterpret_cast<const unsigned *>(&b));
+}
+
+template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Few &a, __half *keys, __half *values)
+{
+    using Of = Warp<D>;
+    constexpr unsigned CHUNKS = D / 8, TILE = WARPS * Of::POSITIONS, FOURS = D / 4, THREADS = WARPS * 32;
+    constexpr unsigned MADE = HEADS * Of::LINE * 2;
+    // Queries and this step's rows; in the end the warps' results.
+    __shared__ __align__(16) float results[WARPS * HEADS * D];
+    static_assert((MADE + 16 * D) * sizeof(__half) <= sizeof(results), "queries and rows have room");
+    __shared__ float2 angles[D / 2], stats[WARPS][HEADS];
+    __shared__ float units[HEADS], factors[HEADS * MAX_SPLITS];
+    __shared__ bool last;
+    __half *queries = reinterpret_cast<__half *>(results), *made = queries + MADE;
+
+    const unsigned tid = threadIdx.x, warp = tid / 32, lane = tid % 32, kv_head = blockIdx.y;
+    const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
+    const bool append = (a.flags & APPEND) != 0;
+    // With APPEND what says where a token is and the rows of earlier steps are nothing that launches of this step write: they are read while the
+    // launch before this one ends. Every workgroup waits for it, so that the next launch may count on that.
+    if (!append || token >= a.tokens) dependency_wait();
+    if (token >= a.tokens) return;
+    const unsigned sequence = a.sequences[token], position = a.positions[token];
+    if (sequence >= a.rows || position >= a.columns << a.shift) {
+        dependency_wait();
+        if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
+        return;
+    }
+    const unsigned len = position + 1, tiles = (len + TILE - 1) / TILE, used = min(tiles, a.splits);
+    if (blockIdx.x >= used) {
+        dependency_wait();
+        return;
+    }
+    const unsigned heads = min(HEADS, of_kv - slice * HEADS), first_head = kv_head * of_kv + slice * HEADS, mask = (1u << a.shift) - 1;
+    const unsigned *blocks = a.table + size_t(sequence) * a.columns;
+
+    float sums[D / 8][4] = {}, most = LOWEST, total = 0, unit = 1;
+    for (unsigned base = blockIdx.x * TILE; base < len; base += used * TILE) {
+        // This warp's positions lie in one block.
+        const unsigned from = base + warp * Of::POSITIONS, block = from < len ? blocks[from >> a.shift] : ~0u;
+        const bool there = block < a.blocks;
+        if (from < len && !there && lane == 0) note_fault(a.fault, block, a.blocks);
+        const unsigned row = ((block * a.kv_heads + kv_head) << a.shift) + (from & mask), valid = there ? min(len - from, unsigned(Of::POSITIONS)) : 0;
+        // The token of this step whose row position `from + lane` is.
+        unsigned newest = ~0u;
+        if (append && lane < valid)
+#pragma unroll 1
+            for (unsigned u = 0; u < a.tokens; ++u)
+                if (a.slots[u] == (block << a.shift | ((from + lane) & mask))) newest = u;
+        uint4 k[Of::KEYS], v[Of::VALUES];
+#pragma unroll
+        for (int i = 0; i < Of::KEYS; ++i) {
+            const unsigned p = Of::key_position(i, lane);
+            k[i] = p < valid ? reinterpret_cast<const uint4 *>(keys)[size_t(row + p) * CHUNKS + Of::key_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < Of::VALUES; ++i) {
+            const unsigned p = Of::value_position(i, lane);
+            v[i] = p < valid ? reinterpret_cast<const uint4 *>(values)[size_t(row + p) * CHUNKS + Of::value_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
+        }
+        if (base == blockIdx.x * TILE) {
+            // While the first tile is on its way: queries and this step's rows.
+            for (unsigned i = tid; i < a.pairs; i += THREADS) angles[i] = cos_sin(float(position) * a.freqs[i]);
+            __syncthreads();
+            dependency_wait();
+#pragma unroll 1
+            for (unsigned h = warp; h < heads; h += WARPS) {
+                // A warp takes a head: its greatest element becomes one between 1 and 2, for f16's sake. Rows of heads that there are not stay as they are.
+                const unsigned e = lane * 4;
+                const bool in = e < D;
+                const float4 x = in ? rotated(a, a.q + size_t(token * a.heads + first_head + h) * D, e, position, true, angles) * a.scale : make_float4(0, 0, 0, 0);
+                float greatest = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+#pragma unroll
+                for (int m = 16; m; m >>= 1) greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, m));
+                const unsigned power = __float_as_uint(greatest) & 0x7f800000, by = power >= 0x10000000 && power <= 0x70000000 ? power : 0x3f800000;
+                if (in) Of::stage(queries, h, e, x * __uint_as_float(0x7f000000 - by));
+                if (lane == 0) units[h] = __uint_as_float(by);
+            }
+            if (append) {
+                // The workgroup of a token's own position stores its rows. The last threads begin, which often have no query.
+                const bool stores = slice == 0 && position / TILE % used == blockIdx.x;
+                const unsigned slot = a.slots[token];
+#pragma unroll 1
+                for (unsigned i = THREADS - 1 - tid; i < 2 * a.tokens * FOURS; i += THREADS) {
+                    const unsigned r = i / FOURS, u = r / 2, e = i % FOURS * 4, at = a.positions[u];
+                    const size_t start = size_t(u * a.kv_heads + kv_head) * D;
+                    const float4 x = r & 1 ? fresh(a.v + start + e) : rotated(a, a.k + start, e, at, at == position, angles);
+                    store(made + r * D + e, x);
+                    if (!stores || u != token) continue;
+                    if (slot >= a.blocks << a.shift) note_fault(a.fault, slot, a.blocks << a.shift);
+                    else store((r & 1 ? values : keys) + (size_t((slot >> a.shift) * a.kv_heads + kv_head << a.shift) + (slot & mask)) * D + e, x);
+                }
+            }
+            __syncthreads();
+            unit = units[lane / 4];
+        }
+        if (__any_sync(~0u, newest != ~0u)) {
+            const uint4 *rows = reinterpret_cast<const uint4 *>(made);
+#pragma unroll
+            for (int i = 0; i < Of::KEYS; ++i) {
+                const unsigned u = __shfl_sync(~0u, newest, Of::key_position(i, lane));
+                if (u != ~0u) k[i] = rows[2 * u * CHUNKS + Of::key_chunk(i, lane)];
+            }
+#pragma unroll
+            for (int i = 0; i < Of::VALUES; ++i) {
+                const unsigned u = __shfl_sync(~0u, newest, Of::value_position(i, lane));
+                if (u != ~0u) v[i] = rows[(2 * u + 1) * CHUNKS + Of::value_chunk(i, lane)];
+            }
+        }
+        if (from >= len) continue;
+        float scores[Of::SCORES], greatest = most;
+        Of::score(scores, k, queries, lane);
+#pragma unroll
+        for (int i = 0; i < Of::SCORES; ++i) {
+            scores[i] = Of::score_position(i, lane) < valid ? scores[i] * unit : -__int_as_float(0x7f800000);
+            greatest = fmaxf(greatest, scores[i]);
+        }
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+        const float correction = exp2_fast(most - greatest);
+        most = greatest;
+        total *= correction;
+#pragma unroll
+        for (int i = 0; i < Of::SCORES; ++i) {
+            scores[i] = exp2_fast(scores[i] - greatest);
+            total += scores[i];
+        }
+        if (base != blockIdx.x * TILE) {
+#pragma unroll
+            for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sums[n][i] *= correction;
+        }
+        Of::weigh(sums, scores, v);
+    }
+
+    // The warps' results, then this workgroup's.
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    __syncthreads();
+    if (lane / 4 < heads) {
+        if (lane % 4 == 0) stats[warp][lane / 4] = make_float2(most, total);
+#pragma unroll
+        for (int i = 0; i < D / 16; ++i) *reinterpret_cast<float4 *>(results + (warp * HEADS + lane / 4) * D + Of::part_at(i, lane)) = Of::part(sums, i);
+    }
+    __syncthreads();
+    const unsigned place = (token * slices + slice) * a.kv_heads + kv_head, part = place * a.splits + blockIdx.x, fours = heads * FOURS;
+    float *out = a.out + size_t(token * a.heads + first_head) * D;
+    for (unsigned f = tid; f < fours; f += THREADS) {
+        const unsigned head = f / FOURS;
+        float m = LOWEST, l = 0;
+#pragma unroll
+        for (unsigned w = 0; w < WARPS; ++w) m = fmaxf(m, stats[w][head].x);
+        float4 t = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (unsigned w = 0; w < WARPS; ++w) {
+            const float2 s = stats[w][head];
+            const float by = exp2_fast(s.x - m);
+            l += s.y * by;
+            t = t + *reinterpret_cast<const float4 *>(results + w * HEADS * D + f * 4) * by;
+        }
+        if (used == 1) {
+            *reinterpret_cast<float4 *>(out + f * 4) = t * __fdividef(1.0f, l);
+        } else {
+            *reinterpret_cast<float4 *>(a.partial + size_t(part) * HEADS * D + f * 4) = t;
+            if (f % FOURS == 0) *reinterpret_cast<float2 *>(a.stats + (part * HEADS + head) * 2) = make_float2(m, l);
+        }
+    }
+    if (used == 1) return;
+
+    // The last workgroup to come here puts the parts together.
+    __syncthreads();
+    if (tid == 0) {
+        unsigned before;
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.counters + place) : "memory");
+        last = before == used - 1;
+        if (last) a.counters[place] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    constexpr unsigned AHEAD = 9;
+    const float *parts = a.partial + size_t(place) * a.splits * HEADS * D;
+    const float2 *of_parts = reinterpret_cast<const float2 *>(a.stats) + place * a.splits * HEADS;
+    float4 p[AHEAD];
+    const auto ahead = [&](unsigned f, unsigned s0) {
+#pragma unroll
+        for (unsigned i = 0; i < AHEAD; ++i) p[i] = s0 + i < used && f < fours ? __ldcg(reinterpret_cast<const float4 *>(parts + (s0 + i) * HEADS * D + f * 4)) : make_float4(0, 0, 0, 0);
+    };
+    ahead(tid, 0);
+    for (unsigned g = warp; g < heads; g += WARPS) {
+        const float2 none = make_float2(LOWEST, 0), one = lane < used ? __ldcg(of_parts + lane * HEADS + g) : none;
+        const float2 two = lane + 32 < used ? __ldcg(of_parts + (lane + 32) * HEADS + g) : none;
+        float m = fmaxf(one.x, two.x);
+#pragma unroll
+        for (int i = 16; i; i >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
+        const float w0 = exp2_fast(one.x - m), w1 = exp2_fast(two.x - m);
+        float l = w0 * one.y + w1 * two.y;
+#pragma unroll
+        for (int i = 16; i; i >>= 1) l += __shfl_xor_sync(~0u, l, i);
+        const float inverse = __fdividef(1.0f, l);
+        factors[g * MAX_SPLITS + lane] = w0 * inverse;
+        factors[g * MAX_SPLITS + lane + 32] = w1 * inverse;
+    }
+    __syncthreads();
+    for (unsigned f = tid; f < fours; f += THREADS) {
+        float4 t = make_float4(0, 0, 0, 0);
+        if (f != tid) ahead(f, 0);
+        for (unsigned s0 = 0;;) {
+#pragma unroll
+            for (unsigned i = 0; i < AHEAD; ++i) t = t + p[i] * factors[f / FOURS * MAX_SPLITS + min(s0 + i, MAX_SPLITS - 1)];
+            s0 += AHEAD;
+            if (s0 >= used) break;
+            ahead(f, s0);
+        }
+        *reinterpret_cast<float4 *>(out + f * 4) = t;
+    }
+}
+
+// attention over f16 caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D], 1 << shift at least 16. Grid: splits, kv_heads,
+// tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode (attention_decode.k), 8 heads at a time.
+#define ATTENTION_FEW(D, WARPS) \
+extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void attention_few_##D##_##WARPS(const float *q, const float *k, const float *v, const unsigned *positions, \
+    const unsigned *sequences, const unsigned *slots, const unsigned *table, const float *freqs, __half *keys, __half *values, float *out, float *partial, \
+    float *stats, unsigned *counters, unsigned *fault, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned tokens_per, unsigned heads, \
+    unsigned kv_heads, unsigned d, unsigned shift, unsigned blocks, unsigned rows, unsigned columns, unsigned pairs, unsigned flags, unsigned splits, float scale) \
+{ \
+    dependency_launch(); \
+    const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, count(step, tokens_slot, tokens_most), heads, kv_heads, \
+                   shift, blocks, rows, columns, pairs, flags, splits, scale}; \
+    attend<D, WARPS>(a, keys, values); \
+}
+ATTENTION_FEW(64, 4)
+ATTENTION_FEW(128, 4)
+ATTENTION_FEW(128, 8)
