@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod npy;
+mod output;
 mod status;
 mod text;
 mod trace;

@@ -109,7 +109,7 @@ pub fn write(path: &Path, array: &Array) -> anyhow::Result<()> {
     header.push('\n');
     let mut file = [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), header.as_bytes()].concat();
     file.extend_from_slice(&array.bytes);
-    std::fs::write(path, file).with_context(|| format!("cannot write {}", path.display()))
+    crate::output::write(path, &file)
 }
 
 #[cfg(test)]

@@ -5,20 +5,19 @@
 //! traces, the launches of a list run one by one and each is measured ([`Backend::profile`]): that is what the device's track shows, and
 //! it takes longer than the replay of the whole list that runs otherwise.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::Context;
 use hologram_backends::*;
 use hologram_core::Executor;
 use hologram_isa::Program;
 use serde_json::json;
 
 use crate::args::DeviceArgs;
+use crate::output::Output;
 use crate::status::status;
 
 /// The most events of a trace: more than a viewer shows with ease.
@@ -55,21 +54,10 @@ struct State {
 /// A trace that is being made.
 pub struct Trace {
     path: PathBuf,
-    file: File,
+    output: Output,
     begin: Instant,
     on: AtomicBool,
-    /// Whether the file has been written.
-    finished: AtomicBool,
     state: Mutex<State>,
-}
-
-/// What fails leaves no empty file behind.
-impl Drop for Trace {
-    fn drop(&mut self) {
-        if !*self.finished.get_mut() && self.file.metadata().is_ok_and(|m| m.is_file()) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl Trace {
@@ -79,14 +67,13 @@ impl Trace {
     /// When the file cannot be written: said before the work, not after it.
     pub fn create(path: Option<&Path>) -> anyhow::Result<Option<Arc<Trace>>> {
         let Some(path) = path else { return Ok(None) };
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let output = Output::create(path)?;
         let state = State { spans: Vec::new(), left_out: 0, device_end: 0.0, device: "device".into() };
         Ok(Some(Arc::new(Trace {
             path: path.into(),
-            file,
+            output,
             begin: Instant::now(),
             on: AtomicBool::new(true),
-            finished: AtomicBool::new(false),
             state: Mutex::new(state),
         })))
     }
@@ -96,13 +83,12 @@ impl Trace {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Writes the file.
+    /// Writes the file, which until then is as it was.
     ///
     /// # Errors
     /// When that fails.
     pub fn finish(&self) -> anyhow::Result<()> {
-        self.write().with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.finished.store(true, Ordering::Relaxed);
+        self.output.write(|out| self.write(out))?;
         let state = self.state();
         status!("wrote {} ({} events", self.path.display(), state.spans.len());
         match state.left_out {
@@ -112,9 +98,8 @@ impl Trace {
         Ok(())
     }
 
-    fn write(&self) -> std::io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let state = self.state();
-        let mut out = BufWriter::new(&self.file);
         let name = |what: &str, tid: Track, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid as u32, "args": {"name": name}});
         writeln!(out, "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [")?;
         writeln!(out, "{},", name("process_name", Track::Host, "hologram"))?;
@@ -136,8 +121,7 @@ impl Trace {
             }
             write!(out, ",\n{event}")?;
         }
-        writeln!(out, "\n]}}")?;
-        out.flush()
+        writeln!(out, "\n]}}")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

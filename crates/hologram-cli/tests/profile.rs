@@ -132,3 +132,39 @@ fn traces_that_cannot_be_written_are_refused_at_once() {
     refused(&call, 1, &["element 1 of buffer x is outside"]);
     assert!(!fs::exists(&trace).unwrap());
 }
+
+/// An old trace stays until the new one is complete, by whatever name it is reached; no other file is left beside it.
+#[cfg(unix)]
+#[test]
+fn traces_replace_what_is_there_only_when_complete() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new("profile-replaced");
+    let file = folder.write("old.json", "old");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let [link, ahead, new] = ["link.json", "ahead.json", "new.json"].map(|name| folder.path(name));
+    symlink("old.json", &link).unwrap();
+    symlink("new.json", &ahead).unwrap();
+    let failing = ["x=out:f32[1]", "y=out:f32[9]", "out=out:f32[9]", "n=9"];
+    let good = ["x=out:f32[9]", "y=out:f32[9]", "out=out:f32[9]", "n=9"];
+    let call = |trace: &str, given: [&str; 4]| {
+        let given: Vec<&str> = given.into_iter().flat_map(|a| ["--arg", a]).collect();
+        command(&[&["exec", VECTOR_ADD, "--grid", "1", "--profile", trace], &given[..]].concat()).output().unwrap()
+    };
+    for name in [&file, &link, &ahead] {
+        check_refusal(name, &call(name, failing), 1, &["element 1 of buffer x is outside"]);
+        assert_eq!(fs::read(&file).unwrap(), b"old", "{name}");
+        assert!(!fs::exists(&new).unwrap(), "{name}");
+    }
+    // A call that is wrong, too.
+    refused(&["exec", VECTOR_ADD, "--grid", "0", "--profile", &file], 2, &["--grid is 0"]);
+    assert_eq!(fs::read(&file).unwrap(), b"old");
+    for (name, written) in [(&file, &file), (&link, &file), (&ahead, &new)] {
+        let output = call(name, good);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(count(&events(written), 2, "vector_add"), 1, "{name}");
+        fs::write(written, "old").unwrap();
+    }
+    assert!([&link, &ahead].iter().all(|name| fs::symlink_metadata(name).unwrap().is_symlink()));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 4, "nothing is left beside them");
+}

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use hologram_isa::binary;
 
 use super::program::{Source, read};
 use crate::args::{AsmArgs, DisasmArgs};
+use crate::output;
 use crate::status::status;
 
 /// The ending of binary programs, where the user gives no name.
@@ -26,7 +27,7 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
     if out == args.file {
         bail!("the binary program would replace its text {}: give another name with -o", out.display());
     }
-    std::fs::write(&out, &bytes).with_context(|| format!("cannot write {}", out.display()))?;
+    output::write(&out, &bytes)?;
     status!("wrote {} ({} bytes)\n", out.display(), bytes.len());
     Ok(())
 }
