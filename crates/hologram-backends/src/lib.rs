@@ -22,6 +22,6 @@ pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{Format, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
-pub use open::{available_backends, devices, open, open_noting};
+pub use open::{available_backends, devices, is_device_name, open, open_noting};
 pub use reference::ReferenceBackend;
 pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

@@ -79,6 +79,14 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
     }
 }
 
+/// Whether [`open`] would open a device of this name on a machine that has it.
+pub fn is_device_name(device: &str) -> bool {
+    match device.to_ascii_lowercase().as_str() {
+        "auto" | "cpu" | "reference" | "metal" => true,
+        name => name.strip_prefix("cuda").and_then(ordinal).is_some(),
+    }
+}
+
 /// A device's name as a message shows it: in quotation marks if it is empty or odd.
 fn shown(device: &str) -> String {
     let plain = !device.is_empty() && device.chars().all(|c| c.is_alphanumeric() || ":-_.".contains(c));

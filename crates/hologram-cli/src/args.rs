@@ -83,8 +83,15 @@ pub fn print_note() {
 
 impl DeviceArgs {
     /// Opens the device; [`print_note`] says when `auto` took a lesser one.
+    ///
+    /// # Errors
+    /// When it is not available; a usage error when no device has this name.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
-        let (backend, note) = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize))?;
+        let opened = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize));
+        let (backend, note) = match opened {
+            Err(e) if !hologram_backends::is_device_name(&self.device) => return usage(e.to_string()),
+            opened => opened?,
+        };
         if let Some(note) = note {
             let _ = NOTE.set(note);
         }
@@ -130,6 +137,7 @@ const MAX_TEST: i64 = 1 << 20;
 /// Options of `bench`.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, cpu")))]
 pub struct BenchArgs {
     /// What else to measure
     #[command(subcommand)]
@@ -178,6 +186,7 @@ pub enum BenchCommand {
 
 /// Options of `bench ops`.
 #[derive(Args)]
+#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, cpu, or all side by side")))]
 pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,

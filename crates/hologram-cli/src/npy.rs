@@ -72,7 +72,9 @@ fn parse(data: &[u8]) -> anyhow::Result<Array> {
     let (order, name) = descr.split_at_checked(1).unwrap_or(("", descr));
     let known = TYPES.iter().find(|(_, n)| *n == name);
     let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
-        let names: Vec<String> = TYPES.iter().map(|(_, n)| format!("<{n}")).collect();
+        let mut names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
+        // The two types of u2 stand side by side.
+        names.dedup();
         bail!("its elements are {descr}; supported are {}", names.join(", "));
     };
     ensure!(field(header, "fortran_order") == Some("False"), "it is in Fortran order; save it in C order");
@@ -83,6 +85,11 @@ fn parse(data: &[u8]) -> anyhow::Result<Array> {
     let body = &data[end..];
     ensure!(body.len() == bytes, "its shape takes {bytes} bytes, but it has {}", body.len());
     Ok(Array { ty: *ty, shape, bytes: body.to_vec() })
+}
+
+/// How NumPy writes the byte order: a single byte has none.
+fn order_of(ty: Type) -> char {
+    if ty.size() == 1 { '|' } else { '<' }
 }
 
 /// The value of a key of the header, which is a Python dictionary of three known keys.
@@ -99,7 +106,7 @@ fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
 /// When it cannot be written.
 pub fn write(path: &Path, array: &Array) -> anyhow::Result<()> {
     let name = TYPES.iter().find(|(ty, _)| *ty == array.ty).map_or("f4", |(_, n)| n);
-    let order = if array.ty.size() == 1 { '|' } else { '<' };
+    let order = order_of(array.ty);
     let sizes: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
     let sizes = if array.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header = format!("{{'descr': '{order}{name}', 'fortran_order': False, 'shape': ({sizes}), }}");
@@ -146,7 +153,10 @@ mod tests {
             (Vec::new(), "begin"),
             (b"\x93NUMPY".to_vec(), "truncated"),
             (file(good, 7), "takes 8 bytes"),
-            (file(&good.replace("<f4", "<c8"), 16), "supported are"),
+            (
+                file(&good.replace("<f4", "<c8"), 16),
+                "<c8; supported are <f4, <f2, <i4, <u4, |i1, |u1, |b1, <u2, <i2, <i8, <u8, <f8",
+            ),
             (file(&good.replace("<f4", ">f4"), 8), "supported are"),
             (file(&good.replace("False", "True"), 8), "Fortran"),
             (file(&good.replace("(2,)", "(18446744073709551615, 9)"), 8), "too large"),

@@ -22,6 +22,17 @@ pub fn printable(text: &str, limit: usize) -> String {
     out
 }
 
+/// A word of the command line as a message shows it: in quotation marks where it is empty or has spaces or control characters.
+pub fn shown(word: &str) -> String {
+    let plain = !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control());
+    if plain { word.into() } else { format!("{word:?}") }
+}
+
+/// So many of something, whose plural ends in s.
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Reads all bytes of a source that holds at most `limit`.
 ///
 /// # Errors

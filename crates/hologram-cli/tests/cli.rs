@@ -300,10 +300,25 @@ fn wrong_calls_are_usage_errors() {
 
 #[test]
 fn unknown_devices_are_refused() {
-    for device in ["cuda", "metal", "abacus"] {
-        refused(&["run", "a", "--device", device], 1, &[device, "not available", "cpu"]);
-        refused(&["bench", LLAMA, "--device", device], 1, &[device, "not available", "cpu"]);
-        refused(&["exec", VECTOR_ADD, "--grid", "1", "--device", device], 1, &[device, "not available", "cpu"]);
+    // A name that no device has is a wrong call.
+    let cases = [
+        ("cuda:99", 1),
+        ("CUDA:99", 1),
+        ("metal", 1),
+        ("abacus", 2),
+        ("", 2),
+        ("cpu:1", 2),
+        ("cuda:x", 2),
+        ("cuda0", 2),
+        ("all", 2),
+    ];
+    let add = ["exec", VECTOR_ADD, "--grid", "1"];
+    for (device, code) in cases {
+        for call in [&["run", "a"][..], &["bench", LLAMA], &["selftest"], &["bench", "ops"], &add] {
+            if device != "all" || !call.contains(&"ops") {
+                refused(&[call, &["--device", device]].concat(), code, &[device, "not available", "cpu"]);
+            }
+        }
     }
 }
 
@@ -331,11 +346,22 @@ fn bench_ops_is_a_command_of_its_own() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("not made for speed"), "{}", text(&output.stderr));
     refused(&["bench", "ops", "--only", "copy,divide"], 2, &["divide", "softmax"]);
+    refused(&["bench", "ops", "--only", ""], 2, &["--only names \"\", but"]);
+    for (only, not) in [("launch", "launch"), ("attention", "attention"), ("add,launch,attention", "launch, attention")]
+    {
+        let message = format!("--sweep does not measure {not}; it measures copy, relu, add, ");
+        refused(&["bench", "ops", "--sweep", "--only", only], 2, &[&message, "matmul"]);
+    }
+    let help = ok(&["bench", "ops", "--help"]);
+    assert!(help.contains("cpu, or all side by side") && !help.contains("reference"), "{help}");
+    assert!(!ok(&["bench", "--help"]).contains("reference") && ok(&["exec", "--help"]).contains("cpu, reference"));
     let args = ["bench", "ops", "--device", "cpu", "--threads", "2", "--only", "launch", "--json"];
     let output = command(&args).output().unwrap();
     let lines: Vec<serde_json::Value> =
         text(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("a JSON object a line")).collect();
     assert!(lines.len() == 2 && lines.iter().all(|l| l["ns"].as_f64() > Some(0.0)), "{lines:?}");
+    assert!(lines[0]["dtype"].is_null() && lines[1]["dtype"] == "f32", "{lines:?}");
+    assert!(lines.iter().all(|l| l["ceiling"].is_null() && l["share"].is_null()), "{lines:?}");
     // A file of that name is reached by its path.
     let output = command(&["bench", "./ops"]).output().unwrap();
     assert!(text(&output.stderr).contains("./ops"), "{}", text(&output.stderr));

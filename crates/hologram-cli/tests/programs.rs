@@ -122,6 +122,10 @@ fn wrong_calls_are_usage_errors() {
         (&["exec", VECTOR_ADD], "--grid"),
         (&["exec", VECTOR_ADD, "--grid", "0"], "--grid is 0"),
         (&["exec", VECTOR_ADD, "--grid", "-1"], "--grid is -1"),
+        (&["exec", VECTOR_ADD, "--grid", ""], "--grid is \"\", but"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", ""], "--arg \"\": expected NAME=VALUE"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "=3"], "--arg =3: expected NAME=VALUE"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--out", ""], "--out \"\": the name of the file"),
         (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in all"),
         (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
@@ -146,7 +150,7 @@ fn wrong_arguments_are_told_with_what_is_expected() {
         let others = all.into_iter().filter(|a| !a.starts_with(name));
         exec(&others.chain([value]).flat_map(|a| ["--arg", a]).collect::<Vec<_>>())
     };
-    let cases: [(Vec<&str>, &[&str]); 14] = [
+    let cases: [(Vec<&str>, &[&str]); 15] = [
         (vec!["exec"], &["<FILE>"]),
         (vec!["exec", VECTOR_ADD], &["--grid is missing", "each of 256 threads"]),
         (exec(&[]), &["--arg x=… is missing", "a buffer of f32, given as @FILE.npy or out:f32[LENGTH]", "--help"]),
@@ -157,7 +161,8 @@ fn wrong_arguments_are_told_with_what_is_expected() {
         (given("n=", "n="), &["--arg n=: expected a whole number of type u32"]),
         (given("x=", "x=x.npy"), &["--arg x=x.npy: x is a buffer of f32", "@FILE.npy or out:f32[LENGTH]"]),
         (given("x=", "x=out:f16[4]"), &["the parameter takes f32: write x=out:f32[4]"]),
-        (given("x=", "x=out:f32[99999999999,99999999999]"), &["--arg x=", "length must be a whole number"]),
+        (given("x=", "x=out:f32[99999999999,99999999999]"), &["--arg x=", "the length is too large"]),
+        (given("x=", "x=out:f32[99999999999999999999999]"), &["--arg x=", "the length is too large"]),
         (exec(&["--out", "z=z.npy"]), &["z is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out has a file already"]),
@@ -231,6 +236,10 @@ fn binary_programs_do_what_their_text_does() {
     refused(&short, 1, &[&binary, "line 5", "buffer x"]);
     refused(&["asm", &binary], 1, &["binary form already"]);
     refused(&["disasm", VECTOR_ADD], 1, &["no binary program"]);
+    let array = folder.write("array.npy", f32_npy(&[1.0]));
+    for call in [&["disasm"][..], &["check"], &["exec", "--grid", "1"]] {
+        refused(&[call, &[&array]].concat(), 1, &[&array, "is no binary program, and no text either"]);
+    }
     refused(&["asm", VECTOR_ADD, "-o", VECTOR_ADD], 1, &["would replace its text"]);
     refused(&["asm", VECTOR_ADD, "-o", &folder.path("no/folder")], 1, &["cannot write"]);
     refused(&["asm", "Cargo.toml"], 1, &["Cargo.toml: line 1: expected `kernel`"]);

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::shipped;
 use crate::args::{BenchArgs, usage};
 use crate::status::status;
-use crate::text::{NAME, printable};
+use crate::text::{NAME, counted, printable, shown};
 use crate::trace::{self, Trace};
 
 /// One line of the table.
@@ -122,7 +122,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let width = tests.iter().map(|t| t.name.len()).fold(8, usize::max);
     if !args.json {
-        writeln!(out, "{name} on {} ({}), {} threads", info.backend, info.name, info.parallelism)?;
+        writeln!(out, "{name} on {} ({}), {}", info.backend, info.name, counted(info.parallelism, "thread"))?;
         let (weights, read) = (model.weight_bytes() as f64 / 1e6, bytes / 1e6);
         writeln!(
             out,
@@ -270,7 +270,7 @@ fn parse_shape(name: &str) -> anyhow::Result<&'static Shape> {
         Some(shape) => Ok(shape),
         None => {
             let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
-            usage(format!("--shape is {name}, but must be one of {}", names.join(", ")))
+            usage(format!("--shape is {}, but must be one of {}", shown(name), names.join(", ")))
         }
     }
 }
@@ -281,7 +281,7 @@ fn parse_format(name: &str) -> anyhow::Result<Format> {
         Some(format) => Ok(format),
         None => {
             let names = formats.map(|f| f.name().to_uppercase());
-            usage(format!("--type is {name}, but must be one of {}", names.join(", ")))
+            usage(format!("--type is {}, but must be one of {}", shown(name), names.join(", ")))
         }
     }
 }

@@ -55,8 +55,8 @@ fn in_json(name: &str, info: &DeviceInfo) -> Value {
 
 fn in_words(info: &DeviceInfo) -> String {
     let gib = info.memory_bytes as f64 / f64::from(1u32 << 30);
-    let parallel = if info.backend == BackendType::Cuda { "multiprocessors" } else { "threads" };
-    let mut words = vec![info.name.clone(), format!("{} {parallel}", info.parallelism), format!("{gib:.1} GiB")];
+    let parallel = if info.backend == BackendType::Cuda { "multiprocessor" } else { "thread" };
+    let mut words = vec![info.name.clone(), text::counted(info.parallelism, parallel), format!("{gib:.1} GiB")];
     words.extend(info.details.iter().map(|(key, value)| format!("{key} {value}")));
     if !info.features.is_empty() {
         words.push(info.features.join(" "));

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -12,6 +13,7 @@ use hologram_isa::{Access, ParamKind, Program, Type};
 use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
 use crate::npy::{self, Array};
+use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
 /// Elements of a result that are printed.
@@ -42,7 +44,8 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     for name in given.keys() {
         if !program.params.iter().any(|p| p.name == *name) {
             return usage(format!(
-                "--arg {name}: program {} has no such parameter; it has {}",
+                "--arg {}: program {} has no such parameter; it has {}",
+                shown(name),
                 program.name,
                 names(&program)
             ));
@@ -110,18 +113,21 @@ fn names(program: &Program) -> String {
 
 fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
     let mut grid = [1; 3];
+    let given = shown(text);
     let parts: Vec<&str> = text.split([',', 'x']).collect();
     if parts.len() > 3 {
-        return usage(format!("--grid is {text}, but has at most three sizes: X,Y,Z"));
+        return usage(format!("--grid is {given}, but has at most three sizes: X,Y,Z"));
     }
     for (g, part) in grid.iter_mut().zip(&parts) {
         match part.trim().parse() {
             Ok(n) if n > 0 => *g = n,
-            _ => return usage(format!("--grid is {text}, but its sizes must be whole numbers from 1 to {}", u32::MAX)),
+            _ => {
+                return usage(format!("--grid is {given}, but its sizes must be whole numbers from 1 to {}", u32::MAX));
+            }
         }
     }
     if grid.iter().map(|n| u128::from(*n)).product::<u128>() > u128::from(u32::MAX) {
-        return usage(format!("--grid is {text}, but may have at most {} workgroups in all", u32::MAX));
+        return usage(format!("--grid is {given}, but may have at most {} workgroups in all", u32::MAX));
     }
     Ok(grid)
 }
@@ -130,8 +136,11 @@ fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
 fn parse_arguments(args: &ExecArgs) -> anyhow::Result<HashMap<&str, &str>> {
     let mut given = HashMap::new();
     for arg in &args.args {
-        let Some((name, value)) = arg.split_once('=') else {
-            return usage(format!("--arg {arg}: expected NAME=VALUE, NAME=@FILE.npy or NAME=out:TYPE[LENGTH]"));
+        let Some((name, value)) = arg.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+            return usage(format!(
+                "--arg {}: expected NAME=VALUE, NAME=@FILE.npy or NAME=out:TYPE[LENGTH]",
+                shown(arg)
+            ));
         };
         if given.insert(name, value).is_some() {
             return usage(format!("--arg {name} is given twice"));
@@ -177,19 +186,25 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     if Type::from_name(ty) != Some(element) {
         return usage(format!("--arg {name}={text}: the parameter takes {element}: write {name}=out:{element}[{len}]"));
     }
-    let shape: Result<Vec<usize>, _> = len.split(',').map(|n| n.trim().parse()).collect();
-    let bytes = shape.as_ref().ok().and_then(|s| s.iter().try_fold(element.size(), |n, d| n.checked_mul(*d)));
-    match (shape, bytes) {
-        (Ok(shape), Some(bytes)) if bytes <= isize::MAX as usize => {
-            let mut zeros = Vec::new();
-            zeros
-                .try_reserve_exact(bytes)
-                .with_context(|| format!("--arg {name}={text}: {bytes} bytes cannot be had"))?;
-            zeros.resize(bytes, 0);
-            Ok(Array { ty: element, shape, bytes: zeros })
+    let shape: Result<Vec<usize>, ParseIntError> = len.split(',').map(|n| n.trim().parse()).collect();
+    let shape = match shape {
+        Ok(shape) => Some(shape),
+        Err(e) if *e.kind() == IntErrorKind::PosOverflow => None,
+        Err(_) => {
+            let expected = "the length must be a whole number, or several separated by commas";
+            return usage(format!("--arg {name}={text}: {expected}"));
         }
-        _ => usage(format!("--arg {name}={text}: the length must be a whole number, or several separated by commas")),
+    };
+    let bytes = shape.as_ref().and_then(|s| s.iter().try_fold(element.size(), |n, d| n.checked_mul(*d)));
+    let (Some(shape), Some(bytes)) = (shape, bytes.filter(|n| *n <= isize::MAX as usize)) else {
+        return usage(format!("--arg {name}={text}: the length is too large for any memory"));
+    };
+    let mut zeros = Vec::new();
+    if zeros.try_reserve_exact(bytes).is_err() {
+        bail!("--arg {name}={text}: there is no memory for its {bytes} bytes");
     }
+    zeros.resize(bytes, 0);
+    Ok(Array { ty: element, shape, bytes: zeros })
 }
 
 /// The files of the `--out` options by parameter name.
@@ -208,7 +223,10 @@ fn output_files<'a>(args: &'a ExecArgs, program: &'a Program) -> anyhow::Result<
             (None, _) => return usage(format!("--out {out}: name the buffer, as NAME={out}; {there}")),
         };
         if !known.contains(&name) {
-            return usage(format!("--out {out}: {name} is not a buffer that the program writes; {there}"));
+            return usage(format!("--out {out}: {} is not a buffer that the program writes; {there}", shown(name)));
+        }
+        if path.is_empty() {
+            return usage(format!("--out {}: the name of the file is missing", shown(out)));
         }
         if files.insert(name, PathBuf::from(path)).is_some() {
             return usage(format!("--out {out}: {name} has a file already"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use hologram_isa::{IsaError, Program, binary};
 
 use crate::text::read_file;
@@ -28,7 +28,10 @@ pub fn read(path: &Path) -> anyhow::Result<Source> {
         return Ok(Source::Binary(bytes));
     }
     let text = String::from_utf8(bytes);
-    Ok(Source::Text(text.with_context(|| format!("cannot read {} as text", path.display()))?))
+    text.map(Source::Text).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        anyhow!("{} is no binary program, and no text either: its byte {at} is not UTF-8", path.display())
+    })
 }
 
 impl Source {

@@ -12,7 +12,7 @@ use hologram_llm::{Finish, GenerateOptions, Model};
 use super::shipped;
 use crate::args::{DeviceArgs, RunArgs, usage};
 use crate::status::status;
-use crate::text::{NAME, printable, read_bounded};
+use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
 
 /// Bytes of a prompt on standard input: many times any context.
@@ -107,7 +107,7 @@ fn stream(
     status!("\n");
     printed?;
     let stats = generation.stats();
-    let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
+    let tokens = |n: usize| counted(n, "token");
     let rate = |n: usize, time: Duration| match n {
         0 => String::new(),
         n => format!(", {:.1} tokens/s", n as f64 / time.as_secs_f64().max(1e-9)),

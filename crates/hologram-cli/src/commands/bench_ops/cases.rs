@@ -11,6 +11,9 @@ use hologram_llm::random_tensor;
 pub(super) const NAMES: &[&str] =
     &["copy", "relu", "add", "mul", "chain", "sum", "softmax", "rms_norm", "matmul", "attention", "launch"];
 
+/// Those of them that `--sweep` measures, whose size is one number.
+pub(super) const SWEPT: &[&str] = &["copy", "relu", "add", "mul", "chain", "sum", "softmax", "rms_norm", "matmul"];
+
 /// Sizes by kind of device: large enough that caches do not serve what should come from memory.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {

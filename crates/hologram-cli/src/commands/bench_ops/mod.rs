@@ -12,9 +12,10 @@ use hologram_core::{CompileOptions, Executor, Graph, Plan, Tensor};
 use hologram_isa::{Access, Builder, Type};
 use serde_json::json;
 
-use self::cases::{Case, Cases, NAMES, Sizes};
+use self::cases::{Case, Cases, NAMES, SWEPT, Sizes};
 use super::bench::median;
 use crate::args::{BenchOpsArgs, usage};
+use crate::text::{counted, shown};
 
 /// How long a sample takes at least.
 const SAMPLE: Duration = Duration::from_millis(25);
@@ -28,7 +29,8 @@ const RUNS: usize = 1000;
 #[derive(Clone)]
 struct Line {
     op: &'static str,
-    dtype: String,
+    /// None for what has no operands.
+    dtype: Option<String>,
     shape: String,
     device: BackendType,
     /// Median time of one operation; for `launch` the host's alone.
@@ -37,7 +39,14 @@ struct Line {
     gflop_per_s: Option<f64>,
     /// Of what bounds it, and its name.
     share: Option<f64>,
-    ceiling: &'static str,
+    ceiling: Option<&'static str>,
+}
+
+impl Line {
+    /// The type as a table shows it.
+    fn dtype(&self) -> &str {
+        self.dtype.as_deref().unwrap_or("-")
+    }
 }
 
 /// Runs the command.
@@ -46,7 +55,11 @@ struct Line {
 /// When the device cannot be opened or fails.
 pub fn run(args: &BenchOpsArgs) -> Result<()> {
     if let Some(name) = args.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
-        return usage(format!("--only names {name}, but must name some of {}", NAMES.join(", ")));
+        return usage(format!("--only names {}, but must name some of {}", shown(name), NAMES.join(", ")));
+    }
+    let fixed: Vec<&str> = args.only.iter().map(String::as_str).filter(|name| !SWEPT.contains(name)).collect();
+    if args.sweep && !fixed.is_empty() {
+        return usage(format!("--sweep does not measure {}; it measures {}", fixed.join(", "), SWEPT.join(", ")));
     }
     let executors = open(args)?;
     if args.sweep {
@@ -56,7 +69,7 @@ pub fn run(args: &BenchOpsArgs) -> Result<()> {
     let info = executor.info();
     if !args.json {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{} ({}), {} threads", info.backend, info.name, info.parallelism)?;
+        writeln!(out, "{} ({}), {}", info.backend, info.name, counted(info.parallelism, "thread"))?;
         writeln!(
             out,
             "{:<10} {:<18} {:<26} {:>12} {:>9} {:>10} {:>7} of",
@@ -122,7 +135,7 @@ fn side_by_side(args: &BenchOpsArgs, executors: &[Executor]) -> Result<()> {
     }
     writeln!(out)?;
     for (i, first) in columns[0].iter().enumerate() {
-        write!(out, "{:<10} {:<18} {:<26}", first.op, first.dtype, first.shape)?;
+        write!(out, "{:<10} {:<18} {:<26}", first.op, first.dtype(), first.shape)?;
         for line in columns.iter().filter_map(|lines| lines.get(i)) {
             write!(out, " {:>12.0} {:>7}", line.ns, percent(line.share))?;
         }
@@ -199,12 +212,12 @@ impl Bench<'_> {
         // Bytes a nanosecond are GB/s.
         let per_ns = |amount: f64| (amount > 0.0).then(|| amount / ns);
         let ceiling = match (share, beside) {
-            (None, _) => "",
-            (_, false) => "copy",
-            _ => name(case.bound),
+            (None, _) => None,
+            (_, false) => Some("copy"),
+            _ => Some(name(case.bound)),
         };
         let (gb_per_s, gflop_per_s) = (per_ns(case.bytes), per_ns(case.flop));
-        let (dtype, shape) = (case.dtype.clone(), case.shape.clone());
+        let (dtype, shape) = (Some(case.dtype.clone()), case.shape.clone());
         Ok(Line { gb_per_s, gflop_per_s, share, ceiling, ..self.line(case.op, dtype, shape, ns) })
     }
 
@@ -228,7 +241,7 @@ impl Bench<'_> {
         let config = LaunchConfig { grid: [1, 1, 1] };
         let list = backend.record(&[Launch { pipeline, bindings: vec![Binding::whole(&buffer)], config }])?;
         let ns = self.bursts(|| Ok(backend.submit(&list).map(|_| ())?))?;
-        Ok(self.line("launch", "-".into(), "empty".into(), ns))
+        Ok(self.line("launch", None, "empty".into(), ns))
     }
 
     /// A call of a compiled addition of small vectors: what the step block's copy and the launch cost besides it.
@@ -241,7 +254,7 @@ impl Bench<'_> {
         g.output("sum", sum)?;
         let mut plan = g.compile(self.executor, &[])?;
         let ns = self.bursts(|| Ok(plan.run()?))?;
-        Ok(self.line("launch", "f32".into(), format!("add of {N}"), ns))
+        Ok(self.line("launch", Some("f32".into()), format!("add of {N}"), ns))
     }
 
     /// The median time of a submission, of many bursts.
@@ -259,9 +272,9 @@ impl Bench<'_> {
         Ok(sorted_median(&mut samples))
     }
 
-    fn line(&self, op: &'static str, dtype: String, shape: String, ns: f64) -> Line {
+    fn line(&self, op: &'static str, dtype: Option<String>, shape: String, ns: f64) -> Line {
         let device = self.executor.info().backend;
-        Line { op, dtype, shape, device, ns, gb_per_s: None, gflop_per_s: None, share: None, ceiling: "" }
+        Line { op, dtype, shape, device, ns, gb_per_s: None, gflop_per_s: None, share: None, ceiling: None }
     }
 }
 
@@ -306,7 +319,11 @@ fn print(line: &Line, json: bool) -> Result<()> {
         let (gb, gflop, share) = (number(line.gb_per_s), number(line.gflop_per_s), percent(line.share));
         let row = format!(
             "{:<10} {:<18} {:<26} {:>12.0} {gb:>9} {gflop:>10} {share:>7} {}",
-            line.op, line.dtype, line.shape, line.ns, line.ceiling
+            line.op,
+            line.dtype(),
+            line.shape,
+            line.ns,
+            line.ceiling.unwrap_or_default()
         );
         writeln!(out, "{}", row.trim_end())?;
     }
