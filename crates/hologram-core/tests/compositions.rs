@@ -31,6 +31,7 @@ on_devices! {
     long_lines_are_summed_in_chunks_of_chunks
     tensors_have_the_operations_one_at_a_time
     losses_are_reduced
+    without_lines_there_is_nothing_to_do
 }
 
 /// The result of a graph over constant tensors.
@@ -207,6 +208,32 @@ fn tensors_have_the_operations_one_at_a_time(e: &Executor) {
     let bias = Tensor::from_slice(e, &[1], &[0.5f32]).unwrap();
     let edges = image.conv2d(&kernel, Some(&bias), &Conv2dOptions::default()).unwrap();
     assert_eq!(edges.to_vec::<f32>().unwrap(), [2.5, -0.5, -5.5, 5.5]);
+}
+
+fn without_lines_there_is_nothing_to_do(e: &Executor) {
+    for (shape, dim) in
+        [(&[3, 0][..], 0), (&[2, 3, 0], 0), (&[2, 3, 0], 1), (&[2, 0, 3], 0), (&[2, 0, 3], 2), (&[5000, 0], 0)]
+    {
+        let x = Tensor::from_slice(e, shape, &[0.0f32; 0]).unwrap();
+        let indices = x.arg_sort(dim, true).unwrap();
+        assert_eq!(indices.shape(), shape);
+        assert!(indices.to_vec::<u32>().unwrap().is_empty(), "{shape:?} along {dim}");
+        let results = [
+            x.sort(dim, false),
+            x.cumsum(dim),
+            x.softmax(dim),
+            x.take_along(&indices, dim),
+            x.scatter(&indices, &x, dim),
+            x.scatter_add(&indices, &x, dim),
+        ];
+        for y in results {
+            let y = y.unwrap();
+            assert_eq!(y.shape(), shape);
+            assert!(y.to_vec::<f32>().unwrap().is_empty(), "{shape:?} along {dim}");
+        }
+        let most = x.arg_max(dim).unwrap();
+        assert!(most.to_vec::<u32>().unwrap().is_empty(), "{shape:?} along {dim}");
+    }
 }
 
 fn losses_are_reduced(e: &Executor) {

@@ -252,10 +252,18 @@ pub(super) fn cases() -> Vec<Case> {
         (Type::I64, 1, &[2, 100]),
         (Type::I32, 0, &[2048]),
         (Type::U32, 1, &[2, 9, 2]),
+        (Type::F32, 0, &[3, 0]),
+        (Type::F32, 0, &[2, 0, 3]),
+        (Type::F32, 1, &[2, 3, 0]),
     ] {
         cases.push(Case::new(CumSum { dim }, &[]).input(input(ty, &dims(shape))));
     }
-    for (ty, dim, shape) in [(Type::F32, 0, &[5000][..]), (Type::I32, 1, &[2, 2049, 3]), (Type::F16, 0, &[2050])] {
+    for (ty, dim, shape) in [
+        (Type::F32, 0, &[5000][..]),
+        (Type::I32, 1, &[2, 2049, 3]),
+        (Type::F16, 0, &[2050]),
+        (Type::F32, 0, &[3000, 0]),
+    ] {
         let mut before = dims(shape);
         before[dim] = Dim::Fixed(shape[dim].div_ceil(CHUNK));
         let chunks = ChunkSums { dim, chunks: shape[dim].div_ceil(CHUNK) };
@@ -266,6 +274,7 @@ pub(super) fn cases() -> Vec<Case> {
     let rows = |n: usize| input(Type::F32, &[Dim::Extent(0), Dim::Fixed(n)]);
     cases.push(Case::new(CumSum { dim: 0 }, &[(900, 300)]).input(rows(2)));
     cases.push(Case::new(CumSum { dim: 1 }, &[(4, 3)]).input(rows(50)));
+    cases.push(Case::new(CumSum { dim: 0 }, &[(4, 3)]).input(rows(0)));
     cases.push(Case::new(ChunkSums { dim: 0, chunks: 2 }, &[(4000, 300)]).input(rows(2)));
     cases
 }

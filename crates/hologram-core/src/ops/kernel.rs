@@ -82,12 +82,12 @@ impl Kernel {
         self.b.mul(rows, tensor.row_len() as u32)
     }
 
-    /// Ends the program, to be launched with this many workgroups in x.
+    /// Ends the program, to be launched with this many workgroups in x. With none, where there is nothing to compute, no thread runs.
     ///
     /// # Errors
     /// What the builder or the verifier found.
     pub fn finish(self, workgroups: usize) -> Result<Launchable> {
-        Ok((self.b.finish()?, [workgroups.max(1) as u32, 1, 1]))
+        Ok((self.b.finish()?, [workgroups as u32, 1, 1]))
     }
 }
 

@@ -221,6 +221,8 @@ pub(super) fn cases() -> Vec<Case> {
             case(Type::F32, &[40, 7], 0, 60, false),
             case(Type::F32, &[3, 20, 5], 1, 33, true),
             case(Type::F16, &[3, 20, 5], 1, 0, true),
+            case(Type::F32, &[3, 0], 0, 2, true),
+            case(Type::F32, &[2, 0, 3], 0, 4, false),
             case(Type::F16, &[30, 50], 1, 70, true),
             case(Type::BF16, &[30, 50], 1, 70, false),
             case(Type::I32, &[500], 0, 600, false),

@@ -335,6 +335,10 @@ pub(super) fn cases() -> Vec<Case> {
             case(1, Format::F32, normal.clone(), &[rows, fixed(7)]),
             case(0, Format::F32, normal.clone(), &[rows, fixed(3)]),
             case(0, Format::F32, normal.clone(), &[fixed(0), fixed(3)]),
+            case(0, Format::F32, normal.clone(), &[fixed(3), fixed(0)]),
+            case(0, Format::F32, normal.clone(), &[fixed(2), fixed(0), fixed(3)]),
+            case(1, Format::F32, normal.clone(), &[fixed(2), fixed(3), fixed(0)]),
+            case(0, Format::F32, normal.clone(), &[rows, fixed(0)]),
             case(1, Format::F32, normal.clone(), &[fixed(2), fixed(1100)]),
             case(1, Format::F16, normal.clone(), &[fixed(2), fixed(100), fixed(5)]),
             case(0, Format::BF16, normal, &[fixed(600)]),
@@ -347,9 +351,13 @@ pub(super) fn cases() -> Vec<Case> {
             case(0, Format::F32, Fill::Values(vec![nan, 2.0, -inf, -nan, inf, 0.0, -0.0, nan, -1e-40]), &[fixed(9)]),
         ]);
         // Runs in order, then merged.
-        for (dim, shape, run) in
-            [(0, vec![2500], 512), (0, vec![3000], 1024), (1, vec![2, 40, 3], 8), (0, vec![1 << 14], 1 << 13)]
-        {
+        for (dim, shape, run) in [
+            (0, vec![2500], 512),
+            (0, vec![3000], 1024),
+            (1, vec![2, 40, 3], 8),
+            (0, vec![1 << 14], 1 << 13),
+            (0, vec![600, 0], 512),
+        ] {
             let n: usize = shape.iter().product();
             let values: Vec<f64> = (0..n as u64).map(|i| ((i * 7919) % 1013 / 3) as f64 - 100.0).collect();
             let x = HostTensor { format: Format::F32, shape: shape.clone(), values };
