@@ -330,7 +330,8 @@ fn selftest_counts_cases_and_failures() {
     let lines: Vec<Value> = text(&output.stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert!(lines.iter().all(|l| l["failed"] == 0 && l["cases"].as_u64().unwrap() > 0), "{lines:?}");
     let has = |op: &str, dtype: &str| lines.iter().any(|l| l["op"] == op && l["dtype"] == dtype);
-    assert!(has("softmax", "f32") && has("matmul", "i8 × Q4_0"), "{lines:?}");
+    assert!(has("softmax", "f32") && has("matmul", "i8 × Q4_0") && has("add", "u32"), "{lines:?}");
+    assert!(lines.iter().all(|l| l["dtype"] != ""), "{lines:?}");
     let last = lines.last().unwrap();
     assert_eq!((&last["op"], &last["cases"]), (&"random programs".into(), &3.into()));
     let output = command(&["selftest"]).env("HOLOGRAM_RANDOM_PROGRAMS", "many").output().unwrap();

@@ -68,7 +68,9 @@ impl Case {
             }
         }
         if names.is_empty() {
-            names.extend(self.op.infer(&[]).ok().map(|made| made.format.name()));
+            // All of the type that indices have: they are operands.
+            let made = || self.op.infer(&[]).ok().map(|made| made.format);
+            names.extend(self.inputs.first().map(|input| input.format).or_else(made).map(|format| format.name()));
         }
         names.join(" × ")
     }
