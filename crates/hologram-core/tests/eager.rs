@@ -1,16 +1,11 @@
 //! Operations on tensors from Rust: results, operators, events, the cache, and errors as a `main` prints them.
 
+mod common;
+
 use hologram_core::ops::Reduction;
-use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor, Type};
+use hologram_core::{Dim, Format, Graph, Result, Tensor, Type};
 
-fn devices() -> [Executor; 2] {
-    ["cpu", "reference"].map(|device| Executor::open(device, Some(2)).expect("always there"))
-}
-
-/// The devices that this run tests: an NVIDIA GPU or those that every machine has.
-fn tested(gpu: bool) -> Vec<Executor> {
-    if gpu { vec![Executor::open("cuda", None).expect("an NVIDIA GPU")] } else { devices().into() }
-}
+use common::{devices, tested};
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

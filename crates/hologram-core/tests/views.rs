@@ -1,15 +1,10 @@
 //! Views of tensors and of graph values: who reads them in place, who gets a copy, and what is refused.
 
-use hologram_core::{Dim, Executor, Format, Graph, NodeId, Result, Tensor, Type};
+mod common;
 
-fn devices() -> [Executor; 2] {
-    ["cpu", "reference"].map(|device| Executor::open(device, Some(2)).expect("always there"))
-}
+use hologram_core::{Dim, Format, Graph, NodeId, Result, Tensor, Type};
 
-/// The devices that this run tests: an NVIDIA GPU or those that every machine has.
-fn tested(gpu: bool) -> Vec<Executor> {
-    if gpu { vec![Executor::open("cuda", None).expect("an NVIDIA GPU")] } else { devices().into() }
-}
+use common::{devices, tested};
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

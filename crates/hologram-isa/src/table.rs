@@ -182,8 +182,8 @@ instructions! {
     Sub "sub" Binary ARITH "Difference.";
     Mul "mul" Binary ARITH "Product (integers: its low half).";
     MulHi "mulhi" Binary INT "The high half of the product of twice the width.";
-    Div "div" Binary ARITH "Quotient; integers toward zero. An integer division by zero gives 0, and the least number by -1 itself; the checking interpreter reports division by zero as an error." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
-    Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a; the checking interpreter reports it as an error.";
+    Div "div" Binary ARITH "Quotient; integers toward zero. The least number by -1 gives itself. An integer division by zero is an error of the run." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
+    Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: an error of the run.";
     Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
     Dot4 "dot4" Ternary WORD "The third operand plus the products of the four bytes of the first with those of the second, signed for i32, unsigned for u32; wrapping.";
     Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";

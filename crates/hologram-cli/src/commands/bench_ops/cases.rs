@@ -229,7 +229,8 @@ impl Cases<'_> {
             let per_sequence = length / BLOCK;
             let cache = [sequences * per_sequence, kv_heads, BLOCK, d];
             let bytes = 2 * 2 * cache.iter().product::<usize>();
-            let count = self.sizes.rotate.div_ceil(bytes);
+            // A cache of its own at each turn, so that the device's own caches hold little of it.
+            let count = self.sizes.rotate.div_ceil(bytes).max(2);
             let q = self.random(Format::F32, &[sequences, heads, d], 7)?;
             let numbers = |f: &dyn Fn(usize) -> usize, n: usize| -> Vec<u32> { (0..n).map(|i| f(i) as u32).collect() };
             let tensor = |shape: &[usize], data: Vec<u32>| Tensor::from_slice(self.executor, shape, &data);
