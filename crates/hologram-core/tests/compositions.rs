@@ -311,6 +311,12 @@ fn operands_that_do_not_fit_are_refused_by_name() {
         (g.scatter(x, foreign, x, 0), "sort_blocks"),
         (g.cumsum(foreign, 0), "cumsum"),
         (g.reduce_all(Reduction::Sum, foreign), "reshape"),
+        (g.relu(foreign), "relu: unknown operand"),
+        (g.add_scalar(foreign, 1.0), "add_scalar: unknown operand"),
+        (g.clip_scalar(foreign, 0.0, 1.0), "clip_scalar: unknown operand"),
+        (g.pad(foreign, &[(1, 1)], 0.0), "pad: unknown operand"),
+        (g.contiguous(foreign), "contiguous: unknown operand"),
+        (g.type_of(foreign).map(|_| foreign), "type_of: unknown operand"),
     ] {
         let error = result.expect_err(name).to_string();
         assert!(error.contains(name), "{name}: {error}");

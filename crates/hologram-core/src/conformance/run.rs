@@ -142,7 +142,7 @@ fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Resu
     plan.run()?;
 
     let reference = case.op.reference(&operands);
-    let ty = graph.type_of(result);
+    let ty = graph.type_of(result)?;
     let sizes: Vec<usize> = ty.shape.iter().map(|d| case.size(*d).1).collect();
     let len: usize = sizes.iter().product();
     let row_len = sizes.last().copied().unwrap_or(1);

@@ -37,7 +37,7 @@ impl Bounds<'_> {
     }
 
     pub(super) fn spec(&self, id: NodeId) -> TensorSpec {
-        let ty: &TensorType = self.graph.type_of(id);
+        let ty: &TensorType = self.graph.ty(id);
         TensorSpec { format: ty.format, shape: ty.shape.iter().map(|d| self.extent(*d)).collect() }
     }
 }

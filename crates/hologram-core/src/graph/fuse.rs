@@ -52,7 +52,7 @@ impl Graph {
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
                     if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.name() == "cast" && of_product(inputs)))
                     && reads(*user, id)
-                    && self.type_of(*user).shape == self.type_of(id).shape)
+                    && self.ty(*user).shape == self.ty(id).shape)
         };
         let mut steps = Vec::new();
         for (id, op_inputs) in self.op_nodes() {
@@ -78,7 +78,7 @@ impl Graph {
             let args: Option<Vec<Value>> = inputs.iter().map(|i| values.get(i).copied()).collect();
             let mut value = op.elementwise()?.emit(b, &args?);
             // A value means the same whether it passes through memory or not: it is rounded to its type.
-            if let Format::Plain(ty) = self.type_of(*id).format {
+            if let Format::Plain(ty) = self.ty(*id).format {
                 value = b.cvt(ty, value);
                 if *id != step.root {
                     value = b.cvt(register_type(ty), value);

@@ -151,7 +151,7 @@ impl Graph {
                 let storage = self.storage(*id);
                 operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
                     // A kernel is told of no view between its operations, nor of one among its inputs.
-                    Some(_) if self.type_of(*id) != self.type_of(storage) || self.is_rearranged(*id) => return None,
+                    Some(_) if self.ty(*id) != self.ty(storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
                     None if self.is_rearranged(*id) => return None,
                     None => Operand::Input(inputs.iter().position(|i| i == id).unwrap_or_else(|| {

@@ -135,8 +135,7 @@ impl Graph {
         let name = op.name();
         let mut types = Vec::with_capacity(inputs.len());
         for id in inputs {
-            let node =
-                self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{name}: unknown operand")))?;
+            let node = self.operand(name, *id)?;
             if let Some(state) = node.state
                 && self.newest[state] != *id
             {
@@ -199,8 +198,21 @@ impl Graph {
     }
 
     /// The type of a value.
-    pub fn type_of(&self, id: NodeId) -> &TensorType {
+    ///
+    /// # Errors
+    /// When the graph has no such value.
+    pub fn type_of(&self, id: NodeId) -> Result<&TensorType> {
+        Ok(&self.operand("type_of", id)?.ty)
+    }
+
+    /// The type of a value of this graph.
+    pub(crate) fn ty(&self, id: NodeId) -> &TensorType {
         &self.nodes[id.0 as usize].ty
+    }
+
+    /// The node of a value that an operation is given, which may be one of another graph.
+    pub(crate) fn operand(&self, op: &str, id: NodeId) -> Result<&Node> {
+        self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{op}: unknown operand")))
     }
 
     /// The sizes of a value; of one that the graph does not have none, so that the operation it goes to refuses it.

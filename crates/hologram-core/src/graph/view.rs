@@ -106,7 +106,7 @@ impl Graph {
         match order.as_mut_slice() {
             [.., a, b] => std::mem::swap(a, b),
             _ => {
-                let operands = self.describe(self.type_of(x));
+                let operands = self.describe(self.ty(x));
                 return Err(CoreError::Operands { op: "transpose", reason: "takes two dimensions".into(), operands });
             }
         }
@@ -133,6 +133,7 @@ impl Graph {
     /// # Errors
     /// Those of [`Graph::copy`].
     pub fn contiguous(&mut self, x: NodeId) -> Result<NodeId> {
+        self.operand("contiguous", x)?;
         match self.place(x) {
             Place::Dense(_) => Ok(x),
             Place::Strided(_) => match self.copies.get(&x) {
@@ -196,7 +197,7 @@ impl Graph {
 
     /// The type of a value that may be viewed.
     fn viewed(&self, op: &'static str, x: NodeId) -> Result<TensorType> {
-        let node = self.nodes.get(x.0 as usize).ok_or_else(|| CoreError::Graph(format!("{op}: unknown operand")))?;
+        let node = self.operand(op, x)?;
         let reason = if node.state.is_some() {
             "a state keeps its shape"
         } else if !matches!(node.ty.format, Format::Plain(_)) {

@@ -25,8 +25,9 @@ impl Graph {
     /// # Errors
     /// When there is not a pair for each dimension, one of a run-time extent is not (0, 0), or the type does not have the value.
     pub fn pad(&mut self, x: NodeId, sides: &[(usize, usize)], value: f64) -> Result<NodeId> {
-        let Format::Plain(ty) = self.type_of(x).format else {
-            return Err(CoreError::Graph(format!("pad does not take {}", self.type_of(x).format.name())));
+        let format = self.operand("pad", x)?.ty.format;
+        let Format::Plain(ty) = format else {
+            return Err(CoreError::Graph(format!("pad does not take {}", format.name())));
         };
         self.apply(Pad { sides: sides.to_vec(), fill: Fill::new(value, ty, &[])? }, &[x])
     }

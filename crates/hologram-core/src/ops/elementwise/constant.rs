@@ -83,9 +83,9 @@ impl Graph {
         self.fill(value, ty, &[])
     }
 
-    /// A scalar of the type of another value.
-    fn scalar_like(&mut self, x: NodeId, value: f64) -> Result<NodeId> {
-        match self.type_of(x).format {
+    /// A scalar of the type of another value, an operand of `op`.
+    fn scalar_like(&mut self, op: &str, x: NodeId, value: f64) -> Result<NodeId> {
+        match self.operand(op, x)?.ty.format {
             Format::Plain(ty) => self.scalar(value, ty),
             format => Err(CoreError::Graph(format!("there are no scalars of {}", format.name()))),
         }
@@ -101,7 +101,7 @@ macro_rules! scalar_forms {
                 /// # Errors
                 #[doc = concat!("As [`Graph::", stringify!($op), "`] and [`Graph::fill`].")]
                 pub fn $name(&mut self, x: NodeId, value: f64) -> Result<NodeId> {
-                    let value = self.scalar_like(x, value)?;
+                    let value = self.scalar_like(stringify!($name), x, value)?;
                     self.$op(x, value)
                 }
             )*
@@ -111,7 +111,7 @@ macro_rules! scalar_forms {
             /// # Errors
             /// As [`Graph::clip`] and [`Graph::fill`].
             pub fn clip_scalar(&mut self, x: NodeId, least: f64, greatest: f64) -> Result<NodeId> {
-                let (least, greatest) = (self.scalar_like(x, least)?, self.scalar_like(x, greatest)?);
+                let [least, greatest] = [self.scalar_like("clip_scalar", x, least)?, self.scalar_like("clip_scalar", x, greatest)?];
                 self.clip(x, least, greatest)
             }
         }
