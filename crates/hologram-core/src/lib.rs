@@ -52,6 +52,7 @@ mod tensor_view;
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor};
 pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
+pub use half::{bf16, f16};
 pub use hologram_backends::{BackendType, Format};
 pub use hologram_isa::Type;
 pub use tensor::{Dim, Element, Tensor, TensorType, bytes_of, bytes_of_mut};

@@ -57,7 +57,7 @@ macro_rules! operations {
             )*
         }
 
-        /// Operations on tensors, at once: the call returns when the device has taken the work.
+        /// Operations on tensors, at once: the call returns when the device has taken the work, and the CPU when it has done it.
         impl Tensor {
             $(
                 #[doc = $doc]
