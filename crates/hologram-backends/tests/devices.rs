@@ -277,5 +277,5 @@ macro_rules! devices {
 devices! {
     cpu, "cpu",;
     reference, "reference",;
-    cuda, "cuda", #[ignore = "needs an NVIDIA GPU"];
+    cuda, "cuda", #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"];
 }

@@ -29,7 +29,7 @@ fn cuda() -> Arc<dyn Backend> {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn random_programs_give_the_interpreters_bits() {
     let (start, count) = (number("HOLOGRAM_RANDOM_SEED", 0), number("HOLOGRAM_RANDOM_PROGRAMS", 1000));
     let processes = std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(count / ALONE);
@@ -70,31 +70,31 @@ fn divide(start: u64, count: u64, processes: u64) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn faults_are_the_interpreters() {
     check_faults("cuda", &*cuda(), false);
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn examples_agree_with_f64() {
     check_examples("cuda", &*cuda());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn instructions_mean_what_the_table_says() {
     check_instructions("cuda", &*cuda());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn atomic_operations_are_atomic() {
     check_atomics("cuda", &*cuda());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn neighbours_move_from_and_to_any_address() {
     check_fours("cuda", &*cuda());
 }
@@ -105,7 +105,7 @@ fn ulp(v: f64) -> f64 {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn fast_forms_keep_their_bounds() {
     type Form = fn(&mut Builder, Value, Value) -> Value;
     type Exact = fn(x: f64, y: f64) -> f64;

@@ -55,7 +55,11 @@ impl Executor {
     ) -> Result<Tensor> {
         if operands.iter().any(|t| !Arc::ptr_eq(t.executor.backend(), self.backend())) {
             let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
-            return Err(CoreError::Operands { op, reason: "the operands lie on different devices".into(), operands });
+            return Err(CoreError::Operands {
+                op,
+                reason: "the operands belong to different executors".into(),
+                operands,
+            });
         }
         let key =
             Key { op, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };

@@ -43,7 +43,7 @@ fn product(executor: &Executor, n: usize, m: usize, k: usize, adds: bool) -> Res
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn products_of_fixed_sizes_are_right() {
     let executor = Executor::open("cuda", None).unwrap();
     let devices = hologram_backends::devices();

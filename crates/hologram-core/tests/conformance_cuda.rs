@@ -4,5 +4,5 @@ use hologram_core::Executor;
 
 hologram_core::conformance_suite!(
     Executor::open("cuda", None).expect("an NVIDIA GPU"),
-    attributes: #[ignore = "needs an NVIDIA GPU"]
+    attributes: #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 );

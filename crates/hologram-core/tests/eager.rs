@@ -8,7 +8,7 @@ use hologram_core::{Dim, Format, Graph, Result, Tensor, Type};
 use common::{devices, tested};
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn on_a_gpu() -> Result<()> {
     tensors_compute_on(true)?;
     work_is_waited_for_by_events_on(true)?;
@@ -122,7 +122,7 @@ fn wrong_operands_are_named() -> Result<()> {
     let y = Tensor::from_slice(&reference, &[2], &[1.0f32, 2.0])?;
     let wide = Tensor::from_slice(&cpu, &[2], &[1.0f64, 2.0])?;
     for (result, message) in [
-        (&x + &y, "operation add: the operands lie on different devices"),
+        (&x + &y, "operation add: the operands belong to different executors"),
         (&x + &wide, "operation add: the operands must have one type; cast makes it so (operands: f32[2], f64[2])"),
         (wide.exp(), "operation exp: does not exist for f64; it takes f16, bf16, f32 (operands: f64[2])"),
         (&x & &x, "operation and: does not exist for f32"),

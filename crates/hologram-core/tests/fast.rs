@@ -38,7 +38,7 @@ fn the_cpu_gives_the_exact_result_either_way() -> Result<()> {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn a_gpu_stays_within_the_bounds() -> Result<()> {
     let executor = Executor::open("cuda", None)?;
     for fast in [false, true] {

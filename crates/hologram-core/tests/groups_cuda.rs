@@ -107,7 +107,7 @@ fn run(executor: &Executor, s: &Sizes, native: bool, steps: &[Step]) -> Result<(
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
     let steps: [Step; 5] = [
         // Tokens of one sequence that see each other, over the border of a block.

@@ -7,7 +7,7 @@ use hologram_core::{Dim, Format, Graph, NodeId, Result, Tensor, Type};
 use common::{devices, tested};
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn on_a_gpu() -> Result<()> {
     chains_read_views_in_place_and_other_operations_get_copies_on(true)?;
     views_keep_run_time_extents_on(true)?;

@@ -72,7 +72,7 @@ fn logits_agree(executor: &Executor, least: f64) {
 const GPU: f64 = 1e-3;
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn an_nvidia_gpu_agrees() {
     let executor = Executor::open("cuda", None).unwrap();
     logits_agree(&executor, GPU);

@@ -44,7 +44,7 @@ fn compiled(model: &Model, name: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn no_program_is_compiled_in_a_run_of_a_model() {
     let mut found = Vec::new();
     for (shape, formats) in [
@@ -69,7 +69,7 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn steps_of_fixed_sizes_give_the_same_logits() {
     let executor = Executor::open("cuda", None).unwrap();
     let model = Model::random(Shape::find("llama-1b").unwrap(), Format::BF16, &executor).unwrap();

@@ -111,7 +111,7 @@ fn memory_stays(executor: &Executor) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn an_nvidia_gpu_agrees() {
     let executor = Executor::open("cuda", None).unwrap();
     agrees(&executor);

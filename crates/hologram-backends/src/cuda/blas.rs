@@ -118,7 +118,7 @@ impl Functions {
         found.as_ref().map_err(String::as_str)
     }
 
-    /// Begins to load the library beside what else the process does: reading the weights that it will multiply takes longer.
+    /// Begins to load the library, which takes a quarter of a second, beside what else the process does: reading the weights.
     pub(super) fn load_ahead() {
         static BEGUN: Once = Once::new();
         BEGUN.call_once(|| {

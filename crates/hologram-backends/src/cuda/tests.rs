@@ -61,7 +61,7 @@ fn lose_the_device() {
 
 /// In a process of its own: the device is lost to the whole process.
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn a_lost_device_says_so_with_the_kernels_name() {
     const CHILD: &str = "HOLOGRAM_TEST_LOSES_THE_DEVICE";
     if std::env::var_os(CHILD).is_some() {
@@ -80,7 +80,7 @@ fn a_lost_device_says_so_with_the_kernels_name() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn memory_is_capped_counted_and_given_back() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let device = CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(64 << 20) }).unwrap();
@@ -120,7 +120,7 @@ fn memory_is_capped_counted_and_given_back() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn profiles_and_bandwidth_are_measured() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let device = CudaBackend::new(0).unwrap();

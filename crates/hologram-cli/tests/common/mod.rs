@@ -1,7 +1,6 @@
 //! What the tests of the built command share.
 
-// Each test program uses some of them.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use std::fs;
 use std::io::Write;

@@ -26,7 +26,7 @@ pub struct Plan {
     step: Buffer,
     host_step: Vec<u8>,
     extents: Vec<(String, usize)>,
-    /// The extents' values, as at the start of the step block.
+    /// The extents' values, as at the start of the step block: kept as words, so that reading a result allocates nothing for them.
     values: Vec<u32>,
     inputs: Vec<InputSlot>,
     arena: Buffer,

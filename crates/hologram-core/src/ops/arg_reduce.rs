@@ -23,10 +23,10 @@ const NONE: u32 = u32::MAX;
 impl Graph {
     /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result no longer has. Of equal elements
     /// (−0 equals +0) the lowest index counts. A NaN loses against a number, as in [`Graph::reduce_max`]; a line of nothing but NaN
-    /// gives 0, one of no elements the greatest `u32`.
+    /// gives 0, one of no elements (a run-time extent of 0) the greatest `u32`.
     ///
     /// # Errors
-    /// When `x` has no such dimension, or is not of plain numbers.
+    /// When `x` has no such dimension, that is fixed at 0, or `x` is not of plain numbers.
     pub fn arg_max(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
         self.apply(ArgReduce { least: false, dim }, &[x])
     }

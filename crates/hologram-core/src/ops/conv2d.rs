@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{epsilon, number, plain, stored};
+use super::lines::{epsilon, not_for, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
@@ -74,11 +74,13 @@ impl Op for Conv2d {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, kernel, bias @ ..] = inputs else { return Err("takes images and kernels".into()) };
-        let format = match plain(x.format) {
-            Some(Type::I8) => Format::I32,
-            Some(Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32) => x.format,
-            _ => return Err(format!("does not exist for {}", x.format.name())),
+        let result = |ty| match ty {
+            Type::I8 => Some(Format::I32),
+            Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32 => Some(Format::Plain(ty)),
+            _ => None,
         };
+        let format = plain(x.format).and_then(result);
+        let format = format.ok_or_else(|| not_for(x.format, |ty| result(ty).is_some()))?;
         let (
             [n, Dim::Fixed(c), Dim::Fixed(h), Dim::Fixed(w)],
             [Dim::Fixed(o), Dim::Fixed(d), Dim::Fixed(kh), Dim::Fixed(kw)],

@@ -31,6 +31,12 @@ pub(super) fn plain(format: Format) -> Option<Type> {
     }
 }
 
+/// The sentence about a type that an operation does not take, with those that it does.
+pub(super) fn not_for(format: Format, takes: impl Fn(Type) -> bool) -> String {
+    let names: Vec<&str> = Type::ALL.into_iter().filter(|ty| takes(*ty)).map(Type::name).collect();
+    format!("does not exist for {}; it takes {}", format.name(), names.join(", "))
+}
+
 /// The type that a plain element is computed in: narrow ones are widened.
 pub(super) const fn computed(ty: Type) -> Type {
     match ty {

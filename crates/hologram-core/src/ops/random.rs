@@ -4,6 +4,7 @@ use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
 use super::elementwise::bound;
+use super::lines::not_for;
 use super::sample::philox;
 use super::{Kernel, Launchable, Op, philox4x32_10};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -122,9 +123,9 @@ impl Op for Random {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let types = [Type::F16, Type::BF16, Type::F32];
-        if !types.contains(&self.ty) && (self.normal || self.ty != Type::U32) {
-            return Err(format!("does not exist for {}", self.ty));
+        let takes = |ty| matches!(ty, Type::F16 | Type::BF16 | Type::F32) || !self.normal && ty == Type::U32;
+        if !takes(self.ty) {
+            return Err(not_for(Format::Plain(self.ty), takes));
         }
         match inputs {
             [key] if key.format == Format::U32 && key.shape == [Dim::Fixed(4)] => {

@@ -4,14 +4,15 @@ use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 pub(super) use super::lines::THREADS;
-use super::lines::{Lines, Tile, along, computed, epsilon, is_number, number, plain, stored, without};
+use super::lines::{Lines, Tile, along, computed, epsilon, is_number, not_for, number, plain, stored, without};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
-/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap.
+/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap. A line of nothing
+/// is one along a run-time extent of 0: a fixed dimension of 0 is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// The sum; of nothing 0. Not of types below 32 bits other than `f16` and `bf16`.
@@ -133,7 +134,7 @@ impl Op for Reduce {
         along(x, self.dim)?;
         match plain(x.format) {
             Some(ty) if self.reduction.exists_for(ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),
-            _ => Err(format!("does not exist for {}", x.format.name())),
+            _ => Err(not_for(x.format, |ty| self.reduction.exists_for(ty))),
         }
     }
 

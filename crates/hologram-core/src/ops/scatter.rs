@@ -4,7 +4,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, along, computed, epsilon, plain, stored};
+use super::lines::{Lines, THREADS, along, computed, epsilon, not_for, plain, stored};
 use super::take::{element, indices_along, place};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -59,7 +59,7 @@ impl Op for Scatter {
         shape[self.dim] = indices_along(&x.shape, indices, self.dim)?;
         let exists = |ty: Type| !self.add || ty.is_float() || computed(ty) == ty;
         if !plain(x.format).is_some_and(exists) {
-            return Err(format!("does not exist for {}", x.format.name()));
+            return Err(not_for(x.format, exists));
         }
         if updates.format != x.format || updates.shape != shape || indices != order {
             return Err("updates must be of x's type, and of its shape but for the dimension of the indices".into());

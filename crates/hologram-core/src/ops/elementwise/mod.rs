@@ -14,6 +14,7 @@ pub(super) use cases::cases;
 pub(crate) use constant::Fill;
 pub(crate) use program::{copy_program, elementwise_program};
 
+use super::lines::not_for;
 use super::{Elementwise, Launchable, Op};
 use crate::conformance::{HostTensor, Reference};
 use crate::error::Result;
@@ -96,10 +97,7 @@ impl Op for Map {
                 let format = if *kind == Kind::Compare { Format::Plain(Type::Bool) } else { format };
                 Ok(TensorType::new(format, shape))
             }
-            _ => {
-                let names: Vec<&str> = types.iter().map(Type::name).collect();
-                Err(format!("does not exist for {}; it takes {}", format.name(), names.join(", ")))
-            }
+            _ => Err(not_for(format, |ty| types.contains(ty))),
         }
     }
 
