@@ -20,7 +20,7 @@ mod spec;
 pub use backend::*;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
-pub use format::{Format, PLANE_ALIGN, View};
+pub use format::{Format, IQ4_VALUES, PLANE_ALIGN, View};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use open::{available_backends, devices, is_device_name, open, open_noting};
 pub use reference::ReferenceBackend;

@@ -148,7 +148,7 @@ pub struct BenchArgs {
     /// Random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
     #[arg(long, value_name = "SHAPE", requires = "type_")]
     pub shape: Option<String>,
-    /// Format of the random weights: F32, F16, BF16, Q8_0, Q4_0, TQ2_0
+    /// Format of the random weights: F32, F16, BF16 or a block format of GGUF such as Q8_0, Q4_0, Q4_K, TQ2_0
     #[arg(long = "type", id = "type_", value_name = "T", requires = "shape")]
     pub format: Option<String>,
     /// Tokens of the prefill test; 0 leaves it out

@@ -179,7 +179,9 @@ pub fn random_tensor(
             let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
             let bytes = format.views(rows, row_len).first().map_or(0, |v| v.bytes);
             run(&fill_codes(format)?, bytes, &[0])?;
-            run(&fill_scales(format)?, elements / format.block_len(), &[1])?;
+            for number in 0..format.numbers_at().len().max(1) {
+                run(&fill_numbers(format, number)?, elements / format.block_len(), &[1])?;
+            }
         }
     }
     Ok(tensor)
@@ -268,16 +270,14 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     })
 }
 
-/// Scales that give values a standard deviation of about 0.02.
-fn fill_scales(format: Format) -> std::result::Result<Program, CoreError> {
-    let (stride, offset, size) = match format {
-        Format::Q8_0 => (17u32, 0u32, 0.02 / 74.0f32),
-        Format::Q8Planes => (1, 0, 0.02 / 74.0),
-        Format::Q4_0 => (9, 0, 0.02 / 4.6),
-        Format::Q4Planes => (1, 0, 0.02 / 4.6),
-        Format::T2Planes => (1, 0, 0.025),
-        _ => (33, 32, 0.025),
+/// One of the `f16` numbers of every block, so that values have a standard deviation of about 0.02.
+fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, CoreError> {
+    // In units of 2 bytes.
+    let (stride, offset) = match format.numbers_at().get(number) {
+        Some(at) => (format.block_bytes() as u32 / 2, *at as u32 / 2),
+        None => (1, 0),
     };
+    let size = 0.02 * format.unit_numbers()[number];
     per_item(
         "random_scales",
         Type::F16,
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn values_are_the_same_in_every_layout() {
         let executor = Executor::open("cpu", Some(2)).unwrap();
-        for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        for format in Format::BLOCKS {
             let [blocks, planes] = [format, format.in_planes()].map(|layout| {
                 let table = random_tensor(&executor, layout, &[5, 512], 7).unwrap();
                 let ids = Tensor::from_slice(&executor, &[5], &[0u32, 1, 2, 3, 4]).unwrap();

@@ -110,7 +110,7 @@ fn sample() -> Vec<u8> {
         .u32(4)
         .u32(32)
         .tensor("f32", &[5, 3, 2], 0, 0)
-        .tensor("q4_k", &[256, 2], 12, 128)
+        .tensor("iq3_s", &[256, 2], 21, 128)
         .tensor("i2_s", &[8, 16], 36, 416)
         .tensor("scalar", &[], 28, 480)
         .data(488)
@@ -158,8 +158,9 @@ fn values_and_tensors_of_every_type() {
         ),
         (file.tensor("x").unwrap_err(), "test.gguf: missing tensor x"),
         (
-            file.tensor("q4_k").unwrap().format().unwrap_err(),
-            "test.gguf: unsupported type Q4_K of tensor q4_k, supported are F32, F16, Q4_0, Q8_0, BF16, TQ2_0",
+            file.tensor("iq3_s").unwrap().format().unwrap_err(),
+            "test.gguf: unsupported type IQ3_S of tensor iq3_s, supported are F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
+             Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0",
         ),
     ];
     for (error, want) in messages {
@@ -244,15 +245,8 @@ fn reference_files_and_blocks() {
     let file = GgufFile::open(fixture("bitnet-tiny.gguf")).unwrap();
     assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().format().unwrap(), Format::TQ2_0);
 
-    let formats = [
-        ("f32", Format::F32),
-        ("f16", Format::F16),
-        ("bf16", Format::BF16),
-        ("q8_0", Format::Q8_0),
-        ("q4_0", Format::Q4_0),
-        ("tq2_0", Format::TQ2_0),
-    ];
-    for (name, format) in formats {
+    for format in [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS) {
+        let name = format.name().to_lowercase();
         let bytes = std::fs::read(fixture(&format!("blocks/{name}.bin"))).unwrap();
         let want = std::fs::read(fixture(&format!("blocks/{name}.f32"))).unwrap();
         let want: Vec<u32> = want.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();

@@ -14,6 +14,7 @@ use crate::backend::{
     Backend, BackendType, Buffer, Ceiling, CeilingKind, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline,
 };
 use crate::error::{BackendError, Result};
+use crate::format::Format;
 use crate::host::{
     Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
     rules_of_program, rules_of_spec,
@@ -212,6 +213,13 @@ impl Backend for CpuBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         native::find(spec, self.features).map(|kernel| native_pipeline(kernel, spec))
+    }
+
+    fn activations(&self, weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {
+        // Codes are multiplied where a kernel does it; weights of the other formats are decoded.
+        let codes = native::multiplies_codes(weights);
+        let float = choices.iter().find(|c| !codes && **c == Format::F32);
+        float.or(choices.first()).copied()
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

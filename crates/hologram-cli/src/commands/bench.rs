@@ -7,7 +7,6 @@ use std::time::Instant;
 use anyhow::bail;
 use hologram_backends::{BackendType, Format};
 use hologram_core::Executor;
-use hologram_isa::Type;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape};
 use serde_json::json;
@@ -276,11 +275,11 @@ fn parse_shape(name: &str) -> anyhow::Result<&'static Shape> {
 }
 
 fn parse_format(name: &str) -> anyhow::Result<Format> {
-    let formats = [Format::F32, Format::F16, Format::Plain(Type::BF16), Format::Q8_0, Format::Q4_0, Format::TQ2_0];
-    match formats.into_iter().find(|f| f.name().eq_ignore_ascii_case(name)) {
+    let formats = [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS);
+    match formats.clone().find(|f| f.name().eq_ignore_ascii_case(name)) {
         Some(format) => Ok(format),
         None => {
-            let names = formats.map(|f| f.name().to_uppercase());
+            let names: Vec<String> = formats.map(|f| f.name().to_uppercase()).collect();
             usage(format!("--type is {}, but must be one of {}", shown(name), names.join(", ")))
         }
     }

@@ -111,17 +111,20 @@ pub(super) fn draw(
         }
         (format, fill) => {
             // Any byte is a code.
-            let size = size_of_fill(fill)
-                * match format {
-                    Format::Q8_0 | Format::Q8Planes => 1.0 / 64.0,
-                    Format::Q4_0 | Format::Q4Planes => 0.25,
-                    _ => 1.0,
-                };
+            let (size, numbers) = (size_of_fill(fill), format.unit_numbers());
             let blocks = rows * row_len / format.block_len();
             for block in 0..blocks {
-                let (codes, scale) = block_ranges(format, max_rows * row_len, block);
-                data[codes].fill_with(|| random.next() as u8);
-                data[scale].copy_from_slice(&f16::from_f32(random.scale(size)).to_le_bytes());
+                if format.numbers_at().is_empty() {
+                    let (codes, scale) = plane_ranges(format, max_rows * row_len, block);
+                    data[codes].fill_with(|| random.next() as u8);
+                    data[scale].copy_from_slice(&f16::from_f32(random.scale(size * numbers[0])).to_le_bytes());
+                    continue;
+                }
+                let block = &mut data[block * format.block_bytes()..(block + 1) * format.block_bytes()];
+                block.fill_with(|| random.next() as u8);
+                for (at, number) in format.numbers_at().iter().zip(numbers) {
+                    block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale(size * number)).to_le_bytes());
+                }
             }
         }
     }
@@ -129,16 +132,11 @@ pub(super) fn draw(
     Ok((data, HostTensor { format: input.format, shape, values }))
 }
 
-/// Where the codes and the `f16` scale of a block lie in a tensor of this many elements.
-fn block_ranges(format: Format, elements: usize, block: usize) -> (Range<usize>, Range<usize>) {
-    let (bytes, codes) = (format.block_bytes(), format.block_bytes() - 2);
+/// Where the codes and the `f16` scale of a block lie in a tensor in planes of this many elements.
+fn plane_ranges(format: Format, elements: usize, block: usize) -> (Range<usize>, Range<usize>) {
+    let codes = format.block_bytes() - 2;
     let plane = (elements / format.block_len() * codes).next_multiple_of(PLANE_ALIGN);
-    let (at, scale) = match format {
-        Format::Q8_0 | Format::Q4_0 => (block * bytes + 2, block * bytes),
-        Format::TQ2_0 => (block * bytes, block * bytes + codes),
-        _ => (block * codes, plane + block * 2),
-    };
-    (at..at + codes, scale..scale + 2)
+    (block * codes..(block + 1) * codes, plane + block * 2..plane + block * 2 + 2)
 }
 
 fn size_of_fill(fill: &Fill) -> f32 {

@@ -73,7 +73,7 @@ impl Op for Gather {
         let d = table.row_len();
         let mut out = Reference::default();
         for id in &ids.values {
-            // A scale has 11 significant bits and a code at most 8, so that decoded values are exact in f32.
+            // Scales and minimums times codes are exact in f32, so that decoding rounds at most once.
             for v in table.values.iter().skip(*id as usize * d).take(d) {
                 out.push(*v, 0.0);
             }
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Format::F16, 10, 33, 3, 4),
         case(Format::BF16, 7, 65, 9, 9),
     ];
-    for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+    for format in Format::BLOCKS {
         for format in format.layouts() {
             cases.push(case(format, 5, 256, 3, 4));
             cases.push(case(format, 11, 1024, 9, 9));

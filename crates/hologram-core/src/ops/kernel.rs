@@ -1,6 +1,6 @@
 //! What every operation's program starts with: parameters from the spec, run-time extents, and element access in any format.
 
-use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Extent, KernelSpec, TensorSpec};
 use hologram_isa::{Access, Array, Builder, Type, Value};
 
 use crate::error::Result;
@@ -128,124 +128,10 @@ impl TensorArg {
         TensorArg { spec: spec.clone(), views: views.iter().enumerate().map(declare).collect() }
     }
 
-    /// The element at a row-major index, decoded to `f32`.
-    pub fn load(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
-        let index = index.into();
-        match self.spec.format {
-            Format::Plain(_) => b.load_f32(self.views[0], index),
-            Format::I8Groups { group } => {
-                let code = b.load_f32(self.views[0], index);
-                let at = b.div(index, group);
-                let scale = b.load(self.views[1], at);
-                b.mul(scale, code)
-            }
-            _ => {
-                let code = self.load_code(b, index);
-                let code = b.cvt(Type::F32, code);
-                let scale = self.load_scale(b, index);
-                b.mul(scale, code)
-            }
-        }
-    }
-
     /// The element of a plain tensor at a row-major index, converted to `ty`.
     pub fn load_as(&self, b: &mut Builder, ty: Type, index: impl Into<Value>) -> Value {
         let value = b.load(self.views[0], index);
         b.cvt(ty, value)
-    }
-
-    /// The integer code at a row-major index as `i32`, for block-quantised and group-quantised formats: the value is scale · code.
-    pub fn load_code(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
-        let index = index.into();
-        match self.spec.format {
-            Format::Q8_0 => {
-                // Codes of block k start at byte 34·k + 2: index + 2·(k + 1).
-                let block = b.shr(index, 5u32);
-                let twice = b.shl(block, 1u32);
-                let at = b.add(index, twice);
-                let at = b.add(at, 2u32);
-                let code = b.load(self.views[0], at);
-                b.cvt(Type::I32, code)
-            }
-            Format::Q4_0 | Format::Q4Planes => {
-                // Bytes from block to block, and bytes before the codes.
-                let (stride, header) = if self.spec.format == Format::Q4_0 { (18u32, 2u32) } else { (16, 0) };
-                let block = b.shr(index, 5u32);
-                let start = b.mul(block, stride);
-                let j = b.and(index, 15u32);
-                let at = b.add(start, j);
-                let at = b.add(at, header);
-                let byte = b.load(self.views[0], at);
-                let byte = b.cvt(Type::U32, byte);
-                let half = b.shr(index, 4u32);
-                let half = b.and(half, 1u32);
-                let shift = b.shl(half, 2u32);
-                let code = b.shr(byte, shift);
-                let code = b.and(code, 15u32);
-                let code = b.cvt(Type::I32, code);
-                b.sub(code, 8i32)
-            }
-            Format::TQ2_0 | Format::T2Planes => {
-                let stride = if self.spec.format == Format::TQ2_0 { 66u32 } else { 64 };
-                let block = b.shr(index, 8u32);
-                let start = b.mul(block, stride);
-                let h = b.shr(index, 7u32);
-                let h = b.and(h, 1u32);
-                let h = b.shl(h, 5u32);
-                let m = b.and(index, 31u32);
-                let at = b.add(start, h);
-                let at = b.add(at, m);
-                let byte = b.load(self.views[0], at);
-                let byte = b.cvt(Type::U32, byte);
-                let l = b.shr(index, 5u32);
-                let l = b.and(l, 3u32);
-                let shift = b.shl(l, 1u32);
-                let code = b.shr(byte, shift);
-                let code = b.and(code, 3u32);
-                let code = b.cvt(Type::I32, code);
-                b.sub(code, 1i32)
-            }
-            Format::Plain(_) | Format::I8Groups { .. } | Format::Q8Planes => {
-                let code = b.load(self.views[0], index);
-                b.cvt(Type::I32, code)
-            }
-        }
-    }
-
-    /// The scale of the block or group that holds a row-major index, as `f32`.
-    pub fn load_scale(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
-        let index = index.into();
-        match self.spec.format {
-            Format::Q8_0 => {
-                let block = b.shr(index, 5u32);
-                let at = b.mul(block, 17u32);
-                b.load_f32(self.views[1], at)
-            }
-            Format::Q4_0 => {
-                let block = b.shr(index, 5u32);
-                let at = b.mul(block, 9u32);
-                b.load_f32(self.views[1], at)
-            }
-            Format::TQ2_0 => {
-                let block = b.shr(index, 8u32);
-                let at = b.mul(block, 33u32);
-                let at = b.add(at, 32u32);
-                b.load_f32(self.views[1], at)
-            }
-            Format::Q8Planes | Format::Q4Planes => {
-                let at = b.shr(index, 5u32);
-                b.load_f32(self.views[1], at)
-            }
-            Format::T2Planes => {
-                let at = b.shr(index, 8u32);
-                b.load_f32(self.views[1], at)
-            }
-            Format::I8Groups { group } => {
-                let at = b.div(index, group);
-                b.load(self.views[1], at)
-            }
-            Format::Plain(_) => Value::from(1.0f32),
-        }
     }
 
     /// Sets the element of a plain tensor at a row-major index; the value is converted.

@@ -5,7 +5,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
-use super::{Kernel, Launchable, Op, is_quantized_weight, is_weight, rounded};
+use super::{Kernel, Launchable, Op, is_weight, rounded};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
@@ -19,11 +19,13 @@ impl Graph {
     /// The product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are decoded, products and sums are in `f32`.
-    /// - `x` in `bf16`, `w` in `bf16`, `Q8_0` or `Q4_0`: quantised weights are decoded (scale times code in `f32`) and rounded to
-    ///   `bf16`, to nearest even; products and sums are in `f32`.
-    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in `Q8_0`, `Q4_0` or `TQ2_0`: codes are multiplied as integers
-    ///   and summed exactly within each weight block and group (four products at a time at least, in native kernels); the sums times
-    ///   both scales are added in `f32`. Groups and blocks nest.
+    /// - `x` in `bf16`, `w` in `bf16` or a block format that is not ternary: quantised weights are decoded to `f32` and rounded to `bf16`,
+    ///   to nearest even; products and sums are in `f32`.
+    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as integers and summed
+    ///   exactly within each group and each run of weights that share a scale (four products at a time at least, in native kernels). With
+    ///   the sum of the activations' codes, the weights' scale and, where the format has it, their minimum, the activations' scale times
+    ///   (scale times sum of products - minimum times sum of codes) is added in `f32`. Groups are of 32 for blocks of 32, of 32 or 256 for
+    ///   blocks of 256; for ternary weights any that nest with blocks of 256.
     ///
     /// Quantised weights may lie in two planes ([`Format::Q8Planes`] and its kin), which changes nothing of what is computed.
     ///
@@ -39,26 +41,21 @@ fn fits(x: Format, w: Format) -> bool {
     match (x, w) {
         (Format::Plain(Type::F32), w) => is_weight(w),
         (Format::Plain(Type::BF16), Format::Plain(Type::BF16)) => true,
-        (Format::Plain(Type::BF16), w) => is_8_or_4_bits(w),
-        (Format::I8Groups { group }, w) if is_8_or_4_bits(w) => group == 32,
-        (Format::I8Groups { group }, Format::TQ2_0 | Format::T2Planes) => {
+        (Format::Plain(Type::BF16), w) => w.is_quantized_weight() && !w.is_ternary(),
+        (Format::I8Groups { group }, w) if w.is_ternary() => {
             group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
         }
+        (Format::I8Groups { group }, w) if w.is_quantized_weight() => group == 32 || group as usize == w.block_len(),
         _ => false,
     }
-}
-
-/// Whether weights are in blocks of 32 codes of 8 or 4 bits.
-fn is_8_or_4_bits(w: Format) -> bool {
-    matches!(w, Format::Q8_0 | Format::Q8Planes | Format::Q4_0 | Format::Q4Planes)
 }
 
 /// Elements of a row whose products are summed before a scale is applied.
 fn unit(x: Format, w: Format, k: usize) -> usize {
     match (x, w) {
-        (Format::I8Groups { group }, w) => w.block_len().min(group as usize),
+        (Format::I8Groups { group }, w) => w.scale_len().min(group as usize),
         (_, Format::Plain(_)) => k,
-        (_, w) => w.block_len(),
+        (_, w) => w.scale_len(),
     }
 }
 
@@ -92,7 +89,7 @@ impl Op for Matmul {
         let b = &mut k.b;
         let load_weight = |b: &mut Builder, at: Value| {
             let v = w.load(b, at);
-            if x.spec.format == Format::BF16 && is_quantized_weight(w.spec.format) {
+            if x.spec.format == Format::BF16 && w.spec.format.is_quantized_weight() {
                 let rounded = b.cvt(Type::BF16, v);
                 b.cvt(Type::F32, rounded)
             } else {
@@ -139,16 +136,24 @@ impl Op for Matmul {
                 (Format::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
                     let x_block = b.add(x_start, block);
                     let w_block = b.add(w_start, block);
-                    let dot = b.var(0i32);
+                    let (dot, codes) = (b.var(0i32), b.var(0i32));
                     b.for_(0u32, unit, 1u32, |b, e| {
                         let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
                         let (xc, wc) = (x.load_code(b, xi), w.load_code(b, wi));
                         let product = b.mul(xc, wc);
                         b.assign_op(dot, Opcode::Add, &[dot, product]);
+                        if w.spec.format.has_minimum() {
+                            b.assign_op(codes, Opcode::Add, &[codes, xc]);
+                        }
                     });
                     let (xs, ws) = (x.load_scale(b, x_block), w.load_scale(b, w_block));
                     let dot = b.cvt(Type::F32, dot);
-                    let scaled = b.mul(dot, ws);
+                    let mut scaled = b.mul(dot, ws);
+                    if let Some(minimum) = w.load_minimum(b, w_block) {
+                        let codes = b.cvt(Type::F32, codes);
+                        let below = b.mul(codes, minimum);
+                        scaled = b.sub(scaled, below);
+                    }
                     b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
                 }),
                 (Format::BF16, _) | (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
@@ -159,6 +164,18 @@ impl Op for Matmul {
                 _ => b.for_(0u32, row_len, unit, |b, block| {
                     let x_block = b.add(x_start, block);
                     let w_block = b.add(w_start, block);
+                    if let Some(minimum) = w.load_minimum(b, w_block) {
+                        let scale = w.load_scale(b, w_block);
+                        b.for_(0u32, unit, 1u32, |b, e| {
+                            let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                            let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
+                            let code = b.cvt(Type::F32, code);
+                            let value = b.mul(scale, code);
+                            let value = b.sub(value, minimum);
+                            b.assign_op(sum, Opcode::Fma, &[xv, value, sum]);
+                        });
+                        return;
+                    }
                     let dot = b.var(0.0f32);
                     b.for_(0u32, unit, 1u32, |b, e| {
                         let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
@@ -181,17 +198,27 @@ impl Op for Matmul {
         let k = x.row_len();
         // Products of codes are summed exactly four at a time: what 8-bit dot product instructions give.
         let exact = if matches!(x.format, Format::I8Groups { .. }) { 4 } else { 1 };
-        let rounds = x.format == Format::BF16 && is_quantized_weight(w.format);
+        let rounds = x.format == Format::BF16 && w.format.is_quantized_weight();
         let weight = |v: &f64| if rounds { rounded(*v, Format::BF16) } else { *v };
         let weights: Vec<f64> = w.values.iter().map(weight).collect();
+        // Where a minimum is subtracted from the sum of products, what rounds is as large as a run's greatest values.
+        let run = w.format.scale_len();
+        let minimums = exact > 1 && w.format.has_minimum();
         let mut out = Reference::default();
         for xr in x.values.chunks(k) {
             for wr in weights.chunks(k) {
                 let (mut sum, mut squares) = (0.0, 0.0);
-                for (xu, wu) in xr.chunks(exact).zip(wr.chunks(exact)) {
+                for (i, (xu, wu)) in xr.chunks(exact).zip(wr.chunks(exact)).enumerate() {
                     let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
                     sum += term;
-                    squares += term * term;
+                    let size = if minimums {
+                        let run = &wr[i * exact / run * run..][..run];
+                        let greatest = run.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+                        greatest * xu.iter().map(|v| v.abs()).sum::<f64>()
+                    } else {
+                        term
+                    };
+                    squares += size * size;
                 }
                 out.push(sum, sum_bound(Format::F32, (k / exact) as f64, sum, squares));
             }
@@ -251,6 +278,23 @@ pub(super) fn cases() -> Vec<Case> {
         ] {
             for w in w.layouts() {
                 cases.push(case(x, w, n, max, m, k));
+            }
+        }
+    }
+    // The other block formats, which have kernels of their own on some devices.
+    for w in Format::BLOCKS {
+        if matches!(w, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0) {
+            continue;
+        }
+        let groups: &[u32] = if w.block_len() == 32 { &[32] } else { &[32, 256] };
+        let mut formats = vec![Format::F32];
+        formats.extend((!w.is_ternary()).then_some(Format::BF16));
+        formats.extend(groups.iter().map(|group| i8(*group)));
+        for x in formats {
+            for (n, max, m, k) in [(1, 1, 9, 2048), (5, 7, 33, 256), (37, 40, 70, 256)] {
+                for w in w.layouts() {
+                    cases.push(case(x, w, n, max, m, k));
+                }
             }
         }
     }

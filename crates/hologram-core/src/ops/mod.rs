@@ -7,6 +7,7 @@ mod arange;
 mod arg_reduce;
 mod attention;
 mod batch_matmul;
+mod blocks;
 mod concat;
 mod conv2d;
 mod copy;
@@ -157,13 +158,7 @@ pub type SharedOp = Arc<dyn Op>;
 
 /// Whether weights come in this format.
 fn is_weight(format: Format) -> bool {
-    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || is_quantized_weight(format)
-}
-
-/// Whether weights come in this format, as blocks of codes with a scale.
-fn is_quantized_weight(format: Format) -> bool {
-    use Format::{Q4_0, Q4Planes, Q8_0, Q8Planes, T2Planes, TQ2_0};
-    matches!(format, Q8_0 | Q4_0 | TQ2_0 | Q8Planes | Q4Planes | T2Planes)
+    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || format.is_quantized_weight()
 }
 
 /// An `f32` value rounded to the nearest of a plain float format.

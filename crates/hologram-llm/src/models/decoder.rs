@@ -103,8 +103,10 @@ impl Decoder {
     /// Formats for attention and its cache, the most precise first: less than `f32` only where all matrices around are in `bf16` or in 8
     /// or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into a greater one.
     fn attention_choices(&self, lower: Format) -> Vec<Format> {
-        use Format::{Q4_0, Q4Planes, Q8_0, Q8Planes};
-        let low = |l: &Layer| matches!(l.q.format(), Format::BF16 | Q8_0 | Q4_0 | Q8Planes | Q4Planes);
+        let low = |l: &Layer| {
+            let format = l.q.format();
+            format == Format::BF16 || (format.is_quantized_weight() && !format.is_ternary())
+        };
         if self.layers.iter().all(low) { vec![Format::F32, lower] } else { vec![Format::F32] }
     }
 
@@ -252,10 +254,7 @@ impl Linears<'_> {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;
         let choices = match weight.format() {
-            Format::Q8_0 | Format::Q4_0 | Format::Q8Planes | Format::Q4Planes => {
-                vec![Format::I8Groups { group: 32 }, Format::BF16]
-            }
-            Format::TQ2_0 | Format::T2Planes => match self.ternary {
+            w if w.is_ternary() => match self.ternary {
                 TernaryActivations::PerToken => {
                     // BitNet clamps a token's greatest magnitude from below by 1e-5.
                     floor = 1e-5;
@@ -263,6 +262,12 @@ impl Linears<'_> {
                 }
                 TernaryActivations::PerBlock => vec![Format::I8Groups { group: 256 }],
             },
+            w if w.is_quantized_weight() && w.block_len() == 32 => {
+                vec![Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+            }
+            w if w.is_quantized_weight() => {
+                vec![Format::I8Groups { group: 256 }, Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+            }
             Format::BF16 => vec![Format::BF16],
             _ => vec![Format::F32],
         };

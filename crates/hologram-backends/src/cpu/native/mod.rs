@@ -44,6 +44,8 @@ const KERNELS: &[Find] = &[
     reduce::find,
 ];
 
+pub use matmul::multiplies_codes;
+
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     KERNELS.iter().find_map(|find| find(spec, features))

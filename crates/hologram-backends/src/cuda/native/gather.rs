@@ -27,7 +27,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         Format::Q8Planes => ("gather_q8_planes", 2),
         Format::Q4Planes => ("gather_q4_planes", 2),
         Format::T2Planes => ("gather_t2_planes", 2),
-        Format::Plain(_) | Format::I8Groups { .. } => return None,
+        _ => return None,
     };
     let (places, tokens) = (Places::of(spec), Count::of(&[*n])?);
     let [slot, most] = match *rows {

@@ -177,8 +177,10 @@ impl Cases<'_> {
         let backend = self.executor.backend();
         let layout = backend.weight_layout(format);
         let choices = match format {
-            Format::Q8_0 | Format::Q4_0 => vec![Format::I8Groups { group: 32 }, Format::BF16],
-            Format::TQ2_0 => vec![Format::I8Groups { group: k as u32 }],
+            w if w.is_ternary() => vec![Format::I8Groups { group: k as u32 }],
+            w if w.is_quantized_weight() => {
+                vec![Format::I8Groups { group: w.block_len() as u32 }, Format::I8Groups { group: 32 }, Format::BF16]
+            }
             Format::BF16 => vec![Format::BF16],
             _ => vec![Format::F32],
         };

@@ -19,6 +19,11 @@ pub struct Layout {
     pub span: usize,
 }
 
+/// Whether weights of this format have a layout.
+pub fn serves(weights: Format) -> bool {
+    matches!(weights, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
+}
+
 impl Layout {
     fn new(weights: Format, k: usize, group: usize) -> Option<Layout> {
         let block = match weights {

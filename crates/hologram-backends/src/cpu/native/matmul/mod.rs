@@ -30,6 +30,11 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
     }
 }
 
+/// Whether there is a kernel that multiplies 8-bit activations with weights of this format.
+pub fn multiplies_codes(weights: Format) -> bool {
+    int::serves(weights)
+}
+
 /// The checked sizes and formats of a matmul.
 #[derive(Clone, Debug)]
 struct Problem {
