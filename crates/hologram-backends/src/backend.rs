@@ -245,10 +245,11 @@ pub struct Event(pub u64);
 
 /// A device: memory, pipelines and a queue of work.
 ///
-/// Work submitted to a backend runs in order. An error of a kernel sticks to the queue: it comes back at the next
-/// [`wait`](Backend::wait), [`synchronize`](Backend::synchronize) or [`copy_from_buffer`](Backend::copy_from_buffer), once, and work
-/// submitted after the failed kernel until then does not run, as far as the host knows: a device that works beside it has run what was
-/// submitted before the host learnt of the failure, on what the failed kernel left.
+/// Work submitted to a backend runs in order. The error of a kernel sticks to what it was to write, to what the launches behind it in its
+/// list were to write, and to everything that later lists compute from that: such a list does not run (or, on a device that works beside
+/// the host, its results do not count). [`copy_from_buffer`](Backend::copy_from_buffer) of those bytes gives the error each time,
+/// [`wait`](Backend::wait) with the event of such a list too; [`synchronize`](Backend::synchronize) gives the first error that nobody has
+/// been told of, once. Bytes are good again when the host or a list that does not depend on them writes them. Nothing else is concerned.
 pub trait Backend: Send + Sync {
     /// The device's description.
     fn info(&self) -> &DeviceInfo;
@@ -285,7 +286,7 @@ pub trait Backend: Send + Sync {
     /// Waits for the queue and copies bytes at an offset to the host.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] when the range is outside; the queue's sticky error.
+    /// [`BackendError::InvalidArgument`] when the range is outside; the error of the launch because of which the bytes have no content.
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()>;
 
     /// Copies between buffers of this device, in queue order. The ranges may lie in one buffer but not overlap.
@@ -294,6 +295,13 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::InvalidArgument`] when a range is outside or they overlap.
     fn copy_buffer(&self, from: &Buffer, from_offset: usize, to: &Buffer, to_offset: usize, bytes: usize)
     -> Result<()>;
+
+    /// Declares the content of bytes good that a failed launch was to write: whoever calls this knows which of them it has left alone, as
+    /// a cache of which only a new part was being written.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] when the range is outside.
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()>;
 
     /// Compiles a program, or finds it in the cache (keyed by the program's whole text).
     ///
@@ -364,20 +372,20 @@ pub trait Backend: Send + Sync {
     /// Waits until the queue has passed the event.
     ///
     /// # Errors
-    /// The queue's sticky error.
+    /// Why the list failed that the event is of, as often as it is asked; the last 1,024 such lists are remembered.
     fn wait(&self, event: Event) -> Result<()>;
 
     /// Waits for everything submitted.
     ///
     /// # Errors
-    /// The queue's sticky error.
+    /// The first error that nobody has been told of, once.
     fn synchronize(&self) -> Result<()>;
 
     /// Runs the launches of a recording one by one, in order, and gives for each its kernel's name and the seconds it took on the
     /// device. For tuning: the sum is more than a replay takes.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] for a device that cannot; the queue's sticky error.
+    /// [`BackendError::Unsupported`] for a device that cannot; the error of the list.
     fn profile(&self, _list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
         let (device, what) = (self.info().backend.to_string(), "measuring single kernels".into());
         Err(BackendError::Unsupported { device, what })

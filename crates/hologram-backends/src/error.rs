@@ -51,7 +51,7 @@ pub enum BackendError {
         /// What the driver says.
         reason: String,
     },
-    /// A kernel failed while it ran; sticky until the next wait or read.
+    /// A kernel failed while it ran; sticks to what it was to write.
     #[error("{device}: kernel {kernel}: {reason}")]
     Kernel {
         /// The device.

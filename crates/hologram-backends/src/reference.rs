@@ -6,10 +6,11 @@ use std::time::Instant;
 use hologram_isa::{Capability, Program, interp};
 
 use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
+use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
 use crate::host::{
-    Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
-    rules_of_program,
+    Allocator, Argument, Counters, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve, rules_of_program,
+    uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::KernelSpec;
@@ -22,7 +23,8 @@ pub struct ReferenceBackend {
     allocator: Arc<Allocator>,
     counters: Counters,
     pipelines: Pipelines,
-    queue: Mutex<Sticky>,
+    /// The number of submissions; held while one runs.
+    queue: Mutex<u64>,
 }
 
 /// What a [`Pipeline`] holds.
@@ -34,6 +36,7 @@ struct Compiled {
 /// What a [`CommandList`] holds.
 struct Recording {
     steps: Vec<Step>,
+    uses: Vec<Use>,
     /// Keeps the memory of the steps alive.
     _buffers: Vec<Buffer>,
 }
@@ -70,7 +73,7 @@ impl ReferenceBackend {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Sticky> {
+    fn queue(&self) -> MutexGuard<'_, u64> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,12 +81,13 @@ impl ReferenceBackend {
         BackendError::InvalidArgument { device: DEVICE.to_string(), operation, reason: reason.into() }
     }
 
-    fn step(&self, launch: &Launch) -> Result<Step> {
+    fn step(&self, index: usize, launch: &Launch, uses: &mut Vec<Use>) -> Result<Step> {
         let name = &launch.pipeline.name;
         let Some(compiled) = launch.pipeline.downcast::<Compiled>() else {
             return Err(self.invalid(format!("recording kernel {name}"), "its pipeline was made by another device"));
         };
         let arguments = resolve(DEVICE, name, &compiled.rules, &launch.bindings)?;
+        uses.extend(uses_of(index, &compiled.rules, &arguments, RawSlice::addresses));
         Ok(Step { program: compiled.program.clone(), arguments, grid: launch.config.grid })
     }
 }
@@ -143,17 +147,26 @@ impl Backend for ReferenceBackend {
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         let _queue = self.queue();
-        host_memory(DEVICE, "copy_to_buffer", buffer, offset, data.len(), true)?.write(data);
+        let to = host_memory(DEVICE, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        to.write(data);
+        self.allocator.failures().clear(to.0.addresses());
         Counters::add(&self.counters.to_device, data.len());
         Ok(())
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        let mut queue = self.queue();
+        let _queue = self.queue();
         let from = host_memory(DEVICE, "copy_from_buffer", buffer, offset, data.len(), false)?;
-        queue.take()?;
+        self.allocator.failures().check(from.0.addresses())?;
         from.read(data);
         Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
+
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        let _queue = self.queue();
+        let range = host_memory(DEVICE, "clear_error", buffer, offset, bytes, false)?;
+        self.allocator.failures().clear(range.0.addresses());
         Ok(())
     }
 
@@ -166,10 +179,9 @@ impl Backend for ReferenceBackend {
         bytes: usize,
     ) -> Result<()> {
         let (from, to) = host_copy(DEVICE, (from, from_offset), (to, to_offset), bytes)?;
-        self.queue().run(|| {
-            from.copy_to(to);
-            Ok(())
-        });
+        let _queue = self.queue();
+        from.copy_to(to);
+        self.allocator.failures().copy(from.0.addresses().start, to.0.addresses().start, bytes as u64);
         Ok(())
     }
 
@@ -185,43 +197,56 @@ impl Backend for ReferenceBackend {
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {
-        let steps = launches.iter().map(|launch| self.step(launch)).collect::<Result<_>>()?;
-        Ok(CommandList::new(Recording { steps, _buffers: buffers_of(launches) }))
+        let mut uses = Vec::new();
+        let step = |(index, launch)| self.step(index, launch, &mut uses);
+        let steps = launches.iter().enumerate().map(step).collect::<Result<_>>()?;
+        Ok(CommandList::new(Recording { steps, uses, _buffers: buffers_of(launches) }))
     }
 
     fn submit(&self, list: &CommandList) -> Result<Event> {
         let Some(recording) = list.downcast::<Recording>() else {
             return Err(self.invalid("submit".into(), "the list was recorded by another device"));
         };
-        Ok(self.queue().run(|| {
-            for step in &recording.steps {
+        let mut submitted = self.queue();
+        *submitted += 1;
+        self.allocator.failures().run(*submitted, &recording.uses, || {
+            for (index, step) in recording.steps.iter().enumerate() {
                 Counters::add(&self.counters.launches, 1);
-                step.run()?;
+                step.run().map_err(|error| (index, error))?;
             }
             Ok(())
-        }))
+        });
+        Ok(Event(*submitted))
     }
 
     fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
         let Some(recording) = list.downcast::<Recording>() else {
             return Err(self.invalid("profile".into(), "the list was recorded by another device"));
         };
-        self.queue().take()?;
-        let timed = |step: &Step| {
-            Counters::add(&self.counters.launches, 1);
-            let start = Instant::now();
-            step.run()?;
-            Ok((step.program.name.as_str().into(), start.elapsed().as_secs_f64()))
-        };
-        recording.steps.iter().map(timed).collect()
+        let mut submitted = self.queue();
+        *submitted += 1;
+        let mut times = Vec::new();
+        self.allocator.failures().run(*submitted, &recording.uses, || {
+            for (index, step) in recording.steps.iter().enumerate() {
+                Counters::add(&self.counters.launches, 1);
+                let start = Instant::now();
+                step.run().map_err(|error| (index, error))?;
+                times.push((step.program.name.as_str().into(), start.elapsed().as_secs_f64()));
+            }
+            Ok(())
+        });
+        self.allocator.failures().wait(DEVICE, Event(*submitted), *submitted)?;
+        Ok(times)
     }
 
     fn wait(&self, event: Event) -> Result<()> {
-        self.queue().wait(DEVICE, event)
+        let submitted = *self.queue();
+        self.allocator.failures().wait(DEVICE, event, submitted)
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.queue().take()
+        let _queue = self.queue();
+        self.allocator.failures().synchronize()
     }
 
     fn metrics(&self) -> Metrics {

@@ -161,30 +161,85 @@ fn a_pool_streams(device: &dyn Backend) {
     }
 }
 
-/// A fault comes back once, with the sentence that every device gives, at the next wait or read; then work runs again.
-fn faults_stick_until_they_are_told(device: &dyn Backend) {
-    let x = upload(device, &numbers(1000, 5));
-    let bad = device.record(&[add(device, &x, 0..4000, 1, 16)]).unwrap();
-    let worse = device.record(&[add(device, &x, 0..256, 1, 1), add(device, &x, 0..4000, 1, 16)]).unwrap();
-    let good = device.record(&[add(device, &x, 0..256, 1, 1)]).unwrap();
+/// The sentence of a fault, which every device gives, sticks to what was to be written and what is computed from that; nothing else is
+/// disturbed.
+fn errors_stick_to_what_failed(device: &dyn Backend) {
+    let [x, y, z, w] = [1000, 64, 64, 64].map(|n| upload(device, &numbers(n, 5)));
     let text = "program add_all, line 3, workgroup [15, 0, 0], thread 40: element 1000 of buffer x is outside: it has 1000 elements";
-    for list in [&bad, &worse, &bad] {
-        device.submit(list).unwrap();
-        let event = device.submit(&good).unwrap();
-        let error = device.wait(event).unwrap_err();
+    // Any thread outside may be the one that is told.
+    let (head, tail) = (text.split("thread").next().unwrap(), "of buffer x is outside: it has 1000 elements");
+    let is = |result: Result<(), BackendError>| {
+        let error = result.unwrap_err();
         assert!(matches!(error, BackendError::Program(_)), "{error}");
-        // Any thread outside may be the one that is told.
-        let (head, tail) = (text.split("thread").next().unwrap(), "of buffer x is outside: it has 1000 elements");
         assert!(error.to_string().starts_with(head) && error.to_string().ends_with(tail), "{error}");
-        device.synchronize().unwrap();
-        device.submit(list).unwrap();
-        assert!(download(device, &x).is_err());
-        let before = download(device, &x).unwrap();
-        let event = device.submit(&good).unwrap();
-        device.wait(event).unwrap();
-        device.wait(event).unwrap();
-        assert_eq!(download(device, &x).unwrap()[0], before[0].wrapping_add(1));
+    };
+    let read = |buffer: &Buffer| download(device, buffer).map(drop);
+    let list = |launches: &[Launch]| device.record(launches).unwrap();
+    let bad = || add(device, &x, 0..4000, 1, 16);
+    let good = |buffer: &Buffer| add(device, buffer, 0..256, 1, 1);
+    let rewrite = |buffer: &Buffer| device.copy_to_buffer(buffer, 0, &vec![0; buffer.bytes()]).unwrap();
+    // Alone, and among launches: what those before it write is good, what those after it were to write has failed.
+    for (launches, after) in [(vec![bad()], false), (vec![good(&y), bad(), good(&w)], true)] {
+        let failing = list(&launches);
+        for _ in 0..2 {
+            let (before, unrelated) = (download(device, &y).unwrap(), list(&[good(&z)]));
+            let z_before = download(device, &z).unwrap();
+            let event = device.submit(&failing).unwrap();
+            let other = device.submit(&unrelated).unwrap();
+            device.wait(other).unwrap();
+            assert_eq!(download(device, &z).unwrap()[7], z_before[7].wrapping_add(1));
+            for _ in 0..2 {
+                is(device.wait(event));
+                is(read(&x));
+                assert_eq!(download(device, &y).unwrap()[3], before[3].wrapping_add(after.into()));
+                assert_eq!(read(&w).is_err(), after);
+            }
+            // By kernels, also in part, and by copies.
+            let derived = device.submit(&list(&[good(&x)])).unwrap();
+            is(device.wait(derived));
+            device.copy_buffer(&x, 64, &z, 128, 64).unwrap();
+            is(read(&z));
+            device.copy_from_buffer(&z, 0, &mut [0; 128]).unwrap();
+            device.copy_buffer(&y, 0, &z, 128, 64).unwrap();
+            read(&z).unwrap();
+            device.synchronize().unwrap();
+            // What is written anew is good, and so is what is declared so.
+            device.copy_to_buffer(&x, 0, &[0; 2000]).unwrap();
+            device.copy_from_buffer(&x, 0, &mut [0; 2000]).unwrap();
+            is(read(&x));
+            device.clear_error(&x, 2000, 2000).unwrap();
+            read(&x).unwrap();
+            rewrite(&w);
+            let again = device.submit(&list(&[good(&x), good(&w)])).unwrap();
+            device.wait(again).unwrap();
+            assert_eq!(download(device, &w).unwrap(), [1; 64]);
+        }
     }
+    // Waiting for everything tells it once; memory that is given back takes nothing with it.
+    let gone = upload(device, &numbers(1000, 5));
+    device.submit(&list(&[add(device, &gone, 0..4000, 1, 16)])).unwrap();
+    is(device.synchronize());
+    device.synchronize().unwrap();
+    is(read(&gone));
+    drop(gone);
+    device.synchronize().unwrap();
+    let next = device.allocate_buffer(4000).unwrap();
+    read(&next).unwrap();
+    // A write between a run that fails and the next, before anybody waited.
+    device.submit(&list(&[bad()])).unwrap();
+    rewrite(&x);
+    device.submit(&list(&[good(&x)])).unwrap();
+    assert_eq!(download(device, &x).unwrap()[..65], [[1; 64].as_slice(), &[0]].concat());
+    is(device.synchronize());
+    // Work on what failed, submitted before anybody waited.
+    device.submit(&list(&[bad()])).unwrap();
+    let derived = device.submit(&list(&[good(&x)])).unwrap();
+    device.copy_buffer(&x, 0, &z, 0, 256).unwrap();
+    is(read(&z));
+    is(device.wait(derived));
+    rewrite(&x);
+    rewrite(&z);
+    device.synchronize().unwrap();
 }
 
 fn wrong_arguments_are_refused_when_recorded(device: &dyn Backend) {
@@ -259,7 +314,7 @@ macro_rules! devices {
         mod $module {
             devices!(@tests $name, [$(#[$attribute])?],
                 lists_run_in_order_and_again a_list_keeps_its_buffers copies_keep_their_order a_pool_streams
-                faults_stick_until_they_are_told wrong_arguments_are_refused_when_recorded
+                errors_stick_to_what_failed wrong_arguments_are_refused_when_recorded
                 memory_that_is_not_there_is_an_error threads_may_use_it_at_the_same_time
             );
         }

@@ -229,6 +229,10 @@ impl Backend for Traced {
         self.trace.host("copy from device", Some(data.len()), || self.inner.copy_from_buffer(buffer, offset, data))
     }
 
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        self.inner.clear_error(buffer, offset, bytes)
+    }
+
     fn copy_buffer(
         &self,
         from: &Buffer,

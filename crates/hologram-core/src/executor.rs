@@ -70,7 +70,7 @@ impl Executor {
     /// Waits for everything submitted.
     ///
     /// # Errors
-    /// The first error of the work that nobody has been told of yet.
+    /// The first error of the work that nobody has been told of yet, once; tensors keep theirs.
     pub fn synchronize(&self) -> Result<()> {
         Ok(self.backend.synchronize()?)
     }
@@ -155,7 +155,7 @@ impl<T: Element> Buffer<T> {
     /// Waits for the device's work and copies all elements to the host.
     ///
     /// # Errors
-    /// An error of the work before.
+    /// The error of the work that was to write them, at each read.
     pub fn read(&self) -> Result<Vec<T>> {
         let mut out = vec![T::default(); self.len];
         self.executor.backend.copy_from_buffer(&self.raw, 0, bytes_of_mut(&mut out))?;

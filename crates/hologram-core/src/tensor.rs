@@ -147,7 +147,8 @@ impl Tensor {
     /// Waits for the device's work and copies the elements to the host.
     ///
     /// # Errors
-    /// When the tensor's elements are not of type `T`; an error of the work before.
+    /// When the tensor's elements are not of type `T`; the error of the operation that was to compute them, or of one that this followed
+    /// from, at each read.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if self.format != Format::Plain(T::TYPE) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as {}", self.format.name(), T::TYPE)));
@@ -158,6 +159,18 @@ impl Tensor {
         let mut out = vec![T::default(); self.shape.iter().product()];
         self.executor.backend().copy_from_buffer(&self.buffer, self.offset, bytes_of_mut(&mut out))?;
         Ok(out)
+    }
+
+    /// Declares the content good although an operation failed that was to change it in place: whoever calls this knows which part that
+    /// operation was to change, and reads it no more before it is written anew.
+    ///
+    /// # Errors
+    /// Those of the device; when the tensor is a view.
+    pub fn clear_error(&self) -> Result<()> {
+        if self.strides.is_some() {
+            return Err(CoreError::Tensor("only the error of a whole tensor can be cleared, not of a view".into()));
+        }
+        Ok(self.executor.backend().clear_error(&self.buffer, self.offset, self.bytes())?)
     }
 
     /// The storage format.
@@ -207,7 +220,7 @@ impl Tensor {
     /// Waits until the operation that made it, and what was submitted before that, is done. A tensor that none has made is there already.
     ///
     /// # Errors
-    /// An error of the work up to now.
+    /// The error of the operation that made it, or of one that this followed from, each time.
     pub fn wait(&self) -> Result<()> {
         match self.made {
             Some(event) => Ok(self.executor.backend().wait(event)?),

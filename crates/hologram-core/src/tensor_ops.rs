@@ -36,7 +36,7 @@ impl Tensor {
     /// Waits for the device's work and gives the elements of a `bool` tensor, such as a comparison's result.
     ///
     /// # Errors
-    /// When the elements are not `bool`; an error of the work before.
+    /// When the elements are not `bool`; as [`Tensor::to_vec`].
     pub fn to_bools(&self) -> Result<Vec<bool>> {
         if self.format != Format::Plain(Type::Bool) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as bool", self.format.name())));

@@ -12,6 +12,7 @@ use common::{devices, tested};
 fn on_a_gpu() -> Result<()> {
     tensors_compute_on(true)?;
     work_is_waited_for_by_events_on(true)?;
+    errors_stick_on(true)?;
     Ok(())
 }
 
@@ -111,6 +112,55 @@ fn work_is_waited_for_by_events_on(gpu: bool) -> Result<()> {
         let event = plan.submit()?;
         event.wait()?;
         assert_eq!(plan.read::<i32>("twice")?, [6, 8]);
+    }
+    Ok(())
+}
+
+#[test]
+fn errors_stick_to_what_failed_and_what_follows_from_it() -> Result<()> {
+    errors_stick_on(false)
+}
+
+fn errors_stick_on(gpu: bool) -> Result<()> {
+    for executor in tested(gpu) {
+        let x = Tensor::from_slice(&executor, &[2], &[1, 2])?;
+        let zero = Tensor::from_slice(&executor, &[1], &[0])?;
+        let quotient = x.div(&zero)?;
+        let unrelated = x.add(&x)?;
+        let derived = quotient.slice(0, 1, 2)?.mul(&x)?.cast(Type::F32)?;
+        let first = quotient.to_vec::<i32>().expect_err("a division by zero").to_string();
+        assert!(first.contains("div by zero"), "{first}");
+        for _ in 0..2 {
+            assert_eq!(quotient.to_vec::<i32>().expect_err("failed").to_string(), first);
+            assert_eq!(derived.to_vec::<f32>().expect_err("derived").to_string(), first);
+            assert_eq!(derived.wait().expect_err("derived").to_string(), first);
+            unrelated.wait()?;
+            assert_eq!(unrelated.to_vec::<i32>()?, [2, 4]);
+        }
+        executor.synchronize()?;
+        quotient.zero()?;
+        assert_eq!(quotient.to_vec::<i32>()?, [0, 0]);
+
+        // A plan: its outputs fail with the run, not for ever; what it read is as it was.
+        let mut g = Graph::new();
+        let (n, d) = (g.constant(&x)?, g.input("d", Format::I32, &[Dim::Fixed(2)])?);
+        let n = g.div(n, d)?;
+        g.output("n", n)?;
+        let mut plan = g.compile(&executor, &[])?;
+        let unread = plan.read::<i32>("n").expect_err("nothing was run").to_string();
+        assert_eq!(unread, "plan: output n is read before the first run");
+        for divisor in [0, 2, 0, 1] {
+            plan.write("d", &[1, divisor])?;
+            let event = plan.submit()?;
+            for _ in 0..2 {
+                match divisor {
+                    0 => assert!(plan.read::<i32>("n").is_err() && event.wait().is_err()),
+                    d => assert_eq!(plan.read::<i32>("n")?, [1, 2 / d]),
+                }
+            }
+        }
+        assert_eq!(x.to_vec::<i32>()?, [1, 2]);
+        executor.synchronize()?;
     }
     Ok(())
 }

@@ -151,6 +151,9 @@ impl Backend for Grouping {
     fn copy_buffer(&self, from: &Buffer, at: usize, to: &Buffer, to_at: usize, bytes: usize) -> BackendResult<()> {
         self.cpu.copy_buffer(from, at, to, to_at, bytes)
     }
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> BackendResult<()> {
+        self.cpu.clear_error(buffer, offset, bytes)
+    }
     fn compile(&self, program: &Program) -> BackendResult<Pipeline> {
         self.cpu.compile(program)
     }

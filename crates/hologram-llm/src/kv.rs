@@ -55,6 +55,18 @@ impl KvCache {
         })
     }
 
+    /// After a run that failed, once the sequences are as they were before it: what is left of them the run has not touched.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn clear_errors(&self) -> Result<()> {
+        for (keys, values) in &self.layers {
+            keys.clear_error()?;
+            values.clear_error()?;
+        }
+        Ok(())
+    }
+
     /// The keys and values of a layer.
     pub fn layer(&self, index: usize) -> (&Tensor, &Tensor) {
         (&self.layers[index].0, &self.layers[index].1)

@@ -229,11 +229,12 @@ impl Session {
         }
     }
 
-    /// Shortens the sequences to what they were before the last run.
+    /// Shortens the sequences to what they were before the last run. A device that is lost says so at the next run.
     fn restore(&mut self) {
         for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
             self.cache.truncate(sequence, *before);
         }
+        let _ = self.cache.clear_errors();
     }
 
     /// Runs the kernels of the last step once more, one by one, and gives for each its name and the seconds it took on the device. What

@@ -52,6 +52,9 @@ impl Backend for Discrete {
     fn copy_buffer(&self, from: &Buffer, at: usize, to: &Buffer, to_at: usize, bytes: usize) -> Result<()> {
         self.0.copy_buffer(from, at, to, to_at, bytes)
     }
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        self.0.clear_error(buffer, offset, bytes)
+    }
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.0.compile(program)
     }

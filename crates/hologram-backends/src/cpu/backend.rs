@@ -6,7 +6,7 @@ use hologram_isa::{Capability, Program};
 
 use super::exec::{Code, translate};
 use super::features::Features;
-use super::kernel::NativeKernel;
+use super::kernel::{NativeKernel, RawSlice};
 use super::pool::Workers;
 use super::replay::{Recording, Scratch, Step, Work, profile, replay};
 use super::{native, system};
@@ -16,8 +16,8 @@ use crate::backend::{
 use crate::error::{BackendError, Result};
 use crate::format::Format;
 use crate::host::{
-    Allocator, Argument, Counters, Pipelines, Rule, Sticky, buffers_of, host_copy, host_memory, resolve,
-    rules_of_program, rules_of_spec,
+    Allocator, Argument, Counters, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve, rules_of_program,
+    rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::KernelSpec;
@@ -50,7 +50,7 @@ pub struct CpuBackend {
 struct Queue {
     workers: Workers,
     scratch: Scratch,
-    sticky: Sticky,
+    submitted: u64,
 }
 
 /// What a [`Pipeline`] of a native kernel holds.
@@ -107,7 +107,7 @@ impl CpuBackend {
             allocator: Allocator::new(BackendType::Cpu, options.memory_cap),
             counters: Counters::default(),
             pipelines: Pipelines::default(),
-            queue: Mutex::new(Queue { workers, scratch: Scratch::new(), sticky: Sticky::default() }),
+            queue: Mutex::new(Queue { workers, scratch: Scratch::new(), submitted: 0 }),
         })
     }
 
@@ -125,15 +125,17 @@ impl CpuBackend {
         BackendError::InvalidArgument { device, operation: operation.into(), reason: reason.into() }
     }
 
-    /// Checks one launch.
-    fn step(&self, launch: &Launch) -> Result<Step> {
+    /// Checks one launch, and notes the memory that it touches.
+    fn step(&self, index: usize, launch: &Launch, uses: &mut Vec<Use>) -> Result<Step> {
         let name = launch.pipeline.name.clone();
         if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
             let arguments = resolve(BackendType::Cpu, &name, &native.rules, &launch.bindings)?;
+            uses.extend(uses_of(index, &native.rules, &arguments, RawSlice::addresses));
             return Ok(Step { name, slices: slices(&arguments), work: Work::Native(native.kernel.clone()) });
         }
         if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
             let arguments = resolve(BackendType::Cpu, &name, &program.rules, &launch.bindings)?;
+            uses.extend(uses_of(index, &program.rules, &arguments, RawSlice::addresses));
             let scalars = arguments.iter().filter_map(|argument| match argument {
                 Argument::Scalar(word) => Some(*word),
                 Argument::Slice(_) => None,
@@ -147,7 +149,7 @@ impl CpuBackend {
 }
 
 /// The memory among the arguments.
-fn slices(arguments: &[Argument]) -> Box<[super::kernel::RawSlice]> {
+fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
     let slice = |argument: &Argument| match argument {
         Argument::Slice(slice) => Some(*slice),
         Argument::Scalar(_) => None,
@@ -174,17 +176,26 @@ impl Backend for CpuBackend {
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         let _queue = self.queue();
-        host_memory(BackendType::Cpu, "copy_to_buffer", buffer, offset, data.len(), true)?.write(data);
+        let to = host_memory(BackendType::Cpu, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        to.write(data);
+        self.allocator.failures().clear(to.0.addresses());
         Counters::add(&self.counters.to_device, data.len());
         Ok(())
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        let mut queue = self.queue();
+        let _queue = self.queue();
         let from = host_memory(BackendType::Cpu, "copy_from_buffer", buffer, offset, data.len(), false)?;
-        queue.sticky.take()?;
+        self.allocator.failures().check(from.0.addresses())?;
         from.read(data);
         Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
+
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        let _queue = self.queue();
+        let range = host_memory(BackendType::Cpu, "clear_error", buffer, offset, bytes, false)?;
+        self.allocator.failures().clear(range.0.addresses());
         Ok(())
     }
 
@@ -197,10 +208,9 @@ impl Backend for CpuBackend {
         bytes: usize,
     ) -> Result<()> {
         let (from, to) = host_copy(BackendType::Cpu, (from, from_offset), (to, to_offset), bytes)?;
-        self.queue().sticky.run(|| {
-            from.copy_to(to);
-            Ok(())
-        });
+        let _queue = self.queue();
+        from.copy_to(to);
+        self.allocator.failures().copy(from.0.addresses().start, to.0.addresses().start, bytes as u64);
         Ok(())
     }
 
@@ -223,8 +233,10 @@ impl Backend for CpuBackend {
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {
-        let steps = launches.iter().map(|launch| self.step(launch)).collect::<Result<Vec<_>>>()?;
-        let recording = Recording::new(steps, buffers_of(launches));
+        let mut uses = Vec::with_capacity(launches.iter().map(|launch| launch.bindings.len()).sum());
+        let step = |(index, launch)| self.step(index, launch, &mut uses);
+        let steps = launches.iter().enumerate().map(step).collect::<Result<Vec<_>>>()?;
+        let recording = Recording::new(steps, uses, buffers_of(launches));
         let queue = &mut *self.queue();
         queue.scratch.reserve(&self.allocator, recording.scratch, queue.workers.count())?;
         Ok(CommandList::new(recording))
@@ -234,32 +246,43 @@ impl Backend for CpuBackend {
         let Some(recording) = list.downcast::<Recording>() else {
             return Err(self.invalid("submit", "the list was recorded by another device"));
         };
-        let Queue { workers, scratch, sticky } = &mut *self.queue();
+        let Queue { workers, scratch, submitted } = &mut *self.queue();
         // No more than a comparison, unless another CPU device recorded the list.
         scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
-        Ok(sticky.run(|| {
+        *submitted += 1;
+        self.allocator.failures().run(*submitted, &recording.uses, || {
             Counters::add(&self.counters.launches, recording.len());
             replay(workers, scratch, recording)
-        }))
+        });
+        Ok(Event(*submitted))
     }
 
     fn wait(&self, event: Event) -> Result<()> {
-        self.queue().sticky.wait(BackendType::Cpu, event)
+        let submitted = self.queue().submitted;
+        self.allocator.failures().wait(BackendType::Cpu, event, submitted)
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.queue().sticky.take()
+        let _queue = self.queue();
+        self.allocator.failures().synchronize()
     }
 
     fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
         let Some(recording) = list.downcast::<Recording>() else {
             return Err(self.invalid("profile", "the list was recorded by another device"));
         };
-        let Queue { workers, scratch, sticky } = &mut *self.queue();
-        sticky.take()?;
+        let Queue { workers, scratch, submitted } = &mut *self.queue();
         scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
-        Counters::add(&self.counters.launches, recording.len());
-        profile(workers, scratch, recording)
+        *submitted += 1;
+        let mut times = Vec::new();
+        let failures = self.allocator.failures();
+        failures.run(*submitted, &recording.uses, || {
+            Counters::add(&self.counters.launches, recording.len());
+            times = profile(workers, scratch, recording)?;
+            Ok(())
+        });
+        failures.wait(BackendType::Cpu, Event(*submitted), *submitted)?;
+        Ok(times)
     }
 
     fn read_bandwidth(&self) -> Result<f64> {

@@ -12,7 +12,7 @@ use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
 use super::pool::{Progress, Workers};
 use crate::backend::{BackendType, Buffer};
 use crate::error::{BackendError, Result};
-use crate::host::{Allocator, HostMemory};
+use crate::host::{Allocator, HostMemory, Outcome, Use};
 
 /// One launch, ready to run.
 pub(crate) struct Step {
@@ -57,6 +57,8 @@ pub(crate) struct Recording {
     /// The phases of all steps in order, as (step, phase of the step).
     phases: Vec<(usize, usize)>,
     progress: Mutex<Progress>,
+    /// The memory that the steps touch, in their order.
+    pub(crate) uses: Vec<Use>,
     /// The most scratch that a step needs, shared and of each worker.
     pub(crate) scratch: (usize, usize),
     /// Keeps the memory of the steps alive.
@@ -64,12 +66,12 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(crate) fn new(steps: Vec<Step>, buffers: Vec<Buffer>) -> Recording {
+    pub(crate) fn new(steps: Vec<Step>, uses: Vec<Use>, buffers: Vec<Buffer>) -> Recording {
         let scratch = steps.iter().map(|s| s.work.scratch()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
         let phases: Vec<_> =
             steps.iter().enumerate().flat_map(|(i, s)| (0..s.work.phases()).map(move |p| (i, p))).collect();
         let progress = Mutex::new(Progress::new(phases.len()));
-        Recording { steps, phases, progress, scratch, _buffers: buffers }
+        Recording { steps, phases, progress, uses, scratch, _buffers: buffers }
     }
 }
 
@@ -127,14 +129,17 @@ impl Scratch {
     }
 }
 
+/// Names of kernels, and the seconds that each took.
+type Times = Vec<(Arc<str>, f64)>;
+
 /// The failure of the earliest step, and of the earliest piece of its work where that is known.
 type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;
 
 /// Runs all steps in order, each divided among the workers.
 ///
 /// # Errors
-/// The error of the first kernel that failed; the steps after it did not run.
-pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Result<()> {
+/// The first kernel that failed, and its error; the steps after it did not run.
+pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Outcome {
     let mut progress = list.progress.lock().unwrap_or_else(PoisonError::into_inner);
     progress.restart();
     walk(workers, scratch, list, &progress, &list.phases)
@@ -144,7 +149,11 @@ pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording)
 ///
 /// # Errors
 /// As [`replay`].
-pub(crate) fn profile(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Result<Vec<(Arc<str>, f64)>> {
+pub(crate) fn profile(
+    workers: &mut Workers,
+    scratch: &Scratch,
+    list: &Recording,
+) -> std::result::Result<Times, (usize, BackendError)> {
     let mut step = |(i, step): (usize, &Step)| {
         let phases: Vec<_> = (0..step.work.phases()).map(|p| (i, p)).collect();
         let progress = Progress::new(phases.len());
@@ -162,7 +171,7 @@ fn walk(
     list: &Recording,
     progress: &Progress,
     phases: &[(usize, usize)],
-) -> Result<()> {
+) -> Outcome {
     let count = workers.count();
     let first: FirstFailure = Mutex::new(None);
     workers.run(&|index| {
@@ -174,7 +183,7 @@ fn walk(
         });
     });
     match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some((_, error)) => Err(error),
+        Some(((step, _), error)) => Err((step, error)),
         None => Ok(()),
     }
 }

@@ -20,7 +20,7 @@ use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Even
 use crate::error::{BackendError, Result};
 use crate::host::{
     Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
-    rules_of_program, rules_of_spec,
+    rules_of_program, rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::{GroupSpec, KernelSpec};
@@ -96,13 +96,14 @@ impl CudaBackend {
         let gpu = Gpu::open(options.ordinal)?;
         let context = &gpu.context;
         let source = DeviceSource { context: context.clone(), max_cached: gpu.info.memory_bytes / 4 };
+        let allocator = CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap);
         Ok(CudaBackend {
             target: gpu.target,
-            allocator: CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap),
             counters: Counters::default(),
             pipelines: Pipelines::default(),
             modules: Modules::new(context, gpu.target.capability, gpu.driver),
-            queue: Mutex::new(Queue::new(context)?),
+            queue: Mutex::new(Queue::new(context, allocator.failures())?),
+            allocator,
             staging: Staging::new(context),
             reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
             capture: Mutex::new(Stream::new(context)?),
@@ -127,15 +128,26 @@ impl CudaBackend {
     }
 
     /// Waits until the device has passed a submission.
-    fn wait_for(&self, number: u64) -> Result<()> {
+    pub(super) fn wait_for(&self, number: u64) -> Result<()> {
         self.context.enter()?;
         let event = self.queue().event_of(number)?;
         if let Some((events, index)) = event {
             self.told(events[index].synchronize())?;
         }
         let mut queue = self.queue();
-        queue.passed(number);
-        queue.take_error()
+        queue.passed(number)?;
+        self.allocator.failures().wait(BackendType::Cuda, Event(number), queue.last())
+    }
+
+    /// Waits for everything submitted, whatever failed of it.
+    fn wait_for_all(&self) -> Result<()> {
+        let last = self.queue().last();
+        self.context.enter()?;
+        let event = self.queue().event_of(last)?;
+        if let Some((events, index)) = event {
+            self.told(events[index].synchronize())?;
+        }
+        self.queue().passed(last)
     }
 
     fn invalid(&self, operation: String, reason: &str) -> BackendError {
@@ -167,6 +179,7 @@ impl CudaBackend {
     /// Checks one launch.
     fn checked<'a>(
         &self,
+        index: usize,
         launch: &'a Launch,
         rules: &[Rule],
         builder: &mut builder::Builder<'a>,
@@ -177,7 +190,8 @@ impl CudaBackend {
             usages.borrow_mut().push(found.usage.clone());
             Ok(((found.address, w.bytes), found.address as usize))
         })?;
-        builder.uses(usages.into_inner());
+        let place = |(address, bytes): &(u64, usize)| *address..*address + *bytes as u64;
+        builder.uses(usages.into_inner(), uses_of(index, rules, &arguments, place));
         Ok(arguments)
     }
 
@@ -234,6 +248,7 @@ impl Backend for CudaBackend {
             _ => self.staging.upload(&self.queue, to.address, to.usage, data),
         };
         self.told(done)?;
+        self.queue().written(to.address, data.len());
         Counters::add(&self.counters.to_device, data.len());
         Ok(())
     }
@@ -241,8 +256,10 @@ impl Backend for CudaBackend {
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         self.context.enter()?;
         let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        let bytes = from.address..from.address + data.len() as u64;
         if data.is_empty() || data.len() > SLOT {
-            self.synchronize()?;
+            self.wait_for_all()?;
+            self.allocator.failures().check(bytes)?;
             self.told(self.staging.download(&self.queue, from.address, from.usage, data))?;
         } else {
             let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,6 +271,7 @@ impl Backend for CudaBackend {
                 self.context.check(code, || format!("copying {} bytes from the device", data.len()))
             });
             self.wait_for(self.told(number)?)?;
+            self.allocator.failures().check(bytes)?;
             // SAFETY: the device has written these bytes.
             data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });
         }
@@ -285,7 +303,17 @@ impl Backend for CudaBackend {
             let code = unsafe { (driver.cuMemcpyDtoDAsync_v2)(target.address, source.address, bytes, stream.raw) };
             self.context.check(code, || format!("copying {bytes} bytes on the device"))
         });
-        self.told(done).map(drop)
+        self.told(done)?;
+        self.queue().copied(source.address, target.address, bytes);
+        Ok(())
+    }
+
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        // What is submitted may yet fail.
+        self.wait_for_all()?;
+        let bytes_of = range(&self.context, "clear_error", buffer, offset, bytes, false)?;
+        self.allocator.failures().clear(bytes_of.address..bytes_of.address + bytes as u64);
+        Ok(())
     }
 
     fn compile(&self, program: &Program) -> Result<Pipeline> {
@@ -355,13 +383,13 @@ impl Backend for CudaBackend {
         self.context.enter()?;
         let blas = self.blas.get().and_then(Option::as_ref);
         let mut builder = builder::Builder::new(&self.context, &self.modules, blas, launches);
-        for launch in launches {
+        for (index, launch) in launches.iter().enumerate() {
             if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
-                let arguments = self.checked(launch, &native.rules, &mut builder)?;
+                let arguments = self.checked(index, launch, &native.rules, &mut builder)?;
                 self.check_alignment(launch, &native.rules, &arguments)?;
                 builder.native(launch, &native.kernel, arguments);
             } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
-                let arguments = self.checked(launch, &program.rules, &mut builder)?;
+                let arguments = self.checked(index, launch, &program.rules, &mut builder)?;
                 let values = program_values(&program.program, &arguments);
                 let early = self.target.capability >= 90;
                 builder.program(launch, &program.function, &program.program, values, early)?;
@@ -406,16 +434,18 @@ impl Backend for CudaBackend {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let last = self.queue().last();
-        self.wait_for(last)
+        self.wait_for_all()?;
+        self.allocator.failures().synchronize()
     }
 
     fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
         let recording = self.recording(list, "profile")?;
-        self.synchronize()?;
-        let times = self.told(bandwidth::profile(self, recording))?;
-        self.synchronize()?;
-        Ok(times)
+        self.wait_for_all()?;
+        let derived = self.queue().derive(recording);
+        if let Some(number) = self.told(derived)? {
+            self.wait_for(number)?;
+        }
+        self.told(bandwidth::profile(self, recording))
     }
 
     fn metrics(&self) -> Metrics {

@@ -68,7 +68,7 @@ pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Resul
         device.copy_buffer(&from, 0, &to, 0, HOLD)?;
     }
     let mut queue = device.queue();
-    queue.run(recording, |stream| {
+    let number = queue.run(recording, |stream| {
         events[0].record(stream)?;
         for (step, event) in steps.iter().zip(&events[1..]) {
             recording.launch_step(step, stream)?;
@@ -77,7 +77,7 @@ pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Resul
         Ok(())
     })?;
     drop(queue);
-    device.synchronize()?;
+    device.wait_for(number)?;
     let mut times: Vec<_> = recording.names.iter().map(|name| (name.clone(), 0.0)).collect();
     for (step, pair) in steps.iter().zip(events.windows(2)) {
         times[step.launch].1 += pair[1].seconds_since(&pair[0])?;

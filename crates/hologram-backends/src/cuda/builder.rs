@@ -17,7 +17,7 @@ use super::native::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
 use super::record::{self, Faults, Faulty, Kernel, Recording, Shape, Step, Value};
 use crate::backend::{BackendType, Launch};
 use crate::error::{BackendError, Result};
-use crate::host::{Argument, buffers_of};
+use crate::host::{Argument, Use, buffers_of};
 
 /// Alignment of each kernel's counters in their shared block.
 const COUNTERS_ALIGN: usize = 256;
@@ -33,6 +33,7 @@ pub(super) struct Builder<'a> {
     launches: &'a [Launch],
     work: Vec<Work<'a>>,
     usages: Vec<Arc<Usage>>,
+    uses: Vec<Use>,
     scratch: usize,
     counters: usize,
 }
@@ -84,13 +85,14 @@ impl<'a> Builder<'a> {
         blas: Option<&'a Arc<Blas>>,
         launches: &'a [Launch],
     ) -> Builder<'a> {
-        let (work, usages) = (Vec::with_capacity(launches.len()), Vec::new());
-        Builder { context, modules, blas, launches, work, usages, scratch: 0, counters: 0 }
+        let (work, usages, uses) = (Vec::with_capacity(launches.len()), Vec::new(), Vec::new());
+        Builder { context, modules, blas, launches, work, usages, uses, scratch: 0, counters: 0 }
     }
 
     /// Notes what a launch touches.
-    pub(super) fn uses(&mut self, usages: Vec<Arc<Usage>>) {
+    pub(super) fn uses(&mut self, usages: Vec<Arc<Usage>>, uses: impl Iterator<Item = Use>) {
         self.usages.extend(usages);
+        self.uses.extend(uses);
     }
 
     pub(super) fn native(
@@ -159,13 +161,14 @@ impl<'a> Builder<'a> {
             Part::Blas(_) => false,
         };
         let mut faulty = Vec::new();
-        for (work, name) in self.work.iter().zip(&names) {
+        for (launch, (work, name)) in self.work.iter().zip(&names).enumerate() {
             match work {
                 Work::Program { program, elements, .. } => {
-                    faulty.push(Faulty::Program { program: Arc::clone(program), elements: elements.clone() });
+                    let (program, elements) = (Arc::clone(program), elements.clone());
+                    faulty.push((launch, Faulty::Program { program, elements }));
                 }
                 Work::Native { kernel, .. } if kernel.parts.iter().any(has_record) => {
-                    faulty.push(Faulty::Native(name.clone()));
+                    faulty.push((launch, Faulty::Native(name.clone())));
                 }
                 Work::Native { .. } | Work::Nothing => {}
             }
@@ -223,6 +226,7 @@ impl<'a> Builder<'a> {
             graph: OnceLock::new(),
             has_run: AtomicBool::new(false),
             usages,
+            uses: self.uses,
             faults,
             _buffers: buffers_of(self.launches),
             _memory: memory,

@@ -53,6 +53,10 @@ impl Source for DeviceSource {
         Some(Block { memory: DeviceBlock { raw, context: self.context.clone() }, usage: Arc::default() })
     }
 
+    fn start(&self, block: &Block) -> u64 {
+        block.memory.raw
+    }
+
     fn max_cached(&self) -> u64 {
         self.max_cached
     }

@@ -1,6 +1,7 @@
-//! The queue: one stream of launches and copies in order, one of uploads beside it, and the errors that stick to it.
+//! The queue: one stream of launches and copies in order, one of uploads beside it, and what failed in them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::context::{Context, CudaEvent, Pinned, Stream};
@@ -8,6 +9,7 @@ use super::memory::Usage;
 use super::record::Recording;
 use crate::backend::BackendType;
 use crate::error::{BackendError, Result};
+use crate::host::Failures;
 
 /// Events of the last submissions; an older submission is waited for by the oldest of these.
 const EVENTS: u64 = 256;
@@ -18,6 +20,33 @@ const MAX_RUNNING: usize = 4096;
 /// Slots of the ring for small writes, and their bytes.
 const SLOTS: usize = 32;
 pub(super) const SLOT: usize = 128 << 10;
+
+/// What decides, once the device has passed it, which bytes have failed.
+enum Running {
+    /// Submissions of a recording, one behind the other: the first and the last.
+    Recording { first: u64, last: u64, recording: Arc<Recording> },
+    /// The host wrote to bytes that a recording before it writes to.
+    Written { number: u64, bytes: Range<u64> },
+    /// A copy between buffers.
+    Copied { number: u64, from: u64, to: u64, bytes: u64 },
+}
+
+impl Running {
+    fn last(&self) -> u64 {
+        match self {
+            Running::Recording { last: number, .. }
+            | Running::Written { number, .. }
+            | Running::Copied { number, .. } => *number,
+        }
+    }
+
+    fn recording(&self) -> Option<&Arc<Recording>> {
+        match self {
+            Running::Recording { recording, .. } => Some(recording),
+            _ => None,
+        }
+    }
+}
 
 /// The state of the queue; the backend holds it under a lock.
 pub(super) struct Queue {
@@ -31,9 +60,9 @@ pub(super) struct Queue {
     upload_events: Arc<[CudaEvent]>,
     /// The compute stream waits for uploads up to this one.
     uploads_ordered: u64,
-    sticky: Option<BackendError>,
-    /// Submitted recordings that nobody waited for yet: the last submission of each.
-    running: VecDeque<(u64, Arc<Recording>)>,
+    failures: Arc<Failures>,
+    /// What was submitted and nobody waited for yet, in order.
+    running: VecDeque<Running>,
     ring: Pinned,
     /// The submission that last read each slot.
     slots: [u64; SLOTS],
@@ -48,7 +77,7 @@ fn events(context: &Arc<Context>, count: u64) -> Result<Arc<[CudaEvent]>> {
 }
 
 impl Queue {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Queue> {
+    pub(super) fn new(context: &Arc<Context>, failures: &Arc<Failures>) -> Result<Queue> {
         Ok(Queue {
             context: context.clone(),
             compute: Stream::new(context)?,
@@ -58,7 +87,7 @@ impl Queue {
             uploads: 0,
             upload_events: events(context, UPLOAD_EVENTS)?,
             uploads_ordered: 0,
-            sticky: None,
+            failures: failures.clone(),
             running: VecDeque::with_capacity(64),
             ring: Pinned::new(context, SLOTS * SLOT)?,
             slots: [0; SLOTS],
@@ -88,24 +117,38 @@ impl Queue {
         done.map(|()| number)
     }
 
-    /// Submits a recording; while an error waits to be told it does not run.
+    /// Submits a recording, which does not run when it would compute from what is known to have failed.
     pub(super) fn submit(&mut self, recording: &Arc<Recording>) -> Result<u64> {
-        if self.sticky.is_some() {
-            return self.enqueue(std::iter::empty(), |_| Ok(()));
+        if let Some(number) = self.derive(recording)? {
+            return Ok(number);
         }
         if self.running.len() >= MAX_RUNNING {
             self.compute.synchronize().map_err(|e| self.explain(e))?;
-            self.passed(self.submitted);
+            self.passed(self.submitted)?;
         }
         self.run(recording, |stream| recording.run(stream))
+    }
+
+    /// The number of a submission that fails because it would compute from what has failed.
+    pub(super) fn derive(&mut self, recording: &Recording) -> Result<Option<u64>> {
+        let number = self.submitted + 1;
+        match self.failures.derive(number..=number, &recording.uses) {
+            true => self.enqueue(std::iter::empty(), |_| Ok(())).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Runs a recording's steps in a way of the caller's.
     pub(super) fn run(&mut self, recording: &Arc<Recording>, work: impl FnOnce(&Stream) -> Result<()>) -> Result<u64> {
         let number = self.enqueue(recording.usages.iter(), work)?;
+        // Until it is known to have failed, too.
+        self.failures.succeed(&recording.uses);
         match self.running.back_mut() {
-            Some((last, same)) if Arc::ptr_eq(same, recording) => *last = number,
-            _ => self.running.push_back((number, recording.clone())),
+            Some(Running::Recording { last, recording: same, .. }) if Arc::ptr_eq(same, recording) => *last = number,
+            _ => {
+                let recording = recording.clone();
+                self.running.push_back(Running::Recording { first: number, last: number, recording });
+            }
         }
         Ok(number)
     }
@@ -129,6 +172,25 @@ impl Queue {
             context.check(code, || format!("copying {bytes} bytes to the device"))
         })?;
         Ok(())
+    }
+
+    /// Notes that the host has written bytes.
+    pub(super) fn written(&mut self, start: u64, bytes: usize) {
+        let bytes = start..start + bytes as u64;
+        self.failures.clear(bytes.clone());
+        let written = |r: &Arc<Recording>| r.uses.iter().any(|u| u.write && u.start < bytes.end && bytes.start < u.end);
+        if self.running.iter().filter_map(Running::recording).any(written) {
+            self.running.push_back(Running::Written { number: self.submitted, bytes });
+        }
+    }
+
+    /// Notes a copy between buffers.
+    pub(super) fn copied(&mut self, from: u64, to: u64, bytes: usize) {
+        let bytes = bytes as u64;
+        self.failures.copy(from, to, bytes);
+        if !self.running.is_empty() {
+            self.running.push_back(Running::Copied { number: self.submitted, from, to, bytes });
+        }
     }
 
     /// What an upload to a block must wait for, if anything.
@@ -165,33 +227,47 @@ impl Queue {
         self.submitted
     }
 
-    /// Notes that the device has passed a submission, and finds the faults of what ran until then.
-    pub(super) fn passed(&mut self, number: u64) {
+    /// Notes that the device has passed a submission, and finds what has failed until then.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub(super) fn passed(&mut self, number: u64) -> Result<()> {
         self.completed = self.completed.max(number);
-        let faulty = |r: &Recording| r.faults.as_ref().is_some_and(|f| f.any());
-        if self.running.iter().any(|(_, recording)| faulty(recording)) {
+        let faulty = |r: &Arc<Recording>| r.faults.as_ref().is_some_and(|f| f.any());
+        if self.running.iter().filter_map(Running::recording).any(faulty) {
             // A record is whole only when the kernel that writes it has ended.
-            match self.compute.synchronize() {
-                Ok(()) => self.completed = self.submitted,
-                Err(error) => {
-                    self.sticky = Some(self.explain(error));
-                    return;
-                }
-            }
-            for (_, recording) in &self.running {
-                if let Some(error) = recording.faults.as_ref().and_then(|f| f.take()) {
-                    self.sticky.get_or_insert(error);
-                }
-            }
+            self.compute.synchronize().map_err(|e| self.explain(e))?;
+            self.completed = self.submitted;
+            self.settle();
         }
-        while self.running.front().is_some_and(|(last, _)| *last <= self.completed) {
+        while self.running.front().is_some_and(|r| r.last() <= self.completed) {
             self.running.pop_front();
         }
+        Ok(())
     }
 
-    /// Reports the sticky error, once.
-    pub(super) fn take_error(&mut self) -> Result<()> {
-        self.sticky.take().map_or(Ok(()), Err)
+    /// Says of all that ran what has failed. A recording's record does not tell which of its runs it is of: all of them have failed.
+    fn settle(&mut self) {
+        let mut found: Vec<(*const Recording, (usize, BackendError))> = Vec::new();
+        for recording in self.running.iter().filter_map(Running::recording) {
+            if let Some(fault) = recording.faults.as_ref().and_then(|f| f.take()) {
+                found.push((Arc::as_ptr(recording), fault));
+            }
+        }
+        for one in &self.running {
+            match one {
+                Running::Recording { first, last, recording } => {
+                    let uses = &recording.uses;
+                    match found.iter().find(|(of, _)| *of == Arc::as_ptr(recording)) {
+                        Some((_, (launch, error))) => self.failures.fail(*first..=*last, uses, *launch, error.clone()),
+                        None if self.failures.derive(*first..=*last, uses) => {}
+                        None => self.failures.succeed(uses),
+                    }
+                }
+                Running::Written { bytes, .. } => self.failures.clear(bytes.clone()),
+                Running::Copied { from, to, bytes, .. } => self.failures.copy(*from, *to, *bytes),
+            }
+        }
     }
 
     /// An error of waiting with the name of the kernel that it must be from. The device tells only that one failed.
@@ -200,7 +276,7 @@ impl Queue {
         if !self.context.is_lost() {
             return error;
         }
-        let mut names: Vec<String> = self.running.iter().map(|(_, recording)| recording.suspects()).collect();
+        let mut names: Vec<String> = self.running.iter().filter_map(Running::recording).map(|r| r.suspects()).collect();
         names.dedup();
         let kernel = match names.len() {
             0 => return error,

@@ -15,6 +15,7 @@ use super::memory::{CudaMemory, Usage};
 use super::modules::Function;
 use crate::backend::{BackendType, Buffer};
 use crate::error::{BackendError, Result};
+use crate::host::Use;
 
 /// Words of a fault record.
 pub(super) const FAULT_WORDS: usize = 8;
@@ -30,6 +31,8 @@ pub(super) struct Recording {
     pub(super) has_run: AtomicBool,
     /// Everything that the steps touch.
     pub(super) usages: Vec<Arc<Usage>>,
+    /// The memory of the launches' arguments, in their order.
+    pub(super) uses: Vec<Use>,
     pub(super) faults: Option<Faults>,
     /// Keeps the memory of the steps alive.
     pub(super) _buffers: Vec<Buffer>,
@@ -215,7 +218,8 @@ impl Kernel {
 /// The fault records of a recording's programs, and of its native kernels that have one, in host memory that the device writes to.
 pub(super) struct Faults {
     pub(super) records: Pinned,
-    pub(super) programs: Vec<Faulty>,
+    /// Each with the launch that it is of.
+    pub(super) programs: Vec<(usize, Faulty)>,
 }
 
 /// What a fault record is explained by.
@@ -230,7 +234,7 @@ pub(super) enum Faulty {
 }
 
 impl Faults {
-    pub(super) fn new(context: &Arc<Context>, programs: Vec<Faulty>) -> Result<Faults> {
+    pub(super) fn new(context: &Arc<Context>, programs: Vec<(usize, Faulty)>) -> Result<Faults> {
         Ok(Faults { records: Pinned::new(context, programs.len() * FAULT_WORDS * 4)?, programs })
     }
 
@@ -249,14 +253,14 @@ impl Faults {
         (0..self.programs.len()).any(|i| unsafe { self.record(i).read_volatile() } != 0)
     }
 
-    /// The first failed program's error; all records are cleared. The queue must have passed every run of the recording.
-    pub(super) fn take(&self) -> Option<BackendError> {
+    /// The first launch that failed and its error; all records are cleared. The queue must have passed every run of the recording.
+    pub(super) fn take(&self) -> Option<(usize, BackendError)> {
         let mut first = None;
-        for (index, faulty) in self.programs.iter().enumerate() {
+        for (index, (launch, faulty)) in self.programs.iter().enumerate() {
             // SAFETY: the device is done with the records.
             let words = unsafe { self.record(index).cast::<[u32; FAULT_WORDS]>().read_volatile() };
             if words[0] != 0 {
-                first = first.or_else(|| Some(faulty.error(words)));
+                first = first.or_else(|| Some((*launch, faulty.error(words))));
                 // SAFETY: as above.
                 unsafe { self.record(index).write_bytes(0, FAULT_WORDS) };
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::failures::Failures;
 use crate::backend::BackendType;
 use crate::error::{BackendError, Result};
 use crate::metrics::MemoryMetrics;
@@ -17,6 +18,9 @@ pub(crate) trait Source: Send + Sync + 'static {
 
     /// A block of this size class; `None` when the system has none.
     fn allocate(&self, class: usize) -> Option<Self::Block>;
+
+    /// The address of a block's first byte.
+    fn start(&self, block: &Self::Block) -> u64;
 
     /// The most bytes kept for reuse; beyond it, freed blocks go back to the system.
     fn max_cached(&self) -> u64;
@@ -36,6 +40,7 @@ pub(crate) struct CachingAllocator<S: Source> {
     source: S,
     device: BackendType,
     cap: Option<u64>,
+    failures: Arc<Failures>,
     state: Mutex<State<S::Block>>,
 }
 
@@ -48,7 +53,7 @@ impl<S: Source> CachingAllocator<S> {
     /// An allocator whose live and cached bytes together stay within `cap`.
     pub(crate) fn with_source(source: S, device: BackendType, cap: Option<u64>) -> Arc<CachingAllocator<S>> {
         let state = State { free: BTreeMap::new(), metrics: MemoryMetrics::default() };
-        Arc::new(CachingAllocator { source, device, cap, state: Mutex::new(state) })
+        Arc::new(CachingAllocator { source, device, cap, failures: Arc::default(), state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S::Block>> {
@@ -57,6 +62,11 @@ impl<S: Source> CachingAllocator<S> {
 
     pub(crate) fn device(&self) -> BackendType {
         self.device
+    }
+
+    /// Which of the device's bytes have failed.
+    pub(crate) fn failures(&self) -> &Arc<Failures> {
+        &self.failures
     }
 
     pub(crate) fn metrics(&self) -> MemoryMetrics {
@@ -103,6 +113,8 @@ impl<S: Source> CachingAllocator<S> {
     }
 
     fn release(&self, class: usize, block: S::Block) {
+        let start = self.source.start(&block);
+        self.failures.clear(start..start + class as u64);
         let mut state = self.state();
         state.metrics.live -= class as u64;
         if state.metrics.cached + class as u64 <= self.source.max_cached() {

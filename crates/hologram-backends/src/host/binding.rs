@@ -18,7 +18,7 @@ pub(crate) struct Rule {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RuleKind {
-    Buffer { element: Type, write: bool, min_bytes: usize },
+    Buffer { element: Type, read: bool, write: bool, min_bytes: usize },
     Scalar(Type),
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn rules_of_program(program: &Program) -> Vec<Rule> {
     let rule = |p: &hologram_isa::Param| {
         let kind = match p.kind {
             ParamKind::Buffer { element, access } => {
-                RuleKind::Buffer { element, write: access != Access::Read, min_bytes: 0 }
+                RuleKind::Buffer { element, read: access != Access::Write, write: access != Access::Read, min_bytes: 0 }
             }
             ParamKind::Scalar(ty) => RuleKind::Scalar(ty),
         };
@@ -56,8 +56,9 @@ pub(crate) fn rules_of_program(program: &Program) -> Vec<Rule> {
 
 /// The arguments of a native kernel: the views of its spec's operands, and the step block. Kernels rely on the sizes.
 pub(crate) fn rules_of_spec(spec: &KernelSpec) -> Vec<Rule> {
-    let output = if spec.in_place.is_none() { Some((&spec.output, "output".to_string(), true)) } else { None };
-    let inputs = spec.inputs.iter().enumerate().map(|(i, t)| (t, format!("input {i}"), spec.in_place == Some(i)));
+    let output = if spec.in_place.is_none() { Some((&spec.output, "output".to_string(), [false, true])) } else { None };
+    let access = |i: usize| [true, spec.in_place == Some(i)];
+    let inputs = spec.inputs.iter().enumerate().map(|(i, t)| (t, format!("input {i}"), access(i)));
     rules_of_tensors(inputs.chain(output), spec.inputs.iter().chain([&spec.output]))
 }
 
@@ -65,20 +66,21 @@ pub(crate) fn rules_of_spec(spec: &KernelSpec) -> Vec<Rule> {
 pub(crate) fn rules_of_group(group: &GroupSpec) -> Vec<Rule> {
     let bound = group.bound().into_iter().enumerate().map(|(i, (tensor, write))| {
         let outputs = i.checked_sub(group.inputs.len());
-        (tensor, outputs.map_or_else(|| format!("input {i}"), |i| format!("output {i}")), write)
+        let name = outputs.map_or_else(|| format!("input {i}"), |i| format!("output {i}"));
+        (tensor, name, [outputs.is_none(), write])
     });
     rules_of_tensors(bound, group.inputs.iter().chain(group.nodes.iter().map(|n| &n.output)))
 }
 
-/// The views of the tensors that are bound, and the step block when an extent of any of `all` lies in it.
+/// The views of the tensors that are bound, with whether they are read and written, and the step block when an extent of any of `all` lies in it.
 fn rules_of_tensors<'a>(
-    bound: impl Iterator<Item = (&'a TensorSpec, String, bool)>,
+    bound: impl Iterator<Item = (&'a TensorSpec, String, [bool; 2])>,
     all: impl Iterator<Item = &'a TensorSpec>,
 ) -> Vec<Rule> {
     let mut rules = Vec::new();
-    for (tensor, name, write) in bound {
+    for (tensor, name, [read, write]) in bound {
         for view in tensor.format.views(tensor.max_rows(), tensor.row_len()) {
-            let kind = RuleKind::Buffer { element: view.element, write, min_bytes: view.bytes };
+            let kind = RuleKind::Buffer { element: view.element, read, write, min_bytes: view.bytes };
             rules.push(Rule { name: name.clone(), kind });
         }
     }
@@ -87,7 +89,7 @@ fn rules_of_tensors<'a>(
         Extent::Fixed(_) => None,
     };
     if let Some(last) = all.flat_map(|t| &t.shape).filter_map(slot).max() {
-        let kind = RuleKind::Buffer { element: Type::U32, write: false, min_bytes: (last + 1) * 4 };
+        let kind = RuleKind::Buffer { element: Type::U32, read: true, write: false, min_bytes: (last + 1) * 4 };
         rules.push(Rule { name: "the step block".into(), kind });
     }
     rules
@@ -139,7 +141,7 @@ pub(crate) fn resolve_with<M>(
     for (index, (rule, binding)) in rules.iter().zip(bindings).enumerate() {
         let what = format!("argument {index} ({})", rule.name);
         let argument = match (rule.kind, binding) {
-            (RuleKind::Buffer { element, write, min_bytes }, Binding::Buffer { buffer, range }) => {
+            (RuleKind::Buffer { element, write, min_bytes, .. }, Binding::Buffer { buffer, range }) => {
                 let Some(bytes) = range.end.checked_sub(range.start) else {
                     return Err(invalid(format!("{what}: the range {range:?} ends before it starts")));
                 };

@@ -88,6 +88,10 @@ impl Source for System {
         Block::allocate(class)
     }
 
+    fn start(&self, block: &Block) -> u64 {
+        block.data.addr() as u64
+    }
+
     fn max_cached(&self) -> u64 {
         1 << 30
     }
@@ -182,6 +186,14 @@ impl DeviceMemory for HostMemory {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl RawSlice {
+    /// The bytes' addresses.
+    pub(crate) fn addresses(&self) -> std::ops::Range<u64> {
+        let start = self.data.addr() as u64;
+        start..start + self.bytes as u64
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the devices that work in the host's memory share: buffers and their allocator, the checks of a launch's arguments, compiled
-//! programs, and the queue's sticky error.
+//! programs, and what failed.
 
 mod allocator;
 mod binding;
+mod failures;
 mod memory;
 mod pipelines;
 mod queue;
@@ -11,6 +12,7 @@ pub(crate) use allocator::{Allocated, CachingAllocator, Source, size_class};
 pub(crate) use binding::{
     Argument, Rule, buffers_of, resolve, resolve_with, rules_of_group, rules_of_program, rules_of_spec,
 };
+pub(crate) use failures::{Failures, Outcome, Use, uses_of};
 pub(crate) use memory::{Allocator, HostMemory, check_foreign, host_copy, host_memory};
 pub(crate) use pipelines::Pipelines;
-pub(crate) use queue::{Counters, Sticky};
+pub(crate) use queue::Counters;

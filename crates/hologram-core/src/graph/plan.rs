@@ -31,6 +31,8 @@ pub struct Plan {
     inputs: Vec<InputSlot>,
     arena: Buffer,
     outputs: Vec<OutputSlot>,
+    /// Whether anything was run, so that the outputs have content.
+    has_run: bool,
 }
 
 /// A point in a device's queue, behind the kernels of a run.
@@ -44,7 +46,7 @@ impl Event {
     /// Waits until the device has passed the point.
     ///
     /// # Errors
-    /// The first error of the work submitted up to now that nobody has been told of yet.
+    /// Why the run failed that the event is of, each time.
     pub fn wait(&self) -> Result<()> {
         Ok(self.executor.backend().wait(self.event)?)
     }
@@ -73,7 +75,7 @@ impl Plan {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
         let values = extents.iter().map(|(_, max)| *max as u32).collect();
-        Plan { executor, list, launches, step, host_step, extents, values, inputs, arena, outputs }
+        Plan { executor, list, launches, step, host_step, extents, values, inputs, arena, outputs, has_run: false }
     }
 
     /// Sets an input's first elements; the rest keep their values.
@@ -139,7 +141,9 @@ impl Plan {
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
             backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
         }
-        Ok(backend.submit(&self.list)?)
+        let event = backend.submit(&self.list)?;
+        self.has_run = true;
+        Ok(event)
     }
 
     /// Runs the recorded kernels once more with the last run's inputs, one by one, and gives for each its name and the seconds it took on
@@ -154,7 +158,8 @@ impl Plan {
     /// Waits and reads an output at its actual size.
     ///
     /// # Errors
-    /// When there is no such output or its elements are of another type; an error of the run.
+    /// When nothing was run yet, there is no such output or its elements are of another type; the error of the last run where it has failed
+    /// before it computed the output, at each read.
     pub fn read<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let mut out = vec![T::default(); self.output_len(name)?];
         self.read_into(name, &mut out)?;
@@ -170,6 +175,9 @@ impl Plan {
         if slot.spec.format != Format::Plain(T::TYPE) {
             let have = slot.spec.format.name();
             return Err(CoreError::Run(format!("output {name} has elements of {have}, not {}", T::TYPE)));
+        }
+        if !self.has_run {
+            return Err(CoreError::Run(format!("output {name} is read before the first run")));
         }
         let have = self.output_len(name)?;
         if out.len() > have {
