@@ -118,6 +118,13 @@ fn f32_attr(op: &SharedOp, wanted: &str) -> Option<f64> {
     })
 }
 
+fn u32_attr(op: &SharedOp, wanted: &str) -> Option<u32> {
+    op.attrs().iter().find_map(|(name, attr)| match attr {
+        Attr::U32(value) if *name == wanted => Some(*value),
+        _ => None,
+    })
+}
+
 /// How far a value that is off by at most `bound` may be off when it is rounded to a format.
 fn rounding(value: f64, bound: f64, format: Format) -> f64 {
     let rounded = |v: f64| ops::rounded(v, format);
@@ -126,10 +133,7 @@ fn rounding(value: f64, bound: f64, format: Format) -> f64 {
 
 /// A code moves to the next where the quotient comes near a tie; the scale moves with the group's greatest.
 fn quantized(op: &SharedOp, x: &Bounded) -> Option<Vec<f64>> {
-    let group = op.attrs().iter().find_map(|(name, attr)| match attr {
-        Attr::U32(group) if *name == "group" => Some(*group as usize),
-        _ => None,
-    })?;
+    let group = u32_attr(op, "group")? as usize;
     let floor = f32_attr(op, "floor")?;
     let mut inherited = Vec::with_capacity(x.bounds.len());
     for (values, bounds) in x.tensor.values.chunks(group).zip(x.bounds.chunks(group)) {
@@ -194,7 +198,9 @@ fn attended(op: &SharedOp, [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> 
         // Of each position the start of its row in the caches, its score, and how far that may be off.
         let mut scores: Vec<(usize, f64)> = Vec::new();
         let mut off: f64 = 0.0;
-        for p in 0..=positions.values[token] as usize {
+        let (position, window) = (positions.values[token] as usize, u32_attr(op, "window"));
+        let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        for p in first..=position {
             let entry = sequences.values[token] as usize * table.row_len() + p / block_size;
             let at = ((table.values[entry] as usize * kv_heads + kv_head) * block_size + p % block_size) * d;
             let (of_k, bounds_of_k) = (&k.tensor.values[at..at + d], &k.bounds[at..at + d]);

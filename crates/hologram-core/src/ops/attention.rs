@@ -13,7 +13,16 @@ use crate::tensor::{Dim, TensorType};
 #[derive(Debug)]
 struct Attention {
     scale: f32,
-    precision: AttentionPrecision,
+    options: AttentionOptions,
+}
+
+/// What [`Graph::attention_with`] may be told; the default is that of [`Graph::attention`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AttentionOptions {
+    /// The least precision of its products.
+    pub precision: AttentionPrecision,
+    /// A sliding window: a token attends to no more than this many positions, the last ones, its own included; at least 1. All without it.
+    pub window: Option<u32>,
 }
 
 /// The least precision of the products in attention. A kernel may be more precise.
@@ -27,12 +36,18 @@ pub enum AttentionPrecision {
     BF16,
 }
 
+impl From<AttentionPrecision> for AttentionOptions {
+    fn from(precision: AttentionPrecision) -> AttentionOptions {
+        AttentionOptions { precision, window: None }
+    }
+}
+
 impl Graph {
     /// softmax(q·kᵀ·`scale`)·v in `f32`, one token at a time: token t attends to positions 0 to `positions[t]` of sequence
     /// `sequences[t]`, its own included.
     ///
-    /// `q` is `f32 [n, h, d]`; `k` and `v` are `f32` or `f16 [blocks, kv_heads, block_size, d]`; `positions` and `sequences` are
-    /// `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`: position p of sequence s lies in block
+    /// `q` is `f32 [n, h, d]`; `k` and `v` are `f32`, `f16` or [`Format::Q8Planes`] `[blocks, kv_heads, block_size, d]`; `positions` and
+    /// `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`: position p of sequence s lies in block
     /// `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads kv head `j / (h / kv_heads)`. A sequence, position or
     /// block outside is an error of the run.
     ///
@@ -49,10 +64,10 @@ impl Graph {
         block_table: NodeId,
         scale: f32,
     ) -> Result<NodeId> {
-        self.attention_with(q, k, v, positions, sequences, block_table, scale, AttentionPrecision::F32)
+        self.attention_with(q, k, v, positions, sequences, block_table, scale, AttentionOptions::default())
     }
 
-    /// As [`Graph::attention`], with a choice of precision.
+    /// As [`Graph::attention`], with a choice of precision and a sliding window.
     ///
     /// # Errors
     /// As [`Graph::attention`].
@@ -66,14 +81,23 @@ impl Graph {
         sequences: NodeId,
         block_table: NodeId,
         scale: f32,
-        precision: AttentionPrecision,
+        options: impl Into<AttentionOptions>,
     ) -> Result<NodeId> {
-        self.apply(Attention { scale, precision }, &[q, k, v, positions, sequences, block_table])
+        let options = options.into();
+        self.apply(Attention { scale, options }, &[q, k, v, positions, sequences, block_table])
     }
 }
 
 const THREADS: u32 = 64;
 const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
+
+impl Attention {
+    /// The positions that a token at this one attends to.
+    fn seen(&self, position: usize) -> std::ops::RangeInclusive<usize> {
+        let first = self.options.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        first..=position
+    }
+}
 
 impl Op for Attention {
     fn name(&self) -> &'static str {
@@ -84,10 +108,16 @@ impl Op for Attention {
         let [q, k, v, positions, sequences, table] = inputs else {
             return Err("takes q, k, v, positions, sequences and a block table".into());
         };
-        let cache = matches!(k.format, Format::F32 | Format::F16) && k == v;
+        if self.options.window == Some(0) {
+            return Err("a window has at least 1 position".into());
+        }
+        let cache = matches!(k.format, Format::F32 | Format::F16 | Format::Q8Planes) && k == v;
         let indices = [positions, sequences, table].iter().all(|t| t.format == Format::U32);
         if q.format != Format::F32 || !cache || !indices {
-            return Err("takes f32 q, k and v alike in f32 or f16, and u32 positions, sequences and block table".into());
+            return Err(
+                "takes f32 q, k and v alike in f32, f16 or Q8_0 (planes), and u32 positions, sequences and block table"
+                    .into(),
+            );
         }
         let (
             [n, Dim::Fixed(heads), Dim::Fixed(d)],
@@ -99,6 +129,9 @@ impl Op for Attention {
         if d != e || *d == 0 || *block == 0 || *kv_heads == 0 || !heads.is_multiple_of(*kv_heads) {
             return Err("heads must be as long as those of the cache, and a multiple of them in number".into());
         }
+        if !d.is_multiple_of(k.format.block_len()) {
+            return Err(format!("a cache in Q8_0 has heads of whole blocks of 32 elements, not of {d}"));
+        }
         match (positions.shape.as_slice(), sequences.shape.as_slice(), table.shape.as_slice()) {
             ([p], [s], [Dim::Fixed(_), Dim::Fixed(_)]) if p == n && s == n => Ok((*q).clone()),
             _ => Err("takes positions [n], sequences [n] and a block table [seqs, max_blocks]".into()),
@@ -106,7 +139,9 @@ impl Op for Attention {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("scale", Attr::F32(self.scale)), ("precision", Attr::U32(self.precision as u32))]
+        let mut attrs = vec![("scale", Attr::F32(self.scale)), ("precision", Attr::U32(self.options.precision as u32))];
+        attrs.extend(self.options.window.map(|window| ("window", Attr::U32(window))));
+        attrs
     }
 
     /// One workgroup for each token and head. It goes over the positions in chunks of one for each thread: each thread computes the
@@ -144,11 +179,18 @@ impl Op for Attention {
             // With the error that follows in mind one position suffices where there is none.
             let last = b.select(exists, position, 0u32);
             let len = b.add(last, 1u32);
+            let first = match self.options.window {
+                Some(window) => {
+                    let seen = b.min(len, window);
+                    b.sub(len, seen)
+                }
+                None => Value::from(0u32),
+            };
 
             let greatest = b.var(f32::MIN);
             let total = b.var(0.0f32);
             let sums: Vec<Value> = (0..d.div_ceil(THREADS)).map(|_| b.var(0.0f32)).collect();
-            b.for_(0u32, len, THREADS, |b, base| {
+            b.for_(first, len, THREADS, |b, base| {
                 let p = b.add(base, thread);
                 let mine = b.lt(p, len);
                 let score = b.var(f32::MIN);
@@ -235,7 +277,8 @@ impl Op for Attention {
         let mut out = Reference::default();
         for (row, q) in q.values.chunks(d).enumerate() {
             let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
-            let starts: Vec<usize> = (0..=positions.values[token] as usize)
+            let starts: Vec<usize> = self
+                .seen(positions.values[token] as usize)
                 .map(|p| {
                     let at = sequences.values[token] as usize * blocks_max + p / block_size;
                     ((table.values[at] as usize * kv_heads + kv_head) * block_size + p % block_size) * d
@@ -243,7 +286,7 @@ impl Op for Attention {
                 .collect();
             let scale = f64::from(self.scale);
             // Rounded operands put the terms of a score off by up to twice the rounding, of either sign.
-            let rounding = match self.precision {
+            let rounding = match self.options.precision {
                 AttentionPrecision::F32 => 0.0,
                 AttentionPrecision::BF16 => f64::from(half::bf16::EPSILON) / 2.0,
             };
@@ -413,15 +456,25 @@ pub(super) fn cases() -> Vec<Case> {
         },
     ];
     let mut cases = Vec::new();
-    for (ty, precision) in [
-        (Type::F32, AttentionPrecision::F32),
-        (Type::F16, AttentionPrecision::F32),
-        (Type::F32, AttentionPrecision::BF16),
-        (Type::F16, AttentionPrecision::BF16),
+    // Windows shorter than a block, of a block and one more, and longer than a kernel's tile.
+    use AttentionPrecision::{BF16, F32};
+    for (format, precision, window) in [
+        (Format::F32, F32, None),
+        (Format::F16, F32, None),
+        (Format::Q8Planes, F32, None),
+        (Format::F32, BF16, None),
+        (Format::F16, BF16, None),
+        (Format::F32, F32, Some(1)),
+        (Format::F32, F32, Some(33)),
+        (Format::F16, F32, Some(20)),
+        (Format::F16, BF16, Some(300)),
+        (Format::Q8Planes, F32, Some(17)),
     ] {
         // Few tokens are no different at the lower precision.
-        let shapes = if precision == AttentionPrecision::F32 { shapes.as_slice() } else { &[] };
-        for s in shapes.iter().chain(&long) {
+        let shapes = if precision == F32 { shapes.as_slice() } else { &[] };
+        // A window cuts any kernel's work in the same way: a step of each kind serves.
+        let long = if window.is_some() { &long[..3] } else { &long[..] };
+        for s in shapes.iter().chain(long).filter(|s| s.d.is_multiple_of(format.block_len())) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
             // Where every token of many is there their number is fixed, else it is an extent.
@@ -432,17 +485,20 @@ pub(super) fn cases() -> Vec<Case> {
                 fill: Fill::Values(values.to_vec()),
             };
             let pool = s.table.2.iter().fold(0, |n, block| n.max(*block as usize + 1));
-            let cache = CaseInput::normal(Format::Plain(ty), &dims(&[pool, s.heads.1, s.block_size, s.d]));
+            let cache = CaseInput::normal(format, &dims(&[pool, s.heads.1, s.block_size, s.d]));
             let q = CaseInput::normal(Format::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             cases.push(
-                Case::new(Attention { scale: 1.0 / (s.d as f32).sqrt(), precision }, &[(max, n)])
-                    .input(q)
-                    .input(cache.clone())
-                    .input(cache)
-                    .input(index(&[tokens], s.positions))
-                    .input(index(&[tokens], s.sequences))
-                    .input(index(&dims(&[seqs, blocks]), table)),
+                Case::new(
+                    Attention { scale: 1.0 / (s.d as f32).sqrt(), options: AttentionOptions { precision, window } },
+                    &[(max, n)],
+                )
+                .input(q)
+                .input(cache.clone())
+                .input(cache)
+                .input(index(&[tokens], s.positions))
+                .input(index(&[tokens], s.sequences))
+                .input(index(&dims(&[seqs, blocks]), table)),
             );
         }
     }

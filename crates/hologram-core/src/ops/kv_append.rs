@@ -1,7 +1,7 @@
 //! Stores the keys or values of new tokens in a paged cache, in place.
 
 use hologram_backends::{Format, KernelSpec};
-use hologram_isa::Type;
+use hologram_isa::{Opcode, Type};
 
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -14,9 +14,12 @@ use crate::tensor::{Dim, TensorType};
 struct KvAppend;
 
 impl Graph {
-    /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state of `f32` or `f16 [blocks, kv_heads, block_size, d]`: every
-    /// head at block `slots[t] / block_size`, offset `slots[t] % block_size`. Returns the cache's new version. A slot outside the
-    /// cache is an error of the run; two tokens must not name one slot.
+    /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`, `f16` or
+    /// [`Format::Q8Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`. Returns the cache's new
+    /// version. A slot outside the cache is an error of the run; two tokens must not name one slot.
+    ///
+    /// To 8 bits it is rounded in blocks of 32 elements: with a the greatest magnitude of a block, its scale is a / 127 rounded to `f16`,
+    /// and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all 0 where a is 0.
     ///
     /// # Errors
     /// When the operands do not fit or the cache is not a state.
@@ -34,14 +37,17 @@ impl Op for KvAppend {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [cache, x, slots] = inputs else { return Err("takes a cache, x and slots".into()) };
-        if !matches!(cache.format, Format::F32 | Format::F16) || x.format != Format::F32 || slots.format != Format::U32
-        {
-            return Err("takes a cache of f32 or f16, f32 x and u32 slots".into());
+        let stored = matches!(cache.format, Format::F32 | Format::F16 | Format::Q8Planes);
+        if !stored || x.format != Format::F32 || slots.format != Format::U32 {
+            return Err("takes a cache of f32, f16 or Q8_0 (planes), f32 x and u32 slots".into());
         }
         match (cache.shape.as_slice(), x.shape.as_slice(), slots.shape.as_slice()) {
             ([Dim::Fixed(_), heads, Dim::Fixed(block_size), d], [n, h, e], [s])
                 if heads == h && d == e && n == s && *block_size > 0 =>
             {
+                if matches!(d, Dim::Fixed(d) if !d.is_multiple_of(cache.format.block_len())) {
+                    return Err("a cache in Q8_0 has heads of whole blocks of 32 elements".into());
+                }
                 Ok((*cache).clone())
             }
             _ => Err("takes a cache [blocks, heads, block size, d], x [n, heads, d] and slots [n]".into()),
@@ -52,7 +58,7 @@ impl Op for KvAppend {
         Some(0)
     }
 
-    /// One thread for each element of `x`.
+    /// One thread for each element of `x`; 32 of them, a subgroup, make a block of 8-bit codes.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let size = |i: usize| spec.output.shape.get(i).map_or(1, |e| e.max()) as u32;
         let (blocks, heads, block_size, d) = (size(0), size(1), size(2), size(3));
@@ -80,7 +86,29 @@ impl Op for KvAppend {
             // No cache has an element at u32::MAX, so that the store to a slot outside fails.
             let at = b.select(exists, at, u32::MAX);
             let value = x.load(b, i);
-            cache.store(b, at, value);
+            if spec.output.format != Format::Q8Planes {
+                cache.store(b, at, value);
+                return;
+            }
+            let magnitude = b.abs(value);
+            let greatest = b.subgroup_max(magnitude);
+            let zero = b.eq(greatest, 0.0f32);
+            let inverse = b.div(127.0f32, greatest);
+            let inverse = b.select(zero, 0.0f32, inverse);
+            let code = b.mul(value, inverse);
+            let code = b.round(code);
+            let code = b.max(code, -127.0f32);
+            let code = b.min(code, 127.0f32);
+            let code = b.cvt(Type::I8, code);
+            b.store(cache.views[0], at, code);
+            let lane = b.builtin(Opcode::Lane);
+            let leader = b.eq(lane, 0u32);
+            b.if_(leader, |b| {
+                let scale = b.div(greatest, 127.0f32);
+                let scale = b.cvt(Type::F16, scale);
+                let at = b.shr(at, 5u32);
+                b.store(cache.views[1], at, scale);
+            });
         });
         let max = spec.inputs[1].max_rows() * spec.inputs[1].row_len();
         k.finish(max.div_ceil(THREADS as usize))
@@ -90,35 +118,62 @@ impl Op for KvAppend {
         let [cache, x, slots] = inputs else { return Reference::default() };
         let [_, heads, block_size, d] = cache.shape[..] else { return Reference::default() };
         let mut values = cache.values.clone();
+        let mut bounds = vec![0.0; values.len()];
         for (t, slot) in slots.values.iter().enumerate() {
             let (block, offset) = (*slot as usize / block_size, *slot as usize % block_size);
             for head in 0..heads {
                 let to = ((block * heads + head) * block_size + offset) * d;
                 let from = (t * heads + head) * d;
+                if cache.format == Format::Q8Planes {
+                    let x = x.values[from..from + d].chunks(BLOCK);
+                    for ((x, y), bounds) in x.zip(values[to..].chunks_mut(BLOCK)).zip(bounds[to..].chunks_mut(BLOCK)) {
+                        quantized(x, y, bounds);
+                    }
+                    continue;
+                }
                 for e in 0..d {
                     values[to + e] = super::rounded(x.values[from + e], cache.format);
                 }
             }
         }
-        let bounds = vec![0.0; values.len()];
         Reference { values, bounds }
+    }
+}
+
+/// Elements that share a scale in 8 bits.
+const BLOCK: usize = Format::Q8Planes.block_len();
+
+/// A block in 8 bits, and how far its values may be off.
+fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
+    let greatest = x.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+    let scale = half::f16::from_f32(greatest as f32 / 127.0).to_f64();
+    for ((x, y), bound) in x.iter().zip(y).zip(bounds) {
+        let code = if greatest == 0.0 { 0.0 } else { x * 127.0 / greatest };
+        // The quotient is off by 2⁻²³ at most, which decides only codes that close to a tie.
+        let tie = (code - code.floor() - 0.5).abs() <= code.abs() * f64::from(f32::EPSILON);
+        (*y, *bound) = (code.round_ties_even() * scale, if tie { scale } else { 0.0 });
     }
 }
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for ty in [Type::F32, Type::F16] {
-        for (blocks, heads, block_size, d, max, slots) in [
+    for format in [Format::F32, Format::F16, Format::Q8Planes] {
+        let shapes = [
             (1, 1, 16, 1, 1, vec![0.0]),
             (2, 2, 16, 8, 4, vec![]),
             (3, 2, 16, 33, 5, vec![47.0, 0.0, 15.0, 16.0]),
             (4, 4, 32, 64, 6, vec![31.0, 32.0, 33.0, 127.0, 5.0, 64.0]),
-        ] {
+            (3, 3, 16, 96, 3, vec![17.0, 40.0]),
+        ];
+        for (blocks, heads, block_size, d, max, slots) in shapes {
+            if !usize::is_multiple_of(d, format.block_len()) {
+                continue;
+            }
             let n = slots.len();
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             cases.push(
                 Case::new(KvAppend, &[(max, n)])
-                    .input(CaseInput::normal(Format::Plain(ty), &dims(&[blocks, heads, block_size, d])))
+                    .input(CaseInput::normal(format, &dims(&[blocks, heads, block_size, d])))
                     .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(heads), Dim::Fixed(d)]))
                     .input(CaseInput { format: Format::U32, shape: vec![Dim::Extent(0)], fill: Fill::Values(slots) }),
             );

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
-pub use attention::AttentionPrecision;
+pub use attention::{AttentionOptions, AttentionPrecision};
 pub use batch_matmul::{Activation, MatmulOptions};
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;

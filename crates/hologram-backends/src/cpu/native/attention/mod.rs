@@ -70,6 +70,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let (heads, d, kv_heads, block_size, kd) =
         (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
     let shapes_fit = spec.op == "attention"
+        && spec.attr_u32("window").is_none()
         && spec.in_place.is_none()
         && k.shape == v.shape
         && q.shape == spec.output.shape

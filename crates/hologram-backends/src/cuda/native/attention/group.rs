@@ -110,6 +110,7 @@ fn attend(group: &GroupSpec, update: &Update, node: &GroupNode, target: Target) 
     };
     let ordered = node.op == "attention"
         && node.in_place.is_none()
+        && node.attr_u32("window").is_none()
         && q == Operand::Node(update.q_node)
         && k == Operand::Node(update.k_node)
         && v == Operand::Node(update.v_node)

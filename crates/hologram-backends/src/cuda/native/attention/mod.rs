@@ -96,7 +96,7 @@ impl Sizes {
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    if spec.op != "attention" || spec.in_place.is_some() {
+    if spec.op != "attention" || spec.in_place.is_some() || spec.attr_u32("window").is_some() {
         return None;
     }
     let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?;
