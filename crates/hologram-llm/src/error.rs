@@ -23,6 +23,14 @@ pub enum LlmError {
         /// What does not fit.
         reason: String,
     },
+    /// A file of a model's folder is truncated, contradictory or missing.
+    #[error("{}: {reason}", path.display())]
+    BadFile {
+        /// The file or the folder.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
     /// The metadata lacks a key that is needed.
     #[error("{}: missing key {key}", path.display())]
     MissingKey {

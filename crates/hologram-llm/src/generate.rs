@@ -145,7 +145,9 @@ impl<'a> Generation<'a> {
         self.remaining -= 1;
         self.pending.clear();
         self.pending.push(id);
-        let Some(tokenizer) = self.model.loaded_tokenizer().filter(|t| !t.is_end(id)) else {
+        let Some(tokenizer) =
+            self.model.loaded_tokenizer().filter(|t| !t.is_end(id) && !self.model.end_tokens().contains(&id))
+        else {
             return Ok(self.end(Finish::EndOfText));
         };
         let text = self.decoder.push(tokenizer, id).to_string();

@@ -26,7 +26,7 @@ struct Sequence {
 }
 
 impl KvCache {
-    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32` or `f16`).
+    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16` or 8 bits in planes).
     ///
     /// # Errors
     /// [`LlmError::CacheTooLarge`].
@@ -40,10 +40,8 @@ impl KvCache {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
         let blocks = blocks_per_sequence * max_sequences;
         let shape = [blocks, config.kv_heads, BLOCK_SIZE, config.head_dim];
-        let bytes = shape.iter().map(|n| *n as u128).product::<u128>()
-            * format.block_bytes() as u128
-            * 2
-            * config.layers as u128;
+        let of_one = shape.iter().map(|n| *n as u128).product::<u128>() * format.block_bytes() as u128;
+        let bytes = of_one / format.block_len() as u128 * 2 * config.layers as u128;
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
         let layers = (0..config.layers).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;

@@ -10,22 +10,26 @@
 //! ```
 
 mod error;
+mod files;
 mod generate;
 pub mod gguf;
 mod kv;
 mod model;
 mod models;
 mod random;
+pub mod safetensors;
 pub mod sampling;
 mod session;
 pub mod tokenizer;
 mod weights;
 
 pub use error::{LlmError, Result};
+pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use model::Model;
 pub use models::config::Config;
-pub use models::{ARCHITECTURES, Architecture, Gate, TernaryActivations};
+pub use models::rope::RopeScaling;
+pub use models::{ARCHITECTURES, Architecture, FolderNames, Gate, TernaryActivations, Windows};
 pub use random::{SHAPES, Shape, random_tensor};
 pub use session::{Logits, Session, SessionOptions};
 

@@ -7,11 +7,13 @@ use hologram_backends::Format;
 use hologram_core::Executor;
 
 use crate::error::Result;
+use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
 use crate::random::{RandomWeights, Shape};
+use crate::safetensors::FolderWeights;
 use crate::session::{Session, SessionOptions};
 use crate::tokenizer::Tokenizer;
 use crate::weights::FileWeights;
@@ -20,25 +22,27 @@ use crate::weights::FileWeights;
 pub struct Model {
     executor: Executor,
     decoder: Arc<Decoder>,
-    file: Option<Arc<GgufFile>>,
+    files: Option<Arc<ModelFiles>>,
     tokenizer: Option<Tokenizer>,
+    end_tokens: Vec<u32>,
 }
 
 impl Model {
-    /// Loads a GGUF file onto the best device of this machine. The tokenizer is read when it is first needed.
+    /// Loads a model, a GGUF file or a folder of safetensors, onto the best device of this machine. The tokenizer is read when it is
+    /// first needed.
     ///
     /// # Errors
-    /// When the file is damaged, or its architecture or types are not supported.
+    /// When a file is damaged, or its architecture or types are not supported.
     pub fn load(path: impl AsRef<Path>) -> Result<Model> {
         Model::load_on(path, &Executor::new_auto()?)
     }
 
-    /// Loads a GGUF file onto a device.
+    /// Loads a model onto a device.
     ///
     /// # Errors
     /// As [`Model::load`].
     pub fn load_on(path: impl AsRef<Path>, executor: &Executor) -> Result<Model> {
-        Model::from_gguf(GgufFile::open(path)?, executor)
+        Model::from_files(ModelFiles::open(path)?, executor)
     }
 
     /// Loads an open GGUF file onto a device.
@@ -46,9 +50,39 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(file: GgufFile, executor: &Executor) -> Result<Model> {
-        let config = Config::from_gguf(&file)?;
-        let decoder = Arc::new(Decoder::load(config, &FileWeights::new(executor, &file)?)?);
-        Ok(Model { executor: executor.clone(), decoder, file: Some(Arc::new(file)), tokenizer: None })
+        Model::from_files(file, executor)
+    }
+
+    /// Loads open files onto a device.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_files(files: impl Into<ModelFiles>, executor: &Executor) -> Result<Model> {
+        Model::from_files_with(files, executor, &mut |_, _| ())
+    }
+
+    /// As [`Model::from_files`]; `progress` is told now and then how many bytes of how many are loaded.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_files_with(
+        files: impl Into<ModelFiles>,
+        executor: &Executor,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model> {
+        let files = files.into();
+        let (config, end_tokens, bytes) = (files.config()?, files.end_tokens()?, files.tensor_bytes());
+        // Blocks are alike: a part of them is that part of the bytes.
+        let mut progress = |part: usize, of: usize| {
+            let done = u128::from(bytes) * part as u128 / of.max(1) as u128;
+            progress(u64::try_from(done).unwrap_or(bytes), bytes);
+        };
+        let decoder = match &files {
+            ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file)?, &mut progress)?,
+            ModelFiles::Folder(folder) => Decoder::load(config, &FolderWeights::new(executor, folder)?, &mut progress)?,
+        };
+        let (executor, decoder) = (executor.clone(), Arc::new(decoder));
+        Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: None, end_tokens })
     }
 
     /// A model of a known shape with random weights, made on the device: for measuring speed without a download.
@@ -57,8 +91,8 @@ impl Model {
     /// When the format does not fit the shape or the device has not that much memory.
     pub fn random(shape: &Shape, format: Format, executor: &Executor) -> Result<Model> {
         let weights = RandomWeights::new(executor, shape, format);
-        let decoder = Arc::new(Decoder::load(shape.config(), &weights)?);
-        Ok(Model { executor: executor.clone(), decoder, file: None, tokenizer: None })
+        let decoder = Arc::new(Decoder::load(shape.config(), &weights, &mut |_, _| ())?);
+        Ok(Model { executor: executor.clone(), decoder, files: None, tokenizer: None, end_tokens: Vec::new() })
     }
 
     /// Sizes and constants.
@@ -71,6 +105,16 @@ impl Model {
         &self.executor
     }
 
+    /// The files that it was loaded from.
+    pub fn files(&self) -> Option<&ModelFiles> {
+        self.files.as_deref()
+    }
+
+    /// The tokens that end a text or a turn, as the metadata have them.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
     /// Bytes of weights that one decoded token reads.
     pub fn bytes_per_token(&self) -> usize {
         self.decoder.bytes_per_token()
@@ -81,15 +125,21 @@ impl Model {
         self.decoder.bytes()
     }
 
-    /// The tokenizer in the model's file.
+    /// The tokenizer in the model's file or folder.
     ///
     /// # Errors
     /// When the file has none or one of an unknown kind.
     pub fn tokenizer(&mut self) -> Result<&Tokenizer> {
         let tokenizer = match self.tokenizer.take() {
             Some(tokenizer) => tokenizer,
-            None => match &self.file {
-                Some(file) => Tokenizer::from_gguf(file)?,
+            None => match self.files.as_deref() {
+                Some(ModelFiles::Gguf(file)) => Tokenizer::from_gguf(file)?,
+                Some(ModelFiles::Folder(folder)) => {
+                    return Err(crate::LlmError::Tokenizer {
+                        path: folder.path().join("tokenizer.json"),
+                        reason: "tokenizers of folders are not read yet".into(),
+                    });
+                }
                 None => {
                     return Err(crate::LlmError::Tokenizer {
                         path: self.decoder.config.name.clone().into(),

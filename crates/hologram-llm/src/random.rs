@@ -6,6 +6,7 @@ use hologram_isa::{Access, Builder, Program, Type, Value};
 
 use crate::error::Result;
 use crate::models::config::Config;
+use crate::models::rope::RopeScaling;
 use crate::models::{self, Architecture};
 use crate::weights::Weights;
 
@@ -101,8 +102,11 @@ impl Shape {
             context: 8192,
             eps: 1e-5,
             rope_dim: head_dim,
+            rope: architecture.rope,
             rope_base: self.rope_base,
-            rope_factor: 1.0,
+            rope_scaling: RopeScaling::None,
+            windows: vec![None; self.layers],
+            ternary: architecture.ternary,
         }
     }
 }
@@ -142,6 +146,18 @@ impl Weights for RandomWeights<'_> {
 
     fn vector(&self, _name: &str, len: usize) -> Result<Tensor> {
         Ok(Tensor::from_slice(self.executor, &[len], &vec![1.0f32; len])?)
+    }
+
+    fn optional_vector(&self, _name: &str, _len: usize) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    fn scale(&self, _name: &str) -> Result<Option<f32>> {
+        Ok(None)
+    }
+
+    fn finish(&self) -> Result<()> {
+        Ok(())
     }
 
     fn optional_values(&self, _name: &str, _len: usize) -> Result<Option<Vec<f32>>> {

@@ -22,7 +22,8 @@ pub struct SessionOptions {
     pub batch: usize,
     /// Sequences held at the same time.
     pub sequences: usize,
-    /// Elements of the KV cache: [`Format::F32`] or [`Format::F16`]; by default what suits the device, and [`Format::F32`] for models
+    /// Elements of the KV cache: [`Format::F32`], [`Format::F16`] or, for heads of whole blocks of 32 elements, 8 bits
+    /// ([`Format::Q8Planes`]); by default what suits the device, and [`Format::F32`] for models
     /// whose matrices are in `F32` or `F16` or ternary.
     pub kv: Option<Format>,
     /// Whether [`Session::sample`] chooses tokens on the device, so that only they come back, instead of on the host from all logits;
@@ -52,6 +53,8 @@ pub struct Session {
     executor: Executor,
     decoder: Arc<Decoder>,
     cache: KvCache,
+    /// The tokens of each sequence.
+    held: Vec<Vec<u32>>,
     options: SessionOptions,
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
@@ -102,9 +105,19 @@ impl Session {
         check("batch", options.batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
         let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
-        if kv != Format::F32 && kv != Format::F16 {
-            let reason = format!("is {}, but must be f32 or f16", kv.name());
+        if !matches!(kv, Format::F32 | Format::F16 | Format::Q8Planes) {
+            let reason = format!("is {}, but must be f32, f16 or q8", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
+        }
+        let head_dim = decoder.config.head_dim;
+        if !head_dim.is_multiple_of(kv.block_len()) {
+            let reason = format!("is q8, but heads of {head_dim} elements are not whole blocks of {}", kv.block_len());
+            return Err(LlmError::Option { option: "kv", reason });
+        }
+        if let Some(limit) = decoder.config.context_limit().filter(|limit| options.context > *limit) {
+            let reason =
+                format!("is {}, but with rope scaling of the kind dynamic the most is {limit}", options.context);
+            return Err(LlmError::Option { option: "ctx", reason });
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
         // A model whose weights do not fit together is refused here, not at the first step.
@@ -112,7 +125,19 @@ impl Session {
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
         let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
-        Ok(Session { executor, decoder, cache, options, plans, prefers_fixed, last: None, device_sampling, scratch })
+        let held = vec![Vec::new(); options.sequences];
+        Ok(Session {
+            executor,
+            decoder,
+            cache,
+            held,
+            options,
+            plans,
+            prefers_fixed,
+            last: None,
+            device_sampling,
+            scratch,
+        })
     }
 
     /// Positions in use in a sequence.
@@ -137,9 +162,25 @@ impl Session {
 
     /// Shortens a sequence to its first `len` positions.
     pub fn truncate(&mut self, sequence: usize, len: usize) {
-        if sequence < self.cache.max_sequences() {
+        if let Some(held) = self.held.get_mut(sequence) {
+            held.truncate(len);
             self.cache.truncate(sequence, len);
         }
+    }
+
+    /// Shortens a sequence to what it has in common with these tokens from their start, but for the last of them, and returns how many
+    /// that are: `tokens[n..]` is what remains to be fed. So a prompt that continues or changes an earlier one reuses what is cached.
+    pub fn keep_prefix(&mut self, sequence: usize, tokens: &[u32]) -> usize {
+        let Some(held) = self.held.get(sequence) else { return 0 };
+        let alike = held.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let n = alike.min(tokens.len().saturating_sub(1));
+        self.truncate(sequence, n);
+        n
+    }
+
+    /// The tokens that a sequence holds.
+    pub fn tokens(&self, sequence: usize) -> &[u32] {
+        self.held.get(sequence).map_or(&[], Vec::as_slice)
     }
 
     /// Appends tokens to a sequence and computes them in steps of at most a batch. Returns the wanted logits, row-major
@@ -233,6 +274,7 @@ impl Session {
     fn restore(&mut self) {
         for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
             self.cache.truncate(sequence, *before);
+            self.held[sequence].truncate(*before);
         }
         let _ = self.cache.clear_errors();
     }
@@ -309,6 +351,7 @@ impl Session {
             s.sequences.push(*sequence as u32);
             s.positions.push(self.cache.len(*sequence) as u32);
             s.slots.push(self.cache.append(*sequence)?);
+            self.held[*sequence].push(*token);
         }
         s.rows.extend((fed.len() - wanted..fed.len()).map(|r| r as u32));
         self.cache.write_table(&mut s.table);

@@ -1,11 +1,13 @@
 //! Where a model's weights come from: a mapped file, used in place or uploaded tensor by tensor.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hologram_backends::{Buffer, ForeignMemory, Format};
 use hologram_core::{Executor, Tensor};
 
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::malformed;
 
@@ -23,8 +25,22 @@ pub(crate) trait Weights {
     /// A vector in `f32`.
     fn vector(&self, name: &str, len: usize) -> Result<Tensor>;
 
+    /// A vector in `f32` that a model may lack.
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>>;
+
     /// The values of a vector that a model may lack.
     fn optional_values(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>>;
+
+    /// The factor of a matrix that is not part of its elements, where it has one.
+    fn scale(&self, name: &str) -> Result<Option<f32>>;
+
+    /// Called when all is taken: refuses what would have been of no effect.
+    fn finish(&self) -> Result<()>;
+}
+
+/// What may stand in a file without a use: tables that are computed anew, and scales of activations for devices that need them.
+pub(crate) fn may_be_unused(name: &str) -> bool {
+    [".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".input_scale"].iter().any(|end| name.ends_with(end))
 }
 
 /// The weights of a GGUF file, in the layouts that the device's kernels read: used in place where the device shares the host's memory,
@@ -34,6 +50,8 @@ pub(crate) struct FileWeights<'a> {
     file: &'a GgufFile,
     /// The whole file as device memory, where the device shares the host's.
     shared: Option<Buffer>,
+    /// The tensors that were taken.
+    taken: RefCell<HashSet<String>>,
 }
 
 impl<'a> FileWeights<'a> {
@@ -51,7 +69,7 @@ impl<'a> FileWeights<'a> {
         } else {
             None
         };
-        Ok(FileWeights { executor, file, shared })
+        Ok(FileWeights { executor, file, shared, taken: RefCell::default() })
     }
 
     /// A tensor of the file as it is, or in the device's layout for matrices.
@@ -71,6 +89,7 @@ impl<'a> FileWeights<'a> {
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<crate::gguf::Tensor<'a>> {
         let tensor = self.file.tensor(name)?;
+        self.taken.borrow_mut().insert(name.into());
         if tensor.shape() != shape {
             let reason = format!("tensor {name} has shape {:?}, but the metadata ask for {shape:?}", tensor.shape());
             return Err(malformed(self.file, reason));
@@ -101,6 +120,32 @@ impl Weights for FileWeights<'_> {
             return self.take(&tensor, Format::F32, &[len]);
         }
         Ok(Tensor::from_slice(self.executor, &[len], &tensor.to_f32()?)?)
+    }
+
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>> {
+        self.file.tensor_opt(name).map(|_| self.vector(name, len)).transpose()
+    }
+
+    /// The tensor beside a matrix whose name ends with `scale` instead of `weight`.
+    fn scale(&self, name: &str) -> Result<Option<f32>> {
+        let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(None) };
+        let Some(tensor) = self.file.tensor_opt(&name) else { return Ok(None) };
+        self.taken.borrow_mut().insert(name);
+        match tensor.to_f32()?[..] {
+            [scale] => Ok(Some(scale)),
+            _ => Err(malformed(self.file, format!("tensor {} is not one number", tensor.name()))),
+        }
+    }
+
+    fn finish(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        match self.file.tensors().find(|t| !taken.contains(t.name()) && !may_be_unused(t.name())) {
+            None => Ok(()),
+            Some(t) => {
+                let what = format!("tensor {}, for which models of this architecture have no use,", t.name());
+                Err(LlmError::Unsupported { path: self.file.path().into(), what })
+            }
+        }
     }
 
     fn optional_values(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {

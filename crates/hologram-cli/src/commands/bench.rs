@@ -65,7 +65,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             (Model::random(shape, format, &executor)?, format!("{} {}", shape.name, format.name().to_uppercase()))
         }
         None => {
-            let model = Model::from_gguf(shipped::open(args.model.as_deref())?, &executor)?;
+            let model = Model::from_files(shipped::open(args.model.as_deref())?, &executor)?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use hologram_llm::Config;
 use hologram_llm::gguf::{GgufFile, Value, ValueType};
+use hologram_llm::safetensors::{Folder, FolderTensor};
+use hologram_llm::{Config, ModelFiles};
 use serde_json::{Map, json};
 
 use super::shipped;
@@ -16,16 +17,22 @@ const SHOWN: usize = 6;
 /// Runs the command.
 ///
 /// # Errors
-/// When the file cannot be read or standard output fails.
+/// When a file cannot be read or standard output fails.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    let file = shipped::open(args.model.as_deref())?;
+    match shipped::open(args.model.as_deref())? {
+        ModelFiles::Gguf(file) => gguf(args, &file),
+        ModelFiles::Folder(folder) => self::folder(args, &folder),
+    }
+}
+
+fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     let weights: u64 = file.tensors().map(|t| t.data().len() as u64).sum();
     let parameters: u64 = file.tensors().map(|t| t.elements() as u64).sum();
     // A file of an architecture that cannot be run can still be looked into.
-    let config = Config::from_gguf(&file);
+    let config = Config::from_gguf(file);
     let mut out = std::io::stdout().lock();
     if args.json {
-        return Ok(writeln!(out, "{}", as_json(&file, weights, parameters, config.ok().as_ref()))?);
+        return Ok(writeln!(out, "{}", as_json(file, weights, parameters, config.ok().as_ref()))?);
     }
     writeln!(out, "{}: GGUF version {}", file.path().display(), file.version())?;
     writeln!(out, "\nmetadata")?;
@@ -34,9 +41,60 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     }
     writeln!(out, "\ntensors")?;
     for t in file.tensors() {
-        let shape: Vec<String> = t.shape().iter().map(ToString::to_string).collect();
-        writeln!(out, "  {:<28} {:<6} [{}]", printable(t.name(), NAME), t.ty().name, shape.join(", "))?;
+        line(&mut out, t.name(), t.ty().name, t.shape())?;
     }
+    memory(&mut out, weights, parameters, config)
+}
+
+fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
+    let weights: u64 = folder.tensors().map(|t| t.bytes as u64).sum();
+    // Packed ternary weights are four a byte.
+    let count =
+        |t: &FolderTensor<'_>| t.shape.iter().product::<usize>() as u64 * if t.dtype.name == "U8" { 4 } else { 1 };
+    let parameters: u64 = folder.tensors().map(|t| count(&t)).sum();
+    let config = folder.config();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let tensors: Vec<serde_json::Value> = folder
+            .tensors()
+            .map(|t| {
+                let file = t.file.file_name().unwrap_or_default().to_string_lossy();
+                json!({ "name": t.name, "type": t.dtype.name, "shape": t.shape, "bytes": t.bytes, "file": file })
+            })
+            .collect();
+        let all = json!({
+            "file": folder.path().display().to_string(),
+            "metadata": folder.config_json(),
+            "tensors": tensors,
+            "parameters": parameters,
+            "weight_bytes": weights,
+            "kv_bytes_per_position": config.ok().map(|c| c.kv_bytes_per_position(4)),
+        });
+        return Ok(writeln!(out, "{all}")?);
+    }
+    writeln!(out, "{}: safetensors", folder.path().display())?;
+    writeln!(out, "\nconfig.json")?;
+    for (key, value) in folder.config_json() {
+        writeln!(out, "  {} = {}", printable(key, NAME), printable(&value.to_string(), MESSAGE))?;
+    }
+    writeln!(out, "\ntensors")?;
+    for t in folder.tensors() {
+        line(&mut out, t.name, t.dtype.name, t.shape)?;
+    }
+    memory(&mut out, weights, parameters, config)
+}
+
+fn line(out: &mut impl Write, name: &str, ty: &str, shape: &[usize]) -> anyhow::Result<()> {
+    let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    Ok(writeln!(out, "  {:<28} {ty:<6} [{}]", printable(name, NAME), shape.join(", "))?)
+}
+
+fn memory(
+    out: &mut impl Write,
+    weights: u64,
+    parameters: u64,
+    config: hologram_llm::Result<Config>,
+) -> anyhow::Result<()> {
     writeln!(out, "\nmemory")?;
     writeln!(out, "  weights: {:.1} MB ({:.1} million parameters)", weights as f64 / 1e6, parameters as f64 / 1e6)?;
     match config {

@@ -1,6 +1,5 @@
 //! `hologram logits`: the logits of given tokens, for comparison with other engines.
 
-use hologram_llm::gguf::GgufFile;
 use hologram_llm::{Logits, Model, SessionOptions};
 
 use crate::args::LogitsArgs;
@@ -16,7 +15,7 @@ const BATCH: usize = 64;
 /// When a token is not in the vocabulary, or the device, the model or the output file fails.
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let executor = args.device.open()?;
-    let model = Model::from_gguf(GgufFile::open(&args.model)?, &executor)?;
+    let model = Model::load_on(&args.model, &executor)?;
     let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;

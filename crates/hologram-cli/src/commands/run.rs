@@ -77,7 +77,7 @@ fn stream(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
-    let mut model = step(trace, "load the model", || anyhow::Ok(Model::from_gguf(shipped::open(path)?, &executor)?))?;
+    let mut model = step(trace, "load the model", || anyhow::Ok(Model::from_files(shipped::open(path)?, &executor)?))?;
     let mut notes = model.tokenizer()?.notes().to_vec();
     let trained = model.config().context;
     if options.context.is_some_and(|n| n > trained) {

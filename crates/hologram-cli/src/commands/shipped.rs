@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use hologram_llm::ModelFiles;
 use hologram_llm::gguf::{FileBytes, GgufFile};
 
 /// Aligns the embedded file as a mapped one would be.
@@ -13,13 +14,13 @@ static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../../assets/rust
 /// The name shown in place of a path.
 const NAME: &str = "rust-docs-bitnet (shipped)";
 
-/// A model file: the given one, or the shipped model.
+/// A model's files: the given ones, or the shipped model.
 ///
 /// # Errors
-/// When the file cannot be read.
-pub fn open(path: Option<&Path>) -> anyhow::Result<GgufFile> {
+/// When a file cannot be read.
+pub fn open(path: Option<&Path>) -> anyhow::Result<ModelFiles> {
     Ok(match path {
-        Some(path) => GgufFile::open(path)?,
-        None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?,
+        Some(path) => ModelFiles::open(path)?,
+        None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?.into(),
     })
 }

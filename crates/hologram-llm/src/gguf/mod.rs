@@ -29,6 +29,44 @@ pub enum FileBytes {
     Static(&'static [u8]),
 }
 
+impl FileBytes {
+    /// Maps a file read-only. It must not be changed while it is open.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, is empty or no regular file.
+    pub fn open(path: &Path) -> Result<FileBytes> {
+        let io = |reason| LlmError::Io { path: path.into(), reason };
+        let file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        let bad = |reason: &str| LlmError::BadFile { path: path.into(), reason: reason.into() };
+        if !meta.is_file() {
+            return Err(bad("it is not a regular file"));
+        }
+        if meta.len() == 0 {
+            return Err(bad("it is empty"));
+        }
+        // SAFETY: the map is read-only and private to this process. Rust's rules also ask that the bytes do not change, which only
+        // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
+        // model files does.
+        Ok(FileBytes::Map(unsafe { Mmap::map(&file) }.map_err(io)?))
+    }
+
+    /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let FileBytes::Map(map) = self {
+            // Advice is for whole pages; those at the ends may hold neighbours. Whether the system follows it changes no result.
+            let start = range.start.next_multiple_of(PAGE);
+            if let Some(len) = (range.end / PAGE * PAGE).checked_sub(start).filter(|len| *len > 0) {
+                // SAFETY: the map is of a file and read-only: pages that are dropped are read from it again, with the same content.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+}
+
 impl std::ops::Deref for FileBytes {
     type Target = [u8];
 
@@ -59,20 +97,8 @@ impl GgufFile {
     /// is one part of a split model.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile> {
         let path = path.as_ref();
-        let io = |reason| LlmError::Io { path: path.into(), reason };
-        let file = File::open(path).map_err(io)?;
-        let meta = file.metadata().map_err(io)?;
-        if !meta.is_file() {
-            return Err(LlmError::Malformed { path: path.into(), reason: "it is not a regular file".into() });
-        }
-        if meta.len() == 0 {
-            return Err(LlmError::Malformed { path: path.into(), reason: "it is empty".into() });
-        }
-        // SAFETY: the map is read-only and private to this process. Rust's rules also ask that the bytes do not change, which only
-        // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
-        // model files does.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        GgufFile::from_bytes(path, FileBytes::Map(map))
+        let bytes = FileBytes::open(path)?;
+        GgufFile::from_bytes(path, bytes)
     }
 
     /// Reads a file that is in memory already; `path` serves in messages.
@@ -108,17 +134,7 @@ impl GgufFile {
 
     /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.
     pub(crate) fn release(&self, range: Range<usize>) {
-        #[cfg(unix)]
-        if let FileBytes::Map(map) = &*self.map {
-            // Advice is for whole pages; those at the ends may hold neighbours. Whether the system follows it changes no result.
-            let start = range.start.next_multiple_of(PAGE);
-            if let Some(len) = (range.end / PAGE * PAGE).checked_sub(start).filter(|len| *len > 0) {
-                // SAFETY: the map is of a file and read-only: pages that are dropped are read from it again, with the same content.
-                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
-            }
-        }
-        #[cfg(not(unix))]
-        let _ = range;
+        self.map.release(range);
     }
 
     /// The version of the format: 2 or 3.

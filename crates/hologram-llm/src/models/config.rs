@@ -1,8 +1,11 @@
-//! The sizes of a model, from its metadata.
+//! The sizes of a model, from the metadata of a GGUF file or from a folder's `config.json`.
+
+use hologram_core::ops::RopeStyle;
 
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
-use crate::models::{self, Architecture};
+use crate::models::rope::{RopeScaling, yarn_attention};
+use crate::models::{self, Architecture, TernaryActivations};
 
 /// The sizes and constants of a decoder-only transformer.
 #[derive(Clone, Debug)]
@@ -31,16 +34,164 @@ pub struct Config {
     pub eps: f32,
     /// Elements of a head that rotary embedding turns, from the first on.
     pub rope_dim: usize,
+    /// Which elements of a head rotary embedding pairs.
+    pub rope: RopeStyle,
     /// Base of the rotary frequencies.
     pub rope_base: f32,
-    /// Divides every rotary frequency (`rope.scaling.type = linear`); 1 for none.
-    pub rope_factor: f32,
+    /// How the rotary frequencies are scaled.
+    pub rope_scaling: RopeScaling,
+    /// For each block the positions that a token attends to, its own included, where those are not all.
+    pub windows: Vec<Option<u32>>,
+    /// How activations are quantised for ternary weights.
+    pub ternary: TernaryActivations,
 }
 
 /// The largest sizes believed; far above any model.
-const MAX_SIZE: usize = 1 << 20;
-const MAX_LAYERS: usize = 4096;
-const MAX_CONTEXT: usize = 1 << 28;
+pub(crate) const MAX_SIZE: usize = 1 << 20;
+pub(crate) const MAX_LAYERS: usize = 4096;
+pub(crate) const MAX_CONTEXT: usize = 1 << 28;
+
+/// Typed values under the names that a kind of file gives them.
+pub(crate) trait Keys {
+    /// A whole number; `None` where the key is missing.
+    fn unsigned(&self, key: &str) -> Result<Option<u64>>;
+
+    /// A number.
+    fn float(&self, key: &str) -> Result<Option<f64>>;
+
+    /// The error that a key is missing.
+    fn missing(&self, key: &str) -> LlmError;
+
+    /// The error that a key's value does not do; the reason reads "is 0, but must be …".
+    fn bad(&self, key: &str, reason: String) -> LlmError;
+
+    /// A size from 1 to `max`; `None` where the key is missing.
+    fn size_opt(&self, key: &str, max: usize) -> Result<Option<usize>> {
+        let Some(n) = self.unsigned(key)? else { return Ok(None) };
+        match usize::try_from(n) {
+            Ok(n) if (1..=max).contains(&n) => Ok(Some(n)),
+            _ => Err(self.bad(key, format!("is {n}, but must be from 1 to {max}"))),
+        }
+    }
+
+    /// A size that must be there.
+    fn size(&self, key: &str, max: usize) -> Result<usize> {
+        self.size_opt(key, max)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A finite number above a limit; `None` where the key is missing.
+    fn above(&self, key: &str, limit: f64) -> Result<Option<f64>> {
+        match self.float(key)? {
+            Some(v) if !(v.is_finite() && v > limit) => {
+                Err(self.bad(key, format!("is {v}, but must be greater than {limit}")))
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// As [`Keys::above`] 0, for a key that must be there.
+    fn positive(&self, key: &str) -> Result<f64> {
+        self.above(key, 0.0)?.ok_or_else(|| self.missing(key))
+    }
+}
+
+/// What a kind of file calls the sizes.
+pub(crate) struct Names {
+    pub layers: &'static str,
+    pub width: &'static str,
+    pub ffn: &'static str,
+    pub heads: &'static str,
+    pub kv_heads: &'static str,
+    pub head_dim: &'static str,
+    pub context: &'static str,
+    pub eps: &'static str,
+}
+
+/// What is read alike from every kind of file; the rest is left at its default.
+pub(crate) fn sizes(
+    keys: &dyn Keys,
+    names: &Names,
+    architecture: &'static Architecture,
+    name: String,
+    vocab: usize,
+) -> Result<Config> {
+    let width = keys.size(names.width, MAX_SIZE)?;
+    let heads = keys.size(names.heads, MAX_SIZE)?;
+    let kv_heads = keys.size_opt(names.kv_heads, MAX_SIZE)?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(keys.bad(names.kv_heads, format!("is {kv_heads}, which does not divide {heads} heads")));
+    }
+    let head_dim = keys.size_opt(names.head_dim, MAX_SIZE)?.unwrap_or(width / heads);
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        return Err(keys.bad(names.heads, format!("gives heads of {head_dim} elements, not an even number")));
+    }
+    let eps = keys.float(names.eps)?.ok_or_else(|| keys.missing(names.eps))? as f32;
+    if !(eps.is_finite() && eps >= 0.0) {
+        return Err(keys.bad(names.eps, format!("is {eps}, but must be 0 or more")));
+    }
+    let layers = keys.size(names.layers, MAX_LAYERS)?;
+    Ok(Config {
+        architecture,
+        name,
+        layers,
+        width,
+        ffn: keys.size(names.ffn, MAX_SIZE)?,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+        context: keys.size(names.context, MAX_CONTEXT)?,
+        eps,
+        rope_dim: head_dim,
+        rope: architecture.rope,
+        rope_base: 10000.0,
+        rope_scaling: RopeScaling::None,
+        windows: vec![None; layers],
+        ternary: architecture.ternary,
+    })
+}
+
+/// What GGUF files call the sizes, after the architecture's name and a dot.
+const GGUF: Names = Names {
+    layers: "block_count",
+    width: "embedding_length",
+    ffn: "feed_forward_length",
+    heads: "attention.head_count",
+    kv_heads: "attention.head_count_kv",
+    head_dim: "attention.key_length",
+    context: "context_length",
+    eps: "attention.layer_norm_rms_epsilon",
+};
+
+/// The keys of a GGUF file that begin with its architecture's name.
+struct GgufKeys<'a> {
+    file: &'a GgufFile,
+    architecture: &'a str,
+}
+
+impl GgufKeys<'_> {
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+}
+
+impl Keys for GgufKeys<'_> {
+    fn unsigned(&self, key: &str) -> Result<Option<u64>> {
+        self.file.get_opt(&self.full(key))
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f64>> {
+        Ok(self.file.get_opt::<f32>(&self.full(key))?.map(f64::from))
+    }
+
+    fn missing(&self, key: &str) -> LlmError {
+        LlmError::MissingKey { path: self.file.path().into(), key: self.full(key) }
+    }
+
+    fn bad(&self, key: &str, reason: String) -> LlmError {
+        LlmError::BadKey { path: self.file.path().into(), key: self.full(key), reason }
+    }
+}
 
 impl Config {
     /// Reads the sizes from a file's metadata.
@@ -48,83 +199,78 @@ impl Config {
     /// # Errors
     /// An unknown architecture, a missing key, or sizes that contradict each other.
     pub fn from_gguf(file: &GgufFile) -> Result<Config> {
-        let arch = file.architecture()?;
+        let name = file.architecture()?;
         let unsupported = |what: String| LlmError::Unsupported { path: file.path().into(), what };
-        let architecture = models::find(arch)
-            .ok_or_else(|| unsupported(format!("architecture {arch} (supported: {})", models::supported())))?;
-        let key = |name: &str| format!("{arch}.{name}");
-        let bad = |name: &str, reason: String| LlmError::BadKey { path: file.path().into(), key: key(name), reason };
-        let size = |name: &str, max: usize| -> Result<usize> {
-            let n: u64 = file.get(&key(name))?;
-            match usize::try_from(n) {
-                Ok(n) if (1..=max).contains(&n) => Ok(n),
-                _ => Err(bad(name, format!("is {n}, but must be from 1 to {max}"))),
-            }
-        };
-        let optional = |name: &str, max: usize, default: usize| -> Result<usize> {
-            if file.value(&key(name)).is_some() { size(name, max) } else { Ok(default) }
-        };
-
-        let width = size("embedding_length", MAX_SIZE)?;
-        let heads = size("attention.head_count", MAX_SIZE)?;
-        let kv_heads = optional("attention.head_count_kv", MAX_SIZE, heads)?;
-        if !heads.is_multiple_of(kv_heads) {
-            return Err(bad("attention.head_count_kv", format!("is {kv_heads}, which does not divide {heads} heads")));
-        }
-        let head_dim = optional("attention.key_length", MAX_SIZE, width / heads)?;
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(bad("attention.head_count", format!("gives heads of {head_dim} elements, not an even number")));
-        }
-        let value_dim = optional("attention.value_length", MAX_SIZE, head_dim)?;
-        if value_dim != head_dim {
-            return Err(bad(
-                "attention.value_length",
-                format!("is {value_dim}, but must be the key length {head_dim}"),
-            ));
-        }
-        let rope_dim = optional("rope.dimension_count", MAX_SIZE, head_dim)?;
-        if rope_dim > head_dim || !rope_dim.is_multiple_of(2) {
-            return Err(bad("rope.dimension_count", format!("is {rope_dim}, but must be even and at most {head_dim}")));
-        }
-        let rope_base = file.get_opt::<f32>(&key("rope.freq_base"))?.unwrap_or(10000.0);
-        if !(rope_base.is_finite() && rope_base > 1.0) {
-            return Err(bad("rope.freq_base", format!("is {rope_base}, but must be greater than 1")));
-        }
-        let eps: f32 = file.get(&key("attention.layer_norm_rms_epsilon"))?;
-        if !(eps.is_finite() && eps >= 0.0) {
-            return Err(bad("attention.layer_norm_rms_epsilon", format!("is {eps}, but must be 0 or more")));
-        }
-        let rope_factor = match file.get_opt::<&str>(&key("rope.scaling.type"))? {
-            None | Some("none") => 1.0,
-            Some("linear") => file.get_opt::<f32>(&key("rope.scaling.factor"))?.unwrap_or(1.0),
-            Some(other) => return Err(unsupported(format!("rope scaling {other} (supported: none, linear)"))),
-        };
-        if !(rope_factor.is_finite() && rope_factor > 0.0) {
-            return Err(bad("rope.scaling.factor", format!("is {rope_factor}, but must be greater than 0")));
-        }
-        if optional("expert_count", MAX_SIZE, 1).is_ok_and(|n| n > 1) {
-            return Err(unsupported("a mixture of experts".into()));
-        }
+        let architecture = models::find(name)
+            .ok_or_else(|| unsupported(format!("architecture {name} (supported: {})", models::supported())))?;
+        let keys = GgufKeys { file, architecture: name };
         let embedding = file.tensor("token_embd.weight")?;
         let &[vocab, _] = embedding.shape() else {
             return Err(malformed(file, format!("token_embd.weight has shape {:?}", embedding.shape())));
         };
-        Ok(Config {
-            architecture,
-            name: file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into(),
-            layers: size("block_count", MAX_LAYERS)?,
-            width,
-            ffn: size("feed_forward_length", MAX_SIZE)?,
-            heads,
-            kv_heads,
-            head_dim,
-            vocab,
-            context: size("context_length", MAX_CONTEXT)?,
-            eps,
-            rope_dim,
-            rope_base,
-            rope_factor,
-        })
+        let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
+        let mut config = sizes(&keys, &GGUF, architecture, own_name, vocab)?;
+
+        let head_dim = config.head_dim;
+        let value_dim = keys.size_opt("attention.value_length", MAX_SIZE)?.unwrap_or(head_dim);
+        if value_dim != head_dim {
+            let reason = format!("is {value_dim}, but must be the key length {head_dim}");
+            return Err(keys.bad("attention.value_length", reason));
+        }
+        let rope_dim = keys.size_opt("rope.dimension_count", MAX_SIZE)?.unwrap_or(head_dim);
+        if rope_dim > head_dim || !rope_dim.is_multiple_of(2) {
+            let reason = format!("is {rope_dim}, but must be even and at most {head_dim}");
+            return Err(keys.bad("rope.dimension_count", reason));
+        }
+        config.rope_dim = rope_dim;
+        config.rope_base = keys.above("rope.freq_base", 1.0)?.unwrap_or(10000.0) as f32;
+        let factor = || -> Result<f64> { Ok(keys.above("rope.scaling.factor", 0.0)?.unwrap_or(1.0)) };
+        config.rope_scaling = match file.get_opt::<&str>(&keys.full("rope.scaling.type"))? {
+            None => match keys.above("rope.scale_linear", 0.0)? {
+                Some(factor) => RopeScaling::Linear { factor },
+                None => RopeScaling::None,
+            },
+            Some("none") => RopeScaling::None,
+            Some("linear") => RopeScaling::Linear { factor: factor()? },
+            Some("yarn") => {
+                let factor = factor()?;
+                let original = keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?;
+                let own = keys.above("rope.scaling.attn_factor", 0.0)?.unwrap_or(1.0);
+                RopeScaling::Yarn {
+                    factor,
+                    original: original.unwrap_or(config.context) as f64,
+                    beta_fast: keys.above("rope.scaling.yarn_beta_fast", 0.0)?.unwrap_or(32.0),
+                    beta_slow: keys.above("rope.scaling.yarn_beta_slow", 0.0)?.unwrap_or(1.0),
+                    truncate: true,
+                    attention: own * yarn_attention(factor),
+                }
+            }
+            Some(other) => return Err(unsupported(format!("rope scaling {other} (supported: none, linear, yarn)"))),
+        };
+        if keys.size_opt("expert_count", MAX_SIZE).is_ok_and(|n| n.is_some_and(|n| n > 1)) {
+            return Err(unsupported("a mixture of experts".into()));
+        }
+        if file.value(&keys.full("attention.sliding_window_pattern")).is_some() {
+            return Err(unsupported("a sliding window in some blocks only".into()));
+        }
+        // 0 stands for none.
+        let window = keys.unsigned("attention.sliding_window")?.filter(|n| *n > 0);
+        config.windows.fill(window.map(|n| u32::try_from(n).unwrap_or(u32::MAX)));
+        config.validated(unsupported)
+    }
+
+    /// Refuses what no graph is made for.
+    pub(crate) fn validated(self, unsupported: impl Fn(String) -> LlmError) -> Result<Config> {
+        // The factor of scores stands for one of every element of queries and keys.
+        if self.rope_scaling.score_factor() != 1.0 && self.rope_dim != self.head_dim {
+            return Err(unsupported("rope scaling yarn of a part of each head".into()));
+        }
+        Ok(self)
+    }
+
+    /// The greatest context that the model can be run with, where there is one.
+    pub(crate) fn context_limit(&self) -> Option<usize> {
+        (self.rope_scaling == RopeScaling::Dynamic).then_some(self.context)
     }
 
     /// Bytes of keys and values for each position, in a cache of elements of this size.
@@ -132,14 +278,14 @@ impl Config {
         2 * self.layers * self.kv_heads * self.head_dim * element_bytes
     }
 
-    /// The rotary frequencies `base^(-2i/d)`, divided by the linear factor and, where the file has them, by `factors`.
+    /// The rotary frequencies, divided by `factors` where the file has them.
     pub(crate) fn rope_frequencies(&self, factors: Option<&[f32]>) -> Vec<f32> {
-        let frequency = |i: usize| {
-            let exponent = -2.0 * i as f64 / self.rope_dim as f64;
-            let f = f64::from(self.rope_base).powf(exponent) / f64::from(self.rope_factor);
-            (f / factors.and_then(|t| t.get(i)).map_or(1.0, |t| f64::from(*t))) as f32
-        };
-        (0..self.rope_dim / 2).map(frequency).collect()
+        self.rope_scaling.frequencies(self.rope_dim, self.rope_base, factors)
+    }
+
+    /// The factor of the products of queries and keys.
+    pub(crate) fn attention_scale(&self) -> f32 {
+        (self.rope_scaling.score_factor() / (self.head_dim as f64).sqrt()) as f32
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use hologram_backends::{Backend, Extent, Format, KernelSpec, TensorSpec};
-use hologram_core::ops::AttentionPrecision;
+use hologram_core::ops::{AttentionOptions, AttentionPrecision};
 use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
@@ -21,53 +21,99 @@ pub(crate) struct Decoder {
     layers: Vec<Layer>,
     output_norm: Tensor,
     /// The output matrix; the embedding where the file has none (tied).
-    output: Tensor,
+    output: Linear,
     rope_frequencies: Tensor,
+}
+
+/// A linear layer.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// `[outputs, inputs]`.
+    pub weight: Tensor,
+    /// Added to the product.
+    pub bias: Option<Tensor>,
+    /// Multiplied with the product, where the weight's format cannot hold it.
+    pub scale: Option<f32>,
+}
+
+impl Linear {
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.weight).chain(&self.bias)
+    }
 }
 
 #[derive(Debug)]
 struct Layer {
     attn_norm: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    q_norm: Option<Tensor>,
+    k_norm: Option<Tensor>,
     attn_sub_norm: Option<Tensor>,
-    attn_output: Tensor,
+    attn_output: Linear,
     ffn_norm: Tensor,
-    gate: Tensor,
-    up: Tensor,
+    gate: Linear,
+    up: Linear,
     ffn_sub_norm: Option<Tensor>,
-    down: Tensor,
+    down: Linear,
+}
+
+impl Layer {
+    fn load(weights: &dyn Weights, c: &Config, i: usize) -> Result<Layer> {
+        let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let linear = |name: &str, rows: usize, row_len: usize, bias: bool| {
+            let name = format!("blk.{i}.{name}");
+            let (of_weight, of_bias) = (format!("{name}.weight"), format!("{name}.bias"));
+            let bias = match bias {
+                true => Some(weights.vector(&of_bias, rows)?),
+                false => weights.optional_vector(&of_bias, rows)?,
+            };
+            let (weight, scale) = (weights.matrix(&of_weight, rows, row_len)?, weights.scale(&of_weight)?);
+            Result::Ok(Linear { weight, bias, scale })
+        };
+        let norm = |name: &str, len: usize| weights.vector(&format!("blk.{i}.{name}.weight"), len);
+        let architecture = c.architecture;
+        let sub_norm = |name: &str, len| architecture.sub_norms.then(|| norm(name, len)).transpose();
+        let head_norm = |name: &str| architecture.qk_norms.then(|| norm(name, c.head_dim)).transpose();
+        let biased = architecture.qkv_biases;
+        Ok(Layer {
+            attn_norm: norm("attn_norm", c.width)?,
+            q: linear("attn_q", q_width, c.width, biased)?,
+            k: linear("attn_k", kv_width, c.width, biased)?,
+            v: linear("attn_v", kv_width, c.width, biased)?,
+            q_norm: head_norm("attn_q_norm")?,
+            k_norm: head_norm("attn_k_norm")?,
+            attn_sub_norm: sub_norm("attn_sub_norm", q_width)?,
+            attn_output: linear("attn_output", c.width, q_width, false)?,
+            ffn_norm: norm("ffn_norm", c.width)?,
+            gate: linear("ffn_gate", c.ffn, c.width, false)?,
+            up: linear("ffn_up", c.ffn, c.width, false)?,
+            ffn_sub_norm: sub_norm("ffn_sub_norm", c.ffn)?,
+            down: linear("ffn_down", c.width, c.ffn, false)?,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let linears = [&self.q, &self.k, &self.v, &self.attn_output, &self.gate, &self.up, &self.down];
+        let optional = [&self.q_norm, &self.k_norm, &self.attn_sub_norm, &self.ffn_sub_norm];
+        let norms = [&self.attn_norm, &self.ffn_norm].into_iter().chain(optional.into_iter().flatten());
+        linears.into_iter().flat_map(Linear::tensors).chain(norms).map(Tensor::bytes).sum()
+    }
 }
 
 impl Decoder {
-    /// Takes the weights.
+    /// Takes the weights; `progress` is told after each of how many parts that is done.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape or a type that is not supported.
-    pub fn load(config: Config, weights: &dyn Weights) -> Result<Decoder> {
+    /// A tensor is missing or has another shape or a type that is not supported, or the file has one that the model has no use for.
+    pub fn load(config: Config, weights: &dyn Weights, progress: &mut dyn FnMut(usize, usize)) -> Result<Decoder> {
         let c = &config;
-        let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
         for i in 0..c.layers {
-            let matrix = |name: &str, rows: usize, row_len: usize| {
-                weights.matrix(&format!("blk.{i}.{name}.weight"), rows, row_len)
-            };
-            let norm = |name: &str, len: usize| weights.vector(&format!("blk.{i}.{name}.weight"), len);
-            let sub_norm = |name: &str, len| c.architecture.sub_norms.then(|| norm(name, len)).transpose();
-            layers.push(Layer {
-                attn_norm: norm("attn_norm", c.width)?,
-                q: matrix("attn_q", q_width, c.width)?,
-                k: matrix("attn_k", kv_width, c.width)?,
-                v: matrix("attn_v", kv_width, c.width)?,
-                attn_sub_norm: sub_norm("attn_sub_norm", q_width)?,
-                attn_output: matrix("attn_output", c.width, q_width)?,
-                ffn_norm: norm("ffn_norm", c.width)?,
-                gate: matrix("ffn_gate", c.ffn, c.width)?,
-                up: matrix("ffn_up", c.ffn, c.width)?,
-                ffn_sub_norm: sub_norm("ffn_sub_norm", c.ffn)?,
-                down: matrix("ffn_down", c.width, c.ffn)?,
-            });
+            layers.push(Layer::load(weights, c, i)?);
+            progress(i + 1, parts);
         }
         let embedding = weights.matrix("token_embd.weight", c.vocab, c.width)?;
         let output = match weights.optional_matrix("output.weight", c.vocab, c.width)? {
@@ -78,25 +124,26 @@ impl Decoder {
         let frequencies = c.rope_frequencies(factors.as_deref());
         let rope_frequencies = Tensor::from_slice(weights.executor(), &[frequencies.len()], &frequencies)?;
         let output_norm = weights.vector("output_norm.weight", c.width)?;
+        weights.finish()?;
+        progress(parts, parts);
+        let output = Linear { weight: output, bias: None, scale: None };
         Ok(Decoder { embedding, layers, output_norm, output, rope_frequencies, config })
     }
 
     /// Bytes of weights that one decoded token reads: every matrix and norm once, and one row of the embedding.
     pub fn bytes_per_token(&self) -> usize {
-        let layer = |l: &Layer| {
-            let all = [&l.attn_norm, &l.q, &l.k, &l.v, &l.attn_output, &l.ffn_norm, &l.gate, &l.up, &l.down];
-            let sub_norms = [&l.attn_sub_norm, &l.ffn_sub_norm];
-            let sub_norms: usize = sub_norms.into_iter().flatten().map(Tensor::bytes).sum();
-            all.iter().map(|t| t.bytes()).sum::<usize>() + sub_norms
-        };
         let row = self.embedding.bytes() / self.config.vocab.max(1);
-        self.layers.iter().map(layer).sum::<usize>() + self.output_norm.bytes() + self.output.bytes() + row
+        self.layers.iter().map(Layer::bytes).sum::<usize>()
+            + self.output_norm.bytes()
+            + self.output.weight.bytes()
+            + row
     }
 
     /// Bytes of all weights.
     pub fn bytes(&self) -> usize {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
-        let tied = self.output.shape() == self.embedding.shape() && self.output.same_memory(&self.embedding);
+        let output = &self.output.weight;
+        let tied = output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
         self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
     }
 
@@ -104,7 +151,7 @@ impl Decoder {
     /// or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into a greater one.
     fn attention_choices(&self, lower: Format) -> Vec<Format> {
         let low = |l: &Layer| {
-            let format = l.q.format();
+            let format = l.q.weight.format();
             format == Format::BF16 || (format.is_quantized_weight() && !format.is_ternary())
         };
         if self.layers.iter().all(low) { vec![Format::F32, lower] } else { vec![Format::F32] }
@@ -128,9 +175,9 @@ impl Decoder {
     /// Whether a step of exactly this many tokens is worth a plan of its own: whether the device prefers fixed sizes in the product that
     /// takes a step longest alone.
     pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize) -> bool {
-        let Some([m, k]) = self.layers.first().map(|l| l.down.shape()) else { return false };
-        let weight = &self.layers[0].down;
-        let linears = Linears { backend, ternary: self.config.architecture.ternary, converted: HashMap::new() };
+        let Some([m, k]) = self.layers.first().map(|l| l.down.weight.shape()) else { return false };
+        let weight = &self.layers[0].down.weight;
+        let linears = Linears { backend, ternary: self.config.ternary, converted: HashMap::new() };
         let (format, _) = linears.activations(weight, tokens);
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
         backend.prefers_fixed(&KernelSpec {
@@ -166,27 +213,35 @@ impl Decoder {
         let rows = g.input("rows", Format::U32, &[outputs])?;
         let frequencies = g.constant(&self.rope_frequencies)?;
         let backend = &**executor.backend();
-        let mut linears = Linears { backend, ternary: c.architecture.ternary, converted: HashMap::new() };
+        let mut linears = Linears { backend, ternary: c.ternary, converted: HashMap::new() };
         let precision = self.attention_precision(backend, bucket.tokens);
 
         let embedding = g.constant(&self.embedding)?;
         let mut x = g.gather(embedding, ids)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let h = norm(&mut g, x, &layer.attn_norm, c.eps)?;
-            let q = linears.apply(&mut g, h, &layer.q, bucket.tokens)?;
-            let k = linears.apply(&mut g, h, &layer.k, bucket.tokens)?;
-            let v = linears.apply(&mut g, h, &layer.v, bucket.tokens)?;
-            let q = g.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
-            let k = g.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
+            // The products first, side by side: a device may compute them together.
+            let [q, k, v] = linears.apply_all(&mut g, h, [&layer.q, &layer.k, &layer.v], bucket.tokens)?;
+            let mut q = g.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
+            let mut k = g.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
             let v = g.reshape(v, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
-            let q = g.rope(q, positions, frequencies, c.architecture.rope)?;
-            let k = g.rope(k, positions, frequencies, c.architecture.rope)?;
+            if let Some(w) = &layer.q_norm {
+                q = norm(&mut g, q, w, c.eps)?;
+            }
+            if let Some(w) = &layer.k_norm {
+                k = norm(&mut g, k, w, c.eps)?;
+            }
+            let q = g.rope(q, positions, frequencies, c.rope)?;
+            let k = g.rope(k, positions, frequencies, c.rope)?;
             let (k_cache, v_cache) = cache.layer(i);
             let (k_cache, v_cache) = (g.state(k_cache)?, g.state(v_cache)?);
             let k_cache = g.kv_append(k_cache, k, slots)?;
             let v_cache = g.kv_append(v_cache, v, slots)?;
-            let scale = 1.0 / (c.head_dim as f32).sqrt();
-            let a = g.attention_with(q, k_cache, v_cache, positions, sequences, block_table, scale, precision)?;
+            // A window that no sequence outgrows is none.
+            let window = c.windows.get(i).copied().flatten().filter(|n| (*n as usize) < cache.context());
+            let options = AttentionOptions { precision, window };
+            let scale = c.attention_scale();
+            let a = g.attention_with(q, k_cache, v_cache, positions, sequences, block_table, scale, options)?;
             let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
             if let Some(w) = &layer.attn_sub_norm {
                 a = norm(&mut g, a, w, c.eps)?;
@@ -195,8 +250,7 @@ impl Decoder {
             x = g.add(x, a)?;
 
             let h = norm(&mut g, x, &layer.ffn_norm, c.eps)?;
-            let gate = linears.apply(&mut g, h, &layer.gate, bucket.tokens)?;
-            let up = linears.apply(&mut g, h, &layer.up, bucket.tokens)?;
+            let [gate, up] = linears.apply_all(&mut g, h, [&layer.gate, &layer.up], bucket.tokens)?;
             let mut f = match c.architecture.gate {
                 Gate::Swiglu => g.swiglu(gate, up)?,
                 Gate::Relu2 => g.relu2_mul(gate, up)?,
@@ -275,8 +329,39 @@ impl Linears<'_> {
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 
+    /// A linear layer of `x`, of up to `tokens` rows.
+    fn apply(&mut self, g: &mut Graph, x: NodeId, linear: &Linear, tokens: usize) -> Result<NodeId> {
+        let [y] = self.apply_all(g, x, [linear], tokens)?;
+        Ok(y)
+    }
+
+    /// Several linear layers of the same `x`, of up to `tokens` rows.
+    fn apply_all<const N: usize>(
+        &mut self,
+        g: &mut Graph,
+        x: NodeId,
+        linears: [&Linear; N],
+        tokens: usize,
+    ) -> Result<[NodeId; N]> {
+        let mut results = [x; N];
+        for (y, linear) in results.iter_mut().zip(linears) {
+            *y = self.product(g, x, &linear.weight, tokens)?;
+        }
+        for (y, linear) in results.iter_mut().zip(linears) {
+            if let Some(scale) = linear.scale {
+                let scale = g.scalar(scale.into(), Type::F32)?;
+                *y = g.mul(*y, scale)?;
+            }
+            if let Some(bias) = &linear.bias {
+                let bias = g.constant(bias)?;
+                *y = g.add(*y, bias)?;
+            }
+        }
+        Ok(results)
+    }
+
     /// The product of `x`, of up to `tokens` rows, with a weight.
-    fn apply(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
+    fn product(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let w = g.constant(weight)?;
         let (format, floor) = self.activations(weight, tokens);
         let x = match self.converted.get(&(x, format)) {

@@ -2,27 +2,65 @@
 
 mod bitnet;
 pub(crate) mod config;
+pub(crate) mod config_json;
 pub(crate) mod decoder;
 mod llama;
+mod mistral;
+mod qwen2;
+mod qwen3;
+pub(crate) mod rope;
 
 use hologram_core::ops::RopeStyle;
 
 /// The architectures that can be run.
-pub const ARCHITECTURES: &[&Architecture] = &[&llama::LLAMA, &bitnet::BITNET];
+pub const ARCHITECTURES: &[&Architecture] =
+    &[&llama::LLAMA, &mistral::MISTRAL, &qwen2::QWEN2, &qwen3::QWEN3, &bitnet::BITNET];
 
 /// What distinguishes a decoder-only transformer: its graph follows from this and from the sizes in the metadata.
 #[derive(Debug)]
 pub struct Architecture {
     /// The values of `general.architecture` that it serves.
     pub names: &'static [&'static str],
-    /// Which elements of a head rotary embedding pairs.
+    /// What it is called in a folder's `config.json`.
+    pub folder: FolderNames,
+    /// Which elements of a head rotary embedding pairs in GGUF files. In folders it is always the halves.
     pub rope: RopeStyle,
     /// The gate of the feed-forward network.
     pub gate: Gate,
+    /// Whether the projections of queries, keys and values have biases. Other projections may have them in any architecture.
+    pub qkv_biases: bool,
+    /// Whether each head of queries and keys is normalised before it is rotated.
+    pub qk_norms: bool,
     /// Whether the inputs of the attention's and the feed-forward network's last projections are normalised.
     pub sub_norms: bool,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
+}
+
+/// An architecture in the `config.json` of a folder.
+#[derive(Debug)]
+pub struct FolderNames {
+    /// `model_type`.
+    pub model_type: &'static str,
+    /// The entry of `architectures`.
+    pub class: &'static str,
+    /// `hidden_act`.
+    pub gate: &'static str,
+    /// The base of rotary frequencies where the file gives none.
+    pub rope_base: f32,
+    /// Which blocks have a sliding window.
+    pub windows: Windows,
+}
+
+/// Which blocks have a sliding window, where `config.json` gives no list of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// None.
+    Never,
+    /// All, where there is a `sliding_window`.
+    All,
+    /// Where `use_sliding_window` is set, those from `max_window_layers` on.
+    Last,
 }
 
 /// How the two halves of a gated feed-forward network combine.
@@ -43,12 +81,22 @@ pub enum TernaryActivations {
     PerBlock,
 }
 
-/// The architecture of this name.
+/// The architecture of this name in GGUF files.
 pub fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().copied().find(|a| a.names.contains(&name))
 }
 
-/// The names of all architectures, for messages.
+/// The names of all architectures in GGUF files, for messages.
 pub fn supported() -> String {
     ARCHITECTURES.iter().flat_map(|a| a.names).copied().collect::<Vec<_>>().join(", ")
+}
+
+/// The architecture of this `model_type` or class in folders.
+pub(crate) fn find_folder(name: &str) -> Option<&'static Architecture> {
+    ARCHITECTURES.iter().copied().find(|a| a.folder.model_type == name || a.folder.class == name)
+}
+
+/// The `model_type` of all architectures, for messages.
+pub(crate) fn supported_folders() -> String {
+    ARCHITECTURES.iter().map(|a| a.folder.model_type).collect::<Vec<_>>().join(", ")
 }

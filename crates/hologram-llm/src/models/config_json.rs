@@ -1,0 +1,305 @@
+//! The sizes of a model from the `config.json` of its folder.
+
+use std::path::Path;
+
+use hologram_core::ops::RopeStyle;
+use serde_json::{Map, Value};
+
+use crate::error::{LlmError, Result};
+use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
+use crate::models::rope::{RopeScaling, yarn_attention};
+use crate::models::{self, TernaryActivations, Windows};
+
+/// A JSON object of a file, or one inside it whose keys are shown after a prefix.
+pub(crate) struct JsonKeys<'a> {
+    pub path: &'a Path,
+    pub prefix: &'static str,
+    pub object: &'a Map<String, Value>,
+}
+
+impl<'a> JsonKeys<'a> {
+    /// A value; null is as good as none.
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|v| !v.is_null())
+    }
+
+    fn wrong<T>(&self, key: &str, value: &Value, wanted: &str) -> Result<T> {
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "a truth value",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a string",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "an object",
+        };
+        Err(self.bad(key, format!("is {kind}, not {wanted}")))
+    }
+
+    /// A string; `None` where the key is missing.
+    pub fn string(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(s)) => Ok(Some(s)),
+            Some(other) => self.wrong(key, other, "a string"),
+        }
+    }
+
+    /// A truth value; `None` where the key is missing.
+    pub fn truth(&self, key: &str) -> Result<Option<bool>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(b)) => Ok(Some(*b)),
+            Some(other) => self.wrong(key, other, "true or false"),
+        }
+    }
+
+    /// The strings of a list; `None` where the key is missing.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Array(list)) => {
+                let strings: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
+                strings.map(Some).ok_or_else(|| self.bad(key, "holds something that is not a string".into()))
+            }
+            Some(other) => self.wrong(key, other, "a list"),
+        }
+    }
+
+    /// An object; `None` where the key is missing.
+    pub fn object(&self, key: &'static str) -> Result<Option<JsonKeys<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(JsonKeys { path: self.path, prefix: key, object })),
+            Some(other) => self.wrong(key, other, "an object"),
+        }
+    }
+
+    /// Token ids: a number or a list of numbers.
+    pub fn ids(&self, key: &str) -> Result<Vec<u32>> {
+        let id = |v: &Value| match v.as_u64().and_then(|n| u32::try_from(n).ok()) {
+            Some(id) => Ok(id),
+            None => self.wrong(key, v, "a token's number"),
+        };
+        match self.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => list.iter().map(id).collect(),
+            Some(one) => Ok(vec![id(one)?]),
+        }
+    }
+
+    fn full(&self, key: &str) -> String {
+        if self.prefix.is_empty() { key.into() } else { format!("{}.{key}", self.prefix) }
+    }
+}
+
+impl Keys for JsonKeys<'_> {
+    fn unsigned(&self, key: &str) -> Result<Option<u64>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(n) => Ok(Some(n)),
+                // Some writers turn every number into one with a fraction.
+                None => match value.as_f64().filter(|f| (0.0..1e15).contains(f) && f.fract() == 0.0) {
+                    Some(f) => Ok(Some(f as u64)),
+                    None => self.wrong(key, value, "a whole number of 0 or more"),
+                },
+            },
+        }
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f64>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_f64() {
+                Some(f) => Ok(Some(f)),
+                None => self.wrong(key, value, "a number"),
+            },
+        }
+    }
+
+    fn missing(&self, key: &str) -> LlmError {
+        LlmError::MissingKey { path: self.path.into(), key: self.full(key) }
+    }
+
+    fn bad(&self, key: &str, reason: String) -> LlmError {
+        LlmError::BadKey { path: self.path.into(), key: self.full(key), reason }
+    }
+}
+
+/// What `config.json` calls the sizes.
+const FOLDER: Names = Names {
+    layers: "num_hidden_layers",
+    width: "hidden_size",
+    ffn: "intermediate_size",
+    heads: "num_attention_heads",
+    kv_heads: "num_key_value_heads",
+    head_dim: "head_dim",
+    context: "max_position_embeddings",
+    eps: "rms_norm_eps",
+};
+
+/// Weights that are ternary by the model's definition, as `quantization_config` describes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ternary {
+    /// Whether `weight_scale` is the inverse of the factor.
+    pub inverse: bool,
+    /// Whether the file holds the weights as they were trained, to be rounded when they are loaded.
+    pub online: bool,
+    /// Modules that are not ternary.
+    pub kept: Vec<String>,
+}
+
+impl Config {
+    /// Reads the sizes from a folder's `config.json`.
+    pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
+        let keys = JsonKeys { path, prefix: "", object };
+        let unsupported = |what: String| LlmError::Unsupported { path: path.into(), what };
+        let classes = keys.strings("architectures")?.unwrap_or_default();
+        let named =
+            keys.string("model_type")?.or(classes.first().copied()).ok_or_else(|| keys.missing("model_type"))?;
+        let architecture = models::find_folder(named)
+            .ok_or_else(|| unsupported(format!("architecture {named} (supported: {})", models::supported_folders())))?;
+        // The class decides what the weights are for: one that gives no logits is no language model.
+        if let Some(class) = classes.first().filter(|class| **class != architecture.folder.class) {
+            return Err(unsupported(format!("the class {class} (supported: {})", architecture.folder.class)));
+        }
+        let vocab = keys.size("vocab_size", MAX_SIZE)?;
+        let mut config = sizes(&keys, &FOLDER, architecture, name, vocab)?;
+        config.rope = RopeStyle::HalfSplit;
+        if let Some(gate) = keys.string("hidden_act")?.filter(|gate| *gate != architecture.folder.gate) {
+            let (wanted, of) = (architecture.folder.gate, architecture.folder.model_type);
+            return Err(unsupported(format!("the activation {gate} in a model of type {of} (supported: {wanted})")));
+        }
+        if ternary(path, object)?.is_some() {
+            config.ternary = TernaryActivations::PerToken;
+        }
+        rope(&keys, &mut config)?;
+        windows(&keys, &mut config)?;
+        config.validated(unsupported)
+    }
+}
+
+/// What `quantization_config` says of the weights; `None` where they are what they are.
+pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option<Ternary>> {
+    let unsupported = |what: String| Err(LlmError::Unsupported { path: path.into(), what });
+    let keys = JsonKeys { path, prefix: "", object };
+    let Some(quantization) = keys.object("quantization_config")? else { return Ok(None) };
+    match quantization.string("quant_method")? {
+        Some("bitnet") => {}
+        method => {
+            let method = method.unwrap_or("without a name");
+            return unsupported(format!("the quantisation {method} (supported: bitnet, or none)"));
+        }
+    }
+    if quantization.truth("use_rms_norm")? == Some(true) {
+        return unsupported("a norm before every ternary layer (use_rms_norm)".into());
+    }
+    let inverse = match quantization.string("linear_class")?.unwrap_or("bitlinear") {
+        "bitlinear" => true,
+        "autobitlinear" => false,
+        other => return unsupported(format!("the linear class {other} (supported: bitlinear, autobitlinear)")),
+    };
+    let online = match quantization.string("quantization_mode")?.unwrap_or("offline") {
+        "offline" => false,
+        // The other class knows no such mode.
+        "online" => !inverse,
+        other => return unsupported(format!("the quantisation mode {other} (supported: offline, online)")),
+    };
+    let kept = quantization.strings("modules_to_not_convert")?.unwrap_or_default();
+    Ok(Some(Ternary { inverse, online, kept: kept.into_iter().map(String::from).collect() }))
+}
+
+/// The rotary base and its scaling: in `rope_parameters`, or, as older files have it, at the top and in `rope_scaling`.
+fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+    let unsupported = |what: String| Err(LlmError::Unsupported { path: keys.path.into(), what });
+    let scaling = match keys.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => keys.object("rope_scaling")?,
+    };
+    let of_scaling = |key: &str| scaling.as_ref().map_or(Ok(None), |s| s.above(key, 1.0));
+    let base = match of_scaling("rope_theta")? {
+        Some(base) => Some(base),
+        None => keys.above("rope_theta", 1.0)?,
+    };
+    config.rope_base = base.map_or(config.architecture.folder.rope_base, |base| base as f32);
+    let Some(scaling) = scaling else { return Ok(()) };
+    if scaling.float("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
+        return unsupported("rotary embedding of a part of each head".into());
+    }
+    let ty = match scaling.string("rope_type")? {
+        Some(ty) => Some(ty),
+        None => scaling.string("type")?,
+    };
+    let original = || -> Result<f64> {
+        let key = "original_max_position_embeddings";
+        let inside = scaling.size_opt(key, MAX_CONTEXT)?;
+        let outside = keys.size_opt(key, MAX_CONTEXT)?;
+        Ok(inside.or(outside).unwrap_or(config.context) as f64)
+    };
+    config.rope_scaling = match ty {
+        None | Some("default") => RopeScaling::None,
+        Some("linear") => RopeScaling::Linear { factor: scaling.positive("factor")? },
+        Some("dynamic") => RopeScaling::Dynamic,
+        Some("llama3") => {
+            let (low, high) = (scaling.positive("low_freq_factor")?, scaling.positive("high_freq_factor")?);
+            if low >= high {
+                return Err(scaling.bad("high_freq_factor", format!("is {high}, but must be greater than {low}")));
+            }
+            RopeScaling::Llama3 { factor: scaling.positive("factor")?, low, high, original: original()? }
+        }
+        Some("yarn") => {
+            let original = original()?;
+            let factor = scaling.above("factor", 0.0)?.unwrap_or(config.context as f64 / original);
+            let mscale = (scaling.float("mscale")?, scaling.float("mscale_all_dim")?);
+            let attention = match (scaling.above("attention_factor", 0.0)?, mscale) {
+                (Some(own), _) => own,
+                (None, (Some(a), Some(b))) if a != 0.0 && b != 0.0 => {
+                    let of = |m: f64| m * (yarn_attention(factor) - 1.0) + 1.0;
+                    of(a) / of(b)
+                }
+                _ => yarn_attention(factor),
+            };
+            RopeScaling::Yarn {
+                factor,
+                original,
+                beta_fast: scaling.above("beta_fast", 0.0)?.unwrap_or(32.0),
+                beta_slow: scaling.above("beta_slow", 0.0)?.unwrap_or(1.0),
+                truncate: scaling.truth("truncate")?.unwrap_or(true),
+                attention,
+            }
+        }
+        Some(other) => {
+            let supported = "default, linear, dynamic, llama3, yarn";
+            return unsupported(format!("rope scaling {other} (supported: {supported})"));
+        }
+    };
+    Ok(())
+}
+
+/// The sliding window of each block.
+fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+    let kind = config.architecture.folder.windows;
+    let asked = kind == Windows::All || keys.truth("use_sliding_window")? == Some(true);
+    let window = keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32);
+    let Some(window) = window.filter(|_| kind != Windows::Never && asked) else { return Ok(()) };
+    let from = match kind {
+        Windows::Last => keys.unsigned("max_window_layers")?.unwrap_or(28).min(MAX_LAYERS as u64) as usize,
+        _ => 0,
+    };
+    let types = keys.strings("layer_types")?;
+    if types.as_ref().is_some_and(|types| types.len() != config.layers) {
+        return Err(keys.bad("layer_types", format!("has not one entry for each of {} layers", config.layers)));
+    }
+    for (i, own) in config.windows.iter_mut().enumerate() {
+        let slides = match types.as_ref().map(|types| types[i]) {
+            None => i >= from,
+            Some("sliding_attention") => true,
+            Some("full_attention") => false,
+            Some(other) => {
+                return Err(keys.bad("layer_types", format!("names {other}, which is not supported")));
+            }
+        };
+        *own = slides.then_some(window);
+    }
+    Ok(())
+}

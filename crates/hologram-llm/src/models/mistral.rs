@@ -1,0 +1,23 @@
+//! Mistral (Jiang et al., 2023, arXiv:2310.06825): Llama with a sliding window of attention.
+
+use hologram_core::ops::RopeStyle;
+
+use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+
+/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window` for the window.
+pub static MISTRAL: Architecture = Architecture {
+    names: &[],
+    folder: FolderNames {
+        model_type: "mistral",
+        class: "MistralForCausalLM",
+        gate: "silu",
+        rope_base: 10000.0,
+        windows: Windows::All,
+    },
+    rope: RopeStyle::Adjacent,
+    gate: Gate::Swiglu,
+    qkv_biases: false,
+    qk_norms: false,
+    sub_norms: false,
+    ternary: TernaryActivations::PerBlock,
+};

@@ -1,0 +1,99 @@
+//! Rotary frequencies, and how models stretch them for contexts longer than those that they were trained with.
+
+use std::f64::consts::TAU;
+
+/// How rotary frequencies are scaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// Every frequency is divided by a factor (Chen et al., 2023, arXiv:2306.15595).
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// The base grows with the length of the text once that is beyond the trained context; up to it nothing is scaled. Cached keys would
+    /// have to turn anew with each token, so that only the trained context can be used.
+    Dynamic,
+    /// Llama 3.1: frequencies whose wavelength is long against the trained context are divided, short ones are not, with a smooth
+    /// transition between.
+    Llama3 {
+        /// The divisor of long waves.
+        factor: f64,
+        /// Waves longer than `original` / `low` positions are long.
+        low: f64,
+        /// Waves shorter than `original` / `high` positions are short.
+        high: f64,
+        /// The trained context in positions.
+        original: f64,
+    },
+    /// YaRN (Peng et al., 2023, arXiv:2309.00071).
+    Yarn {
+        /// The divisor of slow pairs.
+        factor: f64,
+        /// The trained context in positions.
+        original: f64,
+        /// Pairs that turn at least so often over the trained context keep their frequency.
+        beta_fast: f64,
+        /// Pairs that turn at most so often are divided.
+        beta_slow: f64,
+        /// Whether the pairs at which the transition begins and ends are rounded to whole ones.
+        truncate: bool,
+        /// Factor of queries and of keys.
+        attention: f64,
+    },
+}
+
+/// YaRN's factor of queries and keys where a model does not give its own: 0.1·ln(factor) + 1.
+pub(crate) fn yarn_attention(factor: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
+}
+
+impl RopeScaling {
+    /// The factor that the products of queries and keys get by it.
+    pub(crate) fn score_factor(&self) -> f64 {
+        match self {
+            RopeScaling::Yarn { attention, .. } => attention * attention,
+            _ => 1.0,
+        }
+    }
+
+    /// The frequencies in radians per position of `dim / 2` pairs: `base^(-2i/dim)`, scaled, and divided by `factors` where a file has
+    /// them.
+    pub(crate) fn frequencies(&self, dim: usize, base: f32, factors: Option<&[f32]>) -> Vec<f32> {
+        let base = f64::from(base);
+        // Positions of the pairs between which YaRN passes from one frequency to the other.
+        let turning = |turns: f64, original: f64| dim as f64 * (original / (turns * TAU)).ln() / (2.0 * base.ln());
+        let frequency = |i: usize| {
+            let f = base.powf(-2.0 * i as f64 / dim as f64);
+            let scaled = match *self {
+                RopeScaling::None | RopeScaling::Dynamic => f,
+                RopeScaling::Linear { factor } => f / factor,
+                RopeScaling::Llama3 { factor, low, high, original } => {
+                    let wave = TAU / f;
+                    if wave < original / high {
+                        f
+                    } else if wave > original / low {
+                        f / factor
+                    } else {
+                        let smooth = (original / wave - low) / (high - low);
+                        (1.0 - smooth) * f / factor + smooth * f
+                    }
+                }
+                RopeScaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
+                    let (mut first, mut last) = (turning(beta_fast, original), turning(beta_slow, original));
+                    if truncate {
+                        (first, last) = (first.floor(), last.ceil());
+                    }
+                    (first, last) = (first.max(0.0), last.min(dim as f64 - 1.0));
+                    let span = if first == last { 0.001 } else { last - first };
+                    let slow = ((i as f64 - first) / span).clamp(0.0, 1.0);
+                    f / factor * slow + f * (1.0 - slow)
+                }
+            };
+            (scaled / factors.and_then(|t| t.get(i)).map_or(1.0, |t| f64::from(*t))) as f32
+        };
+        (0..dim / 2).map(frequency).collect()
+    }
+}

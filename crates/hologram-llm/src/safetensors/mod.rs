@@ -1,0 +1,206 @@
+//! A model as a folder, as the transformers library writes it: `config.json`, `tokenizer.json` and the weights in safetensors files.
+//!
+//! Files are read by a parser of our own: the format is a page long, and its errors can name tensors, files and what to do.
+
+mod map;
+mod ternary;
+mod weights;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::{LlmError, Result};
+use crate::models::config::Config;
+use crate::models::config_json::{self, JsonKeys, Ternary};
+pub use map::Dtype;
+use map::{Entry, Shard};
+pub(crate) use weights::FolderWeights;
+
+/// JSON files larger than this are not believed.
+const MAX_JSON: u64 = 64 << 20;
+/// More files of weights than this are not believed.
+const MAX_SHARDS: usize = 4096;
+
+/// An open folder.
+pub struct Folder {
+    path: PathBuf,
+    config_path: PathBuf,
+    config: Map<String, Value>,
+    shards: Vec<Shard>,
+    tensors: Places,
+}
+
+/// A tensor of a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderTensor<'a> {
+    /// The name, such as `model.layers.0.self_attn.q_proj.weight`.
+    pub name: &'a str,
+    /// The element type.
+    pub dtype: &'static Dtype,
+    /// The extents, slowest first.
+    pub shape: &'a [usize],
+    /// Bytes.
+    pub bytes: usize,
+    /// The file that holds it.
+    pub file: &'a Path,
+}
+
+impl Folder {
+    /// Reads `config.json`, maps the files of weights and checks their headers: `model.safetensors`, or the files that
+    /// `model.safetensors.index.json` names.
+    ///
+    /// # Errors
+    /// A file that is missing, truncated or contradicts itself or the others.
+    pub fn open(path: impl AsRef<Path>) -> Result<Folder> {
+        let path = path.as_ref();
+        let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
+        let config_path = path.join("config.json");
+        if !config_path.exists() {
+            return Err(
+                bad("the folder has no config.json, which a model in safetensors files has beside them".into()),
+            );
+        }
+        let config = object(&config_path)?;
+        let (single, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
+        let (shards, tensors) = if index.exists() {
+            sharded(path, &index)?
+        } else if single.exists() {
+            let shard = Shard::open(&single)?;
+            let tensors = shard.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), (0, i))).collect();
+            (vec![shard], tensors)
+        } else {
+            return Err(bad("the folder has neither model.safetensors nor model.safetensors.index.json".into()));
+        };
+        Ok(Folder { path: path.into(), config_path, config, shards, tensors })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What `config.json` holds.
+    pub fn config_json(&self) -> &Map<String, Value> {
+        &self.config
+    }
+
+    /// The sizes of the model.
+    ///
+    /// # Errors
+    /// An unknown architecture, a missing key, or sizes that contradict each other.
+    pub fn config(&self) -> Result<Config> {
+        let own = self.config.get("_name_or_path").and_then(Value::as_str).filter(|s| !s.is_empty());
+        // A name such as "." or the path's end "model/" says nothing.
+        let full = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        let of_path = full.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = own.map(String::from).or(of_path).unwrap_or_else(|| "unnamed".into());
+        Config::from_json(&self.config_path, name, &self.config)
+    }
+
+    /// All tensors, by file and in the order of their bytes.
+    pub fn tensors(&self) -> impl Iterator<Item = FolderTensor<'_>> {
+        let of = |(s, shard): (usize, &'_ Shard)| (s, shard.entries.len());
+        let places = self.shards.iter().enumerate().map(of).flat_map(|(s, n)| (0..n).map(move |e| (s, e)));
+        places.map(|(s, e)| (&self.shards[s], &self.shards[s].entries[e])).map(|(shard, e)| FolderTensor {
+            name: &e.name,
+            dtype: e.dtype,
+            shape: &e.shape,
+            bytes: e.range.len(),
+            file: &shard.path,
+        })
+    }
+
+    /// Tokens that end a text: those of `generation_config.json`, else of `config.json`.
+    ///
+    /// # Errors
+    /// A file that is damaged, or ids that are not numbers.
+    pub fn end_tokens(&self) -> Result<Vec<u32>> {
+        let path = self.path.join("generation_config.json");
+        if path.exists() {
+            let object = object(&path)?;
+            let ids = JsonKeys { path: &path, prefix: "", object: &object }.ids("eos_token_id")?;
+            if !ids.is_empty() {
+                return Ok(ids);
+            }
+        }
+        JsonKeys { path: &self.config_path, prefix: "", object: &self.config }.ids("eos_token_id")
+    }
+
+    fn ternary(&self) -> Result<Option<Ternary>> {
+        config_json::ternary(&self.config_path, &self.config)
+    }
+
+    fn find(&self, name: &str) -> Option<(usize, &Entry)> {
+        let (shard, entry) = *self.tensors.get(name)?;
+        Some((shard, &self.shards[shard].entries[entry]))
+    }
+}
+
+/// Of each tensor its file and its place among that file's entries.
+type Places = HashMap<String, (usize, usize)>;
+
+/// The files that an index names, and where each tensor is.
+fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
+    let bad = |reason: String| LlmError::BadFile { path: index.into(), reason };
+    let object = object(index)?;
+    let Some(Value::Object(map)) = object.get("weight_map") else { return Err(bad("it has no weight_map".into())) };
+    let mut shards: Vec<Shard> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut entries: Vec<HashMap<&str, usize>> = Vec::new();
+    let mut wanted = Vec::with_capacity(map.len());
+    for (name, file) in map {
+        let file = file.as_str().ok_or_else(|| bad(format!("the file of tensor {name} is no name")))?;
+        // A name, not a path: nothing outside the folder is opened.
+        if Path::new(file).file_name() != Some(file.as_ref()) {
+            return Err(bad(format!("{file:?} is no name of a file in the folder")));
+        }
+        let shard = match places.get(file) {
+            Some(shard) => *shard,
+            None => {
+                let path = folder.join(file);
+                if !path.exists() {
+                    return Err(bad(format!("it names {file}, which is not in the folder")));
+                }
+                if shards.len() == MAX_SHARDS {
+                    return Err(bad(format!("it names more than {MAX_SHARDS} files")));
+                }
+                shards.push(Shard::open(&path)?);
+                places.insert(file, shards.len() - 1);
+                shards.len() - 1
+            }
+        };
+        wanted.push((name, shard));
+    }
+    for shard in &shards {
+        entries.push(shard.entries.iter().enumerate().map(|(i, e)| (&*e.name, i)).collect());
+    }
+    let mut tensors = HashMap::with_capacity(wanted.len());
+    for (name, shard) in wanted {
+        let Some(entry) = entries[shard].get(&**name) else {
+            let file = shards[shard].path.file_name().unwrap_or_default().to_string_lossy();
+            return Err(bad(format!("it says that {file} holds tensor {name}, which is not there")));
+        };
+        tensors.insert(name.clone(), (shard, *entry));
+    }
+    drop(entries);
+    Ok((shards, tensors))
+}
+
+/// The object in a JSON file.
+fn object(path: &Path) -> Result<Map<String, Value>> {
+    let io = |reason| LlmError::Io { path: path.into(), reason };
+    let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
+    let mut text = Vec::new();
+    std::fs::File::open(path).map_err(io)?.take(MAX_JSON + 1).read_to_end(&mut text).map_err(io)?;
+    if text.len() as u64 > MAX_JSON {
+        return Err(bad(format!("it is larger than {} MiB", MAX_JSON >> 20)));
+    }
+    match serde_json::from_slice(&text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(bad("it does not hold a JSON object".into())),
+        Err(e) => Err(bad(format!("it is not valid JSON ({e})"))),
+    }
+}

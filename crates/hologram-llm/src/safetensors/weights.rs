@@ -1,0 +1,311 @@
+//! The weights of a folder, by the names that GGUF files give them.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use hologram_backends::{Buffer, ForeignMemory, Format};
+use hologram_core::{Executor, Tensor};
+use hologram_isa::Type;
+
+use super::map::Entry;
+use super::{Folder, ternary};
+use crate::error::{LlmError, Result};
+use crate::models::config_json::Ternary;
+use crate::weights::{Weights, may_be_unused};
+
+/// Tensors in the layouts that the device's kernels read: used in place where the device shares the host's memory and the layout fits,
+/// else converted or uploaded one after the other, and their pages given back.
+pub(crate) struct FolderWeights<'a> {
+    executor: &'a Executor,
+    folder: &'a Folder,
+    /// Of each file its bytes as device memory, where the device shares the host's.
+    shared: Vec<Option<Buffer>>,
+    ternary: Option<Ternary>,
+    /// Whether the output matrix is the embedding, where `config.json` says so.
+    tied: Option<bool>,
+    /// Factors that ternary matrices have beside their elements, by our name.
+    scales: RefCell<HashMap<String, f32>>,
+    taken: RefCell<HashSet<String>>,
+}
+
+impl<'a> FolderWeights<'a> {
+    /// Hands the mapped files to a device that shares the host's memory.
+    ///
+    /// # Errors
+    /// When the device cannot take them, or `config.json` is damaged.
+    pub fn new(executor: &'a Executor, folder: &'a Folder) -> Result<FolderWeights<'a>> {
+        let backend = executor.backend();
+        let share = |shard: &super::Shard| -> Result<Option<Buffer>> {
+            if !backend.shares_host_memory() {
+                return Ok(None);
+            }
+            let (data, bytes) = (shard.map.as_ptr(), shard.map.len());
+            let owner: Arc<dyn std::any::Any + Send + Sync> = shard.map.clone();
+            Ok(Some(backend.wrap(ForeignMemory { owner, data, bytes })?))
+        };
+        let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
+        let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
+        let (scales, taken) = (RefCell::default(), RefCell::default());
+        Ok(FolderWeights { executor, folder, shared, ternary: folder.ternary()?, tied, scales, taken })
+    }
+
+    /// A tensor by its own name, with the place of its file.
+    fn entry(&self, name: &str) -> Result<(usize, &'a Entry)> {
+        let found = self.folder.find(name);
+        let missing = || LlmError::MissingTensor { path: self.folder.path.clone(), tensor: name.into() };
+        let found = found.ok_or_else(missing)?;
+        self.taken.borrow_mut().insert(name.into());
+        Ok(found)
+    }
+
+    fn bad(&self, shard: usize, reason: String) -> LlmError {
+        LlmError::BadFile { path: self.folder.shards[shard].path.clone(), reason }
+    }
+
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<(usize, &'a Entry)> {
+        let (shard, entry) = self.entry(name)?;
+        if entry.shape != shape {
+            let reason = format!("tensor {name} has shape {:?}, but config.json asks for {shape:?}", entry.shape);
+            return Err(self.bad(shard, reason));
+        }
+        Ok((shard, entry))
+    }
+
+    fn data(&self, shard: usize, entry: &Entry) -> &'a [u8] {
+        // The range was checked when the file was opened.
+        self.folder.shards[shard].map.get(entry.range.clone()).unwrap_or_default()
+    }
+
+    fn format(&self, shard: usize, entry: &Entry) -> Result<Format> {
+        entry.dtype.format.ok_or_else(|| LlmError::UnsupportedType {
+            path: self.folder.shards[shard].path.clone(),
+            tensor: entry.name.clone(),
+            ty: entry.dtype.name,
+            supported: "F32, F16, BF16".into(),
+        })
+    }
+
+    fn values(&self, shard: usize, entry: &Entry) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; entry.shape.iter().product()];
+        self.format(shard, entry)?.decode_row(self.data(shard, entry), &mut values)?;
+        Ok(values)
+    }
+
+    /// A tensor in the device's layout: in place, or copied.
+    fn take(&self, shard: usize, entry: &Entry, layout: Format, shape: &[usize]) -> Result<Tensor> {
+        let format = self.format(shard, entry)?;
+        // Files align no tensor; an odd header length puts all of them off.
+        let aligned = entry.range.start.is_multiple_of(format.block_bytes());
+        match &self.shared[shard] {
+            Some(buffer) if layout == format && aligned => {
+                Ok(Tensor::from_buffer(self.executor, buffer.clone(), entry.range.start, format, shape)?)
+            }
+            _ => {
+                let data = self.data(shard, entry);
+                let taken = Tensor::from_bytes_as(self.executor, format, layout, shape, data)?;
+                self.folder.shards[shard].map.release(entry.range.clone());
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Whether a matrix of this name is one of the ternary ones.
+    fn is_ternary(&self, name: &str, entry: &Entry) -> bool {
+        let Some(ternary) = &self.ternary else { return false };
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        let kept =
+            |k: &String| module == k || module.starts_with(&format!("{k}.")) || module.ends_with(&format!(".{k}"));
+        let linear = module.ends_with("_proj") && !ternary.kept.iter().any(kept);
+        linear && (ternary.online || entry.dtype.name == "U8" || self.folder.find(&scale_name(name)).is_some())
+    }
+
+    /// A ternary matrix as [`Format::TQ2_0`]: packed, as it was trained, or its codes as numbers.
+    fn ternary(&self, ours: &str, name: &str, rows: usize, row_len: usize, conf: &Ternary) -> Result<Tensor> {
+        let (shard, entry) = self.entry(name)?;
+        let bad = |reason: String| self.bad(shard, format!("tensor {name} {reason}"));
+        if !row_len.is_multiple_of(ternary::BLOCK) {
+            return Err(bad(format!(
+                "has rows of {row_len} elements, which are not whole blocks of {}",
+                ternary::BLOCK
+            )));
+        }
+        let data = self.data(shard, entry);
+        let packed = entry.dtype.name == "U8";
+        let stored = if packed { rows / 4 } else { rows };
+        if entry.shape != [stored, row_len] || (packed && !rows.is_multiple_of(4)) {
+            let reason = format!("has shape {:?}, but config.json asks for {:?}", entry.shape, [stored, row_len]);
+            return Err(bad(reason));
+        }
+        let format = if packed { None } else { Some(self.format(shard, entry)?) };
+        let row_of = |r: usize| {
+            let row = row_len * format.map_or(1, Format::block_bytes);
+            data.get(r * row..(r + 1) * row).unwrap_or_default()
+        };
+        let value = |format: Format, bytes: &[u8]| match (format, bytes) {
+            (Format::Plain(Type::F16), &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            (Format::Plain(Type::BF16), &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            _ => f32::NAN,
+        };
+        let scale = if conf.online && !packed {
+            let format = format.unwrap_or(Format::F32);
+            let all = data.chunks_exact(format.block_bytes()).map(|b| value(format, b));
+            ternary::mean_magnitude(all, rows * row_len)
+        } else {
+            self.weight_scale(name, conf)?
+        };
+        if !scale.is_finite() {
+            return Err(bad(format!("has the scale {scale}")));
+        }
+        let (of_blocks, factor) = ternary::split_scale(scale);
+        let blocks = match format {
+            None => ternary::pack(rows, row_len, of_blocks, |r, codes| {
+                ternary::unpack_row(data, stored, r, codes)
+                    .ok_or_else(|| bad(format!("has a code of no weight in row {r}")))
+            })?,
+            Some(format) if conf.online => {
+                let inverse = 1.0 / scale;
+                ternary::pack(rows, row_len, of_blocks, |r, codes| {
+                    for (code, b) in codes.iter_mut().zip(row_of(r).chunks_exact(format.block_bytes())) {
+                        *code = ((value(format, b) * inverse).round_ties_even().clamp(-1.0, 1.0) + 1.0) as u8;
+                    }
+                    Ok::<(), Infallible>(())
+                })
+                .unwrap_or_default()
+            }
+            Some(format) => ternary::pack(rows, row_len, of_blocks, |r, codes| {
+                for (code, b) in codes.iter_mut().zip(row_of(r).chunks_exact(format.block_bytes())) {
+                    *code = match value(format, b) {
+                        -1.0 => 0,
+                        0.0 => 1,
+                        1.0 => 2,
+                        other => return Err(bad(format!("has the element {other}, but is to be of -1, 0 and 1"))),
+                    };
+                }
+                Ok(())
+            })?,
+        };
+        self.folder.shards[shard].map.release(entry.range.clone());
+        if let Some(factor) = factor {
+            self.scales.borrow_mut().insert(ours.into(), factor);
+        }
+        let layout = self.executor.backend().weight_layout(Format::TQ2_0);
+        Ok(Tensor::from_bytes_as(self.executor, Format::TQ2_0, layout, &[rows, row_len], &blocks)?)
+    }
+
+    /// The factor of a ternary matrix, of which the file may hold the inverse.
+    fn weight_scale(&self, name: &str, conf: &Ternary) -> Result<f32> {
+        let name = scale_name(name);
+        let (shard, entry) = self.entry(&name)?;
+        let values = self.values(shard, entry)?;
+        let [scale] = values[..] else { return Err(self.bad(shard, format!("tensor {name} is not one number"))) };
+        Ok(if conf.inverse { 1.0 / scale } else { scale })
+    }
+}
+
+impl Weights for FolderWeights<'_> {
+    fn executor(&self) -> &Executor {
+        self.executor
+    }
+
+    fn matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Tensor> {
+        let name = name_of(ours);
+        let shape = [rows, row_len];
+        let (_, entry) = self.entry(&name)?;
+        if let Some(conf) = &self.ternary
+            && self.is_ternary(&name, entry)
+        {
+            return self.ternary(ours, &name, rows, row_len, conf);
+        }
+        let (shard, entry) = self.checked(&name, &shape)?;
+        let layout = self.executor.backend().weight_layout(self.format(shard, entry)?);
+        self.take(shard, entry, layout, &shape)
+    }
+
+    /// Of matrices the output alone may be missing, where it is tied to the embedding.
+    fn optional_matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
+        let name = name_of(ours);
+        let there = self.folder.find(&name).is_some();
+        match self.tied {
+            Some(true) => {
+                // Some files hold the same matrix twice.
+                self.taken.borrow_mut().insert(name);
+                Ok(None)
+            }
+            None if !there => Ok(None),
+            _ => self.matrix(ours, rows, row_len).map(Some),
+        }
+    }
+
+    fn vector(&self, ours: &str, len: usize) -> Result<Tensor> {
+        let (shard, entry) = self.checked(&name_of(ours), &[len])?;
+        if self.format(shard, entry)? == Format::F32 {
+            return self.take(shard, entry, Format::F32, &[len]);
+        }
+        Ok(Tensor::from_slice(self.executor, &[len], &self.values(shard, entry)?)?)
+    }
+
+    fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
+        self.folder.find(&name_of(ours)).map(|_| self.vector(ours, len)).transpose()
+    }
+
+    /// Folders have none: what GGUF files have as vectors of values, `config.json` says.
+    fn optional_values(&self, _: &str, _: usize) -> Result<Option<Vec<f32>>> {
+        Ok(None)
+    }
+
+    fn scale(&self, ours: &str) -> Result<Option<f32>> {
+        Ok(self.scales.borrow().get(ours).copied())
+    }
+
+    fn finish(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        match self.folder.tensors.keys().filter(|name| !taken.contains(*name) && !may_be_unused(name)).min() {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("tensor {name}, for which models of this architecture have no use,");
+                Err(LlmError::Unsupported { path: self.folder.path.clone(), what })
+            }
+        }
+    }
+}
+
+/// The factor that goes with a ternary matrix.
+fn scale_name(weight: &str) -> String {
+    format!("{weight}_scale")
+}
+
+/// What folders call a tensor that GGUF files call `ours`.
+fn name_of(ours: &str) -> String {
+    match ours {
+        "token_embd.weight" => return "model.embed_tokens.weight".into(),
+        "output_norm.weight" => return "model.norm.weight".into(),
+        "output.weight" => return "lm_head.weight".into(),
+        _ => {}
+    }
+    let mut parts = ours.splitn(4, '.');
+    let (Some("blk"), Some(layer), Some(name), Some(kind)) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return ours.into();
+    };
+    let name = match name {
+        "attn_norm" => "input_layernorm",
+        "attn_q" => "self_attn.q_proj",
+        "attn_k" => "self_attn.k_proj",
+        "attn_v" => "self_attn.v_proj",
+        "attn_q_norm" => "self_attn.q_norm",
+        "attn_k_norm" => "self_attn.k_norm",
+        "attn_sub_norm" => "self_attn.attn_sub_norm",
+        "attn_output" => "self_attn.o_proj",
+        "ffn_norm" => "post_attention_layernorm",
+        "ffn_gate" => "mlp.gate_proj",
+        "ffn_up" => "mlp.up_proj",
+        "ffn_down" => "mlp.down_proj",
+        "ffn_sub_norm" => "mlp.ffn_sub_norm",
+        other => other,
+    };
+    format!("model.layers.{layer}.{name}.{kind}")
+}
