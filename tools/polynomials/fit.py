@@ -1,11 +1,13 @@
-"""Prints the constants of crates/hologram-isa/src/decompose.rs. Needs mpmath only: `python3 fit.py`.
+"""Prints the constants of crates/hologram-isa/src/decompose/. Needs mpmath only: `python3 fit.py`, or `python3 fit.py f64` for those of
+binary64 (some minutes).
 
 Each polynomial is the minimax fit of a smooth remainder g under a weight that turns the remainder's error into
-the relative error of the whole function. Coefficients are rounded to binary32 one by one, lowest first, and the others fitted
-again after each, so that later coefficients absorb the rounding of earlier ones.
+the relative error of the whole function. Coefficients are rounded to binary32 (or binary64) one by one, lowest first, and the others
+fitted again after each, so that later coefficients absorb the rounding of earlier ones.
 """
-from mpmath import mp, mpf, matrix, lu_solve, cos, pi, exp, log, sin, tanh, erf, erfc, sqrt, floor
+from mpmath import mp, mpf, matrix, lu_solve, cos, pi, exp, log, sin, tanh, erf, erfc, sqrt, floor, atanh
 import struct
+import sys
 
 mp.prec = 160
 
@@ -15,9 +17,14 @@ def f32(x):
     return mpf(struct.unpack("f", struct.pack("f", float(x)))[0])
 
 
-def shown(x):
-    """The shortest decimal that reads back as the same binary32."""
-    return next(t for t in (f"{float(x):.{n}g}" for n in range(1, 10)) if f32(mpf(t)) == x)
+def f64(x):
+    """The nearest binary64 value."""
+    return mpf(float(x))
+
+
+def shown(x, rounded=f32):
+    """The shortest decimal that reads back as the same number."""
+    return next(t for t in (f"{float(x):.{n}g}" for n in range(1, 18)) if rounded(mpf(float(t))) == x)
 
 
 def minimax(g, w, lo, hi, degree, first=0):
@@ -44,27 +51,50 @@ def minimax(g, w, lo, hi, degree, first=0):
     return best[0]
 
 
-def fit(name, g, w, lo, hi, degree):
+def fit(name, g, w, lo, hi, degree, rounded=f32):
     """Prints the coefficients of `name`, highest first, as a Horner scheme takes them."""
     fixed = []
     for k in range(degree + 1):
         rest = lambda x: g(x) - sum(c * x**i for i, c in enumerate(fixed))
         c = minimax(rest, w, mpf(lo), mpf(hi), degree - k, k)
-        fixed.append(f32(c[0]))
+        fixed.append(rounded(c[0]))
     error = max(
         abs(w(x) * (sum(c * x**i for i, c in enumerate(fixed)) - g(x)))
         for x in (lo + (hi - lo) * (i + mpf(1) / 2) / 2000 for i in range(2000))
     )
     print(f"{name}: relative error 2^{mp.nstr(log(error, 2), 4)}")
-    print("    [" + ", ".join(shown(c) for c in reversed(fixed)) + "]")
+    print("    [" + ", ".join(shown(c, rounded) for c in reversed(fixed)) + "]")
 
 
-def parts(name, value, count):
-    """Prints `value` as a sum of binary32 numbers."""
+def parts(name, value, count, rounded=f32):
+    """Prints `value` as a sum of binary32 (or binary64) numbers."""
     out = []
     for _ in range(count):
-        out.append(f32(value - sum(out)))
-    print(f"{name}: " + " + ".join(shown(p) for p in out))
+        out.append(rounded(value - sum(out)))
+    print(f"{name}: " + " + ".join(shown(p, rounded) for p in out))
+
+
+def double():
+    half_ln2 = log(2) / 2 * mpf("1.0001")
+    fit("EXP: (e^r - 1 - r) / r²", lambda r: (exp(r) - 1 - r) / r**2, lambda r: r**2 / exp(r), -half_ln2, half_ln2, 9, f64)
+    fit("EXP2: (2^r - 1) / r", lambda r: (2**r - 1) / r, lambda r: r / 2**r, mpf("-0.5"), mpf("0.5"), 10, f64)
+    top, tiny = (3 - 2 * sqrt(mpf(2))) ** 2, mpf("1e-12")
+    fit("LOG: (2·atanh(s)/s - 2) / s² in s²", lambda z: (2 * atanh(sqrt(z)) / sqrt(z) - 2) / z, lambda z: z * sqrt(z) / (2 * atanh(sqrt(z))), tiny, top, 6, f64)
+    top = (pi / 4) ** 2 * mpf("1.001")
+    fit("SIN: (sin r - r) / r³ in r²", lambda z: (sin(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, lambda z: sqrt(z) ** 3 / sin(sqrt(z)), tiny, top, 5, f64)
+    fit("COS: (cos r - 1 + r²/2) / r⁴ in r²", lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, lambda z: z**2 / cos(sqrt(z)), tiny, top, 5, f64)
+    fit("TANH: (tanh x - x) / x³ in x², |x| < 0.75", lambda z: (tanh(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, lambda z: sqrt(z) ** 3 / tanh(sqrt(z)), tiny, mpf("0.75") ** 2, 12, f64)
+    fit("ERF: (erf x - x) / x in x², |x| < 0.875", lambda z: erf(sqrt(z)) / sqrt(z) - 1, lambda z: sqrt(z) / erf(sqrt(z)), tiny, mpf("0.875") ** 2, 11, f64)
+    at = lambda t: 1 / t - 2
+    fit("ERFC: erfc(x)·exp(x²) in t = 1/(x + 2), 0.875 to 6", lambda t: erfc(at(t)) * exp(at(t) ** 2), lambda t: exp(-at(t) ** 2) / erf(at(t)), 1 / mpf(8), 1 / mpf("2.875"), 13, f64)
+    parts("ln 2", log(2), 2, f64)
+    parts("log2 e", 1 / log(2), 2, f64)
+    parts("2·log2 e", 2 / log(2), 2, f64)
+    parts("1/3", mpf(1) / 3, 2, f64)
+    parts("π/2", pi / 2, 3, f64)
+    words, mp.prec = 19, 1400
+    bits = int(floor(2 / pi * mpf(2) ** (64 * words)))
+    print("2/π: " + ", ".join(f"{bits >> (64 * (words - 1 - i)) & (1 << 64) - 1:#018x}" for i in range(words)))
 
 
 def main():
@@ -90,4 +120,4 @@ def main():
 
 if __name__ == "__main__":
     mp.prec = 400
-    main()
+    double() if "f64" in sys.argv[1:] else main()

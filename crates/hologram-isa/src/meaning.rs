@@ -4,7 +4,6 @@
 
 use half::{bf16, f16};
 
-use crate::decompose::{self, Scalar};
 use crate::{Opcode, Type};
 
 /// The result of a lane-wise instruction (one that depends on the thread's own operands alone).
@@ -20,7 +19,7 @@ pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
         (Opcode::Eq, &[a, b]) => Some(equal(ty, a, b) as u64),
         (Opcode::Ne, &[a, b]) => Some(!equal(ty, a, b) as u64),
         (_, args) => match ty {
-            Type::F32 => function(op, args).or_else(|| single::float(op, args)),
+            Type::F32 => single::float(op, args),
             Type::F64 => double::float(op, args),
             Type::I32 => signed32::integer(op, args),
             Type::U32 => unsigned32::integer(op, args),
@@ -33,29 +32,12 @@ pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
     }
 }
 
-/// The functions that are defined by decomposition, on `f32`.
-fn function(op: Opcode, args: &[u64]) -> Option<u64> {
-    let &[a] = args else { return None };
-    let a = f32::from_bits(a as u32);
-    let value = match op {
-        Opcode::Exp => decompose::exp(&Scalar, a),
-        Opcode::Exp2 => decompose::exp2(&Scalar, a),
-        Opcode::Log => decompose::log(&Scalar, a),
-        Opcode::Log2 => decompose::log2(&Scalar, a),
-        Opcode::Sin => decompose::sin(&Scalar, a),
-        Opcode::Cos => decompose::cos(&Scalar, a),
-        Opcode::Tanh => decompose::tanh(&Scalar, a),
-        Opcode::Erf => decompose::erf(&Scalar, a),
-        _ => return None,
-    };
-    Some(u64::from(value.to_bits()))
-}
-
-/// The instructions on a float type with bits of a word type.
+/// The instructions on a float type with bits of a word type, and its functions defined by decomposition.
 macro_rules! floats {
-    ($($module:ident $float:ident $word:ident;)*) => {$(
+    ($($module:ident $float:ident $word:ident $function:path;)*) => {$(
         mod $module {
             use crate::Opcode;
+            use crate::decompose::{self, Scalar};
 
             pub(super) fn float(op: Opcode, args: &[u64]) -> Option<u64> {
                 let f = |word: u64| $float::from_bits(word as $word);
@@ -78,6 +60,7 @@ macro_rules! floats {
                     (Opcode::Ceil, &[a]) => f(a).ceil(),
                     (Opcode::Trunc, &[a]) => f(a).trunc(),
                     (Opcode::Round, &[a]) => f(a).round_ties_even(),
+                    (op, &[a]) => $function(&Scalar, op, f(a))?,
                     _ => return None,
                 };
                 Some(value.to_bits().into())
@@ -92,8 +75,8 @@ macro_rules! floats {
     )*};
 }
 floats! {
-    single f32 u32;
-    double f64 u64;
+    single f32 u32 decompose::function;
+    double f64 u64 decompose::double::function;
 }
 
 /// The instructions on an integer type: its word, and the integer of twice the width.

@@ -215,15 +215,15 @@ instructions! {
     Gt "gt" Compare ARITH "Greater.";
     Ge "ge" Compare ARITH "Greater or equal.";
 
-    // Functions defined by decomposition into the arithmetic above: the same bits on every device. On f32 alone.
-    Exp "exp" Unary SINGLE "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
-    Exp2 "exp2" Unary SINGLE "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
-    Log "log" Unary SINGLE "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Log2 "log2" Unary SINGLE "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Sin "sin" Unary SINGLE "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Cos "cos" Unary SINGLE "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Tanh "tanh" Unary SINGLE "Hyperbolic tangent." fast "within 3 ulp.";
-    Erf "erf" Unary SINGLE "The error function.";
+    // Functions defined by decomposition into the arithmetic above: the same bits on every device.
+    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
+    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
+    Log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Cos "cos" Unary FLOAT "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Tanh "tanh" Unary FLOAT "Hyperbolic tangent." fast "within 3 ulp.";
+    Erf "erf" Unary FLOAT "The error function.";
 
     // Memory, barrier.
     Load "load" Load ANY "The element at an index. An index outside is an error with the line.";

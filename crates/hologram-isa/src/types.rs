@@ -131,8 +131,6 @@ impl TypeSet {
     pub const INT: TypeSet = TypeSet::of(&[Type::I32, Type::U32, Type::I64, Type::U64]);
     /// `f32`, `f64`.
     pub const FLOAT: TypeSet = TypeSet::of(&[Type::F32, Type::F64]);
-    /// `f32`.
-    pub const SINGLE: TypeSet = TypeSet::of(&[Type::F32]);
     /// `i32`, `i64`, `f32`, `f64`.
     pub const SIGNED: TypeSet = TypeSet::of(&[Type::I32, Type::I64, Type::F32, Type::F64]);
     /// `i32`, `u32`, `i64`, `u64`, `f32`, `f64`.

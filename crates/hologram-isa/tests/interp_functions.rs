@@ -1,8 +1,8 @@
-//! The functions defined by decomposition: distance from the true value over all of f32, and the exact cases.
+//! The functions defined by decomposition: distance from the true value over all of f32 and f64, and the exact cases.
 
-use hologram_isa::decompose::{self, Scalar};
+use hologram_isa::decompose::{self, Scalar, double};
 use hologram_isa::interp::{Binding, interpret};
-use hologram_isa::{Access, Builder, Opcode, Type};
+use hologram_isa::{Access, Builder, Opcode, Type, Value};
 
 type Function = (&'static str, fn(f32) -> f32, fn(f64) -> f64, f64);
 
@@ -175,35 +175,115 @@ fn exact_cases() {
     }
 }
 
+/// The bound of each function on `f64`, in ulp.
+fn bound(op: Opcode) -> f64 {
+    match op {
+        Opcode::Exp | Opcode::Exp2 | Opcode::Log => 1.0,
+        Opcode::Log2 | Opcode::Tanh | Opcode::Erf => 1.5,
+        _ => 1.75,
+    }
+}
+
+/// Values worked out in many digits by `tools/polynomials/golden.py`; `HOLOGRAM_FUNCTIONS` names a file with more of them.
+#[test]
+fn accuracy_of_f64() {
+    let text = match std::env::var("HOLOGRAM_FUNCTIONS") {
+        Ok(path) => std::fs::read_to_string(path).unwrap(),
+        Err(_) => include_str!("data/f64_functions.txt").into(),
+    };
+    let mut worst = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, x, near, rest] = words[..] else { panic!("{line}") };
+        let [x, near] = [x, near].map(|bits| f64::from_bits(u64::from_str_radix(bits, 16).unwrap()));
+        let rest: f64 = rest.parse::<f64>().unwrap() / 1000.0;
+        let op = Opcode::from_mnemonic(name).unwrap();
+        let got = double::function(&Scalar, op, x).unwrap();
+        // Neighbours of one sign differ by 1 as words; infinity is the neighbour of the greatest number.
+        assert!(got.is_sign_negative() == near.is_sign_negative(), "{name}({x:e}) is {got:e}, not {near:e}");
+        let error = (got.to_bits() as i64 - near.to_bits() as i64) as f64 - rest * near.signum();
+        let (most, at) = worst.entry(op).or_insert((0.0, 0.0));
+        if error.abs() > *most {
+            (*most, *at) = (error.abs(), x);
+        }
+    }
+    assert_eq!(worst.len(), 8);
+    for (op, (error, x)) in worst {
+        println!("{op:?}: {error:.3} ulp at {x:e}");
+        assert!(
+            error <= bound(op),
+            "{op:?}: {error:.3} ulp at {x:e}, which gives {:e}",
+            double::function(&Scalar, op, x).unwrap()
+        );
+    }
+}
+
+#[test]
+fn exact_cases_of_f64() {
+    let (inf, least) = (f64::INFINITY, f64::from_bits(1));
+    let cases: &[(Opcode, &[(f64, f64)])] = &[
+        (Opcode::Exp, &[(-inf, 0.0), (inf, inf), (0.0, 1.0), (-0.0, 1.0), (710.0, inf), (-746.0, 0.0), (1e300, inf)]),
+        (Opcode::Exp2, &[(-inf, 0.0), (inf, inf), (10.0, 1024.0), (1024.0, inf), (-1074.0, least), (-1075.0, 0.0)]),
+        (Opcode::Log, &[(0.0, -inf), (-0.0, -inf), (inf, inf), (1.0, 0.0), (-1.0, f64::NAN), (-inf, f64::NAN)]),
+        (Opcode::Log2, &[(0.0, -inf), (8.0, 3.0), (inf, inf), (1.0, 0.0), (least, -1074.0), (-least, f64::NAN)]),
+        (Opcode::Sin, &[(0.0, 0.0), (-0.0, -0.0), (inf, f64::NAN), (-inf, f64::NAN), (least, least)]),
+        (Opcode::Cos, &[(0.0, 1.0), (-0.0, 1.0), (inf, f64::NAN), (-inf, f64::NAN), (least, 1.0)]),
+        (Opcode::Tanh, &[(0.0, 0.0), (-0.0, -0.0), (inf, 1.0), (-inf, -1.0), (-least, -least), (1e300, 1.0)]),
+        (Opcode::Erf, &[(0.0, 0.0), (-0.0, -0.0), (inf, 1.0), (-inf, -1.0), (7.0, 1.0), (1e300, 1.0)]),
+    ];
+    for (op, cases) in cases {
+        let function = |x| double::function(&Scalar, *op, x).unwrap();
+        for &(x, want) in *cases {
+            let got = function(x);
+            let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+            assert!(same, "{op:?}({x:e}) is {got:e}, not {want:e}");
+        }
+        assert!(function(f64::NAN).is_nan(), "{op:?}(NaN)");
+    }
+}
+
 /// The expansion into instructions gives the bits of the function, and so does the instruction itself.
 #[test]
 fn expansions_give_the_same_bits() {
-    let inputs: Vec<f32> = (0..=u32::MAX).step_by(262139).chain(0x7f80_0000..0x7f80_0004).map(f32::from_bits).collect();
-    let mut bytes: Vec<u8> = inputs.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let inputs: Vec<u64> = (0..=u32::MAX).step_by(262139).chain(0x7f80_0000..0x7f80_0004).map(u64::from).collect();
+    for (name, function, ..) in FUNCTIONS {
+        check_expansion(name, Type::F32, &inputs, |x| function(f32::from_bits(x as u32)).to_bits().into());
+    }
+    let mut inputs: Vec<u64> = (0..=u64::MAX).step_by((u64::MAX / 8191) as usize).collect();
+    inputs.extend((0..2000).map(|i| (f64::from(i) * 0.37 - 300.0).to_bits()));
+    for (name, ..) in FUNCTIONS {
+        let op = Opcode::from_mnemonic(name).unwrap();
+        check_expansion(name, Type::F64, &inputs, |x| {
+            double::function(&Scalar, op, f64::from_bits(x)).unwrap().to_bits()
+        });
+    }
+}
+
+fn check_expansion(name: &str, ty: Type, inputs: &[u64], function: impl Fn(u64) -> u64) {
+    let size = ty.size();
+    let mut bytes: Vec<u8> = inputs.iter().flat_map(|x| x.to_le_bytes()[..size].to_vec()).collect();
     let binding = |memory| Binding::Buffer { memory, offset: 0, len: bytes.len() };
     let bindings = [binding(0), binding(1), binding(2)];
-    for (name, function, ..) in FUNCTIONS {
-        let op = Opcode::from_mnemonic(name).unwrap();
-        let mut b = Builder::new(name, [256, 1, 1]);
-        let [x, expanded, direct] = [("x", Access::Read), ("expanded", Access::Write), ("direct", Access::Write)]
-            .map(|(name, access)| b.buffer(name, Type::F32, access));
-        let i = b.global_x();
-        let inside = b.lt(i, inputs.len() as u32);
-        b.if_(inside, |b| {
-            let v = b.load(x, i);
-            let e = decompose::expand(b, op, v).unwrap();
-            let d = b.inst(op, Type::F32, &[v]);
-            b.store(expanded, i, e);
-            b.store(direct, i, d);
-        });
-        let program = b.finish().unwrap();
-        let (mut out, mut out_direct) = (vec![0; bytes.len()], vec![0; bytes.len()]);
-        let groups = inputs.len().div_ceil(256) as u32;
-        interpret(&program, [groups, 1, 1], &mut [&mut bytes, &mut out, &mut out_direct], &bindings).unwrap();
-        for (i, x) in inputs.iter().enumerate() {
-            let want = function(*x).to_le_bytes();
-            assert_eq!(out[4 * i..][..4], want, "{name}({x:e}) by its expansion");
-            assert_eq!(out_direct[4 * i..][..4], want, "{name}({x:e}) by its instruction");
-        }
+    let op = Opcode::from_mnemonic(name).unwrap();
+    let mut b = Builder::new(name, [256, 1, 1]);
+    let [x, expanded, direct] = [("x", Access::Read), ("expanded", Access::Write), ("direct", Access::Write)]
+        .map(|(name, access)| b.buffer(name, ty, access));
+    let i = b.global_x();
+    let inside = b.lt(i, Value::from(inputs.len() as u32));
+    b.if_(inside, |b| {
+        let v = b.load(x, i);
+        let e = decompose::expand(b, op, v).unwrap();
+        let d = b.inst(op, ty, &[v]);
+        b.store(expanded, i, e);
+        b.store(direct, i, d);
+    });
+    let program = b.finish().unwrap();
+    let (mut out, mut out_direct) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+    let groups = inputs.len().div_ceil(256) as u32;
+    interpret(&program, [groups, 1, 1], &mut [&mut bytes, &mut out, &mut out_direct], &bindings).unwrap();
+    for (i, x) in inputs.iter().enumerate() {
+        let want = &function(*x).to_le_bytes()[..size];
+        assert_eq!(&out[size * i..][..size], want, "{name}.{ty}({x:#x}) by its expansion");
+        assert_eq!(&out_direct[size * i..][..size], want, "{name}.{ty}({x:#x}) by its instruction");
     }
 }

@@ -21,9 +21,10 @@ fn every_rounding_is_written() {
             for line in kernel.text.lines() {
                 let op = line.trim().split(' ').find(|w| !w.starts_with('@')).unwrap_or("");
                 let arithmetic = ["add.", "sub.", "mul.", "div.", "fma.", "sqrt."].iter().any(|p| op.starts_with(p));
-                assert!(!(arithmetic && op.ends_with(".f32")) || op.contains(".rn."), "{line}");
+                let float = op.ends_with(".f32") || op.ends_with(".f64");
+                assert!(!(arithmetic && float) || op.contains(".rn."), "{line}");
                 assert!(!op.contains(".ftz") && !op.contains(".approx") && !op.contains(".full"), "{line}");
-                assert!(!op.starts_with("mad.") || !op.ends_with(".f32"), "{line}");
+                assert!(!op.starts_with("mad.") || !float, "{line}");
             }
         }
     }

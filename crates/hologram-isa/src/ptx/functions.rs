@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::asm::{Asm, Pred, Word};
 use crate::Opcode;
-use crate::decompose::{self, Arith};
+use crate::decompose::{self, Arith, double};
 
 /// [`Arith`] that appends instructions.
 struct Emit<'a>(RefCell<&'a mut Asm>);
@@ -12,17 +12,7 @@ struct Emit<'a>(RefCell<&'a mut Asm>);
 /// Appends the exact expansion of a function of the table; `None` for any other operation.
 pub(super) fn exact(asm: &mut Asm, op: Opcode, x: Word) -> Option<Word> {
     let a = &Emit(RefCell::new(asm));
-    Some(match op {
-        Opcode::Exp => decompose::exp(a, x),
-        Opcode::Exp2 => decompose::exp2(a, x),
-        Opcode::Log => decompose::log(a, x),
-        Opcode::Log2 => decompose::log2(a, x),
-        Opcode::Sin => decompose::sin(a, x),
-        Opcode::Cos => decompose::cos(a, x),
-        Opcode::Tanh => decompose::tanh(a, x),
-        Opcode::Erf => decompose::erf(a, x),
-        _ => return None,
-    })
+    if x.is_wide() { double::function(a, op, x) } else { decompose::function(a, op, x) }
 }
 
 /// log2 e and ln 2.
@@ -68,75 +58,101 @@ pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
 
 /// Methods that are one instruction each.
 macro_rules! instructions {
-    ($($name:ident($($a:ident),*) = $op:literal;)*) => {$(
+    ($($name:ident($($a:ident),*) = $op:expr;)*) => {$(
         fn $name(&self, $($a: Word),*) -> Word {
             self.0.borrow_mut().op($op, &[$($a),*])
         }
     )*};
 }
 
-impl Arith for Emit<'_> {
-    type F = Word;
-    type U = Word;
-    type B = Pred;
+impl Emit<'_> {
+    /// The number of places of a shift, which is of 32 bits.
+    fn count(&self, word: Word) -> Word {
+        match word {
+            Word::WideConst(count) => Word::Const(count as u32),
+            word if word.is_wide() => self.0.borrow_mut().op("cvt.u32.u64", &[word]),
+            word => word,
+        }
+    }
+}
 
-    fn f(v: f32) -> Word {
-        Word::Const(v.to_bits())
-    }
-    fn u(v: u32) -> Word {
-        Word::Const(v)
-    }
-    instructions! {
-        add(a, b) = "add.rn.f32";
-        sub(a, b) = "sub.rn.f32";
-        mul(a, b) = "mul.rn.f32";
-        div(a, b) = "div.rn.f32";
-        fma(a, b, c) = "fma.rn.f32";
-        int_to_f(a) = "cvt.rn.f32.s32";
-        add_u(a, b) = "add.u32";
-        sub_u(a, b) = "sub.u32";
-        mul_u(a, b) = "mul.lo.u32";
-        mulhi_u(a, b) = "mul.hi.u32";
-        and(a, b) = "and.b32";
-        or(a, b) = "or.b32";
-        xor(a, b) = "xor.b32";
-        shl(a, b) = "shl.b32";
-        shr(a, b) = "shr.u32";
-    }
-    fn abs(&self, a: Word) -> Word {
-        self.and(a, Word::Const(0x7fff_ffff))
-    }
-    fn lt(&self, a: Word, b: Word) -> Pred {
-        self.0.borrow_mut().compare("setp.lt.f32", a, b)
-    }
-    fn lt_u(&self, a: Word, b: Word) -> Pred {
-        self.0.borrow_mut().compare("setp.lt.u32", a, b)
-    }
-    fn select(&self, c: Pred, a: Word, b: Word) -> Word {
-        self.0.borrow_mut().select(c, a, b)
-    }
-    fn select_u(&self, c: Pred, a: Word, b: Word) -> Word {
-        self.0.borrow_mut().select(c, a, b)
-    }
-    fn bits_of(&self, a: Word) -> Word {
-        a
-    }
-    fn float_of(&self, a: Word) -> Word {
-        a
-    }
-    fn rare(&self, c: Pred, usual: (Word, Word), f: impl FnOnce() -> (Word, Word)) -> (Word, Word) {
-        let (q, r, end) = {
-            let mut asm = self.0.borrow_mut();
-            let (q, r) = (asm.op("mov.b32", &[usual.0]), asm.op("mov.b32", &[usual.1]));
-            let end = asm.label();
-            asm.branch(Some((c, false)), end);
-            (q, r, end)
-        };
-        let (other_q, other_r) = f();
-        let mut asm = self.0.borrow_mut();
-        asm.mov(q, other_q);
-        asm.mov(r, other_r);
-        asm.place(end);
-        (q, r)
-    }
+/// [`Arith`] on a float type: the word, constants of it, and the number of bits.
+macro_rules! arith {
+    ($($f:ident $u:ident $constant:ident $bits:literal;)*) => {$(
+        impl Arith<$f> for Emit<'_> {
+            type F = Word;
+            type U = Word;
+            type B = Pred;
+
+            fn f(v: $f) -> Word {
+                Word::$constant(v.to_bits())
+            }
+            fn u(v: $u) -> Word {
+                Word::$constant(v)
+            }
+            instructions! {
+                add(a, b) = concat!("add.rn.f", $bits);
+                sub(a, b) = concat!("sub.rn.f", $bits);
+                mul(a, b) = concat!("mul.rn.f", $bits);
+                div(a, b) = concat!("div.rn.f", $bits);
+                fma(a, b, c) = concat!("fma.rn.f", $bits);
+                int_to_f(a) = concat!("cvt.rn.f", $bits, ".s", $bits);
+                add_u(a, b) = concat!("add.u", $bits);
+                sub_u(a, b) = concat!("sub.u", $bits);
+                mul_u(a, b) = concat!("mul.lo.u", $bits);
+                mulhi_u(a, b) = concat!("mul.hi.u", $bits);
+                and(a, b) = concat!("and.b", $bits);
+                or(a, b) = concat!("or.b", $bits);
+                xor(a, b) = concat!("xor.b", $bits);
+            }
+            fn shl(&self, a: Word, b: Word) -> Word {
+                let b = self.count(b);
+                self.0.borrow_mut().op(concat!("shl.b", $bits), &[a, b])
+            }
+            fn shr(&self, a: Word, b: Word) -> Word {
+                let b = self.count(b);
+                self.0.borrow_mut().op(concat!("shr.u", $bits), &[a, b])
+            }
+            fn abs(&self, a: Word) -> Word {
+                self.0.borrow_mut().op(concat!("and.b", $bits), &[a, Word::$constant($u::MAX >> 1)])
+            }
+            fn lt(&self, a: Word, b: Word) -> Pred {
+                self.0.borrow_mut().compare(concat!("setp.lt.f", $bits), a, b)
+            }
+            fn lt_u(&self, a: Word, b: Word) -> Pred {
+                self.0.borrow_mut().compare(concat!("setp.lt.u", $bits), a, b)
+            }
+            fn select(&self, c: Pred, a: Word, b: Word) -> Word {
+                self.0.borrow_mut().select(c, a, b)
+            }
+            fn select_u(&self, c: Pred, a: Word, b: Word) -> Word {
+                self.0.borrow_mut().select(c, a, b)
+            }
+            fn bits_of(&self, a: Word) -> Word {
+                a
+            }
+            fn float_of(&self, a: Word) -> Word {
+                a
+            }
+            fn rare(&self, c: Pred, usual: (Word, Word), f: impl FnOnce() -> (Word, Word)) -> (Word, Word) {
+                let (q, r, end) = {
+                    let mut asm = self.0.borrow_mut();
+                    let (q, r) = (asm.fresh(usual.0), asm.fresh(usual.1));
+                    let end = asm.label();
+                    asm.branch(Some((c, false)), end);
+                    (q, r, end)
+                };
+                let (other_q, other_r) = f();
+                let mut asm = self.0.borrow_mut();
+                asm.mov(q, other_q);
+                asm.mov(r, other_r);
+                asm.place(end);
+                (q, r)
+            }
+        }
+    )*};
+}
+arith! {
+    f32 u32 Const "32";
+    f64 u64 WideConst "64";
 }

@@ -95,7 +95,7 @@ impl Printer<'_> {
             return value;
         }
         if let &[x] = &args[..]
-            && inst.ty == Type::F32
+            && inst.ty.is_float()
             && let Some(value) = functions::exact(&mut self.asm, inst.op, x)
         {
             return value;

@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use hologram_isa::decompose::{self, Scalar};
+use hologram_isa::decompose::{self, Scalar, double};
 use hologram_isa::{Opcode, Type};
 
 use super::convert::convert;
@@ -170,11 +170,12 @@ macro_rules! floats {
         implement! { $name<f64>(f64, f64, f64) -> f64, |$a, $b, $c| $float }
     )*};
 }
-/// For `f32` alone.
+/// The functions that are decomposed, for floats.
 macro_rules! functions {
-    ($($name:ident |$a:pat_param| $float:expr;)*) => {$(
+    ($($name:ident $function:ident;)*) => {$(
         struct $name<T>(PhantomData<T>);
-        implement! { $name<f32>(f32, f32, f32) -> f32, |$a, _, _| $float }
+        implement! { $name<f32>(f32, f32, f32) -> f32, |a, _, _| decompose::$function(&Scalar, a) }
+        implement! { $name<f64>(f64, f64, f64) -> f64, |a, _, _| double::$function(&Scalar, a) }
     )*};
 }
 /// Comparisons of numbers: 1 or 0.
@@ -234,14 +235,14 @@ comparisons! {
     Ge |a, b| a >= b;
 }
 functions! {
-    Exp |a| decompose::exp(&Scalar, a);
-    Exp2 |a| decompose::exp2(&Scalar, a);
-    Log |a| decompose::log(&Scalar, a);
-    Log2 |a| decompose::log2(&Scalar, a);
-    Sin |a| decompose::sin(&Scalar, a);
-    Cos |a| decompose::cos(&Scalar, a);
-    Tanh |a| decompose::tanh(&Scalar, a);
-    Erf |a| decompose::erf(&Scalar, a);
+    Exp exp;
+    Exp2 exp2;
+    Log log;
+    Log2 log2;
+    Sin sin;
+    Cos cos;
+    Tanh tanh;
+    Erf erf;
 }
 
 /// What does not go by the type's arithmetic: copies by width, `bool`, and the floats that are only compared.
@@ -284,7 +285,6 @@ pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Fo
         };
         ($shape:ident $name:ident integer) => { of!($shape $name [Bool u32, I32 i32, U32 u32, I64 i64, U64 u64]) };
         ($shape:ident $name:ident float) => { of!($shape $name [F32 f32, F64 f64]) };
-        ($name:ident function) => { of!(unary $name [F32 f32]) };
     }
     Some(match (op, ty) {
         (O::Mov, _) => copy(ty, level),
@@ -330,14 +330,14 @@ pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Fo
         (O::Le, _) => of!(binary Le number),
         (O::Gt, _) => of!(binary Gt number),
         (O::Ge, _) => of!(binary Ge number),
-        (O::Exp, _) => of!(Exp function),
-        (O::Exp2, _) => of!(Exp2 function),
-        (O::Log, _) => of!(Log function),
-        (O::Log2, _) => of!(Log2 function),
-        (O::Sin, _) => of!(Sin function),
-        (O::Cos, _) => of!(Cos function),
-        (O::Tanh, _) => of!(Tanh function),
-        (O::Erf, _) => of!(Erf function),
+        (O::Exp, _) => of!(unary Exp float),
+        (O::Exp2, _) => of!(unary Exp2 float),
+        (O::Log, _) => of!(unary Log float),
+        (O::Log2, _) => of!(unary Log2 float),
+        (O::Sin, _) => of!(unary Sin float),
+        (O::Cos, _) => of!(unary Cos float),
+        (O::Tanh, _) => of!(unary Tanh float),
+        (O::Erf, _) => of!(unary Erf float),
         _ => return None,
     })
 }
