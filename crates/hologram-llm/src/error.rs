@@ -85,6 +85,22 @@ pub enum LlmError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The chat template cannot be used, or not for this conversation.
+    #[error("{}: the chat template {reason}", path.display())]
+    Template {
+        /// The file.
+        path: PathBuf,
+        /// "refuses the conversation: …", "fails in line 3: …".
+        reason: String,
+    },
+    /// The model has no chat template and no tokens of a known format.
+    #[error(
+        "{} has no chat template, and its vocabulary lacks the tokens of ChatML: it was not made for conversations; hologram run continues a text with it", path.display()
+    )]
+    NoTemplate {
+        /// The model.
+        path: PathBuf,
+    },
     /// An option is out of its range.
     #[error("{option} {reason}")]
     Option {

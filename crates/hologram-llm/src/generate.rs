@@ -83,7 +83,7 @@ impl<'a> Generation<'a> {
             path: model.config().name.clone().into(),
             reason: "the tokenizer is not loaded".into(),
         })?;
-        let mut pending = tokenizer.encode(prompt, true);
+        let mut pending = tokenizer.encode(prompt, true)?;
         if pending.is_empty() {
             // Without a first token there is nothing to continue: begin as a text begins.
             match tokenizer.bos() {

@@ -9,6 +9,7 @@
 //! # Ok::<(), hologram_llm::LlmError>(())
 //! ```
 
+mod chat;
 mod error;
 mod files;
 mod generate;
@@ -23,6 +24,7 @@ mod session;
 pub mod tokenizer;
 mod weights;
 
+pub use chat::{ChatTemplate, Message};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};

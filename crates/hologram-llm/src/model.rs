@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hologram_backends::Format;
 use hologram_core::Executor;
 
+use crate::chat::ChatTemplate;
 use crate::error::Result;
 use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
@@ -134,12 +135,7 @@ impl Model {
             Some(tokenizer) => tokenizer,
             None => match self.files.as_deref() {
                 Some(ModelFiles::Gguf(file)) => Tokenizer::from_gguf(file)?,
-                Some(ModelFiles::Folder(folder)) => {
-                    return Err(crate::LlmError::Tokenizer {
-                        path: folder.path().join("tokenizer.json"),
-                        reason: "tokenizers of folders are not read yet".into(),
-                    });
-                }
+                Some(ModelFiles::Folder(folder)) => Tokenizer::from_folder(folder.path())?,
                 None => {
                     return Err(crate::LlmError::Tokenizer {
                         path: self.decoder.config.name.clone().into(),
@@ -149,6 +145,20 @@ impl Model {
             },
         };
         Ok(self.tokenizer.insert(tokenizer))
+    }
+
+    /// The chat template in the model's file or folder; where there is none, ChatML if the vocabulary has its tokens.
+    ///
+    /// # Errors
+    /// When there is none, its syntax is wrong, or the model has no tokenizer.
+    pub fn chat_template(&mut self) -> Result<ChatTemplate> {
+        let files = self.files.clone();
+        let tokenizer = self.tokenizer()?;
+        match files.as_deref() {
+            Some(ModelFiles::Gguf(file)) => ChatTemplate::from_gguf(file, tokenizer),
+            Some(ModelFiles::Folder(folder)) => ChatTemplate::from_folder(folder.path(), tokenizer),
+            None => Err(crate::LlmError::NoTemplate { path: self.decoder.config.name.clone().into() }),
+        }
     }
 
     /// Starts a session: a KV cache and the plans that run the model on it.

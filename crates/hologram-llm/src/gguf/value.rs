@@ -178,6 +178,23 @@ impl Strings {
         Strings { map, starts: starts.into() }
     }
 
+    /// Strings of one's own, written as a file holds them.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub(crate) fn from_texts(texts: &[&str]) -> std::io::Result<Strings> {
+        let bytes: usize = texts.iter().map(|t| t.len() + 8).sum();
+        let mut map = memmap2::MmapMut::map_anon(bytes.max(1))?;
+        let (mut starts, mut at) = (Vec::with_capacity(texts.len()), 0);
+        for text in texts {
+            starts.push(at);
+            map[at..at + 8].copy_from_slice(&(text.len() as u64).to_le_bytes());
+            map[at + 8..at + 8 + text.len()].copy_from_slice(text.as_bytes());
+            at += 8 + text.len();
+        }
+        Ok(Strings::new(Arc::new(FileBytes::Map(map.make_read_only()?)), starts))
+    }
+
     /// The number of strings.
     pub fn len(&self) -> usize {
         self.starts.len()

@@ -93,12 +93,18 @@ impl Bpe {
     }
 }
 
-/// The bytes that a token's text stands for; characters outside the alphabet stand for themselves.
+/// The bytes that a token's text stands for; one with a character outside the alphabet stands for itself.
 pub(super) fn decode(token: &[u8], out: &mut Vec<u8>) {
-    for c in String::from_utf8_lossy(token).chars() {
+    let before = out.len();
+    let letters = std::str::from_utf8(token).ok();
+    for c in letters.unwrap_or("\u{0}").chars() {
         match char_to_byte(c) {
             Some(byte) => out.push(byte),
-            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            None => {
+                out.truncate(before);
+                out.extend_from_slice(token);
+                return;
+            }
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file.
+//! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file or the `tokenizer.json` of a folder.
 //!
-//! Two families are supported: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and merges stay in the mapped file;
-//! loading only indexes them.
+//! Of GGUF files two families are supported: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and merges stay in the
+//! mapped file; loading only indexes them. What `tokenizer.json` describes is done by the `tokenizers` crate (`json.rs`).
 
 mod bpe;
 mod decode;
 mod index;
+pub(crate) mod json;
 mod merge;
 mod pre;
 mod special;
@@ -17,6 +18,7 @@ use crate::error::{LlmError, Result};
 use crate::gguf::{FromValue, GgufFile, Numbers, Strings, Value};
 use bpe::Bpe;
 use index::StringIndex;
+use json::Json;
 use pre::PreTokenizer;
 use special::{Fragment, Specials};
 use spm::Spm;
@@ -58,6 +60,16 @@ const END_TEXTS: [&str; 12] = [
 enum Model {
     Bpe(Box<Bpe>),
     Spm(Box<Spm>),
+    Json(Box<Json>),
+}
+
+/// How the vocabulary writes text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spelling {
+    /// In GPT-2's alphabet of bytes.
+    Letters,
+    /// As it is, but with U+2581 for a space.
+    Spaces,
 }
 
 /// The tokenizer of a model.
@@ -68,6 +80,9 @@ pub struct Tokenizer {
     index: StringIndex,
     specials: Specials,
     model: Model,
+    spelling: Spelling,
+    /// A text's first space is not part of it.
+    strip_space: bool,
     bos: Option<u32>,
     eos: Option<u32>,
     eot: Option<u32>,
@@ -169,25 +184,66 @@ impl Tokenizer {
         let add_bos = flag("add_bos_token", bos, "bos_token_id", add_bos)?;
         let add_eos = flag("add_eos_token", eos, "eos_token_id", false)?;
 
-        let mut ends: Vec<u32> = [eos, eot, eom].into_iter().flatten().collect();
-        ends.extend(END_TEXTS.iter().filter_map(|t| specials.get(t)));
+        let (spelling, strip_space) = match &model {
+            Model::Spm(spm) => (Spelling::Spaces, spm.add_space_prefix),
+            _ => (Spelling::Letters, false),
+        };
+        let ends = Vec::new();
+        let mut tokenizer = Tokenizer {
+            tokens,
+            types,
+            index,
+            specials,
+            model,
+            spelling,
+            strip_space,
+            bos,
+            eos,
+            eot,
+            ends,
+            add_bos,
+            add_eos,
+            notes,
+        };
+        tokenizer.find_ends(eos, eom);
+        Ok(tokenizer)
+    }
+
+    /// Notes the tokens that end a text: these, and those that are spelled like one.
+    fn find_ends(&mut self, eos: Option<u32>, eom: Option<u32>) {
+        let special = |text: &&str| self.specials.get(text);
+        let mut ends: Vec<u32> = [eos, self.eot, eom].into_iter().flatten().collect();
+        ends.extend(END_TEXTS.iter().filter_map(special));
         ends.sort_unstable();
         ends.dedup();
-        let eot = eot.or_else(|| ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"].iter().find_map(|t| specials.get(t)));
-        Ok(Tokenizer { tokens, types, index, specials, model, bos, eos, eot, ends, add_bos, add_eos, notes })
+        self.eot = self.eot.or_else(|| ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"].iter().find_map(special));
+        self.ends = ends;
     }
 
     /// The tokens of a text in which control tokens are plain text. With `add_special`, BOS and EOS are added where the model
     /// expects them.
-    pub fn encode(&self, text: &str, add_special: bool) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// A `tokenizer.json` that has no tokens for this text; the vocabularies of GGUF files have some for any text.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.encode_with(text, add_special, false)
     }
 
     /// As [`Tokenizer::encode`]; with `parse_special`, control tokens that are spelled out in the text are recognised, as in the
     /// output of a chat template, and a text that begins with BOS gets no second one. User-defined tokens are recognised in any
     /// text.
-    pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         let mut out = Vec::new();
+        if let Model::Json(json) = &self.model {
+            out = json.encode(text, add_special, parse_special)?;
+            if add_special {
+                self.correct_ends(&mut out, parse_special);
+            }
+            return Ok(out);
+        }
         // The first stretch of text, and any after a control token, begins as a text of its own.
         let mut fresh = true;
         self.specials.split(text, parse_special, |fragment| match fragment {
@@ -199,6 +255,7 @@ impl Tokenizer {
                 match &self.model {
                     Model::Bpe(bpe) => bpe.encode(&self.index, text, &mut out),
                     Model::Spm(spm) => spm.encode(&self.index, &self.types, text, fresh, &mut out),
+                    Model::Json(_) => {}
                 }
                 fresh = false;
             }
@@ -209,7 +266,23 @@ impl Tokenizer {
         if add_special && self.add_eos {
             out.extend(self.eos);
         }
-        out
+        Ok(out)
+    }
+
+    /// Brings BOS and EOS into line with the settings, which need not agree with the rules in `tokenizer.json`. What a text spells
+    /// out stays.
+    fn correct_ends(&self, ids: &mut Vec<u32>, parse_special: bool) {
+        if let Some(bos) = self.bos.filter(|_| self.add_bos || !parse_special) {
+            let has = ids.iter().take(2).take_while(|id| **id == bos).count();
+            ids.splice(..has, std::iter::repeat_n(bos, usize::from(self.add_bos)));
+        }
+        if let Some(eos) = self.eos.filter(|_| self.add_eos || !parse_special) {
+            match (self.add_eos, ids.last() == Some(&eos)) {
+                (true, false) => ids.push(eos),
+                (false, true) => ids.truncate(ids.len() - 1),
+                _ => {}
+            }
+        }
     }
 
     /// The text of whole tokens, from its beginning: a leading space that `encode` added is taken away again. Control tokens
@@ -222,7 +295,7 @@ impl Tokenizer {
             text.push_str(decoder.push(self, id));
         }
         text.push_str(decoder.finish());
-        if matches!(&self.model, Model::Spm(spm) if spm.add_space_prefix) && text.starts_with(' ') {
+        if self.strip_space && text.starts_with(' ') {
             text.remove(0);
         }
         text
@@ -231,7 +304,7 @@ impl Tokenizer {
     /// Appends the bytes of a token; false when there is no such token.
     fn append_bytes(&self, id: u32, show_control: bool, out: &mut Vec<u8>) -> bool {
         let (Some(text), Some(ty)) = (self.tokens.get(id as usize), self.types.get(id as usize)) else { return false };
-        match (ty, &self.model) {
+        match (ty, self.spelling) {
             (TokenType::Control, _) if !show_control => {}
             (TokenType::Control, _) => out.extend_from_slice(text),
             // What SentencePiece prints: a double question mark between spaces.
@@ -241,9 +314,9 @@ impl Tokenizer {
                 Some(byte) => out.push(byte),
                 None => out.extend_from_slice(text),
             },
-            (TokenType::UserDefined, Model::Bpe(_)) => out.extend_from_slice(text),
-            (_, Model::Bpe(_)) => bpe::decode(text, out),
-            (_, Model::Spm(_)) => spm::decode(text, out),
+            (TokenType::UserDefined, Spelling::Letters) => out.extend_from_slice(text),
+            (_, Spelling::Letters) => bpe::decode(text, out),
+            (_, Spelling::Spaces) => spm::decode(text, out),
         }
         true
     }
@@ -301,7 +374,11 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let model = if matches!(self.model, Model::Bpe(_)) { "gpt2" } else { "llama" };
+        let model = match &self.model {
+            Model::Bpe(_) => "gpt2",
+            Model::Spm(_) => "llama",
+            Model::Json(_) => "tokenizer.json",
+        };
         f.debug_struct("Tokenizer").field("model", &model).field("tokens", &self.tokens.len()).finish_non_exhaustive()
     }
 }

@@ -11,60 +11,145 @@ struct Kind {
     /// The names that files use.
     names: &'static [&'static str],
     /// Applied one after the other, each to the pieces that the last one left.
-    patterns: &'static [&'static str],
-    /// A run of white space that ends in a line break is matched by an alternative of its own, and kept whole.
-    keeps_line_breaks: bool,
+    stages: &'static [Stage],
     /// A word that is in the vocabulary is taken whole, even where no merges lead to it.
     whole_words: bool,
     /// The text starts with the BOS token when the file does not say.
     add_bos: bool,
 }
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-const LLAMA3: &str = concat!(
+/// A pattern; each of its matches and each stretch between them is a piece.
+struct Stage {
+    pattern: &'static str,
+    spaces: Spaces,
+}
+
+/// What becomes of the last character of a run of white space that something follows.
+#[derive(Clone, Copy, PartialEq)]
+enum Spaces {
+    /// The pattern alone says.
+    AsMatched,
+    /// It is given back to what follows.
+    GiveBack,
+    /// As `GiveBack`, but a run that ends in a line break was matched by an alternative of its own, and is kept whole.
+    KeepLines,
+}
+
+const fn plain(pattern: &'static str) -> Stage {
+    Stage { pattern, spaces: Spaces::AsMatched }
+}
+
+const fn lines(pattern: &'static str) -> Stage {
+    Stage { pattern, spaces: Spaces::KeepLines }
+}
+
+const GPT2: Stage =
+    Stage { pattern: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", spaces: Spaces::GiveBack };
+const LLAMA3: Stage = lines(concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-);
-const QWEN2: &str = concat!(
+));
+const QWEN2: Stage = lines(concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+));
+const QWEN35: Stage = lines(concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+));
+const TEKKEN: Stage = lines(concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+));
+const GPT4O: Stage = lines(concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+));
+const DEEPSEEK3: Stage = lines(concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
+));
+const BLOOM: Stage = plain(r" ?[^(\s|.,!?…。，、।۔،)]+");
+/// The cased letters that DeepSeek's first vocabulary knows as letters.
+const CASED: &str = concat!(
+    r"\s?[",
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ\u{1f5f}-\u{1f7d}\u{1f80}-\u{1fb4}\u{1fb6}-\u{1fbc}\u{1fbe}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fcc}\u{1fd0}-\u{1fd3}\u{1fd6}-\u{1fdb}\u{1fe0}-\u{1fec}\u{1ff2}-\u{1ff4}\u{1ff6}-\u{1ffc}",
+    "ℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃",
+    "]+"
 );
 
-static KINDS: [Kind; 4] = [
+const fn kind(names: &'static [&'static str], stages: &'static [Stage]) -> Kind {
+    Kind { names, stages, whole_words: false, add_bos: false }
+}
+
+static KINDS: &[Kind] = &[
     Kind {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
-        patterns: &[LLAMA3],
-        keeps_line_breaks: true,
         whole_words: true,
         add_bos: true,
+        ..kind(&["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"], &[LLAMA3])
     },
-    Kind {
-        names: &["gpt-2", "default", "phi-2", "mpt", "olmo", "jais"],
-        patterns: &[GPT2],
-        keeps_line_breaks: false,
-        whole_words: false,
-        add_bos: false,
-    },
-    Kind {
-        names: &["qwen2", "deepseek-r1-qwen", "stablelm2"],
-        patterns: &[QWEN2],
-        keeps_line_breaks: true,
-        whole_words: false,
-        add_bos: false,
-    },
-    Kind {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
-        patterns: &[r"\p{N}", GPT2],
-        keeps_line_breaks: false,
-        whole_words: false,
-        add_bos: false,
-    },
+    Kind { whole_words: true, add_bos: true, ..kind(&["tekken"], &[TEKKEN]) },
+    kind(&["dbrx", "smaug-bpe", "chatglm-bpe", "glm4"], &[LLAMA3]),
+    kind(
+        &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "mellum",
+            "a.x-4.0",
+        ],
+        &[GPT2],
+    ),
+    kind(&["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "grok-2", "kormo", "solar-open"], &[QWEN2]),
+    kind(&["qwen35"], &[QWEN35]),
+    kind(
+        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        &[plain(r"\p{N}"), GPT2],
+    ),
+    kind(&["gpt-4o", "llama4", "minimax-m2"], &[GPT4O]),
+    kind(
+        &["deepseek-llm"],
+        &[
+            plain(r"[\r\n]"),
+            plain(CASED),
+            plain(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+            plain(r"\s+$"),
+            plain("[一-龥ࠀ-一가-\u{d7ff}]+"),
+            plain(r"\p{N}+"),
+        ],
+    ),
+    kind(
+        &["deepseek-coder"],
+        &[
+            plain(r"[\r\n]"),
+            plain(r"\s?\p{L}+"),
+            plain(r"\s?\p{P}+"),
+            plain("[一-龥ࠀ-一가-\u{d7ff}]+"),
+            plain(r"\p{N}"),
+        ],
+    ),
+    kind(
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
+        &[plain(r"\p{N}{1,3}"), plain("[一-龥\u{3040}-ゟ゠-ヿ]+"), DEEPSEEK3],
+    ),
+    kind(&["falcon"], &[plain(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, plain("[0-9][0-9][0-9]")]),
+    kind(&["default"], &[plain(r"[\p{P}\$\+<=>\^~\|]+"), GPT2, plain(r"\p{N}+"), plain("[0-9][0-9][0-9]")]),
+    kind(&["bloom", "poro-chat", "gpt3-finnish"], &[BLOOM]),
+    kind(&["viking"], &[BLOOM, plain(r"\p{N}")]),
 ];
 
 /// A pre-tokenizer with its patterns compiled.
 pub(super) struct PreTokenizer {
     kind: &'static Kind,
-    patterns: Vec<Regex>,
+    patterns: Vec<(Regex, Spaces)>,
 }
 
 impl PreTokenizer {
@@ -77,8 +162,10 @@ impl PreTokenizer {
             let names: Vec<&str> = KINDS.iter().flat_map(|k| k.names).copied().collect();
             format!("unknown pre-tokenizer {name}, supported are {}", names.join(", "))
         })?;
-        let compiled = kind.patterns.iter().map(|p| Regex::new(p));
-        let patterns = compiled.collect::<Result<_, _>>().map_err(|e| format!("the pattern of {name}: {e}"))?;
+        let compiled = kind.stages.iter().map(|s| Ok((Regex::new(s.pattern)?, s.spaces)));
+        let patterns = compiled
+            .collect::<Result<_, fancy_regex::Error>>()
+            .map_err(|e| format!("the pattern of the pre-tokenizer {name}: {e}"))?;
         Ok(PreTokenizer { kind, patterns })
     }
 
@@ -97,8 +184,8 @@ impl PreTokenizer {
         self.split_by(&self.patterns, text, word);
     }
 
-    fn split_by<'t>(&self, patterns: &[Regex], text: &'t str, word: &mut dyn FnMut(&'t str)) {
-        let Some((pattern, finer)) = patterns.split_first() else {
+    fn split_by<'t>(&self, patterns: &[(Regex, Spaces)], text: &'t str, word: &mut dyn FnMut(&'t str)) {
+        let Some(((pattern, spaces), finer)) = patterns.split_first() else {
             if !text.is_empty() {
                 word(text);
             }
@@ -113,9 +200,10 @@ impl PreTokenizer {
             let (start, mut end) = (found.start(), found.end());
             self.split_by(finer, &text[at..start], word);
             let run = found.as_str();
-            if end < text.len()
+            if *spaces != Spaces::AsMatched
+                && end < text.len()
                 && let Some(last) = run.chars().next_back().filter(|c| c.is_whitespace())
-                && !(self.kind.keeps_line_breaks && matches!(last, '\r' | '\n'))
+                && !(*spaces == Spaces::KeepLines && matches!(last, '\r' | '\n'))
                 && run.len() > last.len_utf8()
             {
                 end -= last.len_utf8();
@@ -124,5 +212,37 @@ impl PreTokenizer {
             at = end;
         }
         self.split_by(finer, &text[at..], word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts and, by the pre-tokenizer's name, the lengths in bytes of the words that the Hugging Face library cuts them into by the
+    /// published patterns.
+    const TABLE: &str = include_str!("../../tests/fixtures/pre-tokenizers.json");
+
+    #[test]
+    fn words_are_those_of_the_published_patterns() {
+        let table: serde_json::Value = serde_json::from_str(TABLE).unwrap();
+        let families = table["words"].as_object().unwrap();
+        let covered = |kind: &Kind| {
+            let same = |name: &String| kind.names.contains(&name.as_str());
+            let pattern = |k: &Kind| k.stages.iter().map(|s| s.pattern).collect::<Vec<_>>();
+            let twin =
+                |name: &String| KINDS.iter().any(|k| k.names.contains(&name.as_str()) && pattern(k) == pattern(kind));
+            families.keys().any(|name| same(name) || twin(name))
+        };
+        assert!(KINDS.iter().all(covered), "every list of patterns has a row in the table");
+        for (name, words) in families {
+            let pre = PreTokenizer::new(name).unwrap();
+            for (text, words) in table["texts"].as_array().unwrap().iter().zip(words.as_array().unwrap()) {
+                let (text, mut got) = (text.as_str().unwrap(), Vec::new());
+                pre.split(text, &mut |word| got.push(word.len() as u64));
+                let want: Vec<u64> = words.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+                assert_eq!(got, want, "{name}: {text:?}");
+            }
+        }
     }
 }

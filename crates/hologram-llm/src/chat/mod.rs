@@ -1,0 +1,214 @@
+//! Chat templates: how a conversation becomes the text that a model was trained on.
+//!
+//! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja` or
+//! `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`, the special tokens,
+//! `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and dictionary methods, and `tojson` as Python
+//! writes JSON.
+
+mod python;
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, ErrorKind, Value};
+
+use serde_json::json;
+
+use crate::error::{LlmError, Result};
+use crate::gguf::GgufFile;
+use crate::tokenizer::Tokenizer;
+use crate::tokenizer::json::{named_token, read, read_settings};
+
+/// The steps that a template may take: many times those of long conversations.
+const FUEL: u64 = 50_000_000;
+
+/// A turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn.
+    pub fn new(role: &str, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into() }
+    }
+}
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    /// For messages.
+    path: PathBuf,
+    environment: Environment<'static>,
+    /// `bos_token` and its like.
+    tokens: BTreeMap<String, String>,
+    note: Option<&'static str>,
+}
+
+/// The format of models that have ChatML's tokens, used where a model has no template.
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+                      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// The name of the one template of an environment.
+const NAME: &str = "chat";
+
+/// The special tokens that templates may name.
+const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+impl ChatTemplate {
+    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token` and so on.
+    ///
+    /// # Errors
+    /// When its syntax is wrong.
+    pub fn new(path: &Path, source: &str, tokens: BTreeMap<String, String>) -> Result<ChatTemplate> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|e| fault(path, &e))?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", python::tojson);
+        environment.add_function("strftime_now", python::strftime_now);
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> std::result::Result<Value, minijinja::Error> {
+                let refused = Refused(message);
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, refused.0.clone()).with_source(refused))
+            },
+        );
+        let added = environment.add_template_owned(NAME, without_generation_marks(source));
+        added.map_err(|e| fault(path, &e))?;
+        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
+    }
+
+    /// The template of a GGUF file; where it has none, ChatML if the vocabulary has ChatML's tokens.
+    ///
+    /// # Errors
+    /// When its syntax is wrong, or there is none.
+    pub fn from_gguf(file: &GgufFile, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        let token = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(String::from);
+        let tokens = [("bos_token", token(tokenizer.bos())), ("eos_token", token(tokenizer.eos()))];
+        let tokens = tokens.into_iter().filter_map(|(name, text)| Some((name.to_string(), text?))).collect();
+        let own = match file.get_opt::<&str>("tokenizer.chat_template")? {
+            Some(own) => Some(own),
+            None => file.get_opt::<&str>("tokenizer.chat_template.default")?,
+        };
+        match own {
+            Some(source) => ChatTemplate::new(file.path(), source, tokens),
+            None => ChatTemplate::chatml(file.path(), tokenizer, tokens),
+        }
+    }
+
+    /// The template of a folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; where it has none, ChatML if the
+    /// vocabulary has ChatML's tokens.
+    ///
+    /// # Errors
+    /// When its syntax is wrong, there is none, or a file cannot be read.
+    pub fn from_folder(folder: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        let folder = folder.as_ref();
+        let path = folder.join("tokenizer_config.json");
+        let settings = read_settings(&path)?.unwrap_or_default();
+        let text = |name: &str| Some((name.to_string(), named_token(&settings, name)?.to_string()));
+        let tokens = TOKENS.iter().filter_map(|name| text(name)).collect();
+        let file = folder.join("chat_template.jinja");
+        if let Some(bytes) = read(&file)? {
+            let source = String::from_utf8(bytes);
+            let source =
+                source.map_err(|_| LlmError::Template { path: file.clone(), reason: "is not UTF-8".into() })?;
+            return ChatTemplate::new(&file, &source, tokens);
+        }
+        // A string, or several with their names.
+        let named = |list: &serde_json::Value| {
+            let list = list.as_array()?;
+            let default = list.iter().find(|t| t["name"] == "default").or(list.first())?;
+            Some(default["template"].as_str()?.to_string())
+        };
+        match settings.get("chat_template").and_then(|t| t.as_str().map(String::from).or_else(|| named(t))) {
+            Some(source) => ChatTemplate::new(&path, &source, tokens),
+            None => ChatTemplate::chatml(folder, tokenizer, tokens),
+        }
+    }
+
+    fn chatml(path: &Path, tokenizer: &Tokenizer, tokens: BTreeMap<String, String>) -> Result<ChatTemplate> {
+        let has = |text: &str| tokenizer.token_id(text).is_some();
+        if !(has("<|im_start|>") && has("<|im_end|>")) {
+            return Err(LlmError::NoTemplate { path: path.into() });
+        }
+        let note = Some("the model has no chat template; its vocabulary has the tokens of ChatML, which is used");
+        Ok(ChatTemplate { note, ..ChatTemplate::new(path, CHATML, tokens)? })
+    }
+
+    /// What was assumed because the model does not say, as a sentence for the user.
+    pub fn note(&self) -> Option<&str> {
+        self.note
+    }
+
+    /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
+    ///
+    /// # Errors
+    /// When the template refuses these messages, with its own sentence, or fails, with the line.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let message = |m: &Message| json!({ "role": m.role, "content": m.content });
+        let mut context: serde_json::Map<String, serde_json::Value> =
+            self.tokens.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
+        context.insert("messages".into(), messages.iter().map(message).collect());
+        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        context.insert("tools".into(), serde_json::Value::Null);
+        context.insert("documents".into(), serde_json::Value::Null);
+        let template = self.environment.get_template(NAME).map_err(|e| fault(&self.path, &e))?;
+        template.render(Value::from(Serde(context))).map_err(|e| fault(&self.path, &e))
+    }
+}
+
+/// What `raise_exception` was called with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
+    while let Some(e) = cause {
+        if let Some(Refused(message)) = e.downcast_ref() {
+            return LlmError::Template { path: path.into(), reason: format!("refuses the conversation: {message}") };
+        }
+        cause = e.source();
+    }
+    let line = error.line().map_or(String::new(), |n| format!(" in line {n}"));
+    let detail = error.detail().map_or(String::new(), |d| format!(": {}", d.replace('\n', " ")));
+    let what = if error.kind() == ErrorKind::SyntaxError { "has an error" } else { "fails" };
+    let kind = if error.kind() == ErrorKind::SyntaxError { String::new() } else { format!(": {}", error.kind()) };
+    LlmError::Template { path: path.into(), reason: format!("{what}{line}{kind}{detail}") }
+}
+
+/// The marks around what an assistant wrote, which only training needs, become blocks that do nothing.
+fn without_generation_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |n| n + 2);
+        let inside = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
+        let (left, right) = (inside.starts_with('-'), inside.ends_with('-'));
+        let block = match inside.trim_matches(['-', '+']).trim() {
+            "generation" => Some("if true"),
+            "endgeneration" => Some("endif"),
+            _ => None,
+        };
+        match block {
+            Some(block) => {
+                let dash = |on: bool| if on { "-" } else { "" };
+                out.push_str(&format!("{{%{} {block} {}%}}", dash(left), dash(right)));
+            }
+            None => out.push_str(&tag[..end]),
+        }
+        rest = &tag[end..];
+    }
+    out.push_str(rest);
+    out
+}

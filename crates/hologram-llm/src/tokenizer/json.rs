@@ -1,0 +1,209 @@
+//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what `tokenizer_config.json` adds.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::index::StringIndex;
+use super::special::Specials;
+use super::{Model, Spelling, TokenType, Tokenizer, spm};
+use crate::error::{LlmError, Result};
+use crate::gguf::Strings;
+
+/// Bytes of a file of settings: many times those of the largest vocabularies.
+const MAX_FILE: u64 = 512 << 20;
+
+/// Token ids: far more than any vocabulary has, few enough for a table.
+const MAX_TOKENS: usize = 1 << 24;
+
+/// The tokenizer of the library.
+pub(super) struct Json {
+    path: PathBuf,
+    /// Whether control tokens are recognised is a setting of the whole, changed from call to call.
+    inner: Mutex<tokenizers::Tokenizer>,
+}
+
+impl Json {
+    pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.set_encode_special_tokens(!parse_special);
+        match inner.encode_fast(text, add_special) {
+            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
+            Err(e) => {
+                Err(LlmError::Tokenizer { path: self.path.clone(), reason: format!("the text has no tokens ({e})") })
+            }
+        }
+    }
+}
+
+/// Reads a JSON file that a folder may have.
+///
+/// # Errors
+/// When it is there and cannot be read or is no JSON object.
+pub(crate) fn read_settings(path: &Path) -> Result<Option<serde_json::Map<String, Value>>> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(map)) => Ok(Some(map)),
+        Ok(_) => Err(LlmError::Tokenizer { path: path.into(), reason: "the file holds no JSON object".into() }),
+        Err(e) => Err(LlmError::Tokenizer { path: path.into(), reason: format!("the file is not JSON: {e}") }),
+    }
+}
+
+/// The bytes of a file that may be absent.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    use std::io::Read;
+    let io = |reason| LlmError::Io { path: path.into(), reason };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io(e)),
+    };
+    if !file.metadata().map_err(io)?.is_file() {
+        return Err(LlmError::Tokenizer { path: path.into(), reason: "this is not a regular file".into() });
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let reason = format!("the file is longer than {} MiB", MAX_FILE >> 20);
+        return Err(LlmError::Tokenizer { path: path.into(), reason });
+    }
+    Ok(Some(bytes))
+}
+
+/// A token as settings name it: its text, or an object with its `content`.
+pub(crate) fn named_token<'v>(settings: &'v serde_json::Map<String, Value>, name: &str) -> Option<&'v str> {
+    let value = settings.get(name)?;
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+impl Tokenizer {
+    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from `tokenizer_config.json` where it is there.
+    ///
+    /// # Errors
+    /// There is none, it is damaged, or its decoder is of a kind that is not supported.
+    pub fn from_folder(folder: impl AsRef<Path>) -> Result<Tokenizer> {
+        let folder = folder.as_ref();
+        let path = folder.join("tokenizer.json");
+        let Some(bytes) = read(&path)? else {
+            let mut reason = "the folder has no tokenizer.json".to_string();
+            if folder.join("tokenizer.model").is_file() {
+                reason += "; its tokenizer.model alone is not read";
+            }
+            return Err(LlmError::Tokenizer { path: folder.into(), reason });
+        };
+        let settings = read_settings(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        Tokenizer::from_json(&path, &bytes, &settings)
+    }
+
+    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of `tokenizer_config.json` describe.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_folder`].
+    pub fn from_json(path: &Path, bytes: &[u8], settings: &serde_json::Map<String, Value>) -> Result<Tokenizer> {
+        let fail = |reason: String| LlmError::Tokenizer { path: path.into(), reason };
+        let damaged = |e: String| fail(format!("this is no tokenizer: {}", first_line(&e)));
+        let spec: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+        let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
+        inner.with_truncation(None).map_err(|e| damaged(e.to_string()))?;
+        inner.with_padding(None);
+
+        let vocabulary = inner.get_vocab(true);
+        let count = vocabulary.values().map(|&id| id as usize + 1).max().unwrap_or(0);
+        if !(1..=MAX_TOKENS).contains(&count) {
+            return Err(fail(format!("the vocabulary has {count} tokens")));
+        }
+        let mut texts = vec![""; count];
+        for (text, &id) in &vocabulary {
+            texts[id as usize] = text;
+        }
+        let tokens = Strings::from_texts(&texts).map_err(|reason| LlmError::Io { path: path.into(), reason })?;
+        let falls_back = spelling == Spelling::Spaces && has_decoder(&spec["decoder"], "ByteFallback");
+        let byte = |text: &&str| falls_back && spm::token_byte(text.as_bytes()).is_some();
+        let mut types: Vec<TokenType> =
+            texts.iter().map(|t| if byte(t) { TokenType::Byte } else { TokenType::Normal }).collect();
+        for (id, token) in inner.get_added_tokens_decoder() {
+            if let Some(ty) = types.get_mut(id as usize) {
+                *ty = if token.special { TokenType::Control } else { TokenType::UserDefined };
+            }
+        }
+        let specials = Specials::new(&tokens, &types);
+        let index = StringIndex::new(tokens.clone(), |i| !texts[i].is_empty());
+        let id = |name: &str| -> Result<Option<u32>> {
+            let Some(text) = named_token(settings, name) else { return Ok(None) };
+            let known = vocabulary.get(text).copied();
+            known.map(Some).ok_or_else(|| fail(format!("the {name} {text:?} is not in the vocabulary")))
+        };
+        let (bos, eos) = (id("bos_token")?, id("eos_token")?);
+        let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
+            // What the file's own rules add to any text.
+            let begun = inner.encode_fast("a", true).ok();
+            id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
+        };
+        let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {
+            Some(true) if token.is_none() => Err(fail(format!("{name} is true, but the settings name no such token"))),
+            Some(on) => Ok(on),
+            None => Ok(own),
+        };
+        let add_bos = flag("add_bos_token", bos, natural(bos, |ids| ids.first()))?;
+        let add_eos = flag("add_eos_token", eos, natural(eos, |ids| ids.last()))?;
+        let json = Json { path: path.into(), inner: Mutex::new(inner) };
+        // A vocabulary without a way for every text is refused here.
+        json.encode("a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n", true, false)?;
+        let mut tokenizer = Tokenizer {
+            tokens,
+            types,
+            index,
+            specials,
+            model: Model::Json(Box::new(json)),
+            spelling,
+            strip_space,
+            bos,
+            eos,
+            eot: None,
+            ends: Vec::new(),
+            add_bos,
+            add_eos,
+            notes: Vec::new(),
+        };
+        tokenizer.find_ends(eos, None);
+        Ok(tokenizer)
+    }
+}
+
+/// How the decoder of a `tokenizer.json` reads the text of tokens, and whether it takes a leading space away.
+fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
+    let metaspace = find_decoder(spec, "Metaspace");
+    let strips = find_decoder(spec, "Strip").is_some_and(|s| s["start"].as_u64() > Some(0))
+        || metaspace.is_some_and(|m| {
+            m["prepend_scheme"].as_str() != Some("never") && m["add_prefix_space"].as_bool() != Some(false)
+        });
+    if has_decoder(spec, "ByteLevel") {
+        Ok((Spelling::Letters, false))
+    } else if metaspace.is_some() || has_decoder(spec, "ByteFallback") || has_decoder(spec, "Replace") {
+        Ok((Spelling::Spaces, strips))
+    } else {
+        let name = spec["type"].as_str().unwrap_or("none");
+        Err(format!(
+            "a tokenizer with the decoder {name} is not supported, supported are ByteLevel, ByteFallback and Metaspace"
+        ))
+    }
+}
+
+fn has_decoder(spec: &Value, name: &str) -> bool {
+    find_decoder(spec, name).is_some()
+}
+
+/// The decoder of this type, alone or in a sequence.
+fn find_decoder<'v>(spec: &'v Value, name: &str) -> Option<&'v Value> {
+    if spec["type"] == name {
+        return Some(spec);
+    }
+    spec["decoders"].as_array()?.iter().find(|d| d["type"] == name)
+}
+
+/// The first line of a message: the library's go on for several.
+fn first_line(message: &str) -> &str {
+    message.lines().next().unwrap_or_default()
+}

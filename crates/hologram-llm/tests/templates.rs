@@ -1,0 +1,106 @@
+//! Chat templates against what the transformers library makes of the same conversations, and templates with faults.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hologram_llm::tokenizer::Tokenizer;
+use hologram_llm::{ChatTemplate, Message};
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+#[test]
+fn the_texts_of_the_reference_library() {
+    let table: Value = serde_json::from_str(&std::fs::read_to_string(fixture("templates.json")).unwrap()).unwrap();
+    let (mut texts, mut refusals) = (0, 0);
+    for (name, entry) in table["templates"].as_object().unwrap() {
+        let tokens = entry["tokens"].as_object().unwrap();
+        let tokens: BTreeMap<String, String> =
+            tokens.iter().map(|(k, v)| (k.clone(), v.as_str().unwrap().into())).collect();
+        let template = ChatTemplate::new(Path::new("model.gguf"), entry["source"].as_str().unwrap(), tokens).unwrap();
+        for case in entry["cases"].as_array().unwrap() {
+            let messages: Vec<Message> = case["messages"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|m| Message::new(m["role"].as_str().unwrap(), m["content"].as_str().unwrap()))
+                .collect();
+            let got = template.render(&messages, case["prompt"].as_bool().unwrap());
+            match case["error"].as_str() {
+                Some(error) => {
+                    refusals += 1;
+                    let want = format!("model.gguf: the chat template refuses the conversation: {error}");
+                    assert_eq!(got.expect_err(name).to_string(), want);
+                }
+                None => {
+                    texts += 1;
+                    assert_eq!(got.unwrap_or_else(|e| panic!("{name}: {e}")), case["text"].as_str().unwrap(), "{name}");
+                }
+            }
+        }
+    }
+    assert!(texts > 80 && refusals > 20, "{texts} texts, {refusals} refusals");
+}
+
+#[test]
+fn faults_are_one_sentence_with_the_line() {
+    let render = |source: &str| {
+        let template = ChatTemplate::new(Path::new("m.gguf"), source, BTreeMap::new());
+        template.and_then(|t| t.render(&[Message::new("user", "Hi")], true)).map_err(|e| e.to_string())
+    };
+    let cases = [
+        (
+            "a\n\n{{ messages | frobnicate }}",
+            "m.gguf: the chat template fails in line 3: unknown filter: filter frobnicate is unknown",
+        ),
+        ("{% for m in messages %}\n{{ m.role }}\n{% endif %}", "the chat template has an error in line 3: "),
+        ("{{ messages", "the chat template has an error in line 1: "),
+        ("\n{{ missing.field }}", "the chat template fails in line 2: undefined value"),
+        ("\n\n{{ messages[0].content.frobnicate() }}", "the chat template fails in line 3: unknown method"),
+        ("{{ 1 + 'a' }}", "fails in line 1"),
+        ("{{ strftime_now('%Q') }}", "strftime_now does not know %Q"),
+        (
+            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+            "fails in line 1: engine ran out of fuel",
+        ),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "fails"),
+        ("{% include 'other' %}", "template not found"),
+    ];
+    for (source, want) in cases {
+        let error = render(source).expect_err(source);
+        assert!(error.contains(want) && error.lines().count() == 1, "{error}\n  should say: {want}");
+    }
+    assert_eq!(render("{%- generation -%} a {%- endgeneration %}b").unwrap(), "ab");
+}
+
+#[test]
+fn where_templates_come_from() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("templates-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    let render = |tokenizer: &Tokenizer| {
+        ChatTemplate::from_folder(&folder, tokenizer)
+            .and_then(|t| Ok((t.render(&[Message::new("user", "Hi")], true)?, t.note().is_some())))
+            .map_err(|e| e.to_string())
+    };
+    let chatml = Tokenizer::from_folder(fixture("hf-bpe")).unwrap();
+    let plain = Tokenizer::from_folder(fixture("hf-spm")).unwrap();
+    assert_eq!(render(&chatml).unwrap(), ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n".into(), true));
+    assert!(
+        render(&plain).unwrap_err().contains("has no chat template, and its vocabulary lacks the tokens of ChatML")
+    );
+    write("tokenizer_config.json", r#"{"chat_template": "A{{ bos_token }}", "bos_token": {"content": "<s>"}}"#);
+    assert_eq!(render(&plain).unwrap(), ("A<s>".into(), false));
+    let list = r#"{"chat_template": [{"name": "tool", "template": "T"}, {"name": "default", "template": "D"}]}"#;
+    write("tokenizer_config.json", list);
+    assert_eq!(render(&plain).unwrap().0, "D");
+    write("chat_template.jinja", "F{{ messages[0].content }}");
+    assert_eq!(render(&plain).unwrap().0, "FHi");
+    write("chat_template.jinja", "\n{{ x");
+    assert!(render(&plain).unwrap_err().contains("chat_template.jinja: the chat template has an error in line 2"));
+    write("tokenizer_config.json", "{");
+    assert!(render(&plain).unwrap_err().contains("tokenizer_config.json: the file is not JSON"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
