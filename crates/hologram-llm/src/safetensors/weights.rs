@@ -214,14 +214,14 @@ impl Weights for FolderWeights<'_> {
     fn matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let name = name_of(ours);
         let shape = [rows, row_len];
-        let (_, entry) = self.entry(&name)?;
+        let (shard, entry) = self.entry(&name)?;
         if let Some(conf) = &self.ternary
             && self.is_ternary(&name, entry)
         {
             return self.ternary(ours, &name, rows, row_len, conf);
         }
-        let (shard, entry) = self.checked(&name, &shape)?;
         let layout = self.executor.backend().weight_layout(self.format(shard, entry)?);
+        self.checked(&name, &shape)?;
         self.take(shard, entry, layout, &shape)
     }
 

@@ -1,0 +1,457 @@
+//! Models as folders of safetensors, and as the GGUF files made of them, against the reference implementation's logits
+//! (`tools/fixtures` says how they were made); folders that are damaged.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hologram_core::{Executor, Format};
+use hologram_llm::safetensors::Folder;
+use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
+use serde_json::{Value, json};
+
+/// Folders and their GGUF files, with the greatest relative error allowed for their logits in `f32`: 1e-4, and 2e-3 for BitNet. They hold
+/// linear, `llama3` and YaRN scaling, biases everywhere, windows in all and in some blocks, norms of heads, tied and own outputs, one
+/// and several files, both places of the rotary base, and both conventions of ternary scales.
+const MODELS: [(&str, &str, f64); 12] = [
+    ("llama-linear", "", 1e-5),
+    ("llama-linear", "model.gguf", 1e-5),
+    ("llama3-scaled", "", 1e-5),
+    ("mistral", "", 1e-5),
+    ("mistral", "model.gguf", 1e-5),
+    ("qwen2", "", 1e-5),
+    ("qwen2-yarn", "", 1e-5),
+    ("qwen2-yarn", "model.gguf", 1e-5),
+    ("qwen3", "", 1e-5),
+    ("qwen3", "model.gguf", 1e-5),
+    ("bitnet-packed", "", 1e-5),
+    ("bitnet-inverse", "", 1e-5),
+];
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// What the reference library computed.
+struct Expected {
+    tokens: Vec<u32>,
+    /// Row-major `[tokens, vocabulary]`.
+    logits: Vec<f32>,
+    /// The continuation, and by how much the best logit of each step is above the second.
+    greedy: Vec<u32>,
+    gaps: Vec<f64>,
+}
+
+fn expected(name: &str) -> Expected {
+    let npy = std::fs::read(fixture(name).join("logits.npy")).unwrap();
+    let start = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    let json = json_of(&fixture(name).join("expected.json"));
+    let ids = |key: &str| json[key].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+    Expected {
+        tokens: ids("tokens"),
+        logits: npy[start..].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        greedy: ids("greedy"),
+        gaps: json["gaps"].as_array().unwrap().iter().map(|g| g.as_f64().unwrap()).collect(),
+    }
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// ‖got − want‖ / ‖want‖.
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    norm(&mut got.iter().zip(want).map(|(g, w)| g - w)) / norm(&mut want.iter().copied())
+}
+
+fn options(batch: usize) -> SessionOptions {
+    SessionOptions { context: 64, batch, ..SessionOptions::default() }
+}
+
+/// Logits in one step, in steps of 8 and token by token, tokens of several sequences at a time, and greedy continuations.
+fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
+    let want = expected(name);
+    let model = Model::load_on(path, executor).unwrap();
+    let vocab = model.config().vocab;
+    for batch in [64, 8, 1] {
+        let mut session = model.session(options(batch)).unwrap();
+        let error = relative_error(session.feed(0, &want.tokens, Logits::All).unwrap(), &want.logits);
+        assert!(error < bound, "{}, batch {batch}: {error:.2e}", path.display());
+    }
+    // Five sequences, each a token ahead of the one before.
+    let mut session = model.session(SessionOptions { sequences: 5, ..options(16) }).unwrap();
+    for s in 0..5 {
+        session.feed(s, &want.tokens[..8 + s], Logits::None).unwrap();
+    }
+    for step in 8..20 {
+        let batch: Vec<(usize, u32)> = (0..5).map(|s| (s, want.tokens[step + s])).collect();
+        for (s, row) in session.feed_batch(&batch).unwrap().chunks(vocab).enumerate() {
+            let error = relative_error(row, &want.logits[(step + s) * vocab..][..vocab]);
+            assert!(error < bound.max(1e-4), "{}, sequence {s} at {step}: {error:.2e}", path.display());
+        }
+    }
+    let mut session = model.session(options(64)).unwrap();
+    let mut pending = want.tokens.clone();
+    for (i, (token, gap)) in want.greedy.iter().zip(&want.gaps).enumerate() {
+        let logits = session.feed(0, &pending, Logits::Last).unwrap();
+        let best = (0..vocab).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+        assert!(best == *token || *gap < 1e-3, "{}: {best} instead of {token} at {i}", path.display());
+        pending = vec![*token];
+    }
+}
+
+#[test]
+fn logits_agree_with_the_reference_implementation() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    for (name, file, bound) in MODELS {
+        agrees(&executor, name, &fixture(name).join(file), bound);
+    }
+}
+
+#[test]
+fn the_reference_interpreter_agrees() {
+    let executor = Executor::open("reference", None).unwrap();
+    for (name, _, bound) in MODELS.iter().filter(|(_, file, _)| file.is_empty()) {
+        let want = expected(name);
+        let model = Model::load_on(fixture(name), &executor).unwrap();
+        let mut session = model.session(options(16)).unwrap();
+        let n = 20;
+        let got = session.feed(0, &want.tokens[..n], Logits::All).unwrap();
+        let error = relative_error(got, &want.logits[..n * model.config().vocab]);
+        assert!(error < *bound, "{name}: {error:.2e}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn an_nvidia_gpu_agrees() {
+    let executor = Executor::open("cuda", None).unwrap();
+    for (name, file, _) in MODELS {
+        agrees(&executor, name, &fixture(name).join(file), 1e-3);
+    }
+}
+
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// A copy of a fixture's folder, removed in the end.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(name: &str) -> Copy {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("hologram-folders-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in std::fs::read_dir(fixture(name)).unwrap() {
+            let file = file.unwrap().path();
+            std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+        }
+        Copy(folder)
+    }
+
+    /// Changes `config.json`.
+    fn config(&self, change: impl Fn(&mut Value)) {
+        let path = self.0.join("config.json");
+        let mut json = json_of(&path);
+        change(&mut json);
+        std::fs::write(path, json.to_string()).unwrap();
+    }
+
+    /// Replaces `model.safetensors` by these tensors: name, type, shape, bytes. `pad` spaces end the header.
+    fn write(&self, tensors: &[(String, &str, Vec<usize>, Vec<u8>)], pad: usize) {
+        let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+        for (name, dtype, shape, bytes) in tensors {
+            let range = [data.len(), data.len() + bytes.len()];
+            header.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": range }));
+            data.extend_from_slice(bytes);
+        }
+        let header = Value::Object(header).to_string() + &" ".repeat(pad);
+        let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        std::fs::write(self.0.join("model.safetensors"), file).unwrap();
+    }
+
+    /// The tensors of `model.safetensors`.
+    fn tensors(&self) -> Vec<(String, &'static str, Vec<usize>, Vec<u8>)> {
+        let file = std::fs::read(self.0.join("model.safetensors")).unwrap();
+        let header = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+        let json: Value = serde_json::from_slice(&file[8..header]).unwrap();
+        let folder = Folder::open(&self.0).unwrap();
+        let bytes = |name: &str| {
+            let at = |i: usize| header + json[name]["data_offsets"][i].as_u64().unwrap() as usize;
+            file[at(0)..at(1)].to_vec()
+        };
+        folder.tensors().map(|t| (t.name.into(), t.dtype.name, t.shape.to_vec(), bytes(t.name))).collect()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Weights as they are trained, of which the model's definition makes those of the packed fixture.
+#[test]
+fn ternary_weights_that_are_rounded_at_load() {
+    let copy = Copy::of("bitnet-packed");
+    let tensors = copy.tensors();
+    let scale_of = |name: &str| {
+        let (_, _, _, bytes) = tensors.iter().find(|t| t.0 == format!("{name}_scale")).unwrap();
+        f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16)
+    };
+    let trained = tensors.iter().filter(|t| !t.0.ends_with("_scale")).map(|(name, dtype, shape, bytes)| {
+        if *dtype != "U8" {
+            return (name.clone(), *dtype, shape.clone(), bytes.clone());
+        }
+        let (packed_rows, cols) = (shape[0], shape[1]);
+        // Near -1, 0 and 1, and then all scaled so that the mean of magnitudes is the scale.
+        let near = |i: usize| {
+            let (r, c) = (i / cols, i % cols);
+            let code = (bytes[r % packed_rows * cols + c] >> (2 * (r / packed_rows))) & 3;
+            (f64::from(code) - 1.0) * [1.0, 1.3, 0.9][i % 3] + [0.1, -0.1, 0.05, -0.05, 0.0][i % 5]
+        };
+        let n = 4 * packed_rows * cols;
+        let mean = (0..n).map(|i| near(i).abs()).sum::<f64>() / n as f64;
+        let of_all = f64::from(scale_of(name)) / mean;
+        let values = (0..n).flat_map(|i| ((near(i) * of_all) as f32).to_le_bytes()).collect();
+        (name.clone(), "F32", vec![4 * packed_rows, cols], values)
+    });
+    copy.write(&trained.collect::<Vec<_>>(), 0);
+    copy.config(|c| c["quantization_config"]["quantization_mode"] = json!("online"));
+    agrees(&Executor::open("cpu", Some(2)).unwrap(), "bitnet-packed", &copy.0, 1e-5);
+}
+
+/// Tensors that no processor could read in place, types beside one another, and ternary codes as numbers.
+#[test]
+fn other_ways_to_hold_the_same_weights() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let copy = Copy::of("qwen2");
+    let widened = |t: &(String, &'static str, Vec<usize>, Vec<u8>)| {
+        let (name, _, shape, bytes) = t.clone();
+        let values = bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32());
+        if name.contains("k_proj") {
+            (name, "F32", shape, values.flat_map(f32::to_le_bytes).collect())
+        } else {
+            t.clone()
+        }
+    };
+    let tensors: Vec<_> = copy.tensors().iter().map(widened).collect();
+    for pad in 0..4 {
+        copy.write(&tensors, pad);
+        agrees(&executor, "qwen2", &copy.0, 1e-5);
+    }
+    let copy = Copy::of("bitnet-packed");
+    let tensors = copy.tensors();
+    let unpacked = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        if *dtype != "U8" {
+            return (name.clone(), *dtype, shape.clone(), bytes.clone());
+        }
+        let codes = (0..4).flat_map(|i| bytes.iter().map(move |b| f32::from((b >> (2 * i)) & 3) - 1.0));
+        let values = codes.flat_map(|c| half::bf16::from_f32(c).to_le_bytes()).collect();
+        (name.clone(), "BF16", vec![4 * shape[0], shape[1]], values)
+    });
+    copy.write(&unpacked.collect::<Vec<_>>(), 0);
+    agrees(&executor, "bitnet-packed", &copy.0, 1e-5);
+}
+
+/// Caches in 8 bits: the same continuation where it is clear, and logits that are off by what 8 bits leave.
+#[test]
+fn a_cache_in_8_bits() {
+    for device in ["cpu", "reference"] {
+        let executor = Executor::open(device, None).unwrap();
+        let want = expected("qwen3");
+        let model = Model::load_on(fixture("qwen3"), &executor).unwrap();
+        let error = |kv: Format| {
+            let mut session = model.session(SessionOptions { kv: Some(kv), ..options(8) }).unwrap();
+            let n = 24;
+            let got = session.feed(0, &want.tokens[..n], Logits::All).unwrap();
+            relative_error(got, &want.logits[..n * model.config().vocab])
+        };
+        let (exact, half, eight) = (error(Format::F32), error(Format::F16), error(Format::Q8Planes));
+        assert!(exact < 1e-5 && half < 2e-3 && (1e-4..2e-2).contains(&eight), "{exact:.1e} {half:.1e} {eight:.1e}");
+    }
+    let executor = Executor::open("cpu", None).unwrap();
+    let model = Model::load_on(fixture("mistral"), &executor).unwrap();
+    let refused = model.session(SessionOptions { kv: Some(Format::Q8Planes), ..options(8) });
+    assert!(refused.err().unwrap().to_string().contains("heads of 16 elements"));
+}
+
+/// What a cache holds of an earlier prompt is not computed again.
+#[test]
+fn a_prompt_reuses_what_it_has_in_common_with_the_last() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let want = expected("mistral");
+    let model = Model::load_on(fixture("mistral"), &executor).unwrap();
+    let vocab = model.config().vocab;
+    let mut session = model.session(SessionOptions { sequences: 2, ..options(16) }).unwrap();
+    assert_eq!(session.keep_prefix(0, &want.tokens), 0);
+    let other: Vec<u32> = want.tokens[..20].iter().copied().chain([3, 4, 5]).collect();
+    session.feed(0, &other, Logits::None).unwrap();
+    assert_eq!(session.tokens(0), other);
+    let kept = session.keep_prefix(0, &want.tokens);
+    assert_eq!((kept, session.len(0)), (20, 20));
+    let got = session.feed(0, &want.tokens[kept..], Logits::All).unwrap();
+    assert!(relative_error(got, &want.logits[kept * vocab..]) < 1e-5);
+    // The last token is always fed: its logits are what is wanted.
+    assert_eq!(session.keep_prefix(0, &want.tokens), want.tokens.len() - 1);
+    assert_eq!(session.keep_prefix(0, &[]), 0);
+    assert_eq!((session.keep_prefix(1, &want.tokens), session.keep_prefix(7, &want.tokens)), (0, 0));
+    // A refused call leaves the tokens as they were.
+    session.feed(1, &want.tokens[..3], Logits::None).unwrap();
+    session.feed(1, &[1, 9999], Logits::None).unwrap_err();
+    assert_eq!(session.tokens(1), &want.tokens[..3]);
+}
+
+#[test]
+fn the_tokens_that_end_a_text() {
+    let ends = |path: &Path| ModelFiles::open(path).unwrap().end_tokens().unwrap();
+    let copy = Copy::of("qwen3");
+    assert_eq!(ends(&copy.0), [2, 7]);
+    std::fs::remove_file(copy.0.join("generation_config.json")).unwrap();
+    assert_eq!(ends(&copy.0), [2]);
+    assert_eq!(ends(&fixture("tok-spm.gguf")), [2]);
+}
+
+/// Every kind of damage is one sentence that names the file or the thing.
+#[test]
+fn wrong_folders_are_named() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let refused = |copy: &Copy, want: &[&str]| {
+        let error = Model::load_on(&copy.0, &executor).map(|_| ()).expect_err(want[0]).to_string();
+        assert!(want.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{want:?}: {error}");
+    };
+    type Damage = (&'static str, fn(&mut Value), &'static [&'static str]);
+    let of_config: [Damage; 17] = [
+        (
+            "qwen3",
+            |c| c["model_type"] = json!("gpt9"),
+            &["config.json", "gpt9", "llama, mistral, qwen2, qwen3, bitnet"],
+        ),
+        (
+            "qwen3",
+            |c| c["architectures"] = json!(["Qwen3ForSequenceClassification"]),
+            &["Qwen3ForSequenceClassification"],
+        ),
+        ("qwen3", |c| c["hidden_size"] = json!(64), &["has shape [32], but config.json asks for [64]"]),
+        ("qwen3", |c| c["hidden_size"] = json!("32"), &["hidden_size", "is a string"]),
+        ("qwen3", |c| c["hidden_size"] = json!(0), &["hidden_size", "is 0"]),
+        ("qwen3", |c| c["num_hidden_layers"] = json!(3), &["missing tensor model.layers.2."]),
+        ("qwen3", |c| c["num_hidden_layers"] = json!(1), &["model.layers.1.", "no use"]),
+        ("qwen3", |c| c["vocab_size"] = json!(null), &["missing key vocab_size"]),
+        ("qwen3", |c| c["num_key_value_heads"] = json!(3), &["num_key_value_heads", "does not divide"]),
+        ("qwen3", |c| c["hidden_act"] = json!("gelu"), &["activation gelu"]),
+        ("qwen3", |c| c["tie_word_embeddings"] = json!(false), &["missing tensor lm_head.weight"]),
+        ("qwen3", |c| c["rope_parameters"] = json!({ "rope_type": "spiral" }), &["rope scaling spiral", "yarn"]),
+        ("qwen3", |c| c["quantization_config"] = json!({ "quant_method": "gptq" }), &["gptq"]),
+        ("qwen2", |c| c["layer_types"] = json!(["full_attention"]), &["layer_types", "3 layers"]),
+        ("qwen2-yarn", |c| c["rope_scaling"]["factor"] = json!(-1), &["rope_scaling.factor", "is -1"]),
+        ("bitnet-packed", |c| c["quantization_config"] = json!(null), &["unsupported type U8", "F32, F16, BF16"]),
+        ("bitnet-packed", |c| c["quantization_config"]["linear_class"] = json!("tri"), &["linear class tri"]),
+    ];
+    for (name, change, want) in of_config {
+        let copy = Copy::of(name);
+        copy.config(change);
+        refused(&copy, want);
+    }
+    type Broken = (&'static str, fn(&Path), &'static [&'static str]);
+    let of_files: [Broken; 7] = [
+        ("qwen3", |f| std::fs::remove_file(f.join("config.json")).unwrap(), &["no config.json"]),
+        (
+            "qwen3",
+            |f| std::fs::write(f.join("config.json"), "{\"model_type\":").unwrap(),
+            &["config.json", "not valid JSON"],
+        ),
+        ("qwen3", |f| std::fs::write(f.join("generation_config.json"), "3").unwrap(), &["generation_config", "object"]),
+        ("qwen2", |f| std::fs::remove_file(f.join("model.safetensors")).unwrap(), &["neither model.safetensors nor"]),
+        (
+            "qwen3",
+            |f| std::fs::remove_file(f.join("model-00002-of-00003.safetensors")).unwrap(),
+            &["index.json", "names model-00002-of-00003.safetensors, which is not in the folder"],
+        ),
+        (
+            "qwen3",
+            |f| {
+                let (a, b) = (f.join("model-00001-of-00003.safetensors"), f.join("model-00002-of-00003.safetensors"));
+                std::fs::copy(a, b).unwrap();
+            },
+            &["model-00002-of-00003.safetensors holds tensor", "not there"],
+        ),
+        (
+            "qwen3",
+            |f| {
+                let index = f.join("model.safetensors.index.json");
+                let text = std::fs::read_to_string(&index).unwrap();
+                std::fs::write(index, text.replace("model-00001", "../model-00001")).unwrap();
+            },
+            &["no name of a file in the folder"],
+        ),
+    ];
+    for (name, damage, want) in of_files {
+        let copy = Copy::of(name);
+        damage(&copy.0);
+        refused(&copy, want);
+    }
+    // Codes that no weight has, rows that are not whole blocks, scales that are no number.
+    let copy = Copy::of("bitnet-packed");
+    let tensors = copy.tensors();
+    let at = |end: &str| tensors.iter().position(|t| t.0.ends_with(end)).unwrap();
+    let (weight, scale) = (at("0.mlp.up_proj.weight"), at("0.mlp.up_proj.weight_scale"));
+    let mut damaged = tensors.clone();
+    damaged[weight].3[5] = 0xff;
+    copy.write(&damaged, 0);
+    refused(&copy, &["0.mlp.up_proj.weight", "a code of no weight"]);
+    let mut damaged = tensors.clone();
+    damaged[scale].3 = vec![0, 0];
+    copy.config(|c| c["quantization_config"] = json!({ "quant_method": "bitnet" }));
+    copy.write(&damaged, 0);
+    refused(&copy, &["0.mlp.up_proj.weight", "scale inf"]);
+    // Cut anywhere, a file is refused.
+    let copy = Copy::of("qwen2");
+    let file = std::fs::read(copy.0.join("model.safetensors")).unwrap();
+    for n in (0..file.len()).step_by(997) {
+        std::fs::write(copy.0.join("model.safetensors"), &file[..n]).unwrap();
+        refused(&copy, &["model.safetensors"]);
+    }
+}
+
+/// What `config.json` says matters: a little wrong, and the logits show it.
+#[test]
+fn a_wrong_constant_is_seen() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    type Plant = (&'static str, fn(&mut Value));
+    let plants: [Plant; 9] = [
+        ("llama-linear", |c| c["rope_scaling"]["factor"] = json!(4.01)),
+        ("llama3-scaled", |c| c["rope_parameters"]["high_freq_factor"] = json!(4.1)),
+        ("llama3-scaled", |c| c["rms_norm_eps"] = json!(1e-3)),
+        ("mistral", |c| c["sliding_window"] = json!(10)),
+        ("mistral", |c| c["sliding_window"] = json!(8)),
+        ("qwen2", |c| c["layer_types"][0] = json!("sliding_attention")),
+        ("qwen2-yarn", |c| c["rope_scaling"]["attention_factor"] = json!(1.13)),
+        ("qwen2-yarn", |c| c["rope_scaling"]["beta_slow"] = json!(0.25)),
+        ("bitnet-inverse", |c| c["quantization_config"]["linear_class"] = json!("autobitlinear")),
+    ];
+    for (i, (name, plant)) in plants.into_iter().enumerate() {
+        let copy = Copy::of(name);
+        copy.config(plant);
+        let want = expected(name);
+        let model = Model::load_on(&copy.0, &executor).unwrap();
+        let mut session = model.session(options(64)).unwrap();
+        let error = relative_error(session.feed(0, &want.tokens, Logits::All).unwrap(), &want.logits);
+        assert!(error > 1e-4, "{name}, plant {i}: {error:.2e}");
+    }
+}
+
+/// With rope scaling of the kind dynamic the trained context is what can be used.
+#[test]
+fn dynamic_scaling_within_the_trained_context() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let copy = Copy::of("llama3-scaled");
+    copy.config(|c| {
+        let rope = json!({ "rope_type": "dynamic", "rope_theta": 500000.0, "factor": 2.0 });
+        (c["rope_parameters"], c["max_position_embeddings"]) = (rope, json!(48));
+    });
+    let model = Model::load_on(&copy.0, &executor).unwrap();
+    let session = |context| model.session(SessionOptions { context, ..options(8) });
+    assert!(session(48).is_ok());
+    assert!(session(49).err().unwrap().to_string().contains("dynamic the most is 48"));
+}
