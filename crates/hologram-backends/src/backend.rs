@@ -328,6 +328,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Bytes of memory that new buffers may take now; `None` where the device does not tell.
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// The layout in which this device's kernels read weights of a format, holding the same values. Weights are converted once, when
     /// they are loaded.
     fn weight_layout(&self, format: Format) -> Format {

@@ -208,6 +208,15 @@ impl Format {
         }
     }
 
+    /// The format of the same values that weights are converted to when they are loaded, on every device, because kernels serve it:
+    /// [`Format::TQ2_0`] for [`Format::TQ1_0`]; else the format itself. [`Format::recode`] converts.
+    pub const fn at_load(self) -> Format {
+        match self {
+            Format::TQ1_0 => Format::TQ2_0,
+            other => other,
+        }
+    }
+
     /// The layout in two planes that holds the same values; the format itself where there is none.
     pub const fn in_planes(self) -> Format {
         match self {

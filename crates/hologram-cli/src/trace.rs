@@ -265,6 +265,10 @@ impl Backend for Traced {
         self.inner.shares_host_memory()
     }
 
+    fn available_memory(&self) -> Option<u64> {
+        self.inner.available_memory()
+    }
+
     fn weight_layout(&self, format: Format) -> Format {
         self.inner.weight_layout(format)
     }

@@ -31,6 +31,21 @@ pub enum LlmError {
         /// What does not fit.
         reason: String,
     },
+    /// The device has not enough memory for the weights.
+    #[error(
+        "{model} has {:.2} GB of weights, but {device} has only {:.2} GB of memory left; choose a smaller model or type",
+        *needed as f64 / 1e9, *available as f64 / 1e9
+    )]
+    Memory {
+        /// The model.
+        model: String,
+        /// Bytes of all weights.
+        needed: u64,
+        /// The device's kind and name.
+        device: String,
+        /// Bytes that it can still take.
+        available: u64,
+    },
     /// The metadata lacks a key that is needed.
     #[error("{}: missing key {key}", path.display())]
     MissingKey {

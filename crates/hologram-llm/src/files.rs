@@ -59,6 +59,16 @@ impl ModelFiles {
         }
     }
 
+    /// Bytes of all tensors on a device that reads blocks as they are in files.
+    pub(crate) fn loaded_bytes(&self) -> u64 {
+        match self {
+            ModelFiles::Gguf(file) => file.tensors().map(|t| t.loaded_bytes() as u64).sum(),
+            // What is rounded or packed anew takes less than it does in the files: then the device is asked matrix by matrix.
+            ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config") => 0,
+            ModelFiles::Folder(_) => self.tensor_bytes(),
+        }
+    }
+
     /// The tokens that end a text or a turn, as the metadata have them.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::random::{RandomWeights, Shape};
 use crate::safetensors::FolderWeights;
 use crate::session::{Session, SessionOptions};
 use crate::tokenizer::Tokenizer;
-use crate::weights::FileWeights;
+use crate::weights::{FileWeights, check_memory};
 
 /// A model on a device.
 pub struct Model {
@@ -78,6 +78,7 @@ impl Model {
             let done = u128::from(bytes) * part as u128 / of.max(1) as u128;
             progress(u64::try_from(done).unwrap_or(bytes), bytes);
         };
+        check_memory(executor, &files.path().display().to_string(), files.loaded_bytes())?;
         let decoder = match &files {
             ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file)?, &mut progress)?,
             ModelFiles::Folder(folder) => Decoder::load(config, &FolderWeights::new(executor, folder)?, &mut progress)?,
@@ -92,6 +93,7 @@ impl Model {
     /// When the format does not fit the shape or the device has not that much memory.
     pub fn random(shape: &Shape, format: Format, executor: &Executor) -> Result<Model> {
         let weights = RandomWeights::new(executor, shape, format);
+        check_memory(executor, &format!("{} in {}", shape.name, format.name()), weights.bytes())?;
         let decoder = Arc::new(Decoder::load(shape.config(), &weights, &mut |_, _| ())?);
         Ok(Model { executor: executor.clone(), decoder, files: None, tokenizer: None, end_tokens: Vec::new() })
     }

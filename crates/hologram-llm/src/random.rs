@@ -122,6 +122,29 @@ impl<'a> RandomWeights<'a> {
     pub fn new(executor: &'a Executor, shape: &'a Shape, format: Format) -> RandomWeights<'a> {
         RandomWeights { executor, shape, format }
     }
+
+    /// Bytes of all matrices; beside them the rest is nothing.
+    pub fn bytes(&self) -> u64 {
+        let c = self.shape.config();
+        let bytes =
+            |format: Format, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
+        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let matrices = [
+            (q, c.width),
+            (kv, c.width),
+            (kv, c.width),
+            (c.width, q),
+            (c.ffn, c.width),
+            (c.ffn, c.width),
+            (c.width, c.ffn),
+        ];
+        let layer: u64 = matrices.iter().map(|(rows, row_len)| bytes(self.format, *rows, *row_len)).sum();
+        let tables = match self.shape.tied_embedding {
+            Some(format) => bytes(format, c.vocab, c.width),
+            None => 2 * bytes(self.format, c.vocab, c.width),
+        };
+        c.layers as u64 * layer + tables
+    }
 }
 
 impl Weights for RandomWeights<'_> {
@@ -134,7 +157,7 @@ impl Weights for RandomWeights<'_> {
             Some(format) if name == "token_embd.weight" => format,
             _ => self.format,
         };
-        let format = self.executor.backend().weight_layout(format);
+        let format = self.executor.backend().weight_layout(format.at_load());
         let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
         Ok(random_tensor(self.executor, format, &[rows, row_len], seed)?)
     }

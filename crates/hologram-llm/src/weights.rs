@@ -1,15 +1,17 @@
 //! Where a model's weights come from: a mapped file, used in place or uploaded tensor by tensor.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use hologram_backends::{Buffer, ForeignMemory, Format};
+use hologram_core::ops::Recode;
 use hologram_core::{Executor, Tensor};
 
 use crate::error::{LlmError, Result};
-use crate::gguf::GgufFile;
+use crate::gguf::{GgufFile, I2_S_BLOCK_BYTES, i2_s_to_tq2_0};
 use crate::models::config::malformed;
+use crate::safetensors::ternary::split_scale;
 
 /// A source of weights.
 pub(crate) trait Weights {
@@ -38,6 +40,24 @@ pub(crate) trait Weights {
     fn finish(&self) -> Result<()>;
 }
 
+/// The name of the table of token embeddings.
+const EMBEDDING: &str = "token_embd.weight";
+
+/// Refuses weights that the device has no room for, before any of it is filled. A device that does not tell is asked piece by piece.
+///
+/// # Errors
+/// One sentence with both sizes.
+pub(crate) fn check_memory(executor: &Executor, model: &str, needed: u64) -> Result<()> {
+    match executor.backend().available_memory() {
+        Some(available) if needed > available => {
+            let device = executor.info();
+            let device = format!("{} ({})", device.backend, device.name);
+            Err(LlmError::Memory { model: model.into(), needed, device, available })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What may stand in a file without a use: tables that are computed anew, and scales of activations for devices that need them.
 pub(crate) fn may_be_unused(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".input_scale"].iter().any(|end| name.ends_with(end))
@@ -48,8 +68,10 @@ pub(crate) fn may_be_unused(name: &str) -> bool {
 pub(crate) struct FileWeights<'a> {
     executor: &'a Executor,
     file: &'a GgufFile,
-    /// The whole file as device memory, where the device shares the host's.
-    shared: Option<Buffer>,
+    /// The whole files as device memory, where the device shares the host's.
+    shared: Option<Vec<Buffer>>,
+    /// Factors that matrices of `I2_S` have beside their elements.
+    factors: RefCell<HashMap<String, f32>>,
     /// The tensors that were taken.
     taken: RefCell<HashSet<String>>,
 }
@@ -62,29 +84,60 @@ impl<'a> FileWeights<'a> {
     pub fn new(executor: &'a Executor, file: &'a GgufFile) -> Result<FileWeights<'a>> {
         let backend = executor.backend();
         let shared = if backend.shares_host_memory() {
-            let map = file.map();
-            let (data, bytes) = (map.as_ptr(), map.len());
-            let owner: Arc<dyn std::any::Any + Send + Sync> = map;
-            Some(backend.wrap(ForeignMemory { owner, data, bytes })?)
+            let wrap = |part: &crate::gguf::Part| {
+                let map = part.map();
+                let (data, bytes) = (map.as_ptr(), map.len());
+                let owner: Arc<dyn std::any::Any + Send + Sync> = map;
+                backend.wrap(ForeignMemory { owner, data, bytes })
+            };
+            Some(file.parts().iter().map(wrap).collect::<std::result::Result<_, _>>()?)
         } else {
             None
         };
-        Ok(FileWeights { executor, file, shared, taken: RefCell::default() })
+        Ok(FileWeights { executor, file, shared, factors: RefCell::default(), taken: RefCell::default() })
     }
 
     /// A tensor of the file as it is, or in the device's layout for matrices.
     fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: Format, shape: &[usize]) -> Result<Tensor> {
         let format = tensor.format()?;
-        match &self.shared {
+        match self.shared.as_ref().and_then(|files| files.get(tensor.part())) {
             Some(buffer) if layout == format => {
                 Ok(Tensor::from_buffer(self.executor, buffer.clone(), tensor.range().start, format, shape)?)
             }
             _ => {
                 let tensor_on_device = Tensor::from_bytes_as(self.executor, format, layout, shape, tensor.data())?;
-                self.file.release(tensor.range());
+                tensor.release();
                 Ok(tensor_on_device)
             }
         }
+    }
+
+    /// A matrix in `I2_S`, as [`Format::TQ2_0`] in the device's layout. A scale that `f16` does not hold becomes a factor of its own.
+    fn i2_s(&self, tensor: &crate::gguf::Tensor<'_>, codes: &[u8], scale: f32, shape: &[usize]) -> Result<Tensor> {
+        let (name, block) = (tensor.name(), Format::TQ2_0.block_len());
+        let bad = |reason: String| malformed(self.file, format!("tensor {name} of type I2_S {reason}"));
+        if !tensor.row_len().is_multiple_of(block) {
+            return Err(bad(format!("has rows of {} elements, not whole blocks of {block}", tensor.row_len())));
+        }
+        if !scale.is_finite() {
+            return Err(bad(format!("has the scale {scale}")));
+        }
+        let (of_blocks, factor) = split_scale(scale);
+        if let Some(factor) = factor {
+            if name == EMBEDDING {
+                return Err(bad(format!("has the scale {scale}, which f16 does not hold, and is looked up by rows")));
+            }
+            self.factors.borrow_mut().insert(name.into(), factor);
+        }
+        let layout = self.executor.backend().weight_layout(Format::TQ2_0);
+        let recode = |from: &[u8], to: &mut [u8]| i2_s_to_tq2_0(from, of_blocks, to);
+        let recode = Recode { block_bytes: I2_S_BLOCK_BYTES, recode: &recode };
+        let on_device = Tensor::from_recoded(self.executor, &recode, [Format::TQ2_0, layout], shape, codes);
+        tensor.release();
+        on_device.map_err(|e| match e {
+            hologram_core::CoreError::Tensor(reason) => bad(reason),
+            other => other.into(),
+        })
     }
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<crate::gguf::Tensor<'a>> {
@@ -106,7 +159,10 @@ impl Weights for FileWeights<'_> {
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let shape = [rows, row_len];
         let tensor = self.checked(name, &shape)?;
-        let layout = self.executor.backend().weight_layout(tensor.format()?);
+        if let Some((codes, scale)) = tensor.i2_s() {
+            return self.i2_s(&tensor, codes, scale, &shape);
+        }
+        let layout = self.executor.backend().weight_layout(tensor.format()?.at_load());
         self.take(&tensor, layout, &shape)
     }
 
@@ -126,13 +182,14 @@ impl Weights for FileWeights<'_> {
         self.file.tensor_opt(name).map(|_| self.vector(name, len)).transpose()
     }
 
-    /// The tensor beside a matrix whose name ends with `scale` instead of `weight`.
+    /// The tensor beside a matrix whose name ends with `scale` instead of `weight`, times the factor of its own.
     fn scale(&self, name: &str) -> Result<Option<f32>> {
-        let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(None) };
-        let Some(tensor) = self.file.tensor_opt(&name) else { return Ok(None) };
+        let own = self.factors.borrow().get(name).copied();
+        let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(own) };
+        let Some(tensor) = self.file.tensor_opt(&name) else { return Ok(own) };
         self.taken.borrow_mut().insert(name);
         match tensor.to_f32()?[..] {
-            [scale] => Ok(Some(scale)),
+            [scale] => Ok(Some(scale * own.unwrap_or(1.0))),
             _ => Err(malformed(self.file, format!("tensor {} is not one number", tensor.name()))),
         }
     }

@@ -10,15 +10,18 @@ use hologram_backends::{
 };
 use hologram_core::Executor;
 use hologram_isa::Program;
-use hologram_llm::{Logits, Model, SessionOptions};
+use hologram_llm::{Logits, Model, SessionOptions, Shape};
 
 /// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` when a step has more than 8 tokens, and has
 /// a plan of its own for steps whose number of tokens is a power of two.
-struct Discrete(CpuBackend);
+struct Discrete(CpuBackend, Option<u64>);
 
 impl Backend for Discrete {
     fn wrap(&self, _: ForeignMemory) -> Result<Buffer> {
         Err(BackendError::Unsupported { device: "discrete".into(), what: "a whole file on the device".into() })
+    }
+    fn available_memory(&self) -> Option<u64> {
+        self.1
     }
     fn weight_layout(&self, format: Format) -> Format {
         format.in_planes()
@@ -99,7 +102,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 #[test]
 fn weights_in_other_layouts_give_the_same_logits() {
     let cpu = Executor::open("cpu", Some(2)).unwrap();
-    let discrete = Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(2)).unwrap())));
+    let discrete = Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(2)).unwrap(), None)));
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
     let shipped = "../../assets/rust-docs-bitnet.gguf";
     // The shipped model's tied head is in 8 bits: with many outputs its activations are bf16 here and 8-bit codes there.
@@ -118,4 +121,20 @@ fn weights_in_other_layouts_give_the_same_logits() {
             assert!(error > 1e-4, "the head's activations are the same: {error:.2e}");
         }
     }
+}
+
+#[test]
+fn a_model_that_is_too_large_is_refused_at_once() {
+    let device = |left| Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(1)).unwrap(), Some(left))));
+    let path = file("tests/fixtures/bitnet-tiny.gguf");
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(Model::load_on(&path, &device(bytes)).is_ok());
+    let error = Model::load_on(&path, &device(bytes / 2)).err().unwrap().to_string();
+    assert!(error.contains("bitnet-tiny.gguf has 0.00 GB of weights, but cpu ("), "{error}");
+    let shape = Shape::find("llama-8b").unwrap();
+    let error = Model::random(shape, Format::Q8_0, &device(5_000_000_000)).err().unwrap().to_string();
+    assert!(
+        error.contains("llama-8b in Q8_0 has 8.53 GB of weights, but cpu (") && error.contains("only 5.00 GB"),
+        "{error}"
+    );
 }

@@ -1,8 +1,8 @@
 //! The GGUF reader on files made by the reference writer, on files made wrong on purpose, and on damaged files.
 
 use hologram_backends::Format;
-use hologram_llm::LlmError;
 use hologram_llm::gguf::{FileBytes, GgufFile, TensorType, Value};
+use hologram_llm::{Config, LlmError};
 use memmap2::MmapMut;
 use std::path::PathBuf;
 
@@ -111,7 +111,7 @@ fn sample() -> Vec<u8> {
         .u32(32)
         .tensor("f32", &[5, 3, 2], 0, 0)
         .tensor("iq3_s", &[256, 2], 21, 128)
-        .tensor("i2_s", &[8, 16], 36, 416)
+        .tensor("i2_s", &[128, 1], 36, 416)
         .tensor("scalar", &[], 28, 480)
         .data(488)
         .0
@@ -140,7 +140,7 @@ fn values_and_tensors_of_every_type() {
     let t = file.tensor("f32").unwrap();
     assert_eq!((t.shape(), t.rows(), t.row_len(), t.data().len()), (&[2, 3, 5][..], 6, 5, 120));
     assert_eq!((t.format().unwrap(), t.range().start % 32), (Format::F32, 0));
-    assert_eq!(t.data(), &file.map()[t.range()]);
+    assert_eq!(t.data(), &file.parts()[t.part()].map()[t.range()]);
     let t = file.tensor("i2_s").unwrap();
     assert_eq!((t.ty().name, t.data().len()), ("I2_S", 8 * 16 / 4 + 32));
     let t = file.tensor("scalar").unwrap();
@@ -160,7 +160,7 @@ fn values_and_tensors_of_every_type() {
         (
             file.tensor("iq3_s").unwrap().format().unwrap_err(),
             "test.gguf: unsupported type IQ3_S of tensor iq3_s, supported are F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
-             Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0",
+             Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0, I2_S",
         ),
     ];
     for (error, want) in messages {
@@ -194,7 +194,12 @@ fn wrong_files_are_named() {
         (key(|b| b.str("general.alignment").u32(4).u32(0)), "general.alignment is 0"),
         (key(|b| b.str("general.alignment").u32(8).str("32")), "general.alignment is not of type u32"),
         (one(Bytes::header(3, 0, 2).str("k").u32(0).raw(&[1]).str("k").u32(0).raw(&[1])), "key k occurs twice"),
-        (key(|b| b.str("split.count").u32(2).raw(&[3, 0])), "a split file (this is part 1 of 3"),
+        (
+            key(|b| b.str("split.count").u32(2).raw(&[3, 0])),
+            "it is part 1 of 3, which only the path of a file can lead to",
+        ),
+        (tensor(&[4], 31, 0), "tensor t has the type Q4_0_4_4, which is no longer in use; convert the model anew"),
+        (tensor(&[4], 77, 0), "tensor t has the unknown type 77"),
         (tensor(&[1, 1, 1, 1, 1], 0, 0), "tensor t has 5 dimensions"),
         (tensor(&[1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
         (tensor(&[0, 1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
@@ -218,6 +223,19 @@ fn wrong_files_are_named() {
         let error = GgufFile::open(fixture(path)).expect_err(want).to_string();
         assert!(error.contains(want) && error.contains(path), "{error}");
     }
+}
+
+#[test]
+fn a_tokenizer_larger_than_the_vocabulary_is_refused() {
+    let file = |tokens: u64| {
+        let b = Bytes::header(3, 1, 2).str("general.architecture").u32(8).str("llama");
+        let b = b.str("tokenizer.ggml.tokens").u32(9).u32(8).u64(tokens);
+        let b = (0..tokens).fold(b, |b, _| b.str("t"));
+        parse(&b.tensor("token_embd.weight", &[4, 2], 0, 0).data(32).0).unwrap()
+    };
+    let error = |tokens| Config::from_gguf(&file(tokens)).unwrap_err().to_string();
+    assert!(error(3).ends_with("the tokenizer has 3 tokens, but token_embd.weight only 2 rows"), "{}", error(3));
+    assert!(error(2).ends_with("missing key llama.embedding_length"), "{}", error(2));
 }
 
 #[test]
@@ -257,6 +275,98 @@ fn reference_files_and_blocks() {
     }
     assert!(Format::Q8_0.decode_row(&[0; 34], &mut [0.0; 31]).is_err());
     assert!(Format::U32.decode_row(&[0; 4], &mut [0.0]).is_err());
+}
+
+/// The same weights in TQ2_0 and, in two files, in I2_S; TQ1_0 becomes TQ2_0 without loss.
+#[test]
+fn ternary_types_hold_the_same() {
+    let blocks = GgufFile::open(fixture("bitnet-tiny.gguf")).unwrap();
+    let split = GgufFile::open(fixture("bitnet-i2_s-00001-of-00002.gguf")).unwrap();
+    assert_eq!((split.parts().len(), split.tensors().len()), (2, blocks.tensors().len()));
+    assert_eq!(split.metadata().filter(|(key, _)| !key.starts_with("split.")).count(), blocks.metadata().count());
+    for t in split.tensors() {
+        let (got, want) = (t.to_f32().unwrap(), blocks.tensor(t.name()).unwrap().to_f32().unwrap());
+        let factor = [("attn_q", 1.1), ("attn_k", 1.0 / 1.1)].into_iter().find(|(n, _)| t.name().contains(n));
+        let factor = factor.map_or(1.0, |(_, factor)| factor);
+        assert!(got.iter().zip(&want).all(|(g, w)| (g - w * factor).abs() <= w.abs() * 1e-6), "{t:?}");
+        assert!(factor != 1.0 || got == want, "{t:?}");
+    }
+    let bytes = std::fs::read(fixture("blocks/tq1_0.bin")).unwrap();
+    let mut recoded = vec![0; bytes.len() / 54 * 66];
+    Format::TQ1_0.recode(&bytes, &mut recoded);
+    let mut values = [vec![0.0; bytes.len() / 54 * 256], vec![1.0; bytes.len() / 54 * 256]];
+    Format::TQ1_0.decode_row(&bytes, &mut values[0]).unwrap();
+    Format::TQ1_0.at_load().decode_row(&recoded, &mut values[1]).unwrap();
+    let [want, got] = values.map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<u32>>());
+    assert_eq!(got, want);
+}
+
+/// Names and contents of files.
+type Set<'a> = Vec<(&'a str, Vec<u8>)>;
+
+/// A folder of files for one test, gone at its end.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(files: &[(&str, Vec<u8>)]) -> Files {
+        let folder = std::env::temp_dir().join(format!("hologram-split-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        files.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).unwrap());
+        Files(folder)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn sets_of_files_are_checked() {
+    let part = |no: u16, count: u16, all: u32, architecture: &str, tensor: &str| {
+        let architecture_key = |b: Bytes| b.str("general.architecture").u32(8).str(architecture);
+        let b = architecture_key(Bytes::header(3, 1, 4));
+        let b = b.str("split.no").u32(2).raw(&no.to_le_bytes()).str("split.count").u32(2).raw(&count.to_le_bytes());
+        b.str("split.tensors.count").u32(5).u32(all).tensor(tensor, &[4], 0, 0).data(16).0
+    };
+    let good = |no: u16| part(no, 3, 3, "llama", ["a", "b", "c"][usize::from(no)]);
+    let names = ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"];
+    let whole = || names.into_iter().zip([good(0), good(1), good(2)]).collect::<Vec<_>>();
+    let files = Files::new(&whole());
+    let file = GgufFile::open(files.0.join(names[0])).unwrap();
+    let found: Vec<(&str, usize)> = file.tensors().map(|t| (t.name(), t.part())).collect();
+    assert_eq!(found, [("a", 0), ("b", 1), ("c", 2)]);
+    assert!(file.tensors().all(|t| t.to_f32().unwrap().len() == 4));
+    drop(files);
+    let with = |at: usize, bytes: Vec<u8>| {
+        let mut files = whole();
+        files[at].1 = bytes;
+        files
+    };
+    let cases: Vec<(Set<'_>, &str, &str)> = vec![
+        (whole(), names[1], "it is part 2 of 3; give the first, m-00001-of-00003.gguf"),
+        (whole().drain(..2).collect(), names[0], "m-00003-of-00003.gguf, which belongs to it, is missing"),
+        (whole().drain(..1).collect(), names[0], "is missing, the first of 2 that are missing of 3 parts"),
+        (vec![("m.gguf", good(0))], "m.gguf", "its name does not end with -00001-of-00003.gguf"),
+        (with(1, good(2)), names[0], "but is part 3 of 3 of another model"),
+        (with(2, part(2, 4, 3, "llama", "c")), names[0], "but is part 3 of 4 of another model"),
+        (with(2, part(2, 3, 9, "llama", "c")), names[0], "but is part 3 of 3 of another model"),
+        (with(2, part(2, 3, 3, "qwen2", "c")), names[0], "but is part 3 of 3 of another model"),
+        (with(2, part(2, 3, 3, "llama", "a")), names[0], "tensor a is also in another part"),
+        (with(1, good(1)[..60].to_vec()), names[0], "m-00002-of-00003.gguf as a GGUF file: "),
+        (
+            (0..3).map(|i| (names[i], part(i as u16, 3, 7, "llama", ["a", "b", "c"][i]))).collect(),
+            names[0],
+            "its 3 parts have 3 tensors, but split.tensors.count is 7",
+        ),
+    ];
+    for (set, open, want) in cases {
+        let files = Files::new(&set);
+        let error = GgufFile::open(files.0.join(open)).expect_err(want).to_string();
+        assert!(error.contains(want), "{error}\n  should say: {want}");
+    }
 }
 
 /// Uses everything that an open file offers.

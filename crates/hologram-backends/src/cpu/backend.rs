@@ -225,6 +225,10 @@ impl Backend for CpuBackend {
         native::find(spec, self.features).map(|kernel| native_pipeline(kernel, spec))
     }
 
+    fn available_memory(&self) -> Option<u64> {
+        system::available_memory()
+    }
+
     fn activations(&self, weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {
         // Codes are multiplied where a kernel does it; weights of the other formats are decoded.
         let codes = native::multiplies_codes(weights);

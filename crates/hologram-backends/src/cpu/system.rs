@@ -13,6 +13,20 @@ pub(crate) fn memory_bytes() -> u64 {
     kilobytes.unwrap_or(0).saturating_mul(1024)
 }
 
+/// Bytes of memory that this process may still take, page cache that can be given up included, under the limit of its control group
+/// where it has one; `None` where the system does not tell.
+pub(crate) fn available_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kilobytes = field(&info, "MemAvailable")?.split_whitespace().next()?.parse::<u64>().ok()?;
+    let group = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    // Of what the group has, only anonymous pages cannot be given up.
+    let limit = group("memory.max").and_then(|max| max.trim().parse::<u64>().ok());
+    let held =
+        group("memory.stat").and_then(|stat| stat.lines().find_map(|l| l.strip_prefix("anon ")?.parse::<u64>().ok()));
+    let rest = limit.map_or(u64::MAX, |limit| limit.saturating_sub(held.unwrap_or(0)));
+    Some(kilobytes.saturating_mul(1024).min(rest))
+}
+
 /// Threads to use: as many as the process may run at once, but one for each physical core, because two threads of a core share
 /// its vector units.
 pub(crate) fn default_threads() -> usize {

@@ -349,6 +349,10 @@ impl Backend for CudaBackend {
         self.by_blas(native::find_blas(spec, self.target)).is_some()
     }
 
+    fn available_memory(&self) -> Option<u64> {
+        self.context.memory().map(|(free, _)| free)
+    }
+
     fn weight_layout(&self, format: Format) -> Format {
         if format == Format::BF16 {
             Functions::load_ahead();

@@ -12,6 +12,17 @@ use half::{bf16, f16};
 use hologram_isa::Type;
 
 impl Format {
+    /// Converts blocks to those of [`Format::at_load`], without loss: as many as both slices hold. Blocks that stay as they are, are copied.
+    pub fn recode(self, bytes: &[u8], out: &mut [u8]) {
+        if self == Format::TQ1_0 {
+            for (b, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+                ternary::tq1_0_to_tq2_0(b, out);
+            }
+            return;
+        }
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    }
+
     /// Decodes whole blocks: `out.len()` elements from exactly as many bytes as they take. A tensor is decoded row by row, or all
     /// at once when its rows are whole blocks; one in two planes all at once.
     ///

@@ -33,3 +33,15 @@ fn digits(bytes: &[u8], codes: &mut [i8]) {
         power = power.wrapping_mul(3);
     }
 }
+
+/// A block of `TQ1_0` as one of `TQ2_0`, with the same values.
+pub fn tq1_0_to_tq2_0(b: &[u8; 54], out: &mut [u8; 66]) {
+    let mut p = Parts { codes: [0; 256], scales: [0.0], minimums: [0.0] };
+    tq1_0(b, &mut p);
+    for (bytes, codes) in out.chunks_exact_mut(32).zip(p.codes.chunks_exact(128)) {
+        for (m, byte) in bytes.iter_mut().enumerate() {
+            *byte = (0..4).fold(0, |byte, l| byte | ((codes[32 * l + m] + 1) as u8) << (2 * l));
+        }
+    }
+    out[64..].copy_from_slice(&b[52..]);
+}

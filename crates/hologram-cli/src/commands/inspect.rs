@@ -2,14 +2,14 @@
 
 use std::io::Write;
 
-use hologram_llm::gguf::{GgufFile, Value, ValueType};
+use hologram_llm::gguf::{GgufFile, TensorType, Value, ValueType};
 use hologram_llm::safetensors::{Folder, FolderTensor};
 use hologram_llm::{Config, ModelFiles};
 use serde_json::{Map, json};
 
 use super::shipped;
 use crate::args::InspectArgs;
-use crate::text::{MESSAGE, NAME, printable};
+use crate::text::{MESSAGE, NAME, counted, printable};
 
 /// Elements of an array that are shown.
 const SHOWN: usize = 6;
@@ -34,7 +34,10 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     if args.json {
         return Ok(writeln!(out, "{}", as_json(file, weights, parameters, config.ok().as_ref()))?);
     }
-    writeln!(out, "{}: GGUF version {}", file.path().display(), file.version())?;
+    writeln!(out, "{}: GGUF version {}, aligned to {} bytes", file.path().display(), file.version(), file.alignment())?;
+    for part in file.parts().iter().skip(1) {
+        writeln!(out, "  and {}", part.path().display())?;
+    }
     writeln!(out, "\nmetadata")?;
     for (key, value) in file.metadata() {
         writeln!(out, "  {key} = {}", show(&value))?;
@@ -42,6 +45,12 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     writeln!(out, "\ntensors")?;
     for t in file.tensors() {
         line(&mut out, t.name(), t.ty().name, t.shape())?;
+    }
+    writeln!(out, "\ntypes")?;
+    for (ty, tensors, bytes) in types(file) {
+        // What nothing here computes with is said where somebody looks for it.
+        let note = if ty.is_supported() { "" } else { ", cannot be run" };
+        writeln!(out, "  {:<8} {} ({:.1} MB){note}", ty.name, counted(tensors, "tensor"), bytes as f64 / 1e6)?;
     }
     memory(&mut out, weights, parameters, config)
 }
@@ -109,6 +118,19 @@ fn memory(
     Ok(())
 }
 
+/// The types in a file, with the number of tensors and their bytes, the largest first.
+fn types(file: &GgufFile) -> Vec<(&'static TensorType, usize, usize)> {
+    let mut types: Vec<(&'static TensorType, usize, usize)> = Vec::new();
+    for t in file.tensors() {
+        match types.iter_mut().find(|(ty, ..)| ty.id == t.ty().id) {
+            Some((_, tensors, bytes)) => (*tensors, *bytes) = (*tensors + 1, *bytes + t.data().len()),
+            None => types.push((t.ty(), 1, t.data().len())),
+        }
+    }
+    types.sort_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));
+    types
+}
+
 fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Config>) -> serde_json::Value {
     let metadata: Map<String, serde_json::Value> =
         file.metadata().map(|(key, value)| (key.to_string(), value_json(&value))).collect();
@@ -119,6 +141,11 @@ fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Confi
     json!({
         "file": file.path().display().to_string(),
         "version": file.version(),
+        "alignment": file.alignment(),
+        "parts": file.parts().iter().map(|p| p.path().display().to_string()).collect::<Vec<_>>(),
+        "types": types(file).iter().map(|(ty, tensors, bytes)| {
+            json!({ "type": ty.name, "tensors": tensors, "bytes": bytes, "supported": ty.is_supported() })
+        }).collect::<Vec<_>>(),
         "metadata": metadata,
         "tensors": tensors,
         "parameters": parameters,

@@ -49,6 +49,7 @@ pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_t
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
 pub use reduce::Reduction;
+pub use repack::Recode;
 pub use rope::RopeStyle;
 pub use sample::philox4x32_10;
 

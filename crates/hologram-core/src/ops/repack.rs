@@ -90,12 +90,23 @@ impl Op for Repack {
 /// Bytes that are converted at a time: what is held twice.
 const CHUNK: usize = 32 << 20;
 
+/// Writes whole blocks of a format for as many of an encoding, or says what is wrong with them.
+type RecodeBlocks<'a> = dyn Fn(&[u8], &mut [u8]) -> std::result::Result<(), String> + 'a;
+
+/// How blocks in another encoding become those of a format.
+pub struct Recode<'a> {
+    /// Bytes of a block in the other encoding.
+    pub block_bytes: usize,
+    /// Writes whole blocks of the format for as many of the encoding, or says what is wrong with them.
+    pub recode: &'a RecodeBlocks<'a>,
+}
+
 impl Tensor {
-    /// A tensor of bytes in `format`, laid out as `layout`: the format itself or [`Format::in_planes`]. Another layout is made on the
-    /// device, a bounded piece at a time.
+    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`Format::at_load`], or [`Format::in_planes`] of that. What is
+    /// not the format itself is converted a bounded piece at a time, to planes on the device.
     ///
     /// # Errors
-    /// As [`Tensor::from_bytes`]; when the layout is none of the two.
+    /// As [`Tensor::from_bytes`]; when the layout is none of these.
     pub fn from_bytes_as(
         executor: &Executor,
         format: Format,
@@ -106,11 +117,26 @@ impl Tensor {
         if layout == format {
             return Tensor::from_bytes(executor, format, shape, bytes);
         }
-        Tensor::repacked(executor, format, layout, shape, bytes, CHUNK)
+        Tensor::converted(executor, format, layout, shape, bytes, CHUNK)
+    }
+
+    /// A tensor of blocks in an encoding that is no [`Format`], converted to `format` and laid out as `layout`: the format itself or
+    /// [`Format::in_planes`]. A bounded piece is converted at a time.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_bytes_as`]; what the conversion says.
+    pub fn from_recoded(
+        executor: &Executor,
+        recode: &Recode<'_>,
+        [format, layout]: [Format; 2],
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        Tensor::in_pieces(executor, Some(recode), [format, layout], shape, bytes, CHUNK)
     }
 
     /// As [`Tensor::from_bytes_as`], with the bytes that are held twice.
-    fn repacked(
+    fn converted(
         executor: &Executor,
         format: Format,
         layout: Format,
@@ -118,19 +144,56 @@ impl Tensor {
         bytes: &[u8],
         chunk: usize,
     ) -> Result<Tensor> {
+        let to = format.at_load();
+        let recode = |from: &[u8], to: &mut [u8]| {
+            format.recode(from, to);
+            Ok(())
+        };
+        let recode = Recode { block_bytes: format.block_bytes(), recode: &recode };
+        Tensor::in_pieces(executor, (to != format).then_some(&recode), [to, layout], shape, bytes, chunk)
+    }
+
+    fn in_pieces(
+        executor: &Executor,
+        recode: Option<&Recode<'_>>,
+        [format, layout]: [Format; 2],
+        shape: &[usize],
+        bytes: &[u8],
+        chunk: usize,
+    ) -> Result<Tensor> {
         let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
-        if layout != format.in_planes() || format.bytes(rows, row_len) != Some(bytes.len()) {
+        let source = recode.map_or(format.block_bytes(), |r| r.block_bytes);
+        let expected = format.bytes(rows, row_len).map(|n| n / format.block_bytes() * source);
+        if (layout != format && layout != format.in_planes()) || expected != Some(bytes.len()) {
             let (from, to, n) = (format.name(), layout.name(), bytes.len());
             return Err(CoreError::Tensor(format!("{n} bytes of {from} {shape:?} cannot be laid out as {to}")));
         }
+        let backend = executor.backend();
         let tensor = Tensor::empty(executor, layout, shape)?;
         // Both planes of a piece begin at a multiple of what kernels align to.
         let blocks = (chunk / format.block_bytes() / PLANE_ALIGN).max(1) * PLANE_ALIGN;
-        let piece = blocks * format.block_bytes();
-        let staging = executor.backend().allocate_buffer(piece.min(bytes.len()).max(1))?;
-        for (i, chunk) in bytes.chunks(piece).enumerate() {
-            executor.backend().copy_to_buffer(&staging, 0, chunk)?;
-            repack_blocks(executor, format, &staging, &tensor, i * blocks, chunk.len())?;
+        let piece = blocks.min(bytes.len() / source.max(1)) * format.block_bytes();
+        let staging = if layout == format { None } else { Some(backend.allocate_buffer(piece.max(1))?) };
+        let mut recoded = vec![0; if recode.is_some() { piece } else { 0 }];
+        for (i, part) in bytes.chunks(blocks * source).enumerate() {
+            let part = match recode {
+                Some(r) => {
+                    let to = &mut recoded[..part.len() / source * format.block_bytes()];
+                    (r.recode)(part, to).map_err(CoreError::Tensor)?;
+                    &*to
+                }
+                None => part,
+            };
+            match &staging {
+                Some(staging) => {
+                    backend.copy_to_buffer(staging, 0, part)?;
+                    repack_blocks(executor, format, staging, &tensor, i * blocks, part.len())?;
+                }
+                None => {
+                    let at = tensor.offset + i * blocks * format.block_bytes();
+                    backend.copy_to_buffer(&tensor.buffer, at, part)?;
+                }
+            }
         }
         Ok(tensor)
     }
@@ -190,17 +253,24 @@ mod tests {
     #[test]
     fn pieces_make_the_whole() -> Result<()> {
         let executor = Executor::open("cpu", Some(2))?;
-        for format in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        for (format, layouts) in [
+            (Format::Q8_0, vec![Format::Q8Planes]),
+            (Format::Q4_0, vec![Format::Q4Planes]),
+            (Format::TQ2_0, vec![Format::T2Planes]),
+            (Format::TQ1_0, vec![Format::TQ2_0, Format::T2Planes]),
+        ] {
             let (rows, row_len, chunk) = (190, 768, 5000);
             let row_bytes = format.bytes(1, row_len).unwrap_or(0);
             let bytes: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 31 % 240 / 2) as u8).collect();
-            let tensor = Tensor::repacked(&executor, format, format.in_planes(), &[rows, row_len], &bytes, chunk)?;
-            let mut got = vec![0; tensor.bytes()];
-            executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut got)?;
-            let mut values = [vec![0.0f32; rows * row_len], vec![0.0f32; rows * row_len]];
-            format.decode_row(&bytes, &mut values[0])?;
-            format.in_planes().decode_row(&got, &mut values[1])?;
-            assert!(values[0] == values[1], "{}", format.name());
+            for layout in layouts {
+                let tensor = Tensor::converted(&executor, format, layout, &[rows, row_len], &bytes, chunk)?;
+                let mut got = vec![0; tensor.bytes()];
+                executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut got)?;
+                let mut values = [vec![0.0f32; rows * row_len], vec![0.0f32; rows * row_len]];
+                format.decode_row(&bytes, &mut values[0])?;
+                layout.decode_row(&got, &mut values[1])?;
+                assert!(values[0] == values[1], "{} as {}", format.name(), layout.name());
+            }
         }
         let wrong = Tensor::from_bytes_as(&executor, Format::Q8_0, Format::Q4Planes, &[1, 32], &[0; 34]);
         assert!(wrong.is_err_and(|e| e.to_string().contains("Q4_0 (planes)")));

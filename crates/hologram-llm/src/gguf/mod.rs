@@ -1,12 +1,15 @@
 //! GGUF model files: mapped, checked once when opened, read in place.
 //!
 //! A file is metadata (typed values under dotted keys) and tensors. [`GgufFile::open`] reads and checks the header only; tensor
-//! bytes stay in the map, and reach a backend without a copy through [`GgufFile::map`] and [`Tensor::range`].
+//! bytes stay in the map, and reach a backend without a copy through [`GgufFile::parts`] and [`Tensor::range`].
 
+mod i2_s;
 mod parse;
+mod split;
 mod types;
 mod value;
 
+pub(crate) use i2_s::{BLOCK_BYTES as I2_S_BLOCK_BYTES, to_tq2_0 as i2_s_to_tq2_0};
 pub use types::TensorType;
 pub use value::{FromValue, Numbers, Strings, Value, ValueType};
 
@@ -82,43 +85,45 @@ impl std::ops::Deref for FileBytes {
 #[cfg(unix)]
 const PAGE: usize = 1 << 16;
 
-/// An open GGUF file.
+/// An open GGUF file, or several that are one model.
 pub struct GgufFile {
     path: PathBuf,
-    map: Arc<FileBytes>,
+    /// The first has the metadata.
+    parts: Vec<Part>,
     header: Header,
 }
 
+/// One of the files of a model.
+pub struct Part {
+    path: PathBuf,
+    map: Arc<FileBytes>,
+}
+
 impl GgufFile {
-    /// Maps a file read-only and checks its header. The file must not be changed while it is open.
+    /// Maps a file read-only and checks its header; of a split model (`NAME-00001-of-00003.gguf`) all files, given the first. They must
+    /// not be changed while they are open.
     ///
     /// # Errors
-    /// A file that cannot be opened, is not GGUF of version 2 or 3 in little-endian order, is truncated or contradicts itself, or
-    /// is one part of a split model.
+    /// A file that cannot be opened, is not GGUF of version 2 or 3 in little-endian order, is truncated or contradicts itself; files of
+    /// a split model that are missing or belong to another.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile> {
         let path = path.as_ref();
-        let bytes = FileBytes::open(path)?;
-        GgufFile::from_bytes(path, bytes)
+        split::complete(GgufFile::parse(path, FileBytes::open(path)?)?)
     }
 
     /// Reads a file that is in memory already; `path` serves in messages.
     ///
     /// # Errors
-    /// As [`GgufFile::open`].
+    /// As [`GgufFile::open`]; one of several files.
     pub fn from_bytes(path: impl Into<PathBuf>, bytes: FileBytes) -> Result<GgufFile> {
+        split::refuse(GgufFile::parse(path, bytes)?)
+    }
+
+    fn parse(path: impl Into<PathBuf>, bytes: FileBytes) -> Result<GgufFile> {
         let (path, map) = (path.into(), Arc::new(bytes));
         match parse::parse(&map) {
             Err(reason) => Err(LlmError::Malformed { path, reason }),
-            Ok(header) => {
-                let file = GgufFile { path, map, header };
-                let parts = file.get_opt::<u32>("split.count")?.unwrap_or(1);
-                if parts > 1 {
-                    let part = file.get_opt::<u64>("split.no")?.unwrap_or(0).saturating_add(1);
-                    let what = format!("a split file (this is part {part} of {parts}; merge the parts first)");
-                    return Err(LlmError::Unsupported { path: file.path, what });
-                }
-                Ok(file)
-            }
+            Ok(header) => Ok(GgufFile { parts: vec![Part { path: path.clone(), map }], path, header }),
         }
     }
 
@@ -127,14 +132,15 @@ impl GgufFile {
         &self.path
     }
 
-    /// The mapped bytes. A clone keeps the map alive when the `GgufFile` is gone.
-    pub fn map(&self) -> Arc<FileBytes> {
-        self.map.clone()
+    /// The files: one, or those of a split model in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
-    /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.
-    pub(crate) fn release(&self, range: Range<usize>) {
-        self.map.release(range);
+    /// The bytes of the file with the metadata.
+    fn first(&self) -> &FileBytes {
+        // There is always one.
+        &self.parts[0].map
     }
 
     /// The version of the format: 2 or 3.
@@ -208,12 +214,12 @@ impl GgufFile {
 
     fn read<'a>(&'a self, stored: &'a Stored) -> Option<Value<'a>> {
         match stored {
-            Stored::Scalar { ty, at } => Value::scalar(*ty, self.map.get(*at..)?),
+            Stored::Scalar { ty, at } => Value::scalar(*ty, self.first().get(*at..)?),
             Stored::String { at, len } => {
-                std::str::from_utf8(self.map.get(*at..at.checked_add(*len)?)?).ok().map(Value::String)
+                std::str::from_utf8(self.first().get(*at..at.checked_add(*len)?)?).ok().map(Value::String)
             }
             Stored::Numbers { ty, at, bytes } => {
-                Numbers::new(*ty, self.map.get(*at..at.checked_add(*bytes)?)?).map(Value::Numbers)
+                Numbers::new(*ty, self.first().get(*at..at.checked_add(*bytes)?)?).map(Value::Numbers)
             }
             Stored::Strings(strings) => Some(Value::Strings(strings)),
         }
@@ -284,7 +290,30 @@ impl<'a> Tensor<'a> {
     /// The bytes in the mapped file.
     pub fn data(&self) -> &'a [u8] {
         // The range was checked when the file was opened.
-        self.file.map.get(self.range()).unwrap_or_default()
+        self.file.parts.get(self.info.part).and_then(|p| p.map.get(self.range())).unwrap_or_default()
+    }
+
+    /// Tells the system that the bytes will not be read soon: their memory is free for others. They can still be read.
+    pub(crate) fn release(&self) {
+        if let Some(part) = self.file.parts.get(self.info.part) {
+            part.map.release(self.range());
+        }
+    }
+
+    /// Which of [`GgufFile::parts`] has it.
+    pub fn part(&self) -> usize {
+        self.info.part
+    }
+
+    /// For `I2_S`: the codes, and the scale of all.
+    pub(crate) fn i2_s(&self) -> Option<(&'a [u8], f32)> {
+        if self.info.ty.is_i2_s() { i2_s::parts(self.data()) } else { None }
+    }
+
+    /// Bytes that the tensor has on a device that reads blocks as they are in files.
+    pub fn loaded_bytes(&self) -> usize {
+        let format = if self.info.ty.is_i2_s() { Some(Format::TQ2_0) } else { self.info.ty.format };
+        format.and_then(|f| f.at_load().bytes(self.rows(), self.row_len())).unwrap_or(self.info.bytes)
     }
 
     /// Where the bytes stand in the mapped file.
@@ -297,6 +326,11 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// A type that is not supported.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
+        if let Some((codes, scale)) = self.i2_s() {
+            let mut out = vec![0.0; self.elements()];
+            i2_s::decode(codes, scale, &mut out);
+            return Ok(out);
+        }
         let format = self.format()?;
         let mut out = vec![0.0; self.elements()];
         format.decode_row(self.data(), &mut out)?;

@@ -30,6 +30,8 @@ pub(super) struct TensorInfo {
     pub ty: &'static TensorType,
     pub offset: usize,
     pub bytes: usize,
+    /// Which of the model's files it is in.
+    pub part: usize,
 }
 
 /// Everything in front of the data.
@@ -231,7 +233,10 @@ fn tensor(cursor: &mut Cursor<'_>, index: usize, alignment: usize) -> Parsed<Ten
     }
     shape.reverse();
     let id = cursor.u32(&what)?;
-    let ty = TensorType::from_id(id).ok_or_else(|| format!("{what} has the unknown type {id}"))?;
+    let ty = TensorType::from_id(id).ok_or_else(|| match TensorType::removed(id) {
+        Some(name) => format!("{what} has the type {name}, which is no longer in use; convert the model anew"),
+        None => format!("{what} has the unknown type {id}"),
+    })?;
     let row_len = shape.last().copied().unwrap_or(1);
     let rows = shape.iter().rev().skip(1).product();
     if !row_len.is_multiple_of(ty.block_len) {
@@ -244,7 +249,7 @@ fn tensor(cursor: &mut Cursor<'_>, index: usize, alignment: usize) -> Parsed<Ten
         .ok()
         .filter(|o| o.is_multiple_of(alignment))
         .ok_or_else(|| format!("{what} has offset {offset}, which is not a multiple of the alignment {alignment}"))?;
-    Ok(TensorInfo { name: name.into(), shape, ty, offset, bytes })
+    Ok(TensorInfo { name: name.into(), shape, ty, offset, bytes, part: 0 })
 }
 
 /// Turns offsets into positions in the file, and checks that every tensor lies in the file and none over another.

@@ -29,6 +29,20 @@ const fn supported(id: u32, name: &'static str, format: Format) -> TensorType {
     TensorType { format: Some(format), ..ty(id, name, format.block_len(), format.block_bytes()) }
 }
 
+/// The number of `I2_S`.
+const I2_S: u32 = 36;
+
+/// Types that llama.cpp had for a while.
+static REMOVED: [(u32, &str); 7] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (31, "Q4_0_4_4"),
+    (32, "Q4_0_4_8"),
+    (33, "Q4_0_8_8"),
+    (37, "IQ4_NL_4_8"),
+    (38, "IQ4_NL_8_8"),
+];
+
 /// Every type with a known size. `Q8_1` and `Q8_K` hold activations while a graph runs and do not belong in files.
 static TYPES: [TensorType; 38] = [
     supported(0, "F32", Format::F32),
@@ -62,8 +76,8 @@ static TYPES: [TensorType; 38] = [
     supported(30, "BF16", Format::BF16),
     supported(34, "TQ1_0", Format::TQ1_0),
     supported(35, "TQ2_0", Format::TQ2_0),
-    // Of bitnet.cpp: packed codes, then 32 bytes that begin with the scale of the whole tensor.
-    TensorType { tensor_extra: 32, ..ty(36, "I2_S", 4, 1) },
+    // Of bitnet.cpp: packed codes of 128 elements together, then 32 bytes that begin with the scale of the whole tensor.
+    TensorType { tensor_extra: super::i2_s::TAIL, ..ty(I2_S, "I2_S", 128, 32) },
     ty(39, "MXFP4", 32, 17),
     ty(40, "NVFP4", 64, 36),
     ty(41, "Q1_0", 128, 18),
@@ -79,9 +93,24 @@ impl TensorType {
         TYPES.iter().find(|t| t.id == id)
     }
 
+    /// The name of a type that files no longer have.
+    pub(super) fn removed(id: u32) -> Option<&'static str> {
+        REMOVED.iter().find(|t| t.0 == id).map(|t| t.1)
+    }
+
+    /// Whether it is `I2_S`, which has no format but is converted to one when a model is loaded.
+    pub fn is_i2_s(&self) -> bool {
+        self.id == I2_S
+    }
+
+    /// Whether models with it can be run.
+    pub fn is_supported(&self) -> bool {
+        self.format.is_some() || self.is_i2_s()
+    }
+
     /// The names of the types that backends compute with, for messages.
     pub fn supported_names() -> String {
-        let names: Vec<&str> = TYPES.iter().filter(|t| t.format.is_some()).map(|t| t.name).collect();
+        let names: Vec<&str> = TYPES.iter().filter(|t| t.is_supported()).map(|t| t.name).collect();
         names.join(", ")
     }
 

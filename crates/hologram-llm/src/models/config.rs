@@ -3,7 +3,7 @@
 use hologram_core::ops::RopeStyle;
 
 use crate::error::{LlmError, Result};
-use crate::gguf::GgufFile;
+use crate::gguf::{GgufFile, Value};
 use crate::models::rope::{RopeScaling, yarn_attention};
 use crate::models::{self, Architecture, TernaryActivations};
 
@@ -208,6 +208,12 @@ impl Config {
         let &[vocab, _] = embedding.shape() else {
             return Err(malformed(file, format!("token_embd.weight has shape {:?}", embedding.shape())));
         };
+        if let Some(Value::Strings(tokens)) = file.value("tokenizer.ggml.tokens")
+            && tokens.len() > vocab
+        {
+            let reason = format!("the tokenizer has {} tokens, but token_embd.weight only {vocab} rows", tokens.len());
+            return Err(malformed(file, reason));
+        }
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
         let mut config = sizes(&keys, &GGUF, architecture, own_name, vocab)?;
 

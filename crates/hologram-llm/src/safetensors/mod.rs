@@ -3,7 +3,7 @@
 //! Files are read by a parser of our own: the format is a page long, and its errors can name tensors, files and what to do.
 
 mod map;
-mod ternary;
+pub(crate) mod ternary;
 mod weights;
 
 use std::collections::HashMap;
