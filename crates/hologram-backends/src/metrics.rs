@@ -13,6 +13,8 @@ pub struct Metrics {
     pub pipelines_compiled: u64,
     /// Compilations saved by the pipeline cache.
     pub pipeline_hits: u64,
+    /// Compiled programs that the pipeline cache forgot, to keep its bound.
+    pub pipelines_evicted: u64,
     /// The allocator's figures.
     pub memory: MemoryMetrics,
 }

@@ -3,10 +3,19 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, BackendType, DeviceInfo};
-use crate::cpu::CpuBackend;
-use crate::cuda::{self, CudaBackend, Presence};
+use crate::cpu::{CpuBackend, CpuOptions};
+use crate::cuda::{self, CudaBackend, CudaOptions, Presence};
 use crate::error::{BackendError, Result};
 use crate::reference::ReferenceBackend;
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// A CPU's worker threads, 1 to 1024; by default one for each physical core that the process may use. Other devices ignore it.
+    pub threads: Option<usize>,
+    /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    pub memory_cap: Option<u64>,
+}
 
 /// The kinds of device that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {
@@ -49,7 +58,19 @@ pub fn open(device: &str, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// As [`open`].
 pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Backend>, Option<String>)> {
-    let cpu = || Ok::<Arc<dyn Backend>, BackendError>(Arc::new(CpuBackend::new(threads)?));
+    open_with(device, &OpenOptions { threads, memory_cap: None })
+}
+
+/// As [`open_noting`], with options.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let OpenOptions { threads, memory_cap } = *options;
+    let cpu = || {
+        let device = CpuBackend::with_options(CpuOptions { threads, memory_cap, ..CpuOptions::default() })?;
+        Ok::<Arc<dyn Backend>, BackendError>(Arc::new(device))
+    };
     let there_are = || {
         let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
         format!("use one of: auto, {}", names.join(", "))
@@ -58,19 +79,19 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
         Err(BackendError::Unavailable { device: shown(device), reason: format!("{reason}; {}", there_are()) })
     };
     match device.to_ascii_lowercase().as_str() {
-        "auto" => match best_gpu() {
+        "auto" => match best_gpu(memory_cap) {
             Ok(gpu) => Ok((Arc::new(gpu), None)),
             // No NVIDIA driver has been made for Apple's machines for years: its absence is no news there.
             Err(_) if cfg!(target_vendor = "apple") => Ok((cpu()?, None)),
             Err(why) => Ok((cpu()?, Some(format!("the CPU did the work: {why}")))),
         },
         "cpu" => Ok((cpu()?, None)),
-        "reference" => Ok((Arc::new(ReferenceBackend::new()), None)),
+        "reference" => Ok((Arc::new(ReferenceBackend::with_memory_cap(memory_cap)), None)),
         "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
         name => match name.strip_prefix("cuda").map(ordinal) {
             None => unavailable("no device has this name".into()),
             Some(None) => unavailable("a GPU is named cuda or cuda:N".into()),
-            Some(Some(ordinal)) => match CudaBackend::new(ordinal) {
+            Some(Some(ordinal)) => match CudaBackend::with_options(CudaOptions { ordinal, memory_cap }) {
                 Ok(gpu) => Ok((Arc::new(gpu), None)),
                 Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
                 Err(error) => Err(error),
@@ -99,14 +120,15 @@ fn ordinal(rest: &str) -> Option<u32> {
 }
 
 /// The first GPU that opens, or why there is none.
-fn best_gpu() -> std::result::Result<CudaBackend, String> {
+fn best_gpu(memory_cap: Option<u64>) -> std::result::Result<CudaBackend, String> {
     let gpus = match cuda::presence() {
         Presence::Gpus(gpus) => gpus,
         Presence::NoDriver(why) | Presence::Unusable(why) => return Err(why),
     };
     let mut why = String::new();
     for (ordinal, gpu) in gpus.into_iter().enumerate() {
-        match gpu.and_then(|_| CudaBackend::new(ordinal as u32)) {
+        let options = CudaOptions { ordinal: ordinal as u32, memory_cap };
+        match gpu.and_then(|_| CudaBackend::with_options(options)) {
             Ok(gpu) => return Ok(gpu),
             Err(error) => why = error.to_string(),
         }

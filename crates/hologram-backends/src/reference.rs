@@ -56,6 +56,11 @@ impl Default for ReferenceBackend {
 impl ReferenceBackend {
     /// Opens the interpreter.
     pub fn new() -> ReferenceBackend {
+        ReferenceBackend::with_memory_cap(None)
+    }
+
+    /// Opens the interpreter with a limit of the bytes that buffers and the allocator's cache may hold together.
+    pub fn with_memory_cap(cap: Option<u64>) -> ReferenceBackend {
         ReferenceBackend {
             info: DeviceInfo {
                 backend: DEVICE,
@@ -66,7 +71,7 @@ impl ReferenceBackend {
                 features: Vec::new(),
                 details: Vec::new(),
             },
-            allocator: Allocator::new(DEVICE, None),
+            allocator: Allocator::new(DEVICE, cap),
             counters: Counters::default(),
             pipelines: Pipelines::default(),
             queue: Mutex::default(),

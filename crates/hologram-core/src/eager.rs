@@ -1,23 +1,38 @@
 //! Operations on tensors, one at a time: each is a small graph, compiled the first time and found again by operation, types, shapes and
 //! layouts. A call allocates the result, binds the launches and submits them; it does not wait for the device.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::Format;
+use hologram_backends::{Format, Lru};
 
 use crate::error::{CoreError, Result};
-use crate::executor::Executor;
+use crate::executor::{Executor, OperationCache};
 use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, VIEW_ALIGN};
 use crate::tensor::Tensor;
 
-/// What is kept at most; beyond it all is forgotten, and compiled again when it is wanted.
-const CAPACITY: usize = 4096;
+/// What is kept at most.
+const CAPACITY: usize = 1024;
 
 /// What was compiled for a device.
-#[derive(Default)]
 pub(crate) struct Eager {
-    compiled: Mutex<HashMap<Key, Arc<Compiled>>>,
+    compiled: Mutex<Lru<Key, Arc<Compiled>>>,
+}
+
+impl Default for Eager {
+    fn default() -> Eager {
+        Eager { compiled: Mutex::new(Lru::new(CAPACITY)) }
+    }
+}
+
+impl Eager {
+    fn compiled(&self) -> MutexGuard<'_, Lru<Key, Arc<Compiled>>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn size(&self) -> OperationCache {
+        let compiled = self.compiled();
+        OperationCache { kept: compiled.len(), evicted: compiled.evicted() }
+    }
 }
 
 /// What a compiled operation depends on.
@@ -63,8 +78,7 @@ impl Executor {
         }
         let key =
             Key { op, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };
-        let lock = || self.eager().compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lock().get(&key).cloned();
+        let found = self.eager().compiled().get(&key);
         let compiled = match found {
             Some(compiled) => compiled,
             None => {
@@ -73,12 +87,7 @@ impl Executor {
                 let result = build(&mut graph, &nodes)?;
                 graph.output("result", result)?;
                 let compiled = Arc::new(graph.prepare(self, &[], CompileOptions::default(), false)?);
-                let mut all = lock();
-                if all.len() >= CAPACITY {
-                    all.clear();
-                }
-                all.insert(key, compiled.clone());
-                compiled
+                self.eager().compiled().insert(key, compiled)
             }
         };
         self.run_once(&compiled, |NodeId(i)| operands.get(i as usize).copied())

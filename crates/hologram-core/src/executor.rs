@@ -1,9 +1,10 @@
 //! The device a program uses, and typed buffers on it.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics};
+use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics, OpenOptions};
 
 use crate::eager::Eager;
 use crate::error::{CoreError, Result};
@@ -15,6 +16,12 @@ use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 pub struct Executor {
     backend: Arc<dyn Backend>,
     eager: Arc<Eager>,
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Executor({}: {})", self.info().backend, self.info().name)
+    }
 }
 
 impl Executor {
@@ -42,6 +49,14 @@ impl Executor {
         Ok(Executor::from_backend(hologram_backends::open(device, threads)?))
     }
 
+    /// As [`Executor::open`], with options: a CPU's threads, and a cap on the device's memory.
+    ///
+    /// # Errors
+    /// As [`Executor::open`].
+    pub fn open_with(device: &str, options: &OpenOptions) -> Result<Executor> {
+        Ok(Executor::from_backend(hologram_backends::open_with(device, options)?.0))
+    }
+
     /// Uses a backend that is already open.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Executor {
         Executor { backend, eager: Arc::default() }
@@ -60,6 +75,11 @@ impl Executor {
     /// The device's counters.
     pub fn metrics(&self) -> Metrics {
         self.backend.metrics()
+    }
+
+    /// How many operations on tensors are kept compiled.
+    pub fn operation_cache(&self) -> OperationCache {
+        self.eager.size()
     }
 
     /// What was compiled for operations on tensors.
@@ -116,6 +136,16 @@ impl Executor {
         self.backend.copy_to_buffer(&buffer.raw, 0, bytes_of(data))?;
         Ok(buffer)
     }
+}
+
+/// The cache of operations on tensors, one at a time: of each for each combination of types, shapes and layouts. It keeps at most 1,024, and
+/// compiles again what it forgot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationCache {
+    /// Operations that are kept.
+    pub kept: usize,
+    /// Operations that were forgotten, those first that were not used for longest.
+    pub evicted: u64,
 }
 
 /// Device memory for elements of type `T`, freed on drop.

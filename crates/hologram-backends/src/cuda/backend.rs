@@ -16,7 +16,9 @@ use super::record::{Recording, program_values};
 use super::staging::Staging;
 use super::{bandwidth, builder};
 use crate::Format;
-use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
+use crate::backend::{
+    Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline, Pool,
+};
 use crate::error::{BackendError, Result};
 use crate::host::{
     Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
@@ -187,7 +189,7 @@ impl CudaBackend {
         let usages = RefCell::new(Vec::new());
         let arguments = resolve_with(BackendType::Cuda, &launch.pipeline.name, rules, &launch.bindings, |w| {
             let found = range(&self.context, w.operation, w.buffer, w.offset, w.bytes, w.write)?;
-            usages.borrow_mut().push(found.usage.clone());
+            usages.borrow_mut().extend_from_slice(found.usages);
             Ok(((found.address, w.bytes), found.address as usize))
         })?;
         let place = |(address, bytes): &(u64, usize)| *address..*address + *bytes as u64;
@@ -227,13 +229,17 @@ impl Backend for CudaBackend {
         CudaMemory::new(&self.context, &self.allocator, bytes, true).map(Buffer::new)
     }
 
+    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
+        CudaMemory::pool(&self.context, &self.allocator, bytes).map(|memory| Pool(Buffer::new(memory)))
+    }
+
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
         check_foreign(BackendType::Cuda, &memory)?;
         let buffer = CudaMemory::new(&self.context, &self.allocator, memory.bytes, false)?;
         if memory.bytes > 0 {
             // SAFETY: the owner, which is alive here, keeps the bytes.
             let data = unsafe { std::slice::from_raw_parts(memory.data, memory.bytes) };
-            self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usage(), data))?;
+            self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data))?;
             Counters::add(&self.counters.to_device, data.len());
         }
         Ok(Buffer::new(buffer))
@@ -244,8 +250,8 @@ impl Backend for CudaBackend {
         let to = range(&self.context, "copy_to_buffer", buffer, offset, data.len(), true)?;
         let done = match data.len() {
             0 => Ok(()),
-            1..=SLOT => self.queue().write(to.address, to.usage, data),
-            _ => self.staging.upload(&self.queue, to.address, to.usage, data),
+            1..=SLOT => self.queue().write(to.address, to.usages, data),
+            _ => self.staging.upload(&self.queue, to.address, to.usages, data),
         };
         self.told(done)?;
         self.queue().written(to.address, data.len());
@@ -260,10 +266,10 @@ impl Backend for CudaBackend {
         if data.is_empty() || data.len() > SLOT {
             self.wait_for_all()?;
             self.allocator.failures().check(bytes)?;
-            self.told(self.staging.download(&self.queue, from.address, from.usage, data))?;
+            self.told(self.staging.download(&self.queue, from.address, from.usages, data))?;
         } else {
             let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-            let number = self.queue().enqueue([from.usage].into_iter(), |stream| {
+            let number = self.queue().enqueue(from.usages.iter(), |stream| {
                 // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
                 let code = unsafe {
                     (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
@@ -297,7 +303,7 @@ impl Backend for CudaBackend {
         if bytes == 0 {
             return Ok(());
         }
-        let done = self.queue().enqueue([source.usage, target.usage].into_iter(), |stream| {
+        let done = self.queue().enqueue(source.usages.iter().chain(target.usages), |stream| {
             let driver = self.context.driver;
             // SAFETY: the ranges were checked.
             let code = unsafe { (driver.cuMemcpyDtoDAsync_v2)(target.address, source.address, bytes, stream.raw) };
@@ -407,7 +413,7 @@ impl Backend for CudaBackend {
             0 => None,
             bytes => {
                 let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
-                self.queue().enqueue([memory.usage()].into_iter(), |stream| {
+                self.queue().enqueue(memory.usages().iter(), |stream| {
                     // SAFETY: the memory just allocated.
                     let code = unsafe { (self.context.driver.cuMemsetD8Async)(memory.address(), 0, bytes, stream.raw) };
                     self.context.check(code, || "clearing counters".into())

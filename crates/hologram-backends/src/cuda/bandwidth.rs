@@ -42,7 +42,7 @@ pub(super) fn copy_bandwidth(device: &CudaBackend) -> Result<f64> {
     let target = range(context, "copy_bandwidth", &to, 0, bytes, true)?;
     let mut times = Vec::with_capacity(COPIES);
     for _ in 0..COPIES {
-        device.queue().enqueue([source.usage, target.usage].into_iter(), |stream| {
+        device.queue().enqueue(source.usages.iter().chain(target.usages), |stream| {
             start.record(stream)?;
             // SAFETY: the ranges are two whole buffers of this size.
             let code =

@@ -216,7 +216,7 @@ impl<'a> Builder<'a> {
         let steps = ready.into_iter().map(step).collect();
         let memory: Vec<_> = scratch.into_iter().chain(counters).collect();
         let mut usages = self.usages;
-        usages.extend(memory.iter().map(|m| m.usage().clone()));
+        usages.extend(memory.iter().flat_map(|m| m.usages().to_vec()));
         usages.sort_unstable_by_key(|u| Arc::as_ptr(u).addr());
         usages.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Ok(Recording {

@@ -75,10 +75,17 @@ pub(super) struct CudaMemory {
     bytes: usize,
     /// Whether kernels and copies may write to it.
     writable: bool,
-    usage: Arc<Usage>,
+    /// When each part was last used: one, but for pools.
+    usages: Box<[Arc<Usage>]>,
+    /// Bytes of a part.
+    part: usize,
     context: Arc<Context>,
-    _block: Option<Allocated<DeviceSource>>,
+    block: Option<Allocated<DeviceSource>>,
 }
+
+/// The most parts of a pool whose order of use is known apart, and the least multiple of bytes that they are.
+const PARTS: usize = 64;
+const PART_ALIGN: usize = 4 << 10;
 
 impl CudaMemory {
     /// Memory of at least this many bytes; its content is undefined.
@@ -97,15 +104,39 @@ impl CudaMemory {
         let inner = block.as_ref().and_then(Allocated::block);
         let address = inner.map_or(ALIGN as CUdeviceptr, |b| b.memory.raw);
         let usage = inner.map(|b| b.usage.clone()).unwrap_or_default();
-        Ok(CudaMemory { address, bytes, writable, usage, context: context.clone(), _block: block })
+        let (usages, part) = (Box::new([usage]), bytes.max(1));
+        Ok(CudaMemory { address, bytes, writable, usages, part, context: context.clone(), block })
+    }
+
+    /// Memory of which one part may be written while the device works on another.
+    ///
+    /// # Errors
+    /// As [`CudaMemory::new`].
+    pub(super) fn pool(context: &Arc<Context>, allocator: &Arc<Allocator>, bytes: usize) -> Result<CudaMemory> {
+        let mut memory = CudaMemory::new(context, allocator, bytes, true)?;
+        memory.part = bytes.div_ceil(PARTS).next_multiple_of(PART_ALIGN).max(PART_ALIGN);
+        memory.usages = (0..bytes.div_ceil(memory.part).max(1)).map(|_| Arc::new(memory.usages[0].copied())).collect();
+        Ok(memory)
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
         self.address
     }
 
-    pub(super) fn usage(&self) -> &Arc<Usage> {
-        &self.usage
+    pub(super) fn usages(&self) -> &[Arc<Usage>] {
+        &self.usages
+    }
+}
+
+impl Drop for CudaMemory {
+    /// The next buffer in the block comes after all of a pool's parts.
+    fn drop(&mut self) {
+        if let Some(block) = self.block.as_ref().and_then(Allocated::block) {
+            for usage in &self.usages {
+                block.usage.submission.fetch_max(usage.submission.load(Ordering::Relaxed), Ordering::Relaxed);
+                block.usage.upload.fetch_max(usage.upload.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -124,6 +155,11 @@ impl DeviceMemory for CudaMemory {
 }
 
 impl Usage {
+    fn copied(&self) -> Usage {
+        let copy = |n: &AtomicU64| AtomicU64::new(n.load(Ordering::Relaxed));
+        Usage { submission: copy(&self.submission), upload: copy(&self.upload) }
+    }
+
     /// Notes that submission `number` touches the block, and gives the upload that it must wait for.
     pub(super) fn touch(&self, number: u64) -> u64 {
         self.submission.store(number, Ordering::Relaxed);
@@ -135,7 +171,8 @@ impl Usage {
 #[derive(Clone, Copy)]
 pub(super) struct Range<'a> {
     pub(super) address: CUdeviceptr,
-    pub(super) usage: &'a Arc<Usage>,
+    /// Of the parts that it lies in.
+    pub(super) usages: &'a [Arc<Usage>],
 }
 
 /// A range of a buffer of this device.
@@ -164,5 +201,7 @@ pub(super) fn range<'a>(
     if write && !memory.writable {
         return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
     }
-    Ok(Range { address: memory.address + offset as u64, usage: &memory.usage })
+    let last = (offset + bytes).div_ceil(memory.part).clamp(1, memory.usages.len());
+    let usages = &memory.usages[(offset / memory.part).min(last - 1)..last];
+    Ok(Range { address: memory.address + offset as u64, usages })
 }

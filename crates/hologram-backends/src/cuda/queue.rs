@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::memory::Usage;
@@ -154,7 +155,7 @@ impl Queue {
     }
 
     /// A small write, by one copy in queue order.
-    pub(super) fn write(&mut self, address: u64, usage: &Arc<Usage>, data: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % SLOTS;
         if self.slots[slot] > self.completed {
@@ -166,7 +167,7 @@ impl Queue {
         // SAFETY: the slot has SLOT bytes, and the device has passed the last copy from it.
         unsafe { place.copy_from_nonoverlapping(data.as_ptr(), bytes) };
         let context = self.context.clone();
-        self.slots[slot] = self.enqueue([usage].into_iter(), |stream| {
+        self.slots[slot] = self.enqueue(usages.iter(), |stream| {
             // SAFETY: the range was checked; the slot is not written before the event after this copy.
             let code = unsafe { (context.driver.cuMemcpyHtoDAsync_v2)(address, place.cast(), bytes, stream.raw) };
             context.check(code, || format!("copying {bytes} bytes to the device"))
@@ -193,17 +194,17 @@ impl Queue {
         }
     }
 
-    /// What an upload to a block must wait for, if anything.
-    pub(super) fn before_upload(&self, usage: &Usage) -> Option<(Arc<[CudaEvent]>, usize)> {
-        let last = usage.submission.load(std::sync::atomic::Ordering::Relaxed);
+    /// What an upload to parts of a block must wait for, if anything.
+    pub(super) fn before_upload(&self, usages: &[Arc<Usage>]) -> Option<(Arc<[CudaEvent]>, usize)> {
+        let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
         (last > self.completed).then(|| (self.events.clone(), (last % EVENTS) as usize))
     }
 
-    /// Notes an upload that the copy stream has been given: later work on the block waits for it.
-    pub(super) fn after_upload(&mut self, usage: &Usage, copies: &Stream) -> Result<()> {
+    /// Notes an upload that the copy stream has been given: later work on these parts waits for it.
+    pub(super) fn after_upload(&mut self, usages: &[Arc<Usage>], copies: &Stream) -> Result<()> {
         self.uploads += 1;
         self.upload_events[(self.uploads % UPLOAD_EVENTS) as usize].record(copies)?;
-        usage.upload.store(self.uploads, std::sync::atomic::Ordering::Relaxed);
+        usages.iter().for_each(|u| u.upload.store(self.uploads, Ordering::Relaxed));
         Ok(())
     }
 

@@ -46,11 +46,11 @@ impl Staging {
     }
 
     /// Copies host bytes to the device beside what the queue runs, after what touches the block and before what will.
-    pub(super) fn upload(&self, queue: &Mutex<Queue>, address: u64, usage: &Usage, data: &[u8]) -> Result<()> {
+    pub(super) fn upload(&self, queue: &Mutex<Queue>, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
         let lane = self.lane()?;
         let Some(lane) = &*lane else { return Ok(()) };
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = lock().before_upload(usage);
+        let before = lock().before_upload(usages);
         if let Some((events, index)) = before {
             lane.stream.wait_for(&events[index])?;
         }
@@ -67,7 +67,7 @@ impl Staging {
             self.context.check(code, || format!("copying {} bytes to the device", chunk.len()))?;
             free.record(&lane.stream)?;
         }
-        lock().after_upload(usage, &lane.stream)
+        lock().after_upload(usages, &lane.stream)
     }
 
     /// Copies device bytes to the host, after what the queue has been given.
@@ -75,7 +75,7 @@ impl Staging {
         &self,
         queue: &Mutex<Queue>,
         address: u64,
-        usage: &Arc<Usage>,
+        usages: &[Arc<Usage>],
         data: &mut [u8],
     ) -> Result<()> {
         let lane = self.lane()?;
@@ -92,7 +92,7 @@ impl Staging {
             let half = i % 2;
             lane.free[half].synchronize()?;
             let from = address + (i * CHUNK) as u64;
-            queue.lock().unwrap_or_else(PoisonError::into_inner).enqueue([usage].into_iter(), |stream| {
+            queue.lock().unwrap_or_else(PoisonError::into_inner).enqueue(usages.iter(), |stream| {
                 // SAFETY: the range was checked; the half is read after the event behind this copy.
                 let code =
                     unsafe { (driver.cuMemcpyDtoHAsync_v2)(lane.halves[half].raw, from, chunk.len(), stream.raw) };

@@ -1,6 +1,5 @@
 //! The cache of compiled programs.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use hologram_isa::{Capability, Program, Stmt, StmtKind, print, verify};
@@ -8,11 +7,20 @@ use hologram_isa::{Capability, Program, Stmt, StmtKind, print, verify};
 use super::queue::Counters;
 use crate::backend::{DeviceInfo, Pipeline};
 use crate::error::{BackendError, Result};
+use crate::lru::Lru;
+
+/// The most pipelines that a device keeps: some 20 MB of programs of usual size.
+const CAPACITY: usize = 1024;
 
 /// Pipelines by the whole text of their programs, and the lines that the program's faults name (a program read from a file has those
-/// of the file).
-#[derive(Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<(String, Vec<u32>), Pipeline>>);
+/// of the file). Those that were not used for longest are forgotten; what was recorded with them keeps them.
+pub(crate) struct Pipelines(Mutex<Lru<(String, Vec<u32>), Pipeline>>);
+
+impl Default for Pipelines {
+    fn default() -> Pipelines {
+        Pipelines(Mutex::new(Lru::new(CAPACITY)))
+    }
+}
 
 impl Pipelines {
     /// The pipeline of a program: verified and compiled when it is new.
@@ -32,14 +40,18 @@ impl Pipelines {
         let pipelines = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = pipelines().get(&key) {
             Counters::add(&counters.hits, 1);
-            return Ok(pipeline.clone());
+            return Ok(pipeline);
         }
         // Without the lock: compiling may take long, and two threads may compile different programs.
         verify(program)?;
         check_needs(info, program)?;
         let pipeline = compile()?;
         Counters::add(&counters.compiled, 1);
-        Ok(pipelines().entry(key).or_insert(pipeline).clone())
+        let mut pipelines = pipelines();
+        let before = pipelines.evicted();
+        let pipeline = pipelines.insert(key, pipeline);
+        Counters::add(&counters.evicted, (pipelines.evicted() - before) as usize);
+        Ok(pipeline)
     }
 }
 

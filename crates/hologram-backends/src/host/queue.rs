@@ -12,6 +12,7 @@ pub(crate) struct Counters {
     pub(crate) from_device: AtomicU64,
     pub(crate) compiled: AtomicU64,
     pub(crate) hits: AtomicU64,
+    pub(crate) evicted: AtomicU64,
 }
 
 impl Counters {
@@ -27,6 +28,7 @@ impl Counters {
             bytes_from_device: get(&self.from_device),
             pipelines_compiled: get(&self.compiled),
             pipeline_hits: get(&self.hits),
+            pipelines_evicted: get(&self.evicted),
             memory,
         }
     }
