@@ -265,6 +265,11 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::OutOfMemory`].
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer>;
 
+    /// Whether a buffer is this device's own, so that its work may use it.
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.backend() == self.info().backend
+    }
+
     /// Gives memory back; dropping the last clone does the same.
     fn free_buffer(&self, buffer: Buffer) {
         drop(buffer);

@@ -9,8 +9,8 @@ use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Even
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
 use crate::host::{
-    Allocator, Argument, Counters, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve, rules_of_program,
-    uses_of,
+    Allocator, Argument, Counters, HostMemory, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve,
+    rules_of_program, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::KernelSpec;
@@ -140,6 +140,10 @@ impl Backend for ReferenceBackend {
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
         self.allocator.allocate(bytes).map(Buffer::new)
+    }
+
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.downcast::<HostMemory>().is_some_and(|memory| memory.is_of(&self.allocator))
     }
 
     fn shares_host_memory(&self) -> bool {

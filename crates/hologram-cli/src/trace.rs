@@ -213,6 +213,10 @@ impl Backend for Traced {
         self.trace.host("allocate", Some(bytes), || self.inner.allocate_buffer(bytes))
     }
 
+    fn owns(&self, buffer: &Buffer) -> bool {
+        self.inner.owns(buffer)
+    }
+
     fn free_buffer(&self, buffer: Buffer) {
         self.inner.free_buffer(buffer);
     }

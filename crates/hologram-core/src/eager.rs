@@ -68,7 +68,7 @@ impl Executor {
         operands: &[&Tensor],
         build: impl FnOnce(&mut Graph, &[NodeId]) -> Result<NodeId>,
     ) -> Result<Tensor> {
-        if operands.iter().any(|t| !Arc::ptr_eq(t.executor.backend(), self.backend())) {
+        if operands.iter().any(|t| !t.is_of(self)) {
             let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
             return Err(CoreError::Operands {
                 op,

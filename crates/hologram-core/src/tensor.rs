@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use hologram_backends::{Binding, Buffer, Event, Format};
@@ -60,10 +61,15 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Whether it is a tensor of this executor.
+    pub(crate) fn is_of(&self, executor: &Executor) -> bool {
+        Arc::ptr_eq(self.executor.backend(), executor.backend())
+    }
+
     /// A tensor over bytes `offset..` of a buffer.
     ///
     /// # Errors
-    /// When the row does not fit the format, the bytes lie outside the buffer, or the tensor has more than 2³² − 1 elements (indices
+    /// When the buffer is another executor's, the row does not fit the format, the bytes lie outside the buffer, or the tensor has more than 2³² − 1 elements (indices
     /// in programs are `u32`).
     pub fn from_buffer(
         executor: &Executor,
@@ -72,6 +78,9 @@ impl Tensor {
         format: Format,
         shape: &[usize],
     ) -> Result<Tensor> {
+        if !executor.backend().owns(&buffer) {
+            return Err(CoreError::Tensor(format!("a buffer on {} belongs to another executor", buffer.backend())));
+        }
         let bytes = size_in_bytes(format, shape)?;
         if offset.checked_add(bytes).is_none_or(|end| end > buffer.bytes()) {
             return Err(CoreError::Tensor(format!(

@@ -81,8 +81,9 @@ impl Tensor {
     /// # Errors
     /// As [`Graph::batch_matmul`].
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
-        let product = |g: &mut Graph, v: &[NodeId]| g.batch_matmul(v[0], v[1], &MatmulOptions::default());
-        self.executor.cached("batch_matmul", &[], &[self, other], product)
+        let product =
+            |g: &mut Graph, v: &[NodeId]| g.called("matmul", |g| g.batch_matmul(v[0], v[1], &MatmulOptions::default()));
+        self.executor.cached("matmul", &[], &[self, other], product)
     }
 
     /// Sum, mean, product, greatest or least element along a dimension.

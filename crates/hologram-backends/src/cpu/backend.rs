@@ -16,8 +16,8 @@ use crate::backend::{
 use crate::error::{BackendError, Result};
 use crate::format::Format;
 use crate::host::{
-    Allocator, Argument, Counters, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve, rules_of_program,
-    rules_of_spec, uses_of,
+    Allocator, Argument, Counters, HostMemory, Pipelines, Rule, Use, buffers_of, host_copy, host_memory, resolve,
+    rules_of_program, rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::KernelSpec;
@@ -164,6 +164,10 @@ impl Backend for CpuBackend {
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
         self.allocator.allocate(bytes).map(Buffer::new)
+    }
+
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.downcast::<HostMemory>().is_some_and(|memory| memory.is_of(&self.allocator))
     }
 
     fn shares_host_memory(&self) -> bool {

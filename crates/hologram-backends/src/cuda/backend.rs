@@ -229,6 +229,10 @@ impl Backend for CudaBackend {
         CudaMemory::new(&self.context, &self.allocator, bytes, true).map(Buffer::new)
     }
 
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.downcast::<CudaMemory>().is_some_and(|memory| memory.is_of(&self.context))
+    }
+
     fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
         CudaMemory::pool(&self.context, &self.allocator, bytes).map(|memory| Pool(Buffer::new(memory)))
     }

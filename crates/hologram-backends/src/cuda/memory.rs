@@ -119,6 +119,11 @@ impl CudaMemory {
         Ok(memory)
     }
 
+    /// Whether it is memory of this context.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     pub(super) fn address(&self) -> CUdeviceptr {
         self.address
     }

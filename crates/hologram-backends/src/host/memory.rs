@@ -113,18 +113,30 @@ impl Allocator {
     /// Memory of at least 64-byte alignment; its content is what an earlier buffer left, or zeros.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
         if bytes == 0 {
-            return Ok(HostMemory { data: ALIGN as *mut u8, bytes: 0, device: self.device(), owner: Owner::Nothing });
+            return Ok(HostMemory {
+                data: ALIGN as *mut u8,
+                bytes: 0,
+                device: self.device(),
+                owner: Owner::Nothing,
+                allocator: self.clone(),
+            });
         }
         let block = self.take(bytes)?;
         let data = block.block().map_or(ALIGN as *mut u8, |block| block.data);
-        Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block) })
+        Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block), allocator: self.clone() })
     }
 
     /// Foreign memory as a buffer that kernels may only read.
-    pub(crate) fn wrap(&self, memory: ForeignMemory) -> Result<HostMemory> {
+    pub(crate) fn wrap(self: &Arc<Self>, memory: ForeignMemory) -> Result<HostMemory> {
         check_foreign(self.device(), &memory)?;
         let data = if memory.bytes == 0 { ALIGN as *mut u8 } else { memory.data.cast_mut() };
-        Ok(HostMemory { data, bytes: memory.bytes, device: self.device(), owner: Owner::Foreign(memory.owner) })
+        Ok(HostMemory {
+            data,
+            bytes: memory.bytes,
+            device: self.device(),
+            owner: Owner::Foreign(memory.owner),
+            allocator: self.clone(),
+        })
     }
 }
 
@@ -157,6 +169,7 @@ pub(crate) struct HostMemory {
     bytes: usize,
     device: BackendType,
     owner: Owner,
+    allocator: Arc<Allocator>,
 }
 
 // SAFETY: the address is exclusive to this buffer (or foreign and only read), and access is ordered by the backend's queue.
@@ -167,6 +180,11 @@ unsafe impl Sync for HostMemory {}
 impl HostMemory {
     pub(crate) fn raw(&self) -> RawSlice {
         RawSlice { data: self.data, bytes: self.bytes }
+    }
+
+    /// Whether it is of this allocator.
+    pub(crate) fn is_of(&self, allocator: &Arc<Allocator>) -> bool {
+        Arc::ptr_eq(&self.allocator, allocator)
     }
 
     /// Whether kernels and copies may write to it.

@@ -156,7 +156,7 @@ impl Graph {
     /// `bounds` lowers the greatest value of extents for this plan (a bucket); the others keep their own.
     ///
     /// # Errors
-    /// When two extents have one name, a bound names no extent or exceeds it, a state or weight lies on another device, or the device fails.
+    /// When two extents have one name, a bound names no extent or exceeds it, a tensor belongs to another executor, or the device fails.
     pub fn compile(&self, executor: &Executor, bounds: &[(&str, usize)]) -> Result<Plan> {
         self.compile_with(executor, bounds, CompileOptions::default())
     }
@@ -205,6 +205,16 @@ impl Graph {
             if self.extents[..i].iter().any(|other| other.name == e.name) {
                 return Err(CoreError::Graph(format!("two extents are named {}", e.name)));
             }
+        }
+        let foreign = self.nodes.iter().find_map(|node| match &node.source {
+            Source::Tensor(t) if !t.is_of(executor) => Some(t),
+            _ => None,
+        });
+        if let Some(tensor) = foreign {
+            let device = executor.info().backend;
+            return Err(CoreError::Graph(format!(
+                "{tensor:?} belongs to another executor than the one on {device} that is to run it"
+            )));
         }
         let mut max: Vec<usize> = self.extents.iter().map(|e| e.max).collect();
         for (name, bound) in bounds {
@@ -273,7 +283,10 @@ impl Graph {
                 Unit::Step(one) => {
                     let spec = self.kernel_spec(&bounds, one)?;
                     let views = self.layouts(one);
-                    let kernel = if options.native && views.is_empty() { backend.native(&spec) } else { None };
+                    // Native kernels are for what there is: the program of nothing is as fast.
+                    let nothing = spec.inputs.iter().chain([&spec.output]).any(|t| t.shape.contains(&Extent::Fixed(0)));
+                    let has_native = options.native && views.is_empty() && !nothing;
+                    let kernel = if has_native { backend.native(&spec) } else { None };
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;

@@ -40,6 +40,8 @@ pub struct Graph {
     newest: Vec<NodeId>,
     /// Copies of views that were asked for, by view.
     copies: HashMap<NodeId, NodeId>,
+    /// The operation that a user called, while others are applied that it is made of.
+    calling: Option<&'static str>,
 }
 
 /// A named run-time extent.
@@ -100,8 +102,12 @@ impl Graph {
     /// A tensor that the graph only reads, such as a weight.
     ///
     /// # Errors
-    /// None that a valid tensor could cause; the type is checked like any other.
+    /// When the tensor belongs to another executor than a tensor before it.
     pub fn constant(&mut self, tensor: &Tensor) -> Result<NodeId> {
+        let other = |node: &Node| matches!(&node.source, Source::Tensor(t) if !t.is_of(tensor.executor()));
+        if self.nodes.iter().any(other) {
+            return Err(CoreError::Graph(format!("{tensor:?} belongs to another executor than the tensors before it")));
+        }
         let shape: Vec<Dim> = tensor.shape().iter().map(|n| Dim::Fixed(*n)).collect();
         let id = self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.format(), shape))?;
         self.nodes[id.0 as usize].layout = tensor.layout();
@@ -130,9 +136,18 @@ impl Graph {
         self.apply_shared(Arc::new(op), inputs)
     }
 
+    /// Applies the operations that another is made of; refusals name that one.
+    pub(crate) fn called<T>(&mut self, op: &'static str, apply: impl FnOnce(&mut Graph) -> Result<T>) -> Result<T> {
+        let outer = self.calling;
+        self.calling = Some(outer.unwrap_or(op));
+        let result = apply(self);
+        self.calling = outer;
+        result
+    }
+
     /// As [`Graph::apply`].
     pub(crate) fn apply_shared(&mut self, op: SharedOp, inputs: &[NodeId]) -> Result<NodeId> {
-        let name = op.name();
+        let name = self.calling.unwrap_or(op.name());
         let mut types = Vec::with_capacity(inputs.len());
         for id in inputs {
             let node = self.operand(name, *id)?;
@@ -211,7 +226,8 @@ impl Graph {
     }
 
     /// The node of a value that an operation is given, which may be one of another graph.
-    pub(crate) fn operand(&self, op: &str, id: NodeId) -> Result<&Node> {
+    pub(crate) fn operand(&self, op: &'static str, id: NodeId) -> Result<&Node> {
+        let op = self.calling.unwrap_or(op);
         self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{op}: unknown operand")))
     }
 

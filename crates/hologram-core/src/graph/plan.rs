@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use hologram_backends::{Buffer, CommandList, Format, TensorSpec};
 
+use hologram_isa::Type;
+
 use super::compile::Compiled;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
@@ -83,19 +85,31 @@ impl Plan {
     /// # Errors
     /// When there is no such input, its elements are of another type, or there are too many.
     pub fn write<T: Element>(&mut self, name: &str, data: &[T]) -> Result<()> {
+        self.write_plain(name, T::TYPE, bytes_of(data))
+    }
+
+    /// Sets the first elements of an input of `bool`, such as a mask.
+    ///
+    /// # Errors
+    /// As [`Plan::write`].
+    pub fn write_bools(&mut self, name: &str, data: &[bool]) -> Result<()> {
+        let bytes: Vec<u8> = data.iter().map(|v| u8::from(*v)).collect();
+        self.write_plain(name, Type::Bool, &bytes)
+    }
+
+    fn write_plain(&mut self, name: &str, ty: Type, bytes: &[u8]) -> Result<()> {
         let Some(slot) = self.inputs.iter().find(|i| i.name == name) else {
             return Err(CoreError::Run(format!("there is no input named {name}")));
         };
-        if slot.spec.format != Format::Plain(T::TYPE) {
+        if slot.spec.format != Format::Plain(ty) {
             let have = slot.spec.format.name();
-            return Err(CoreError::Run(format!("input {name} has elements of {have}, not {}", T::TYPE)));
+            return Err(CoreError::Run(format!("input {name} has elements of {have}, not {ty}")));
         }
-        let bytes = bytes_of(data);
         if bytes.len() > slot.spec.max_bytes() {
             return Err(CoreError::Run(format!(
                 "input {name} holds at most {} elements, not {}",
-                slot.spec.max_bytes() / size_of::<T>(),
-                data.len()
+                slot.spec.max_bytes() / ty.size(),
+                bytes.len() / ty.size()
             )));
         }
         self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes);
@@ -171,19 +185,33 @@ impl Plan {
     /// # Errors
     /// As [`Plan::read`]; when the slice is longer than the output.
     pub fn read_into<T: Element>(&self, name: &str, out: &mut [T]) -> Result<()> {
+        self.read_plain(name, T::TYPE, out.len(), bytes_of_mut(out))
+    }
+
+    /// Waits and reads an output of `bool`, such as a comparison's result, at its actual size.
+    ///
+    /// # Errors
+    /// As [`Plan::read`].
+    pub fn read_bools(&self, name: &str) -> Result<Vec<bool>> {
+        let mut bytes = vec![0u8; self.output_len(name)?];
+        self.read_plain(name, Type::Bool, bytes.len(), &mut bytes)?;
+        Ok(bytes.into_iter().map(|v| v != 0).collect())
+    }
+
+    fn read_plain(&self, name: &str, ty: Type, len: usize, out: &mut [u8]) -> Result<()> {
         let slot = self.output(name)?;
-        if slot.spec.format != Format::Plain(T::TYPE) {
+        if slot.spec.format != Format::Plain(ty) {
             let have = slot.spec.format.name();
-            return Err(CoreError::Run(format!("output {name} has elements of {have}, not {}", T::TYPE)));
+            return Err(CoreError::Run(format!("output {name} has elements of {have}, not {ty}")));
         }
         if !self.has_run {
             return Err(CoreError::Run(format!("output {name} is read before the first run")));
         }
         let have = self.output_len(name)?;
-        if out.len() > have {
-            return Err(CoreError::Run(format!("output {name} has {have} elements, not {}", out.len())));
+        if len > have {
+            return Err(CoreError::Run(format!("output {name} has {have} elements, not {len}")));
         }
-        Ok(self.executor.backend().copy_from_buffer(&self.arena, slot.offset, bytes_of_mut(out))?)
+        Ok(self.executor.backend().copy_from_buffer(&self.arena, slot.offset, out)?)
     }
 
     /// Sets all bytes of an input, in its format's layout for the greatest extents.

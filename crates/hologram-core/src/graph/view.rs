@@ -41,7 +41,11 @@ impl Graph {
         let elements = split(shape);
         if elements.is_none() || elements != split(&from.shape) {
             let reason = format!("{} has not the same elements", self.describe(&to));
-            return Err(CoreError::Operands { op: "reshape", reason, operands: self.describe(&from) });
+            return Err(CoreError::Operands {
+                op: self.calling.unwrap_or("reshape"),
+                reason,
+                operands: self.describe(&from),
+            });
         }
         let Some(layout) = self.nodes[x.0 as usize].layout.clone() else {
             return self.push_view(x, to, None);
@@ -107,7 +111,11 @@ impl Graph {
             [.., a, b] => std::mem::swap(a, b),
             _ => {
                 let operands = self.describe(self.ty(x));
-                return Err(CoreError::Operands { op: "transpose", reason: "takes two dimensions".into(), operands });
+                return Err(CoreError::Operands {
+                    op: self.calling.unwrap_or("transpose"),
+                    reason: "takes two dimensions".into(),
+                    operands,
+                });
             }
         }
         self.permute(x, &order)
@@ -182,7 +190,7 @@ impl Graph {
         let dense = Layout::dense(&sizes);
         let layout = self.nodes[x.0 as usize].layout.as_ref().unwrap_or(&dense);
         let (shape, layout) = make(&ty, &sizes, layout).map_err(|reason| CoreError::Operands {
-            op,
+            op: self.calling.unwrap_or(op),
             reason,
             operands: self.describe(&ty),
         })?;
@@ -205,7 +213,11 @@ impl Graph {
         } else {
             return Ok(node.ty.clone());
         };
-        Err(CoreError::Operands { op, reason: reason.into(), operands: self.describe(&node.ty) })
+        Err(CoreError::Operands {
+            op: self.calling.unwrap_or(op),
+            reason: reason.into(),
+            operands: self.describe(&node.ty),
+        })
     }
 
     /// A shape's greatest sizes.

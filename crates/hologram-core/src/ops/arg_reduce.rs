@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
-use super::lines::{Lines, THREADS, Tile, along, computed, is_number, number, plain, without};
+use super::lines::{Lines, THREADS, Tile, along_some, computed, is_number, number, plain, without};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -22,8 +22,9 @@ const NONE: u32 = u32::MAX;
 
 impl Graph {
     /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result no longer has. Of equal elements
-    /// (−0 equals +0) the lowest index counts. A NaN loses against a number, as in [`Graph::reduce_max`]; a line of nothing but NaN
-    /// gives 0, one of no elements (a run-time extent of 0) the greatest `u32`.
+    /// (−0 equals +0) the lowest index counts. NaN counts as greater than +∞, as in [`Graph::sort`] and [`Graph::top_k`], so that the first
+    /// NaN is found where there is one; [`Graph::reduce_max`] leaves NaN out. A line of no elements (a run-time extent of 0) gives the
+    /// greatest `u32`.
     ///
     /// # Errors
     /// When `x` has no such dimension, that is fixed at 0, or `x` is not of plain numbers.
@@ -31,7 +32,7 @@ impl Graph {
         self.apply(ArgReduce { least: false, dim }, &[x])
     }
 
-    /// The indices of the least elements, as [`Graph::arg_max`].
+    /// The indices of the least elements, as [`Graph::arg_max`]: a NaN only where there is nothing else.
     ///
     /// # Errors
     /// As [`Graph::arg_max`].
@@ -48,9 +49,11 @@ impl ArgReduce {
         let (mut wins, mut ties) = (b.or(none, beyond), b.eq(x, y));
         if x.ty.is_float() {
             let (x_nan, y_nan) = (b.ne(x, x), b.ne(y, y));
-            let number = b.not(y_nan);
-            let over_nan = b.and(x_nan, number);
-            wins = b.or(wins, over_nan);
+            // NaN is the greatest.
+            let (worse, better) = if self.least { (x_nan, y_nan) } else { (y_nan, x_nan) };
+            let number = b.not(better);
+            let over = b.and(worse, number);
+            wins = b.or(wins, over);
             let both = b.and(x_nan, y_nan);
             ties = b.or(ties, both);
         }
@@ -70,7 +73,7 @@ impl Op for ArgReduce {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
-        along(x, self.dim)?;
+        along_some(x, self.dim)?;
         match plain(x.format) {
             Some(ty) if is_number(ty) => Ok(TensorType::new(Format::U32, without(&x.shape, self.dim))),
             _ => Err("takes plain numbers".into()),
@@ -110,7 +113,8 @@ impl Op for ArgReduce {
         for line in 0..lines.count() {
             let values: Vec<f64> = lines.elements(line).map(|at| x.values[at]).collect();
             let best = values.iter().copied().fold(f64::NAN, if self.least { f64::min } else { f64::max });
-            let index = values.iter().position(|v| *v == best || best.is_nan());
+            let nan = values.iter().position(|v| v.is_nan()).filter(|_| !self.least || best.is_nan());
+            let index = nan.or_else(|| values.iter().position(|v| *v == best));
             out.push(index.map_or(f64::from(NONE), |i| i as f64), 0.0);
         }
         out

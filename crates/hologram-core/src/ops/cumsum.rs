@@ -36,6 +36,10 @@ impl Graph {
     /// # Errors
     /// When `x` has no such dimension, or is of another type.
     pub fn cumsum(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        self.called("cumsum", |g| g.cumulative(x, dim))
+    }
+
+    fn cumulative(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
         let n = match self.shape_of(x).get(dim) {
             Some(Dim::Fixed(n)) => *n,
             Some(Dim::Extent(e)) => self.extents.get(*e as usize).map_or(0, |e| e.max),
@@ -45,7 +49,7 @@ impl Graph {
             return self.apply(CumSum { dim }, &[x]);
         }
         let sums = self.apply(ChunkSums { dim, chunks: n.div_ceil(CHUNK) }, &[x])?;
-        let before = self.cumsum(sums, dim)?;
+        let before = self.cumulative(sums, dim)?;
         self.apply(CumSum { dim }, &[x, before])
     }
 }

@@ -9,12 +9,19 @@ use crate::tensor::{Dim, TensorType};
 /// Threads of a workgroup.
 pub(super) const THREADS: u32 = 256;
 
-/// Checks a dimension that an operation works along: it is there, and of a fixed size above 0 or a run-time extent.
+/// The dimension that an operation works along.
 pub(super) fn along(x: &TensorType, dim: usize) -> Result<Dim, String> {
     match x.shape.get(dim) {
-        Some(Dim::Fixed(0)) => Err(format!("dimension {dim} has no elements")),
         Some(d) => Ok(*d),
         None => Err(format!("there is no dimension {dim}")),
+    }
+}
+
+/// As [`along`], where lines without elements have no result.
+pub(super) fn along_some(x: &TensorType, dim: usize) -> Result<Dim, String> {
+    match along(x, dim)? {
+        Dim::Fixed(0) => Err(format!("dimension {dim} has no elements")),
+        d => Ok(d),
     }
 }
 

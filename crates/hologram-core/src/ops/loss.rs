@@ -3,7 +3,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_in_f32, number, plain};
+use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_in_f32, number, plain};
 use super::{Kernel, Launchable, Op, Reduction};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -38,8 +38,10 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn mse_loss(&mut self, x: NodeId, target: NodeId, reduction: LossReduction) -> Result<NodeId> {
-        let losses = self.apply(ElementLoss::Squared, &[x, target])?;
-        self.reduced(losses, reduction)
+        self.called("mse_loss", |g| {
+            let losses = g.apply(ElementLoss::Squared, &[x, target])?;
+            g.reduced(losses, reduction)
+        })
     }
 
     /// The binary cross-entropy of the probabilities `sigmoid(x)` and `target`, from the logits `x`:
@@ -49,8 +51,10 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn bce_with_logits(&mut self, x: NodeId, target: NodeId, reduction: LossReduction) -> Result<NodeId> {
-        let losses = self.apply(ElementLoss::BinaryCrossEntropy, &[x, target])?;
-        self.reduced(losses, reduction)
+        self.called("bce_with_logits", |g| {
+            let losses = g.apply(ElementLoss::BinaryCrossEntropy, &[x, target])?;
+            g.reduced(losses, reduction)
+        })
     }
 
     /// The cross-entropy `log Σ exp(x) − x[target]` of each row of logits `x` (`[.., d]` in `f32`, `f16` or `bf16`) and its class
@@ -59,8 +63,10 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn cross_entropy(&mut self, x: NodeId, target: NodeId, reduction: LossReduction) -> Result<NodeId> {
-        let losses = self.apply(CrossEntropy, &[x, target])?;
-        self.reduced(losses, reduction)
+        self.called("cross_entropy", |g| {
+            let losses = g.apply(CrossEntropy, &[x, target])?;
+            g.reduced(losses, reduction)
+        })
     }
 
     fn reduced(&mut self, losses: NodeId, reduction: LossReduction) -> Result<NodeId> {
@@ -173,7 +179,7 @@ impl Op for CrossEntropy {
         let Some(rows) = x.shape.len().checked_sub(1).filter(|_| is_in_f32(x.format)) else {
             return Err("takes logits of f32, f16 or bf16, [.., d]".into());
         };
-        along(x, rows)?;
+        along_some(x, rows)?;
         if **target != TensorType::new(Format::U32, &x.shape[..rows]) {
             return Err("takes a u32 class for each row of logits".into());
         }

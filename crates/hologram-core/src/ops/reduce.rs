@@ -12,7 +12,7 @@ use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
 /// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap. A line of nothing
-/// is one along a run-time extent of 0: a fixed dimension of 0 is refused.
+/// is one along a dimension of size 0, whether that is fixed or a run-time extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// The sum; of nothing 0. Not of types below 32 bits other than `f16` and `bf16`.
@@ -21,9 +21,11 @@ pub enum Reduction {
     Mean,
     /// The product; of nothing 1. Of the types that have sums.
     Prod,
-    /// The greatest. A NaN loses against a number; of nothing NaN, of integers the type's least.
+    /// The greatest. A NaN loses against a number, other than in [`Graph::arg_max`]. Of nothing there is none: a fixed size of 0 is refused,
+    /// and along a run-time extent of 0 the result is NaN, of integers the type's least.
     Max,
-    /// The least. A NaN loses against a number; of nothing NaN, of integers the type's greatest.
+    /// The least. A NaN loses against a number. Of nothing there is none, as for the greatest; along a run-time extent of 0 the result is NaN,
+    /// of integers the type's greatest.
     Min,
 }
 
@@ -39,7 +41,8 @@ impl Graph {
     /// The dimension may be a run-time extent, which may be 0.
     ///
     /// # Errors
-    /// When `x` has no such dimension, or is of a type that has no such reduction.
+    /// When `x` has no such dimension, is of a type that has no such reduction, or the dimension is fixed at 0 and the reduction the greatest
+    /// or the least.
     pub fn reduce(&mut self, reduction: Reduction, x: NodeId, dim: usize) -> Result<NodeId> {
         self.apply(Reduce { reduction, dim }, &[x])
     }
@@ -49,6 +52,10 @@ impl Graph {
     /// # Errors
     /// As [`Graph::reduce`].
     pub fn reduce_all(&mut self, reduction: Reduction, x: NodeId) -> Result<NodeId> {
+        self.called("reduce_all", |g| g.of_all(reduction, x))
+    }
+
+    fn of_all(&mut self, reduction: Reduction, x: NodeId) -> Result<NodeId> {
         let shape = self.shape_of(x).to_vec();
         let fixed = |dims: &[Dim]| {
             dims.iter().try_fold(1usize, |n, d| if let Dim::Fixed(m) = d { n.checked_mul(*m) } else { None })
@@ -131,7 +138,11 @@ impl Op for Reduce {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
-        along(x, self.dim)?;
+        let none = along(x, self.dim)? == Dim::Fixed(0);
+        if none && matches!(self.reduction, Reduction::Max | Reduction::Min) {
+            let which = if self.reduction == Reduction::Max { "greatest" } else { "least" };
+            return Err(format!("there is no {which} of no elements: dimension {} has size 0", self.dim));
+        }
         match plain(x.format) {
             Some(ty) if self.reduction.exists_for(ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),
             _ => Err(not_for(x.format, |ty| self.reduction.exists_for(ty))),
@@ -265,7 +276,13 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(Reduce { reduction, dim: 1 }, &[]).input(nans)
     };
     cases.extend([Sum, Mean, Prod, Max, Min].map(nans));
-    // Nothing to reduce.
+    // Nothing to reduce, of fixed sizes and of an extent.
+    for reduction in [Sum, Mean, Prod] {
+        for (dim, shape) in [(1, [3, 0, 2]), (0, [0, 3, 5]), (2, [2, 0, 0])] {
+            let x = CaseInput::normal(Format::F32, &shape.map(Dim::Fixed));
+            cases.push(Case::new(Reduce { reduction, dim }, &[]).input(x));
+        }
+    }
     for reduction in [Sum, Mean, Prod, Max, Min] {
         let x = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)]);
         cases.push(Case::new(Reduce { reduction, dim: 0 }, &[(4, 0)]).input(x));

@@ -4,7 +4,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, along, computed, epsilon, not_for, plain, stored};
+use super::lines::{Lines, THREADS, along_some, computed, epsilon, not_for, plain, stored};
 use super::take::{element, indices_along, place};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -41,9 +41,11 @@ impl Graph {
     }
 
     fn scattered(&mut self, x: NodeId, indices: NodeId, updates: NodeId, op: Scatter) -> Result<NodeId> {
-        let along = if self.shape_of(indices).len() == 1 { 0 } else { op.dim };
-        let order = self.arg_sort(indices, along, false)?;
-        self.apply(op, &[x, indices, order, updates])
+        self.called(op.name(), |g| {
+            let along = if g.shape_of(indices).len() == 1 { 0 } else { op.dim };
+            let order = g.arg_sort(indices, along, false)?;
+            g.apply(op, &[x, indices, order, updates])
+        })
     }
 }
 
@@ -54,7 +56,7 @@ impl Op for Scatter {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, indices, order, updates] = inputs else { return Err("takes x, indices, order and updates".into()) };
-        along(x, self.dim)?;
+        along_some(x, self.dim)?;
         let mut shape = x.shape.clone();
         shape[self.dim] = indices_along(&x.shape, indices, self.dim)?;
         let exists = |ty: Type| !self.add || ty.is_float() || computed(ty) == ty;

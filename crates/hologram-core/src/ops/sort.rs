@@ -36,16 +36,22 @@ impl Graph {
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
     pub fn sort(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
-        let order = self.arg_sort(x, dim, descending)?;
-        self.take_along(x, order, dim)
+        self.called("sort", |g| {
+            let order = g.arg_sort(x, dim, descending)?;
+            g.take_along(x, order, dim)
+        })
     }
 
     /// The indices (`u32`, of `x`'s shape) along dimension `dim` that put `x` in order: rising, or falling. Equal elements (−0 equals
-    /// +0) keep their order in both; NaN counts as greater than +∞, as in [`Graph::top_k`].
+    /// +0) keep their order in both; NaN counts as greater than +∞, as in [`Graph::top_k`] and [`Graph::arg_max`].
     ///
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
     pub fn arg_sort(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
+        self.called("arg_sort", |g| g.order_of(x, dim, descending))
+    }
+
+    fn order_of(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
         let mut order = self.apply(SortBlocks { dim, descending }, &[x])?;
         let n = match self.shape_of(x).get(dim) {
             Some(Dim::Fixed(n)) => *n,

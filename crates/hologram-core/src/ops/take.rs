@@ -22,7 +22,8 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn take(&mut self, x: NodeId, indices: NodeId) -> Result<NodeId> {
-        self.take_along(x, indices, self.shape_of(x).len().saturating_sub(1))
+        let last = self.shape_of(x).len().saturating_sub(1);
+        self.called("take", |g| g.take_along(x, indices, last))
     }
 
     /// Elements of `x`, of any plain type, along dimension `dim` by `u32` indices, which are either of `x`'s shape but for that
@@ -32,7 +33,7 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn take_along(&mut self, x: NodeId, indices: NodeId, dim: usize) -> Result<NodeId> {
-        self.apply(Take { dim }, &[x, indices])
+        self.called("take_along", |g| g.apply(Take { dim }, &[x, indices]))
     }
 }
 
@@ -73,12 +74,15 @@ impl Op for Take {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, indices] = inputs else { return Err("takes x and indices".into()) };
-        along(x, self.dim)?;
+        let size = along(x, self.dim)?;
         if plain(x.format).is_none() {
             return Err("takes a plain format".into());
         }
         let mut shape = x.shape.clone();
         shape[self.dim] = indices_along(&x.shape, indices, self.dim)?;
+        if size == Dim::Fixed(0) && shape[self.dim] != size {
+            return Err(format!("dimension {} has no elements", self.dim));
+        }
         Ok(TensorType::new(x.format, shape))
     }
 

@@ -8,9 +8,9 @@ use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
-use crate::error::Result;
+use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Dim, Tensor, TensorType};
 
 /// Indices of the greatest elements; `x` is of floats `[.., d]`, the result `u32 [.., k]`.
 #[derive(Debug)]
@@ -18,19 +18,59 @@ struct TopK {
     k: u32,
 }
 
-/// The most elements that [`Graph::top_k`] finds in a row.
+/// The most elements that the operation finds in a row; for more the row is sorted.
 const MAX_K: u32 = 256;
 
 impl Graph {
-    /// The `k` greatest elements of each row of `x` (`f32`, `f16` or `bf16` `[.., d]`, k at most d and 256) in falling order, `[.., k]`, and their
-    /// indices in the row, `u32 [.., k]`. Of equal elements that with the lower index comes first; NaN counts as greater than +∞. For more,
-    /// and for integers, there is [`Graph::arg_sort`].
+    /// The `k` greatest elements of each row of `x` (any plain numbers `[.., d]`, k from 1 to d) in falling order, `[.., k]`, and their
+    /// indices in the row, `u32 [.., k]`. Of equal elements (−0 equals +0) that with the lower index comes first; NaN counts as greater than
+    /// +∞, as in [`Graph::sort`]. More than 256, and numbers other than `f32`, `f16` and `bf16`, are found by sorting the row.
     ///
     /// # Errors
-    /// When the operand does not fit.
+    /// When the operand does not fit, or its rows are shorter than k.
     pub fn top_k(&mut self, x: NodeId, k: usize) -> Result<(NodeId, NodeId)> {
-        let indices = self.apply(TopK { k: u32::try_from(k).unwrap_or(u32::MAX) }, &[x])?;
-        Ok((self.take(x, indices)?, indices))
+        let narrow = is_in_f32(self.operand("top_k", x)?.ty.format);
+        self.called("top_k", |g| {
+            let indices = if narrow && k <= MAX_K as usize {
+                g.apply(TopK { k: k as u32 }, &[x])?
+            } else {
+                g.first_of_order(x, k)?
+            };
+            Ok((g.take(x, indices)?, indices))
+        })
+    }
+
+    fn first_of_order(&mut self, x: NodeId, k: usize) -> Result<NodeId> {
+        let ty = self.ty(x);
+        let refuse = |reason: String| CoreError::Operands { op: "top_k", reason, operands: ty.to_string() };
+        let last = ty.shape.len().saturating_sub(1);
+        match ty.shape.last() {
+            Some(Dim::Fixed(d)) => fits(k, *d).map_err(refuse)?,
+            _ => return Err(refuse("takes rows of a fixed length".into())),
+        }
+        let order = self.arg_sort(x, last, true)?;
+        let first = self.slice(order, last, 0, k)?;
+        self.contiguous(first)
+    }
+}
+
+impl Tensor {
+    /// The greatest elements of each row in falling order, and their indices. As [`Graph::top_k`].
+    ///
+    /// # Errors
+    /// As [`Graph::top_k`]; those of the device.
+    pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
+        let indices = |g: &mut Graph, v: &[NodeId]| Ok(g.top_k(v[0], k)?.1);
+        let indices = self.executor.cached("top_k", &[k as u64], &[self], indices)?;
+        Ok((self.take_along(&indices, self.shape.len().saturating_sub(1))?, indices))
+    }
+}
+
+/// Whether a row of `d` elements has `k`.
+fn fits(k: usize, d: usize) -> std::result::Result<(), String> {
+    match (1..=d).contains(&k) {
+        true => Ok(()),
+        false => Err(format!("k is {k}, but rows have {d} elements; it must be from 1 to that")),
     }
 }
 
@@ -43,8 +83,9 @@ impl Op for TopK {
         let [x] = inputs else { return Err("takes x".into()) };
         match x.shape.split_last() {
             Some((Dim::Fixed(d), rows)) if is_in_f32(x.format) => {
-                if self.k == 0 || self.k > MAX_K || self.k as usize > *d {
-                    return Err(format!("k is {}, but must be from 1 to {}", self.k, MAX_K.min(*d as u32)));
+                fits(self.k as usize, *d)?;
+                if self.k > MAX_K {
+                    return Err(format!("k is {}, but must be at most {MAX_K}", self.k));
                 }
                 Ok(TensorType::new(Format::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
             }

@@ -84,7 +84,7 @@ impl Graph {
     }
 
     /// A scalar of the type of another value, an operand of `op`.
-    fn scalar_like(&mut self, op: &str, x: NodeId, value: f64) -> Result<NodeId> {
+    fn scalar_like(&mut self, op: &'static str, x: NodeId, value: f64) -> Result<NodeId> {
         match self.operand(op, x)?.ty.format {
             Format::Plain(ty) => self.scalar(value, ty),
             format => Err(CoreError::Graph(format!("there are no scalars of {}", format.name()))),
