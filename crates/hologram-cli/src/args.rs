@@ -190,9 +190,14 @@ pub enum BenchCommand {
 pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Measure only these: copy, relu, add, mul, chain, sum, softmax, rms_norm, matmul, attention, launch
+    /// Measure only these: copy, relu, add, mul, chain, sum, softmax, rms_norm, matmul, attention, launch; of --full: narrow (floats of 16
+    /// bits), log_softmax, layer_norm, reduce, arg_max, cumsum, sort, top_k, permute, concat, pad, take, scatter_add, batch_matmul, conv2d,
+    /// loss, random
     #[arg(long, value_name = "OPS", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Measure the operations along dimensions, rearranging copies, batched products and narrow floats too (some minutes)
+    #[arg(long, conflicts_with = "sweep")]
+    pub full: bool,
     /// Print the time of a call against its size, 1 KiB to 256 MiB, and where each device overtakes the others
     #[arg(long)]
     pub sweep: bool,

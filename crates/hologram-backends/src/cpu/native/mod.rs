@@ -2,13 +2,17 @@
 
 mod attention;
 pub(crate) mod bandwidth;
+mod batch_matmul;
 mod cast;
+mod conv2d;
 mod copy;
 mod decode;
 mod elementwise;
 mod gather;
+mod gemm;
 mod kv_append;
 mod matmul;
+mod narrow;
 pub(crate) mod peak;
 mod quantize;
 mod reduce;
@@ -41,6 +45,8 @@ const KERNELS: &[Find] = &[
     elementwise::find,
     copy::find,
     softmax::find,
+    batch_matmul::find,
+    conv2d::find,
     reduce::find,
 ];
 

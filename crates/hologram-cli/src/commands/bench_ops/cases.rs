@@ -86,7 +86,7 @@ impl Cases<'_> {
         Ok(())
     }
 
-    fn random(&self, format: Format, shape: &[usize], seed: u32) -> Result<Tensor> {
+    pub(super) fn random(&self, format: Format, shape: &[usize], seed: u32) -> Result<Tensor> {
         Ok(random_tensor(self.executor, format, shape, seed)?)
     }
 

@@ -1,6 +1,7 @@
 //! `hologram bench ops`: the speed of single operations, each beside what bounds it, measured in turn with it.
 
 mod cases;
+mod full;
 mod sweep;
 
 use std::io::Write;
@@ -54,8 +55,9 @@ impl Line {
 /// # Errors
 /// When the device cannot be opened or fails.
 pub fn run(args: &BenchOpsArgs) -> Result<()> {
-    if let Some(name) = args.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
-        return usage(format!("--only names {}, but must name some of {}", shown(name), NAMES.join(", ")));
+    let names = [NAMES, full::NAMES].concat();
+    if let Some(name) = args.only.iter().find(|name| !names.contains(&name.as_str())) {
+        return usage(format!("--only names {}, but must name some of {}", shown(name), names.join(", ")));
     }
     let fixed: Vec<&str> = args.only.iter().map(String::as_str).filter(|name| !SWEPT.contains(name)).collect();
     if args.sweep && !fixed.is_empty() {
@@ -72,7 +74,7 @@ pub fn run(args: &BenchOpsArgs) -> Result<()> {
         writeln!(out, "{} ({}), {}", info.backend, info.name, counted(info.parallelism, "thread"))?;
         writeln!(
             out,
-            "{:<10} {:<18} {:<26} {:>12} {:>9} {:>10} {:>7} of",
+            "{:<12} {:<18} {:<32} {:>12} {:>9} {:>10} {:>7} of",
             "operation", "type", "shape", "ns", "GB/s", "GFLOP/s", "share"
         )?;
     }
@@ -104,6 +106,9 @@ fn measure_all(
     let cases = Cases { executor, sizes, only: &args.only };
     let mut bench = Bench { executor, ceiling: None, copy_bandwidth: None };
     cases.all(&mut |case| done(bench.measure(&case)?))?;
+    if args.full || !args.only.is_empty() {
+        cases.full(&mut |case| done(bench.measure(&case)?))?;
+    }
     if cases.wants("launch") {
         done(bench.empty_launch()?)?;
         done(bench.small_add()?)?;
@@ -129,13 +134,13 @@ fn side_by_side(args: &BenchOpsArgs, executors: &[Executor]) -> Result<()> {
         return Ok(());
     }
     let mut out = std::io::stdout().lock();
-    write!(out, "{:<10} {:<18} {:<26}", "operation", "type", "shape")?;
+    write!(out, "{:<12} {:<18} {:<32}", "operation", "type", "shape")?;
     for executor in executors {
         write!(out, " {:>12} {:>7}", format!("{} ns", executor.info().backend), "share")?;
     }
     writeln!(out)?;
     for (i, first) in columns[0].iter().enumerate() {
-        write!(out, "{:<10} {:<18} {:<26}", first.op, first.dtype(), first.shape)?;
+        write!(out, "{:<12} {:<18} {:<32}", first.op, first.dtype(), first.shape)?;
         for line in columns.iter().filter_map(|lines| lines.get(i)) {
             write!(out, " {:>12.0} {:>7}", line.ns, percent(line.share))?;
         }
@@ -318,7 +323,7 @@ fn print(line: &Line, json: bool) -> Result<()> {
         let number = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
         let (gb, gflop, share) = (number(line.gb_per_s), number(line.gflop_per_s), percent(line.share));
         let row = format!(
-            "{:<10} {:<18} {:<26} {:>12.0} {gb:>9} {gflop:>10} {share:>7} {}",
+            "{:<12} {:<18} {:<32} {:>12.0} {gb:>9} {gflop:>10} {share:>7} {}",
             line.op,
             line.dtype(),
             line.shape,

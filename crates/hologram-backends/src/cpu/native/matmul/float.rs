@@ -67,7 +67,7 @@ const BUFFER_ROWS: usize = 16;
 const PLAIN_ROWS: usize = 8;
 
 impl FloatMatmul {
-    pub fn find(problem: Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    pub(super) fn find(problem: Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
         let both_bf16 = problem.x.format == Format::BF16 && problem.w == Format::BF16;
         if !(both_bf16 || problem.x.format == Format::F32 && is_weight_format(problem.w)) {
             return None;
@@ -323,7 +323,7 @@ impl NativeKernel for FloatMatmul {
 }
 
 /// The kernels for a processor; `None` for the portable path.
-fn kernels(features: Features) -> Option<Kernels> {
+pub fn kernels(features: Features) -> Option<Kernels> {
     #[cfg(target_arch = "x86_64")]
     if features.avx512 {
         return Some(super::avx512::FLOAT);

@@ -8,7 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod float;
+pub(super) mod float;
 mod int;
 mod plain;
 #[cfg(test)]
