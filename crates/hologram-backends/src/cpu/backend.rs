@@ -20,7 +20,7 @@ use crate::host::{
     rules_of_program, rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
-use crate::spec::KernelSpec;
+use crate::spec::{GroupSpec, KernelSpec};
 
 /// The most worker threads.
 const MAX_THREADS: usize = 1024;
@@ -238,6 +238,11 @@ impl Backend for CpuBackend {
         let codes = native::multiplies_codes(weights);
         let float = choices.iter().find(|c| !codes && **c == Format::F32);
         float.or(choices.first()).copied()
+    }
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        let (kernel, spec) = native::find_group(group, self.features)?;
+        Some(native_pipeline(kernel, &spec))
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

@@ -66,6 +66,12 @@ unsafe impl Pod for i32 {}
 // SAFETY: as above.
 unsafe impl Pod for u64 {}
 // SAFETY: as above.
+unsafe impl Pod for i16 {}
+// SAFETY: as above.
+unsafe impl Pod for i64 {}
+// SAFETY: as above.
+unsafe impl Pod for f64 {}
+// SAFETY: as above.
 unsafe impl Pod for f32 {}
 // SAFETY: a transparent wrapper of u16.
 unsafe impl Pod for half::f16 {}

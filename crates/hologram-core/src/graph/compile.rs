@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hologram_backends::{
-    Binding, Buffer, CommandList, Extent, KernelSpec, Launch, LaunchConfig, Pipeline, TensorSpec, View,
+    Attr, Binding, Buffer, CommandList, Extent, KernelSpec, Launch, LaunchConfig, Pipeline, TensorSpec, View,
 };
 use hologram_isa::{Builder, Value};
 
@@ -285,8 +285,9 @@ impl Graph {
                     let views = self.layouts(one);
                     // Native kernels are for what there is: the program of nothing is as fast.
                     let nothing = spec.inputs.iter().chain([&spec.output]).any(|t| t.shape.contains(&Extent::Fixed(0)));
-                    let has_native = options.native && views.is_empty() && !nothing;
-                    let kernel = if has_native { backend.native(&spec) } else { None };
+                    let asked =
+                        if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
+                    let kernel = asked.filter(|_| options.native && !nothing).and_then(|spec| backend.native(&spec));
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;
@@ -335,6 +336,25 @@ impl Graph {
             in_place: op.in_place(),
             attrs: if fused { Vec::new() } else { op.attrs() },
         })
+    }
+
+    /// What a backend is told of the copy of a view, `copy_view`: the storage, where the view begins in it (`offset`), and in attributes named
+    /// `stride` the distance of elements along each of the result's dimensions, slowest first. `None` for other operations.
+    fn view_spec(
+        &self,
+        bounds: &Bounds<'_>,
+        step: &Step,
+        spec: &KernelSpec,
+        views: &[Option<&Layout>],
+    ) -> Option<KernelSpec> {
+        let ([Some(layout)], [input], "copy") = (views, step.inputs.as_slice(), spec.op) else { return None };
+        let attr = |name: &'static str, n: usize| Some((name, Attr::U32(u32::try_from(n).ok()?)));
+        let strides = layout.strides.iter().map(|stride| attr("stride", *stride));
+        let attrs = std::iter::once(attr("offset", layout.offset)).chain(strides).collect::<Option<Vec<_>>>()?;
+        let inputs = vec![bounds.spec(self.storage(*input))];
+        let asked = KernelSpec { op: "copy_view", inputs, output: spec.output.clone(), in_place: None, attrs };
+        // The step block is bound as for the copy.
+        (asked.uses_step() == spec.uses_step()).then_some(asked)
     }
 
     /// The portable program of a launch. Elementwise ones have as many elements a thread as the device likes.

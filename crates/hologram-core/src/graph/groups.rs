@@ -72,7 +72,8 @@ impl Graph {
     ///   conversion, or one and an addition to it;
     /// - `rms_norm [quantize | cast]` alone;
     /// - rotary embedding of queries and keys and the cache's two updates, with the attention that reads them (where positions, slots,
-    ///   tables and what the cache held are given before the run) or without it.
+    ///   tables and what the cache held are given before the run) or without it;
+    /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let name = |i: usize| steps.get(i).and_then(|s| self.single(s)).unwrap_or("");
         let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
@@ -91,6 +92,10 @@ impl Graph {
                 && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
                 && given(4, &[3, 4, 5]);
             return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
+        }
+        if name(0) == "sort_blocks" {
+            let merges = (1..steps.len()).take_while(|i| name(*i) == "sort_merge" && reads(*i, i - 1)).count();
+            return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
         }
         let mut prologue = usize::from(name(0) == "rms_norm");
         if matches!(name(prologue), "quantize" | "cast") && (prologue == 0 || reads(prologue, 0)) {

@@ -60,6 +60,21 @@ impl NativeKernel for Copy {
     }
 }
 
+/// Copies bytes, past the caches when `past` and where they are many; [`fence`] belongs after the last such call of a phase.
+pub(super) fn copy_bytes(isa: Isa, x: &[u8], out: &mut [u8], past: bool) {
+    // Rows begin anywhere: what is before the first whole cache line goes through the caches.
+    let head = out.as_ptr().align_offset(64);
+    if !past || x.len() < 2048 || out.len() != x.len() || !(x.as_ptr().addr() + head).is_multiple_of(4) {
+        return out.copy_from_slice(x);
+    }
+    let ((first, x), (to, out)) = (x.split_at(head), out.split_at_mut(head));
+    to.copy_from_slice(first);
+    // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
+    let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
+    copy_past(isa, x, out);
+    rest.copy_from_slice(x_rest);
+}
+
 simd_entry! {
     fn copy_past(x: &[f32], out: &mut [f32]) = copy_with
 }

@@ -8,6 +8,7 @@ use hologram_isa::decompose::{Scalar, exp};
 
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
+use crate::cpu::native::narrow::{convert, is_in_f32, with_element};
 use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
 use crate::cpu::native::stream::{goes_past, map_with};
 use crate::cpu::native::{elements, input, is_dense};
@@ -29,6 +30,7 @@ const OPERATIONS: &[(&str, Apply)] = &[
     ("sub", Apply::Two(sub)),
     ("mul", Apply::Two(mul)),
     ("div", Apply::Two(div)),
+    ("mse_loss", Apply::Two(squared_error)),
     ("swiglu", Apply::Two(swiglu)),
     ("relu2_mul", Apply::Two(relu2_mul)),
 ];
@@ -56,7 +58,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         && spec.attrs.is_empty()
         && spec.inputs.len() == operands
         && spec.inputs.iter().all(|t| *t == spec.output)
-        && spec.output.format == Format::F32
+        && is_in_f32(spec.output.format)
         && is_dense(&spec.output);
     let kernel = || Elementwise {
         isa: Isa::widest(features),
@@ -70,6 +72,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 impl NativeKernel for Elementwise {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let len = elements(&self.shape, if self.uses_step { args.step() } else { &[] });
+        if self.shape.format != Format::F32 {
+            return self.narrow(len, args, worker);
+        }
         let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
         let a = input::<f32>(args, 0, len)?;
         let b = if result == 2 { input::<f32>(args, 1, len)? } else { a };
@@ -86,6 +91,49 @@ impl NativeKernel for Elementwise {
                 Apply::Two(apply) => apply(self.isa, a, b, out, past),
             }
         }
+        fence();
+        Ok(())
+    }
+}
+
+/// Elements of a narrow type that are computed at a time.
+const BLOCK: usize = 512;
+
+impl Elementwise {
+    /// For narrow floats, which are computed in `f32` and rounded once.
+    fn narrow(&self, len: usize, args: &Args<'_>, worker: &Worker<'_>) -> Result<(), String> {
+        /// Room for a block, at a multiple of a cache line.
+        #[repr(align(64))]
+        struct Block([f32; BLOCK]);
+        let (mut wide, mut y) = ([Block([0.0; BLOCK]), Block([0.0; BLOCK])], Block([0.0; BLOCK]));
+        let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
+        with_element!(self.shape.format, E => {
+            let a = input::<E>(args, 0, len)?;
+            let b = if result == 2 { input::<E>(args, 1, len)? } else { a };
+            input::<E>(args, result, len)?;
+            // SAFETY: each piece is claimed by one worker.
+            let out = unsafe { args.write::<E>(result) };
+            let past = goes_past(args.raw(result), size_of_val(&a[..len]));
+            let size = if past { PIECE_PAST } else { PIECE };
+            while let Some(index) = worker.next(len.div_ceil(size)) {
+                let piece = index * size..((index + 1) * size).min(len);
+                for at in piece.clone().step_by(BLOCK) {
+                    let block = at..(at + BLOCK).min(piece.end);
+                    let [first, second] = &mut wide;
+                    let (first, y) = (&mut first.0[..block.len()], &mut y.0[..block.len()]);
+                    convert(self.isa, &a[block.clone()], first, false);
+                    match self.apply {
+                        Apply::One(apply) => apply(self.isa, first, y, false),
+                        Apply::Two(apply) => {
+                            let second = &mut second.0[..block.len()];
+                            convert(self.isa, &b[block.clone()], second, false);
+                            apply(self.isa, first, second, y, false);
+                        }
+                    }
+                    convert(self.isa, y, &mut out[block], past);
+                }
+            }
+        });
         fence();
         Ok(())
     }
@@ -114,6 +162,7 @@ operations! {
     sub, sub_with: |a, b| a - b;
     mul, mul_with: |a, b| a * b;
     div, div_with: |a, b| a / b;
+    squared_error, squared_error_with: |a, b| (a - b) * (a - b);
     swiglu, swiglu_with: |gate, up| gate * (1.0 / (exp(&Scalar, -gate) + 1.0)) * up;
     relu2_mul, relu2_mul_with: |gate, up| {
         let r = if gate > 0.0 { gate } else { 0.0 };

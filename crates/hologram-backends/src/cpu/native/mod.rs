@@ -4,30 +4,39 @@ mod attention;
 pub(crate) mod bandwidth;
 mod batch_matmul;
 mod cast;
+mod columns;
 mod conv2d;
 mod copy;
+mod cumsum;
 mod decode;
 mod elementwise;
 mod gather;
 mod gemm;
 mod kv_append;
+mod layer_norm;
+mod lines;
 mod matmul;
+mod moves;
 mod narrow;
+mod pad;
 pub(crate) mod peak;
 mod quantize;
+mod random;
 mod reduce;
 mod rms_norm;
 mod rope;
 mod rows;
+mod scatter;
 mod simd;
 mod softmax;
+mod sort;
 pub(in crate::cpu) mod stream;
 
 use std::sync::Arc;
 
 use super::features::Features;
 use super::kernel::{Args, NativeKernel, Pod};
-use crate::{Extent, KernelSpec, TensorSpec};
+use crate::{Extent, GroupSpec, KernelSpec, TensorSpec};
 
 /// A function that gives a kernel for the specs it serves.
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
@@ -40,13 +49,22 @@ const KERNELS: &[Find] = &[
     cast::find,
     attention::find,
     rms_norm::find,
+    layer_norm::find,
     rope::find,
     kv_append::find,
     elementwise::find,
     copy::find,
+    moves::find,
+    pad::find,
+    scatter::find,
+    random::find,
     softmax::find,
+    columns::find,
+    cumsum::find,
     batch_matmul::find,
     conv2d::find,
+    sort::find,
+    sort::find_top_k,
     reduce::find,
 ];
 
@@ -55,6 +73,12 @@ pub use matmul::multiplies_codes;
 /// The native kernel for a spec on a processor with these features.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     KERNELS.iter().find_map(|find| find(spec, features))
+}
+
+/// The one operation that computes what a group does, where a kernel for it exists: a sort of whole lines.
+pub fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
+    let spec = sort::of_group(group)?;
+    Some((find(&spec, features)?, spec))
 }
 
 /// Whether the elements of a run lie at the start of a tensor's memory, one after the other; of vectors too.

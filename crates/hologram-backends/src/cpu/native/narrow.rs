@@ -1,72 +1,160 @@
 //! `f16` and `bf16` to `f32` and back: rows of narrow floats are computed in `f32`.
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
 use hologram_isa::Type;
 
 use super::simd::{Isa, Simd, simd_entry};
 use crate::Format;
+use crate::cpu::kernel::Pod;
 
 /// Whether elements of this format are computed in `f32`: `f32` itself, and the two narrow floats.
 pub(super) fn is_in_f32(format: Format) -> bool {
     matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16))
 }
 
+/// A type of elements that is computed in `f32`.
+pub(super) trait Element: Pod {
+    /// # Safety
+    /// `p` is valid for reading `LANES` elements.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
+
+    /// Stores a vector, past the caches when `past`.
+    ///
+    /// # Safety
+    /// `p` is valid for writing `LANES` elements, and when `past` a multiple of their size.
+    unsafe fn store<S: Simd>(s: S, p: *mut Self, v: S::V, past: bool);
+
+    /// The element in `f32`.
+    fn wide(self) -> f32;
+
+    /// The nearest element, ties to even.
+    fn nearest(x: f32) -> Self;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd>(s: S, p: *mut f32, v: S::V, past: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { if past { s.stream(p, v) } else { s.store(p, v) } }
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn nearest(x: f32) -> f32 {
+        x
+    }
+}
+
+macro_rules! narrow_element {
+    ($ty:ty, $load:ident, $round:ident, $from:ty) => {
+        impl Element for $ty {
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, p: *const $ty) -> S::V {
+                // SAFETY: the caller's promise.
+                unsafe { s.$load(p.cast::<$from>()) }
+            }
+
+            #[inline(always)]
+            unsafe fn store<S: Simd>(s: S, p: *mut $ty, v: S::V, past: bool) {
+                let (p, h) = (p.cast::<u16>(), s.$round(v));
+                // SAFETY: the caller's promise.
+                unsafe { if past { s.stream_half(p, h) } else { s.store_half(p, h) } }
+            }
+
+            #[inline(always)]
+            fn wide(self) -> f32 {
+                self.to_f32()
+            }
+
+            #[inline(always)]
+            fn nearest(x: f32) -> $ty {
+                <$ty>::from_f32(x)
+            }
+        }
+    };
+}
+
+narrow_element!(f16, load_f16, to_f16, f16);
+narrow_element!(bf16, load_bf16, to_bf16, u16);
+
+/// Runs an expression with `$E` as the type of a format's elements, which [`is_in_f32`].
+macro_rules! with_element {
+    ($format:expr, $E:ident => $run:expr) => {
+        match $format {
+            $crate::Format::F16 => {
+                type $E = half::f16;
+                $run
+            }
+            $crate::Format::BF16 => {
+                type $E = half::bf16;
+                $run
+            }
+            _ => {
+                type $E = f32;
+                $run
+            }
+        }
+    };
+}
+pub(super) use with_element;
+
 /// Widens elements of a narrow format; `x` and `to` are of one length.
 pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
-    if format == Format::BF16 { widen_bf16(isa, x, to) } else { widen_f16(isa, x, to) }
+    let words = x.as_ptr();
+    // SAFETY: narrow floats are transparent wrappers of u16.
+    unsafe {
+        if format == Format::BF16 {
+            convert(isa, std::slice::from_raw_parts(words.cast::<bf16>(), x.len()), to, false);
+        } else {
+            convert(isa, std::slice::from_raw_parts(words.cast::<f16>(), x.len()), to, false);
+        }
+    }
 }
 
 /// Rounds to the nearest of a narrow format, ties to even; `x` and `to` are of one length.
 pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
-    if format == Format::BF16 {
-        narrow_bf16(isa, x, to)
-    } else {
-        to.reinterpret_cast_mut::<half::f16>().convert_from_f32_slice(x)
+    let (words, len) = (to.as_mut_ptr(), to.len());
+    // SAFETY: as above.
+    unsafe {
+        if format == Format::BF16 {
+            convert(isa, x, std::slice::from_raw_parts_mut(words.cast::<bf16>(), len), false);
+        } else {
+            convert(isa, x, std::slice::from_raw_parts_mut(words.cast::<f16>(), len), false);
+        }
     }
 }
 
-simd_entry! {
-    fn widen_bf16(x: &[u16], to: &mut [f32]) = widen_bf16_with
-}
-
-#[inline(always)]
-fn widen_bf16_with<S: Simd>(_: S, x: &[u16], to: &mut [f32]) {
-    to.iter_mut().zip(x).for_each(|(to, x)| *to = f32::from_bits(u32::from(*x) << 16));
+/// Converts elements, by way of `f32`; past the caches when `past`, which needs `to` at a multiple of 64 bytes.
+pub(super) fn convert<A: Element, B: Element>(isa: Isa, x: &[A], to: &mut [B], past: bool) {
+    convert_all(isa, x, to, past);
 }
 
 simd_entry! {
-    fn widen_f16(x: &[u16], to: &mut [f32]) = widen_f16_with
+    fn convert_all<A: Element, B: Element>(x: &[A], to: &mut [B], past: bool) = convert_with
 }
 
 #[inline(always)]
-fn widen_f16_with<S: Simd>(s: S, x: &[u16], to: &mut [f32]) {
+fn convert_with<S: Simd, A: Element, B: Element>(s: S, x: &[A], to: &mut [B], past: bool) {
     let (mut to, mut x) = (to.chunks_exact_mut(S::LANES), x.chunks_exact(S::LANES));
     for (to, x) in to.by_ref().zip(x.by_ref()) {
         // SAFETY: both have LANES elements.
-        unsafe { s.store(to.as_mut_ptr(), s.load_f16(x.as_ptr().cast())) };
+        unsafe { B::store(s, to.as_mut_ptr(), A::load(s, x.as_ptr()), past) };
     }
-    let rest = to.into_remainder().iter_mut().zip(x.remainder());
-    rest.for_each(|(to, x)| *to = half::f16::from_bits(*x).to_f32());
-}
-
-simd_entry! {
-    fn narrow_bf16(x: &[f32], to: &mut [u16]) = narrow_bf16_with
-}
-
-#[inline(always)]
-fn narrow_bf16_with<S: Simd>(_: S, x: &[f32], to: &mut [u16]) {
-    for (to, x) in to.iter_mut().zip(x) {
-        let bits = x.to_bits();
-        let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-        // A NaN stays one.
-        *to = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
-    }
+    to.into_remainder().iter_mut().zip(x.remainder()).for_each(|(to, x)| *to = B::nearest(x.wide()));
 }
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
-
     use super::*;
     use crate::cpu::testing::feature_sets;
 

@@ -1,137 +1,457 @@
-//! `reduce_sum` and `reduce_mean` of rows: x f32 [.., d] → f32 [..]. Long rows are divided among the workers.
+//! `reduce_sum`, `reduce_mean`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and narrow floats, and the
+//! partial sums of `cumsum`. Rows are reduced by vectors along them, other lines side by side.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::features::Features;
-use super::super::kernel::{Args, NativeKernel, Worker};
-use super::simd::{Isa, simd_entry};
-use super::stream::sum_with;
-use super::{elements, input, is_dense};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use super::lines::{Lines, Sizes};
+use super::narrow::{Element, is_in_f32, with_element};
+use super::simd::{Isa, Simd, prefetch_near, simd_entry};
+use crate::cpu::features::Features;
+use crate::cpu::kernel::{Args, NativeKernel, Worker};
+use crate::{Format, KernelSpec};
 
-struct Sum {
+/// Elements of a part of a line, in rows and side by side.
+const PART: usize = 64 << 10;
+const DEEP: usize = 512;
+/// Lines side by side that are reduced together.
+const WIDTH: usize = 512;
+/// Elements of a piece of work, in whole rows.
+const PIECE: usize = 16 << 10;
+/// From how many pieces on lines side by side are not divided.
+const ENOUGH: usize = 16;
+/// Elements of a row whose greatest is found before its place, and that many lines side by side are summed together.
+const BLOCK: usize = 512;
+const TOGETHER: usize = 128;
+/// Bytes ahead of which memory is asked for.
+const AHEAD: usize = 2048;
+/// The index of nothing.
+const NONE: u32 = u32::MAX;
+
+/// What a line becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reduction {
+    Sum,
+    Mean,
+    Max,
+    Min,
+    ArgMax,
+    ArgMin,
+}
+
+struct Reduce {
     isa: Isa,
-    /// Whether the sums are divided by the rows' length.
-    mean: bool,
-    output: TensorSpec,
-    d: usize,
+    lines: Lines,
+    format: Format,
+    output: Format,
+    reduction: Reduction,
+    /// Parts of a line that are reduced by themselves, whichever worker has them.
+    parts: usize,
     uses_step: bool,
 }
 
-/// The longest part of a row that is summed at once, so that which worker sums what changes nothing.
-const PART: usize = 64 << 10;
-/// Elements of a piece of work, in whole rows.
-const PIECE: usize = 16 << 10;
-
-/// The native kernel for sums and means of rows; `None` for any other spec.
+/// The native kernel for a reduction; `None` for any other spec, and for the types that are not computed in `f32`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let (Extent::Fixed(d), rows) = x.shape.split_last()? else { return None };
-    let mean = spec.op == "reduce_mean";
-    let served = (spec.op == "reduce_sum" || mean)
-        && spec.in_place.is_none()
-        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
-        && [x, &spec.output].iter().all(|t| t.format == Format::F32)
-        && *d > 0
-        && rows == spec.output.shape.as_slice()
-        && is_dense(&spec.output);
-    let kernel =
-        || Sum { isa: Isa::widest(features), mean, output: spec.output.clone(), d: *d, uses_step: spec.uses_step() };
-    served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+    let reduction = match spec.op {
+        "reduce_sum" => Reduction::Sum,
+        "reduce_mean" => Reduction::Mean,
+        "reduce_max" => Reduction::Max,
+        "reduce_min" => Reduction::Min,
+        "arg_max" => Reduction::ArgMax,
+        "arg_min" => Reduction::ArgMin,
+        _ => return None,
+    };
+    let of_index = matches!(reduction, Reduction::ArgMax | Reduction::ArgMin);
+    let axis = spec.attr_u32("axis")?;
+    let others = x.shape.iter().enumerate().filter(|(i, _)| *i != axis as usize).map(|(_, e)| e);
+    let served = spec.in_place.is_none()
+        && is_in_f32(x.format)
+        && spec.output.format == if of_index { Format::U32 } else { x.format }
+        && others.eq(&spec.output.shape);
+    let lines = Lines::new(x, axis)?;
+    let kernel = Reduce {
+        isa: Isa::widest(features),
+        parts: parts(lines.max()),
+        lines,
+        format: x.format,
+        output: spec.output.format,
+        reduction,
+        uses_step: spec.uses_step(),
+    };
+    served.then(|| Arc::new(kernel) as Arc<dyn NativeKernel>)
 }
 
-impl Sum {
-    /// Parts of a row.
-    fn parts(&self) -> usize {
-        self.d.div_ceil(PART)
-    }
+/// The best of a line so far, or its sum.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Part {
+    value: f32,
+    /// Of the best element; [`NONE`] where there is none, and for sums.
+    index: u32,
+}
 
-    /// What is made of a row's sum.
-    fn result(&self, sum: f32) -> f32 {
-        if self.mean { sum / self.d as f32 } else { sum }
-    }
-
-    fn max_rows(&self) -> usize {
-        self.output.shape.iter().map(|e| e.max()).product()
+/// The parts of each line: of long rows, and of deep matrices of few lines side by side.
+fn parts(Sizes { outer, n, inner }: Sizes) -> usize {
+    if inner == 1 {
+        n.div_ceil(PART).max(1)
+    } else if outer * inner.div_ceil(WIDTH) >= ENOUGH {
+        1
+    } else {
+        n.div_ceil(DEEP).clamp(1, ENOUGH)
     }
 }
 
-impl NativeKernel for Sum {
+impl Reduce {
+    /// The value of a part: of the least the negated is greatest.
+    fn sign(&self) -> f32 {
+        if matches!(self.reduction, Reduction::Min | Reduction::ArgMin) { -1.0 } else { 1.0 }
+    }
+
+    fn sums(&self) -> bool {
+        matches!(self.reduction, Reduction::Sum | Reduction::Mean)
+    }
+
+    /// Joins a later part to an earlier one.
+    fn join(&self, to: &mut Part, part: Part) {
+        if self.sums() {
+            to.value += part.value;
+        } else if part.index != NONE
+            && (to.index == NONE || (to.value.is_nan() && !part.value.is_nan()) || part.value > to.value)
+        {
+            *to = part;
+        }
+    }
+
+    fn nothing(&self) -> Part {
+        Part { value: if self.sums() { 0.0 } else { f32::NAN }, index: NONE }
+    }
+
+    /// Stores what a line becomes.
+    fn put<E: Element>(&self, args: &Args<'_>, line: usize, n: usize, part: Part) {
+        // SAFETY: the line's result is this worker's; the buffer's size was checked.
+        unsafe {
+            match self.reduction {
+                Reduction::ArgMax | Reduction::ArgMin => args.write::<u32>(1)[line] = part.index,
+                Reduction::Mean => args.write::<E>(1)[line] = E::nearest(part.value / n as f32),
+                _ => args.write::<E>(1)[line] = E::nearest(part.value * self.sign()),
+            }
+        }
+    }
+
+    /// A part of a row.
+    fn row<E: Element>(&self, x: &[E], first: usize) -> Part {
+        if self.sums() {
+            return Part { value: sum(self.isa, x), index: NONE };
+        }
+        let (value, block) = greatest(self.isa, x, self.sign());
+        if x.is_empty() {
+            return self.nothing();
+        }
+        let signed = |x: &E| x.wide() * self.sign();
+        // Where nothing is above −∞ there may be −∞, or nothing but NaN.
+        let range = if value == f32::NEG_INFINITY { 0..x.len() } else { block..(block + BLOCK).min(x.len()) };
+        match x[range.clone()].iter().position(|x| signed(x) == value) {
+            Some(at) => Part { value, index: (first + range.start + at) as u32 },
+            None => Part { value: f32::NAN, index: first as u32 },
+        }
+    }
+
+    fn run_rows<E: Element>(&self, sizes: Sizes, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
+        let Sizes { outer: rows, n, .. } = sizes;
+        let parts = self.parts;
+        let x = args.read::<E>(0);
+        let partial = worker.shared_scratch().data.cast::<Part>();
+        if parts == 1 && phase == 0 {
+            let together = (PIECE / n.max(1)).max(1);
+            while let Some(piece) = worker.next(rows.div_ceil(together)) {
+                for row in piece * together..((piece + 1) * together).min(rows) {
+                    self.put::<E>(args, row, n, self.row(&x[row * n..(row + 1) * n], 0));
+                }
+            }
+        } else if phase == 0 {
+            while let Some(index) = worker.next(rows * parts) {
+                let (row, part) = (index / parts, index % parts);
+                let range = (part * PART).min(n)..((part + 1) * PART).min(n);
+                let found = self.row(&x[row * n + range.start..row * n + range.end], range.start);
+                // SAFETY: the scratch has room for each part of each row, and this worker has claimed this one.
+                unsafe { partial.add(index).write(found) };
+            }
+        } else if parts > 1 {
+            while let Some(row) = worker.next(rows) {
+                let mut whole = self.nothing();
+                for part in 0..parts {
+                    // SAFETY: the parts were stored in the phase before.
+                    self.join(&mut whole, unsafe { partial.add(row * parts + part).read() });
+                }
+                self.put::<E>(args, row, n, whole);
+            }
+        }
+    }
+
+    fn run_columns<E: Element>(&self, sizes: Sizes, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
+        let Sizes { outer, n, inner } = sizes;
+        let (strips, parts) = (inner.div_ceil(WIDTH), self.parts);
+        let x = args.read::<E>(0);
+        let partial = worker.shared_scratch().data.cast::<Part>();
+        let (mut values, mut indices) = ([0f32; WIDTH], [NONE; WIDTH]);
+        if phase == 0 {
+            // Small matrices together.
+            let together = (PIECE / (n * inner).max(1)).max(1);
+            let pieces = outer.div_ceil(together);
+            while let Some(index) = worker.next(pieces * strips * parts) {
+                let (piece, strip, part) = (index / (strips * parts), index / parts % strips, index % parts);
+                let columns = strip * WIDTH..((strip + 1) * WIDTH).min(inner);
+                let depth = n * part / parts..n * (part + 1) / parts;
+                for matrix in piece * together..((piece + 1) * together).min(outer) {
+                    let x = &x[matrix * n * inner..(matrix + 1) * n * inner];
+                    let (values, indices) = (&mut values[..columns.len()], &mut indices[..columns.len()]);
+                    self.columns(x, inner, columns.clone(), depth.clone(), values, indices);
+                    for (i, column) in columns.clone().enumerate() {
+                        let (line, found) = (matrix * inner + column, Part { value: values[i], index: indices[i] });
+                        if parts == 1 {
+                            self.put::<E>(args, line, n, found);
+                        } else {
+                            // SAFETY: the scratch has room for each part of each line, and this worker has claimed these.
+                            unsafe { partial.add(line * parts + part).write(found) };
+                        }
+                    }
+                }
+            }
+        } else if parts > 1 {
+            while let Some(piece) = worker.next(sizes.lines().div_ceil(WIDTH)) {
+                for line in piece * WIDTH..((piece + 1) * WIDTH).min(sizes.lines()) {
+                    let mut whole = self.nothing();
+                    for part in 0..parts {
+                        // SAFETY: the parts were stored in the phase before.
+                        self.join(&mut whole, unsafe { partial.add(line * parts + part).read() });
+                    }
+                    self.put::<E>(args, line, n, whole);
+                }
+            }
+        }
+    }
+
+    /// Reduces a range of each of some neighbouring lines of a matrix.
+    fn columns<E: Element>(
+        &self,
+        x: &[E],
+        inner: usize,
+        columns: Range<usize>,
+        depth: Range<usize>,
+        values: &mut [f32],
+        indices: &mut [u32],
+    ) {
+        values.fill(self.nothing().value);
+        indices.fill(NONE);
+        let of_index = matches!(self.reduction, Reduction::ArgMax | Reduction::ArgMin);
+        let mut few = [0f32; WIDTH];
+        let few = &mut few[..values.len()];
+        for start in depth.clone().step_by(TOGETHER) {
+            // Sums of a few elements first, so that roundings stay few.
+            few.fill(0.0);
+            for i in start..(start + TOGETHER).min(depth.end) {
+                let x = &x[i * inner + columns.start..i * inner + columns.end];
+                // Hardware does not foresee the line after, in another page.
+                let ahead = x.as_ptr().wrapping_add(2 * inner).cast::<u8>();
+                (0..size_of_val(x)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
+                if self.sums() {
+                    add_row(self.isa, x, few);
+                } else if of_index {
+                    best_row(self.isa, x, self.sign(), i as u32, values, indices);
+                } else {
+                    greatest_row(self.isa, x, self.sign(), values);
+                }
+            }
+            if self.sums() {
+                add_row(self.isa, few, values);
+            } else if !of_index {
+                indices.fill(0);
+            }
+        }
+    }
+}
+
+impl NativeKernel for Reduce {
     fn phases(&self) -> usize {
-        if self.parts() > 1 { 2 } else { 1 }
+        if self.parts > 1 { 2 } else { 1 }
     }
 
     fn shared_scratch(&self) -> usize {
-        if self.parts() > 1 { self.max_rows() * self.parts() * 4 } else { 0 }
+        if self.parts > 1 { self.lines.max().lines() * self.parts * size_of::<Part>() } else { 0 }
     }
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
-        let rows = elements(&self.output, if self.uses_step { args.step() } else { &[] });
-        let (d, parts) = (self.d, self.parts());
-        let x = input::<f32>(args, 0, rows * d)?;
-        input::<f32>(args, 1, rows)?;
-        // SAFETY: each row is claimed by one worker.
-        let out = unsafe { args.write::<f32>(1) };
-        if parts == 1 {
-            let together = (PIECE / d).max(1);
-            while let Some(piece) = worker.next(rows.div_ceil(together)) {
-                for row in piece * together..((piece + 1) * together).min(rows) {
-                    out[row] = self.result(sum(self.isa, &x[row * d..(row + 1) * d]));
-                }
-            }
-            return Ok(());
+        let sizes = self.lines.sizes(if self.uses_step { args.step() } else { &[] });
+        let enough = args.raw(0).bytes >= sizes.elements() * self.format.block_bytes()
+            && args.raw(1).bytes >= sizes.lines() * self.output.block_bytes();
+        if !enough {
+            return Err(format!("a buffer is too small for {sizes:?}"));
         }
-        let partial = worker.shared_scratch().data.cast::<f32>();
-        if phase == 0 {
-            while let Some(index) = worker.next(rows * parts) {
-                let (row, part) = (index / parts, index % parts);
-                let from = row * d + part * PART;
-                let total = sum(self.isa, &x[from..(from + PART).min((row + 1) * d)]);
-                // SAFETY: the scratch has a float for each part of each row, and this worker has claimed this one.
-                unsafe { partial.add(index).write(total) };
-            }
+        with_element!(self.format, E => if sizes.inner == 1 {
+            self.run_rows::<E>(sizes, phase, args, worker);
         } else {
-            while let Some(row) = worker.next(rows) {
-                // SAFETY: the parts were written in the phase before.
-                let partial = unsafe { std::slice::from_raw_parts(partial.add(row * parts), parts) };
-                out[row] = self.result(sum(self.isa, partial));
-            }
-        }
+            self.run_columns::<E>(sizes, phase, args, worker);
+        });
         Ok(())
     }
 }
 
 simd_entry! {
-    fn sum(x: &[f32]) -> f32 = sum_with
+    /// The sum of the elements.
+    fn sum<E: Element>(x: &[E]) -> f32 = sum_with
+}
+
+/// Chains of dependent operations that run side by side.
+const CHAINS: usize = 8;
+
+#[inline(always)]
+fn sum_with<S: Simd, E: Element>(s: S, x: &[E]) -> f32 {
+    let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
+    let whole = x.len() / step * step;
+    for at in (0..whole).step_by(step) {
+        ask_ahead(x, at, step);
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the vector lies in the slice.
+            *sum = s.add(*sum, unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) });
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    let (low, high) = (s.add(s.add(a, b), s.add(c, d)), s.add(s.add(e, f), s.add(g, h)));
+    s.sum(s.add(low, high)) + x[whole..].iter().map(|x| x.wide()).sum::<f32>()
+}
+
+/// Asks for the memory ahead of the block of `len` elements at `at`.
+#[inline(always)]
+fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
+    let ahead = x.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(AHEAD);
+    (0..len * size_of::<E>()).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
+}
+
+simd_entry! {
+    /// The greatest element, each times `sign`, and where the first block begins that has it; −∞ where there is nothing but NaN.
+    fn greatest<E: Element>(x: &[E], sign: f32) -> (f32, usize) = greatest_with
+}
+
+#[inline(always)]
+fn greatest_with<S: Simd, E: Element>(s: S, x: &[E], sign: f32) -> (f32, usize) {
+    let (mut best, mut place, signs) = (f32::NEG_INFINITY, 0, s.splat(sign));
+    for (index, block) in x.chunks(BLOCK).enumerate() {
+        let (mut peaks, step) = ([s.splat(f32::NEG_INFINITY); 4], 4 * S::LANES);
+        let whole = block.len() / step * step;
+        for at in (0..whole).step_by(step) {
+            ask_ahead(block, at, step);
+            for (i, peak) in peaks.iter_mut().enumerate() {
+                // SAFETY: the vector lies in the block.
+                let v = unsafe { E::load(s, block.as_ptr().add(at + i * S::LANES)) };
+                // The second wins over a NaN.
+                *peak = s.max(s.mul(v, signs), *peak);
+            }
+        }
+        let [a, b, c, d] = peaks;
+        let peak = s.peak(s.max(s.max(a, b), s.max(c, d)));
+        let peak = block[whole..].iter().fold(peak, |peak, x| peak.max(x.wide() * sign));
+        if peak > best {
+            (best, place) = (peak, index * BLOCK);
+        }
+    }
+    (best, place)
+}
+
+simd_entry! {
+    /// Adds a row.
+    fn add_row<E: Element>(x: &[E], to: &mut [f32]) = add_row_with
+}
+
+#[inline(always)]
+fn add_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
+    let whole = x.len().min(to.len()) / S::LANES * S::LANES;
+    for at in (0..whole).step_by(S::LANES) {
+        // SAFETY: the vector lies in both.
+        unsafe {
+            let sum = s.add(s.load(to.as_ptr().add(at)), E::load(s, x.as_ptr().add(at)));
+            s.store(to.as_mut_ptr().add(at), sum);
+        }
+    }
+    to.iter_mut().zip(x).skip(whole).for_each(|(to, x)| *to += x.wide());
+}
+
+simd_entry! {
+    /// Takes the greater of each element, times `sign`, and what is there; a NaN loses.
+    fn greatest_row<E: Element>(x: &[E], sign: f32, to: &mut [f32]) = greatest_row_with
+}
+
+#[inline(always)]
+fn greatest_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, to: &mut [f32]) {
+    for (to, x) in to.iter_mut().zip(x) {
+        let x = x.wide() * sign;
+        *to = if x > *to || to.is_nan() { x } else { *to };
+    }
+}
+
+simd_entry! {
+    /// As [`greatest_row`], with the indices of the best, of which the lowest counts.
+    fn best_row<E: Element>(x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) = best_row_with
+}
+
+#[inline(always)]
+fn best_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) {
+    for ((to, at), x) in to.iter_mut().zip(indices).zip(x) {
+        let x = x.wide() * sign;
+        let better = x > *to || (*at == NONE) | (to.is_nan() & !x.is_nan());
+        *to = if better { x } else { *to };
+        *at = if better { index } else { *at };
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Attr;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
+    use crate::{Attr, Extent, TensorSpec};
 
     #[test]
-    fn sums_short_and_long_rows() {
-        for (rows, d, workers) in [(0u32, 5, 1), (1, 1, 2), (7, 100, 2), (3, PART, 3), (2, 3 * PART + 17, 2)] {
-            let step = Extent::Step { slot: 0, max: 8 };
-            let x = TensorSpec { format: Format::F32, shape: vec![step, Extent::Fixed(d)] };
-            let output = TensorSpec { format: Format::F32, shape: vec![step] };
-            let values = Random(d as u64).floats(8 * d);
-            let cases = [("reduce_sum", 1.0), ("reduce_mean", d as f64)];
-            for (features, (op, divisor)) in feature_sets().into_iter().flat_map(|f| cases.map(|case| (f, case))) {
+    fn lines_are_reduced() {
+        // Outer, n, inner, workers: short and long rows, lines side by side, whole and divided.
+        for (outer, n, inner, workers) in [
+            (0usize, 5usize, 1usize, 1),
+            (7, 100, 1, 2),
+            (2, 3 * PART + 17, 1, 2),
+            (3, 70, 40, 2),
+            (1, 5000, 3, 3),
+            (40, 3, WIDTH + 5, 2),
+        ] {
+            let shape = [outer, n, inner].map(Extent::Fixed);
+            let x = TensorSpec { format: Format::F32, shape: shape.to_vec() };
+            let values = Random((n * inner) as u64).floats(outer * n * inner);
+            let ops = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "arg_max", "arg_min"];
+            for (features, op) in feature_sets().into_iter().flat_map(|f| ops.map(|op| (f, op))) {
+                let format = if op.starts_with("arg") { Format::U32 } else { Format::F32 };
+                let output = TensorSpec { format, shape: vec![shape[0], shape[2]] };
                 let (inputs, attrs) = (vec![x.clone()], vec![("axis", Attr::U32(1))]);
-                let spec = KernelSpec { op, inputs, output: output.clone(), in_place: None, attrs };
-                let kernel = find(&spec, features).expect("served");
-                let mut memory = [Memory::of(&values), Memory::filled(8 * 4, 0xff), Memory::of(&[rows])];
-                launch(&*kernel, &mut memory, workers).expect("runs");
-                let (out, rest) = memory[1].elements::<f32>().split_at(rows as usize);
-                for (x, y) in values.chunks(d).zip(out) {
-                    let want = x.iter().map(|v| f64::from(*v)).sum::<f64>() / divisor;
-                    let bound = x.iter().map(|v| f64::from(v.abs())).sum::<f64>() / divisor * 1e-6;
-                    assert!((f64::from(*y) - want).abs() <= bound, "{features:?} {rows} × {d}: {y} {want}");
+                let spec = KernelSpec { op, inputs, output, in_place: None, attrs };
+                let mut memory = [Memory::of(&values), Memory::filled(outer * inner * 4, 0xff)];
+                launch(&*find(&spec, features).expect("served"), &mut memory, workers).expect("runs");
+                for line in 0..outer * inner {
+                    let first = line / inner * n * inner + line % inner;
+                    let of = || (0..n).map(|i| values[first + i * inner]);
+                    let best = |least: bool| {
+                        let better = |x: f32, y: f32| if least { x < y } else { x > y };
+                        of().enumerate().fold((0, None), |(at, best): (usize, Option<f32>), (i, x)| {
+                            if best.is_none_or(|best| better(x, best)) { (i, Some(x)) } else { (at, best) }
+                        })
+                    };
+                    let (sum, size) = of().fold((0.0, 0.0), |(s, a), x| (s + f64::from(x), a + f64::from(x.abs())));
+                    let got = f64::from(memory[1].elements::<f32>()[line]);
+                    let index = memory[1].elements::<u32>()[line] as usize;
+                    let right = match op {
+                        "reduce_sum" => (got - sum).abs() <= size * 1e-6,
+                        "reduce_mean" => (got - sum / n as f64).abs() <= size / n as f64 * 1e-6,
+                        "arg_max" | "arg_min" => index == best(op == "arg_min").0,
+                        _ => best(op == "reduce_min").1.map(f64::from) == Some(got),
+                    };
+                    assert!(right, "{features:?} {op} of {outer} × {n} × {inner}, line {line}: {got} {index}");
                 }
-                assert!(rest.iter().all(|y| y.is_nan()), "wrote behind the run's rows");
             }
         }
     }

@@ -47,17 +47,17 @@ impl Isa {
 
 /// Defines `fn name(isa: Isa, args…)`, which runs `body(s, args…)` compiled for that instruction set, where `s` is its [`Simd`].
 macro_rules! simd_entry {
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+    ($(#[$doc:meta])* fn $name:ident$(<$($g:ident: $bound:path),+>)?($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
         $(#[$doc])*
-        fn $name(isa: $crate::cpu::native::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+        fn $name$(<$($g: $bound),+>)?(isa: $crate::cpu::native::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-            fn avx512(s: $crate::cpu::native::simd::Avx512, $($arg: $ty),*) $(-> $ret)? {
+            fn avx512$(<$($g: $bound),+>)?(s: $crate::cpu::native::simd::Avx512, $($arg: $ty),*) $(-> $ret)? {
                 $body(s, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2(s: $crate::cpu::native::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
+            fn avx2$(<$($g: $bound),+>)?(s: $crate::cpu::native::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
                 $body(s, $($arg),*)
             }
             match isa {
@@ -118,6 +118,8 @@ pub(super) fn fence() {
 pub(super) trait Simd: Copy {
     /// A vector.
     type V: Copy;
+    /// A vector's values in 16 bits each.
+    type H: Copy;
     /// Values in a vector: 4, 8 or 16.
     const LANES: usize;
     /// Whether there are 32 vector registers rather than 16.
@@ -137,6 +139,31 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// As [`Simd::load`].
     unsafe fn load_f16(self, p: *const f16) -> Self::V;
+
+    /// Loads `bf16` values.
+    ///
+    /// # Safety
+    /// As [`Simd::load`].
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+
+    /// Rounds to `f16`.
+    fn to_f16(self, v: Self::V) -> Self::H;
+
+    /// Rounds to `bf16`; a NaN stays one.
+    fn to_bf16(self, v: Self::V) -> Self::H;
+
+    /// # Safety
+    /// As [`Simd::store`].
+    unsafe fn store_half(self, p: *mut u16, h: Self::H);
+
+    /// As [`Simd::stream`].
+    ///
+    /// # Safety
+    /// As [`Simd::stream`].
+    unsafe fn stream_half(self, p: *mut u16, h: Self::H);
+
+    /// Whether any lane of `a` is greater than that of `b`.
+    fn any_greater(self, a: Self::V, b: Self::V) -> bool;
 
     /// # Safety
     /// `p` is valid for writing `LANES` values; no alignment is needed.
@@ -230,6 +257,7 @@ macro_rules! lanes {
 
 impl Simd for Plain {
     type V = [f32; 4];
+    type H = [u16; 4];
     const LANES: usize = 4;
     const WIDE_FILE: bool = cfg!(target_arch = "aarch64");
     const LEAST: f32 = -127.0;
@@ -249,6 +277,39 @@ impl Simd for Plain {
     unsafe fn load_f16(self, p: *const f16) -> [f32; 4] {
         // SAFETY: the caller's promise; the read is unaligned.
         unsafe { p.cast::<[f16; 4]>().read_unaligned() }.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> [f32; 4] {
+        // SAFETY: the caller's promise; the read is unaligned.
+        unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+
+    #[inline(always)]
+    fn to_f16(self, v: [f32; 4]) -> [u16; 4] {
+        v.map(|x| f16::from_f32(x).to_bits())
+    }
+
+    #[inline(always)]
+    fn to_bf16(self, v: [f32; 4]) -> [u16; 4] {
+        v.map(|x| half::bf16::from_f32(x).to_bits())
+    }
+
+    #[inline(always)]
+    unsafe fn store_half(self, p: *mut u16, h: [u16; 4]) {
+        // SAFETY: the caller's promise; the write is unaligned.
+        unsafe { p.cast::<[u16; 4]>().write_unaligned(h) };
+    }
+
+    #[inline(always)]
+    unsafe fn stream_half(self, p: *mut u16, h: [u16; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store_half(p, h) };
+    }
+
+    #[inline(always)]
+    fn any_greater(self, a: [f32; 4], b: [f32; 4]) -> bool {
+        a[0] > b[0] || a[1] > b[1] || a[2] > b[2] || a[3] > b[3]
     }
 
     #[inline(always)]

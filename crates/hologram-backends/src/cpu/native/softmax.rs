@@ -1,150 +1,316 @@
-//! `softmax`: x f32 [.., d] → f32 of the same shape, `exp(x − m) / Σ exp(x − m)` for each row with m its greatest element.
+//! `softmax`, `log_softmax` and `cross_entropy` of rows x [.., d] of `f32` or a narrow float: `exp(x − m) / Σ exp(x − m)`,
+//! `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m − x[class]` (f32) for each row with m its greatest element.
+//!
+//! A row is read once. Its powers are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
+//! memory has work all the time, the more as a row that goes past the caches is stored while the next one is computed.
 
 use std::sync::Arc;
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
-use super::rows::Rows;
-use super::simd::{Isa, Simd, fence, prefetch, simd_entry};
-use super::stream::map_with;
+use super::input;
+use super::narrow::{Element, with_element};
+use super::rows::{Mapped, Rows, ask};
+use super::simd::{Isa, Simd, fence, simd_entry};
 use crate::{Format, KernelSpec};
+
+/// What becomes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Softmax,
+    Log,
+    CrossEntropy,
+}
 
 struct Softmax {
     isa: Isa,
     rows: Rows,
+    result: Kind,
 }
 
-/// The longest rows that are served: their powers stay in a second-level cache.
-const LONGEST: usize = 128 << 10;
+/// The longest rows that are served: two rows of powers for each worker.
+const LONGEST: usize = 1 << 20;
+/// Elements of the largest block, and of the smallest.
+const BLOCK: usize = 64;
+const LEAST_BLOCK: usize = 16;
+/// Chains of dependent operations that run side by side; a block has as many vectors.
+const CHAINS: usize = 4;
 
-/// The native kernel for `softmax`; `None` for any other spec.
+/// The native kernel for these operations; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
-    let [x] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "softmax"
-        && spec.in_place.is_none()
-        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
-        && *x == spec.output
-        && x.format == Format::F32
-        && (1..=LONGEST).contains(&x.row_len());
-    let kernel = || Some(Softmax { isa: Isa::widest(features), rows: Rows::new(spec)? });
-    if served { kernel().map(|kernel| Arc::new(kernel) as Arc<dyn NativeKernel>) } else { None }
+    let along_rows = || {
+        spec.inputs.len() == 1
+            && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == spec.inputs[0].shape.len())
+    };
+    let result = match (spec.op, spec.inputs.as_slice()) {
+        ("softmax", _) if along_rows() => Kind::Softmax,
+        ("log_softmax", _) if along_rows() => Kind::Log,
+        ("cross_entropy", [x, classes])
+            if classes.format == Format::U32
+                && spec.output.format == Format::F32
+                && x.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape && rows == spec.output.shape) =>
+        {
+            Kind::CrossEntropy
+        }
+        _ => return None,
+    };
+    let rows = if result == Kind::CrossEntropy { Rows::new(spec)? } else { Rows::mapped(spec)? };
+    let served = spec.in_place.is_none() && rows.d <= LONGEST;
+    served.then(|| Arc::new(Softmax { isa: Isa::widest(features), rows, result }) as Arc<dyn NativeKernel>)
+}
+
+/// Room for a row's powers, and for what each block of them has to be multiplied with.
+struct Powers<'a> {
+    powers: &'a mut [f32],
+    factors: &'a mut [f32],
+}
+
+impl Powers<'_> {
+    /// Floats that a row of `d` elements needs.
+    fn floats(d: usize) -> usize {
+        let d = d.next_multiple_of(BLOCK);
+        d + (d / LEAST_BLOCK).next_multiple_of(16)
+    }
+
+    fn new(floats: &mut [f32], d: usize) -> Powers<'_> {
+        let (powers, factors) = floats.split_at_mut(d.next_multiple_of(BLOCK));
+        Powers { powers, factors }
+    }
 }
 
 /// A row whose powers are there but not yet its result.
-struct Unscaled<'a> {
+struct Unscaled<'a, E> {
     powers: &'a [f32],
-    factor: f32,
-    out: &'a mut [f32],
+    factors: &'a [f32],
+    out: &'a mut [E],
 }
 
-impl NativeKernel for Softmax {
-    fn worker_scratch(&self) -> usize {
-        2 * self.rows.d * 4
-    }
-
-    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+impl Softmax {
+    fn rows<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let scratch = std::mem::take(&mut worker.scratch);
+        let floats = Powers::floats(self.rows.d);
         // SAFETY: any bytes are floats; the scratch is aligned.
-        let (mut powers, other) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(self.rows.d);
-        let mut free = &mut other[..self.rows.d];
-        // A row that goes past the caches is stored while the next one is computed: so memory has work all the time.
-        let mut unscaled: Option<(f32, &mut [f32])> = None;
-        self.rows.each(args, 1, worker, |row| {
-            let earlier = unscaled.take().map(|(factor, out)| Unscaled { powers: free, factor, out });
-            let sum = raise(self.isa, row.x, row.next, powers, earlier);
-            if row.past {
-                unscaled = Some((1.0 / sum, row.out));
-                std::mem::swap(&mut powers, &mut free);
+        let (one, other) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(floats);
+        let (mut here, mut free) = (Powers::new(one, self.rows.d), Powers::new(&mut other[..floats], self.rows.d));
+        // A row that goes past the caches is stored while the next one is computed.
+        let mut unscaled: Option<&mut [E]> = None;
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, past }| {
+            let earlier = unscaled.take().map(|out| Unscaled { powers: &*free.powers, factors: &*free.factors, out });
+            raise(self.isa, row.x, row.next, &mut here, earlier);
+            if past {
+                unscaled = Some(out);
+                std::mem::swap(&mut here, &mut free);
             } else {
-                scale(self.isa, Unscaled { powers, factor: 1.0 / sum, out: row.out }, false);
+                let Powers { powers, factors } = &here;
+                scale(self.isa, Unscaled { powers, factors, out }, false);
             }
         })?;
-        if let Some((factor, out)) = unscaled {
-            scale(self.isa, Unscaled { powers: free, factor, out }, true);
+        if let Some(out) = unscaled {
+            scale(self.isa, Unscaled { powers: &*free.powers, factors: &*free.factors, out }, true);
             fence();
         }
         Ok(())
     }
+
+    fn logarithms<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, past }| {
+            let (peak, sum) = exponents(self.isa, row.x, row.next);
+            subtract(self.isa, row.x, [peak, sum.ln()], out, past);
+        })
+    }
+
+    fn losses<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let (d, rows) = (self.rows.d, self.rows.count(args));
+        let classes = input::<u32>(args, 1, rows)?;
+        input::<f32>(args, 2, rows)?;
+        self.rows.each::<E>(args, worker, |row| {
+            let class = classes[row.index] as usize;
+            let Some(x) = row.x.get(class) else {
+                return Err(format!("class {class} of row {} is outside the {d} classes", row.index));
+            };
+            let (peak, sum) = exponents(self.isa, row.x, row.next);
+            // SAFETY: each row is claimed once, by one worker.
+            unsafe { args.write::<f32>(2)[row.index] = sum.ln() + (peak - x.wide()) };
+            Ok(())
+        })
+    }
+}
+
+impl NativeKernel for Softmax {
+    fn worker_scratch(&self) -> usize {
+        if self.result == Kind::Softmax { 2 * Powers::floats(self.rows.d) * 4 } else { 0 }
+    }
+
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        with_element!(self.rows.format(), E => match self.result {
+            Kind::Softmax => self.rows::<E>(args, worker),
+            Kind::Log => self.logarithms::<E>(args, worker),
+            Kind::CrossEntropy => self.losses::<E>(args, worker),
+        })
+    }
+}
+
+/// The greatest element so far, and the sum of the powers of what is below it.
+struct Sum<S: Simd> {
+    peak: f32,
+    peaks: S::V,
+    sums: [S::V; CHAINS],
+}
+
+impl<S: Simd> Sum<S> {
+    #[inline(always)]
+    fn new(s: S) -> Sum<S> {
+        // Not −∞, from which −∞ cannot be subtracted.
+        Sum { peak: f32::MIN, peaks: s.splat(f32::MIN), sums: [s.splat(0.0); CHAINS] }
+    }
+
+    /// Takes a block in, and returns its powers.
+    #[inline(always)]
+    fn add(&mut self, s: S, x: [S::V; CHAINS]) -> [S::V; CHAINS] {
+        let top = s.max(s.max(x[0], x[1]), s.max(x[2], x[3]));
+        if s.any_greater(top, self.peaks) {
+            // A NaN among the lanes may be overlooked: the sum will be NaN all the same.
+            let peak = s.peak(s.max(top, self.peaks));
+            let peaks = s.splat(peak);
+            let factor = s.exp(s.sub(self.peaks, peaks));
+            self.sums = [0, 1, 2, 3].map(|i| s.mul(self.sums[i], factor));
+            (self.peak, self.peaks) = (peak, peaks);
+        }
+        let mut powers = x;
+        for i in 0..CHAINS {
+            powers[i] = s.exp(s.sub(x[i], self.peaks));
+            self.sums[i] = s.add(self.sums[i], powers[i]);
+        }
+        powers
+    }
+
+    #[inline(always)]
+    fn total(&self, s: S) -> f32 {
+        let [a, b, c, d] = self.sums;
+        s.sum(s.add(s.add(a, b), s.add(c, d)))
+    }
+}
+
+/// The block at `at` of a row; beyond its end −∞.
+#[inline(always)]
+fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
+    let mut block = [s.splat(f32::NEG_INFINITY); CHAINS];
+    if at + CHAINS * S::LANES <= x.len() {
+        for (i, v) in block.iter_mut().enumerate() {
+            // SAFETY: the block lies in the row.
+            *v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };
+        }
+    } else {
+        let mut rest = [f32::NEG_INFINITY; BLOCK];
+        rest.iter_mut().zip(&x[at..]).for_each(|(to, x)| *to = x.wide());
+        for (i, v) in block.iter_mut().enumerate() {
+            // SAFETY: a block has at most BLOCK elements.
+            *v = unsafe { s.load(rest.as_ptr().add(i * S::LANES)) };
+        }
+    }
+    block
 }
 
 simd_entry! {
-    /// Sets `powers` to `exp(x − m)` with m the greatest of `x`, and returns their sum. Meanwhile memory from `next` on, a row of it, is
-    /// asked for, and an earlier row of the same length, a multiple of 16, is stored past the caches.
-    fn raise(x: &[f32], next: *const f32, powers: &mut [f32], earlier: Option<Unscaled<'_>>) -> f32 = raise_with
+    /// Sets the powers and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and an earlier row of the same
+    /// length, of whole vectors, is stored past the caches.
+    fn raise<E: Element>(x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<Unscaled<'_, E>>) = raise_with
 }
 
-/// Chains of dependent operations that run side by side.
-const CHAINS: usize = 4;
-
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "registers are indexed")]
-fn raise_with<S: Simd>(s: S, x: &[f32], next: *const f32, powers: &mut [f32], earlier: Option<Unscaled<'_>>) -> f32 {
-    let (d, step) = (x.len().min(powers.len()), CHAINS * S::LANES);
-    let (whole, x, powers) = (d / step * step, x.as_ptr(), powers.as_mut_ptr());
-    let mut peaks = [s.splat(f32::NEG_INFINITY); CHAINS];
-    for at in (0..whole).step_by(step) {
-        for i in 0..CHAINS {
-            // SAFETY: the vector lies in `x`.
-            peaks[i] = s.max(peaks[i], unsafe { s.load(x.add(at + i * S::LANES)) });
-        }
-    }
-    let [a, b, c, e] = peaks;
-    let mut peak = s.peak(s.max(s.max(a, b), s.max(c, e)));
-    for i in whole..d {
-        // SAFETY: the element lies in `x`.
-        peak = peak.max(unsafe { x.add(i).read() });
-    }
-    let (peaks, mut sums) = (s.splat(peak), [s.splat(0.0); CHAINS]);
-    let (from, to, factor): (&[f32], &mut [f32], f32) = match earlier {
-        Some(earlier) => (earlier.powers, earlier.out, earlier.factor),
-        None => (&[], &mut [], 0.0),
+#[allow(clippy::needless_range_loop, reason = "registers are indexed in several arrays at once")]
+fn raise_with<S: Simd, E: Element>(
+    s: S,
+    x: &[E],
+    next: *const E,
+    to: &mut Powers<'_>,
+    earlier: Option<Unscaled<'_, E>>,
+) {
+    let (d, step) = (x.len(), CHAINS * S::LANES);
+    let blocks = d.div_ceil(step);
+    let (powers, factors) = (&mut to.powers[..blocks * step], &mut to.factors[..blocks.next_multiple_of(S::LANES)]);
+    let (from, scaled, out): (&[f32], &[f32], &mut [E]) = match earlier {
+        Some(earlier) => (earlier.powers, earlier.factors, earlier.out),
+        None => (&[], &[], &mut []),
     };
-    let stores = from.len() == d && to.len() == d;
-    let factors = s.splat(factor);
-    for at in (0..whole).step_by(step) {
-        for line in (0..step).step_by(16) {
-            prefetch(next.wrapping_add(at + line).cast());
-        }
+    let stores = out.len() == d;
+    let mut sum = Sum::new(s);
+    for (index, at) in (0..d).step_by(step).enumerate() {
+        ask(next, at, step);
+        let raised = sum.add(s, block(s, x, at));
+        factors[index] = sum.peak;
+        let factor = s.splat(if stores { scaled[index] } else { 0.0 });
         for i in 0..CHAINS {
             let at = at + i * S::LANES;
-            // SAFETY: the vector lies in `x`, in `powers` and in an earlier row of this length, whose result is aligned.
+            // SAFETY: room for powers is of whole blocks; the earlier row is of whole vectors and as long as this one.
             unsafe {
-                let power = s.exp(s.sub(s.load(x.add(at)), peaks));
-                sums[i] = s.add(sums[i], power);
-                s.store(powers.add(at), power);
-                if stores {
-                    s.stream(to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors));
+                s.store(powers.as_mut_ptr().add(at), raised[i]);
+                if stores && at < d {
+                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factor), true);
                 }
             }
         }
     }
-    for (y, power) in to.iter_mut().zip(from).skip(whole) {
-        *y = power * factor;
-    }
-    let [a, b, c, e] = sums;
-    let mut sum = s.sum(s.add(s.add(a, b), s.add(c, e)));
-    for i in whole..d {
-        // The first lane of a vector of its own, which has at most 16.
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        // SAFETY: the element lies in both slices, and the vector in `lanes`.
+    // Of each block the distance of its own greatest element so far from the greatest of all.
+    let (peaks, total) = (s.splat(sum.peak), s.splat(1.0 / sum.total(s)));
+    for factors in factors.chunks_exact_mut(S::LANES) {
+        // SAFETY: these are LANES floats; what lies behind the last block is never used.
         unsafe {
-            lanes[0] = x.add(i).read() - peak;
-            s.store(lanes.as_mut_ptr(), s.exp(s.load(lanes.as_ptr())));
-            powers.add(i).write(lanes[0]);
+            let factor = s.exp(s.sub(s.load(factors.as_ptr()), peaks));
+            s.store(factors.as_mut_ptr(), s.mul(factor, total));
         }
-        sum += lanes[0];
     }
-    sum
 }
 
 simd_entry! {
-    /// Stores a row's result, past the caches when `past`, which needs it at a multiple of 64 bytes.
-    fn scale(row: Unscaled<'_>, past: bool) = scale_with
+    /// Stores a row's result, past the caches when `past`, which needs whole vectors.
+    fn scale<E: Element>(row: Unscaled<'_, E>, past: bool) = scale_with
 }
 
 #[inline(always)]
-fn scale_with<S: Simd>(s: S, row: Unscaled<'_>, past: bool) {
-    map_with(s, [row.powers], row.out, past, |[power]| power * row.factor);
+fn scale_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, past: bool) {
+    let step = CHAINS * S::LANES;
+    for ((to, from), factor) in row.out.chunks_mut(step).zip(row.powers.chunks(step)).zip(row.factors) {
+        let (factors, whole) = (s.splat(*factor), to.len() / S::LANES * S::LANES);
+        for at in (0..whole).step_by(S::LANES) {
+            // SAFETY: the vector lies in both.
+            unsafe { E::store(s, to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors), past) };
+        }
+        to[whole..].iter_mut().zip(&from[whole..]).for_each(|(to, power)| *to = E::nearest(power * factor));
+    }
+}
+
+simd_entry! {
+    /// The greatest element of a row, and the sum of the powers. Meanwhile memory from `next` on, a row of it, is asked for.
+    fn exponents<E: Element>(x: &[E], next: *const E) -> (f32, f32) = exponents_with
+}
+
+#[inline(always)]
+fn exponents_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E) -> (f32, f32) {
+    let (mut sum, step) = (Sum::new(s), CHAINS * S::LANES);
+    for at in (0..x.len()).step_by(step) {
+        ask(next, at, step);
+        sum.add(s, block(s, x, at));
+    }
+    (sum.peak, sum.total(s))
+}
+
+simd_entry! {
+    /// Sets each element to `x − a − b`, past the caches when `past`, which needs whole vectors.
+    fn subtract<E: Element>(x: &[E], by: [f32; 2], out: &mut [E], past: bool) = subtract_with
+}
+
+#[inline(always)]
+fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut [E], past: bool) {
+    let (first, second, whole) = (s.splat(a), s.splat(b), x.len().min(out.len()) / S::LANES * S::LANES);
+    for at in (0..whole).step_by(S::LANES) {
+        // SAFETY: the vector lies in both.
+        unsafe {
+            let y = s.sub(s.sub(E::load(s, x.as_ptr().add(at)), first), second);
+            E::store(s, out.as_mut_ptr().add(at), y, past);
+        }
+    }
+    out.iter_mut().zip(x).skip(whole).for_each(|(y, x)| *y = E::nearest(x.wide() - a - b));
 }
 
 #[cfg(test)]
@@ -182,19 +348,22 @@ mod tests {
 
     #[test]
     fn an_earlier_row_is_stored_meanwhile() {
-        let (d, factor) = (CHAINS * 16 * 3 + 48, 0.3);
-        let (x, earlier) = (Memory::of(&Random(5).floats(d)), Memory::of(&Random(6).floats(d)));
-        let (mut powers, mut out) = (Memory::filled(d * 4, 1), Memory::filled(d * 4, 2));
+        let d = CHAINS * 16 * 3 + 48;
+        let floats = Powers::floats(d);
+        let (first, second) = (Random(5).floats(d), Memory::of(&Random(6).floats(d)));
         for features in feature_sets() {
             let isa = Isa::widest(features);
-            let mut alone = vec![0.0; d];
-            let sum = raise(isa, x.elements(), x.elements().as_ptr(), &mut alone, None);
-            let unscaled = Unscaled { powers: earlier.elements(), factor, out: out.elements_mut() };
-            let both = raise(isa, x.elements(), x.elements().as_ptr(), powers.elements_mut(), Some(unscaled));
-            assert_eq!((sum, alone.as_slice()), (both, powers.elements()), "{features:?}");
-            let want: Vec<f32> = earlier.elements::<f32>().iter().map(|power| power * factor).collect();
+            let (mut one, mut other, mut alone) = (vec![0.0; floats], vec![0.0; floats], vec![0.0; floats]);
+            let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
+            let mut earlier = Powers::new(&mut one, d);
+            raise(isa, &first, first.as_ptr(), &mut earlier, None);
+            let unscaled = |out| Unscaled { powers: &*earlier.powers, factors: &*earlier.factors, out };
+            scale(isa, unscaled(&mut want), false);
+            let x = second.elements::<f32>();
+            raise(isa, x, x.as_ptr(), &mut Powers::new(&mut alone, d), None);
+            raise(isa, x, x.as_ptr(), &mut Powers::new(&mut other, d), Some(unscaled(out.elements_mut())));
             assert_eq!(want, out.elements(), "{features:?}");
-            out.elements_mut().fill(0u8);
+            assert_eq!(alone[..d], other[..d], "{features:?}");
         }
     }
 }

@@ -37,6 +37,7 @@ impl Avx512 {
 
 impl Simd for Avx2 {
     type V = __m256;
+    type H = __m128i;
     const LANES: usize = 8;
     const WIDE_FILE: bool = false;
     const LEAST: f32 = -127.0;
@@ -57,6 +58,53 @@ impl Simd for Avx2 {
     unsafe fn load_f16(self, p: *const f16) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    fn to_f16(self, v: __m256) -> __m128i {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
+    }
+
+    #[inline(always)]
+    fn to_bf16(self, v: __m256) -> __m128i {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+            let high = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b10_00>(_mm256_packus_epi32(high, high)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_half(self, p: *mut u16, h: __m128i) {
+        // SAFETY: as above.
+        unsafe { _mm_storeu_si128(p.cast(), h) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_half(self, p: *mut u16, h: __m128i) {
+        // SAFETY: as above; `p` is aligned.
+        unsafe { _mm_stream_si128(p.cast(), h) }
+    }
+
+    #[inline(always)]
+    fn any_greater(self, a: __m256, b: __m256) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) != 0 }
     }
 
     #[inline(always)]
@@ -179,6 +227,7 @@ impl Simd for Avx2 {
 
 impl Simd for Avx512 {
     type V = __m512;
+    type H = __m256i;
     const LANES: usize = 16;
     const WIDE_FILE: bool = true;
     const LEAST: f32 = -200.0;
@@ -199,6 +248,52 @@ impl Simd for Avx512 {
     unsafe fn load_f16(self, p: *const f16) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    fn to_f16(self, v: __m512) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
+    }
+
+    #[inline(always)]
+    fn to_bf16(self, v: __m512) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_half(self, p: *mut u16, h: __m256i) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(p.cast(), h) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_half(self, p: *mut u16, h: __m256i) {
+        // SAFETY: as above; `p` is aligned.
+        unsafe { _mm256_stream_si256(p.cast(), h) }
+    }
+
+    #[inline(always)]
+    fn any_greater(self, a: __m512, b: __m512) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0 }
     }
 
     #[inline(always)]
