@@ -47,6 +47,16 @@ fn main() -> Result<()> {
     for (weights, per_row, shapes) in [
         (Format::Q8_0, false, &llama[..]),
         (Format::Q4_0, false, &llama[..]),
+        (Format::Q4_1, false, &llama[2..4]),
+        (Format::Q5_0, false, &llama[2..4]),
+        (Format::Q5_1, false, &llama[2..4]),
+        (Format::IQ4_NL, false, &llama[2..4]),
+        (Format::Q2_K, false, &llama[2..4]),
+        (Format::Q3_K, false, &llama[2..4]),
+        (Format::Q4_K, false, &llama[..]),
+        (Format::Q5_K, false, &llama[2..4]),
+        (Format::Q6_K, false, &llama[..]),
+        (Format::IQ4_XS, false, &llama[2..4]),
         (Format::TQ2_0, true, &bitnet[..]),
         (Format::F16, false, &head[..]),
         (Format::BF16, false, &llama[..3]),
@@ -57,6 +67,7 @@ fn main() -> Result<()> {
                 Format::BF16 => Format::BF16,
                 Format::Plain(_) => Format::F32,
                 _ if per_row => group(k as u32),
+                w if w.block_len() == 256 => group(256),
                 _ => group(32),
             };
             for n in [1, 2, 3, 4, 5, 6, 8, 16, 64, 512] {

@@ -25,6 +25,9 @@ use crate::spec::{GroupSpec, KernelSpec};
 /// The most worker threads.
 const MAX_THREADS: usize = 1024;
 
+/// The fewest tokens of a step whose weights are worth decoding for tiles.
+const TILED_TOKENS: usize = 16;
+
 /// How a [`CpuBackend`] is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
@@ -233,7 +236,11 @@ impl Backend for CpuBackend {
         system::available_memory()
     }
 
-    fn activations(&self, weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {
+    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
+        // For a prompt's worth of tokens tiles of bf16 are faster than products of codes.
+        if self.features.amx && tokens >= TILED_TOKENS && choices.contains(&Format::BF16) {
+            return Some(Format::BF16);
+        }
         // Codes are multiplied where a kernel does it; weights of the other formats are decoded.
         let codes = native::multiplies_codes(weights);
         let float = choices.iter().find(|c| !codes && **c == Format::F32);

@@ -11,11 +11,13 @@ pub struct Features {
     pub vnni: bool,
     /// AVX-512 BF16 dot products, with `avx512`.
     pub bf16: bool,
+    /// AMX tiles of BF16, with all others.
+    pub amx: bool,
 }
 
 impl Features {
     /// No extension: the plain path.
-    pub const PLAIN: Features = Features { avx2: false, avx512: false, vnni: false, bf16: false };
+    pub const PLAIN: Features = Features { avx2: false, avx512: false, vnni: false, bf16: false, amx: false };
 
     /// What this processor has.
     #[cfg(target_arch = "x86_64")]
@@ -27,12 +29,9 @@ impl Features {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
-        Features {
-            avx2,
-            avx512,
-            vnni: avx512 && is_x86_feature_detected!("avx512vnni"),
-            bf16: avx512 && is_x86_feature_detected!("avx512bf16"),
-        }
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted() }
     }
 
     /// What this processor has.
@@ -48,14 +47,62 @@ impl Features {
             avx512: self.avx512 && other.avx512,
             vnni: self.vnni && other.vnni,
             bf16: self.bf16 && other.bf16,
+            amx: self.amx && other.amx,
         }
     }
 
     /// The names shown by `hologram devices`.
     pub fn names(self) -> Vec<&'static str> {
-        [(self.avx2, "avx2"), (self.avx512, "avx512"), (self.vnni, "avx512vnni"), (self.bf16, "avx512bf16")]
-            .into_iter()
-            .filter_map(|(has, name)| has.then_some(name))
-            .collect()
+        [
+            (self.avx2, "avx2"),
+            (self.avx512, "avx512"),
+            (self.vnni, "avx512vnni"),
+            (self.bf16, "avx512bf16"),
+            (self.amx, "amx"),
+        ]
+        .into_iter()
+        .filter_map(|(has, name)| has.then_some(name))
+        .collect()
     }
+}
+
+/// Whether the processor has AMX tiles of BF16 and the system lets this process use them. Linux gives their registers to a process
+/// that asks; elsewhere they are left alone.
+#[cfg(target_arch = "x86_64")]
+fn tiles_permitted() -> bool {
+    static PERMITTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *PERMITTED.get_or_init(|| {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        // Leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE.
+        let both = 1 << 22 | 1 << 24;
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & both == both && request_tiles()
+    })
+}
+
+/// Asks Linux for the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn request_tiles() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    const XTILEDATA: u64 = 18;
+    let mut result = ARCH_PRCTL;
+    // SAFETY: the system call reads and writes no memory of this process.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inout("rax") result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XTILEDATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+/// No other system is asked.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn request_tiles() -> bool {
+    false
 }

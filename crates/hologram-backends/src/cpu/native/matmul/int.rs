@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::plain::{dot_codes, unpack_row};
+use super::plain::dot_codes;
+use super::rows::{self, PackedRows, Prepared, RowKernels, TOGETHER};
 use super::{NativeKernel, Operands, Problem, Tiles, fetch, for_pieces, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
+use crate::decode::each_block;
 
 /// A span: the consecutive elements of a row that share both the activation's and the weight's scale, summed in integers.
 #[derive(Clone, Copy, Debug)]
@@ -15,24 +17,20 @@ pub struct Layout {
     pub k: usize,
     /// Elements of an activation group.
     pub group: usize,
-    /// Elements of a span: a multiple of 32 that divides the group and the weight block.
+    /// Elements of a span: a multiple of 16 that divides the group and the run of weights that share a scale.
     pub span: usize,
+    /// Whether there is a minimum with each scale.
+    pub minimums: bool,
 }
 
-/// Whether weights of this format have a layout.
+/// Whether weights of this format are multiplied with 8-bit activations.
 pub fn serves(weights: Format) -> bool {
-    matches!(weights, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
+    Format::BLOCKS.contains(&weights) && weights != Format::TQ1_0
 }
 
 impl Layout {
-    fn new(weights: Format, k: usize, group: usize) -> Option<Layout> {
-        let block = match weights {
-            Format::Q8_0 | Format::Q4_0 => 32,
-            Format::TQ2_0 => 256,
-            _ => return None,
-        };
-        let fits = group > 0 && group.is_multiple_of(32) && k.is_multiple_of(group) && k.is_multiple_of(block);
-        fits.then(|| Layout { weights, k, group, span: gcd(group, block) })
+    fn new(weights: Format, k: usize, group: usize) -> Layout {
+        Layout { weights, k, group, span: gcd(group, weights.scale_len()), minimums: weights.has_minimum() }
     }
 
     /// Spans of a row.
@@ -44,21 +42,26 @@ impl Layout {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub fn offset(&self) -> i32 {
         match self.weights {
-            Format::Q8_0 => 128,
+            Format::Q8_0 | Format::IQ4_NL | Format::IQ4_XS => 128,
+            Format::Q6_K => 32,
+            Format::Q5_0 => 16,
             Format::Q4_0 => 8,
-            _ => 1,
+            Format::Q3_K => 4,
+            Format::TQ2_0 => 1,
+            _ => 0,
         }
     }
 
-    /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`), its scale (`f32`) and its codes.
+    /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`; with minimums Σ codes as `f32`), its scale
+    /// (`f32`) and its codes.
     pub fn token_bytes(&self) -> usize {
         self.spans() * (8 + self.span)
     }
 
     /// Bytes of a panel of `rows` unpacked rows: for each span unsigned codes, four of a row in a 32-bit lane, rows in lanes, then
-    /// the rows' `f32` scales.
+    /// the rows' `f32` scales, then what is to be added for each unit of Σ codes where there are minimums.
     pub fn panel_bytes(&self, rows: usize) -> usize {
-        self.spans() * (self.span + 4) * rows
+        self.spans() * (self.span + if self.minimums { 8 } else { 4 }) * rows
     }
 
     /// The first element of span `s` in block terms: the block and the group that it lies in.
@@ -66,6 +69,11 @@ impl Layout {
     pub fn block_and_group(&self, s: usize) -> (usize, usize) {
         (s * self.span / self.weights.block_len(), s * self.span / self.group)
     }
+}
+
+/// Whether panels and direct products of these weights are written for the format alone.
+fn by_hand(weights: Format) -> bool {
+    matches!(weights, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -86,6 +94,8 @@ pub struct Activations<'a> {
 pub struct Kernels {
     /// Weight rows of a panel.
     pub rows: usize,
+    /// Whether panels are made of every format, and not only of `Q8_0`, `Q4_0` and `TQ2_0`.
+    pub all_formats: bool,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
     pub together: usize,
     /// The most tokens of a tile.
@@ -120,8 +130,12 @@ pub struct Direct {
 /// The kernel for `I8Groups` activations.
 pub struct IntMatmul {
     problem: Problem,
-    layout: Layout,
-    kernels: Option<Kernels>,
+    /// Elements of an activation group.
+    group: usize,
+    /// Kernels for a few tokens, row by row.
+    rows: Option<RowKernels>,
+    /// Kernels over panels of unpacked rows.
+    panels: Option<(Layout, Kernels)>,
 }
 
 /// Panel memory that a piece of work may take, so that it stays in a level-2 cache.
@@ -133,35 +147,60 @@ const PLAIN_ROWS: usize = 8;
 
 impl IntMatmul {
     pub fn find(problem: Problem, group: usize, features: Features) -> Option<Arc<dyn NativeKernel>> {
-        let layout = Layout::new(problem.w, problem.k, group)?;
-        Some(Arc::new(IntMatmul { problem, layout, kernels: kernels(features) }))
+        let (w, k) = (problem.w, problem.k);
+        if !serves(w)
+            || group == 0
+            || !group.is_multiple_of(32)
+            || !k.is_multiple_of(group)
+            || !k.is_multiple_of(w.block_len())
+        {
+            return None;
+        }
+        let rows = rows::find(w, k, group, features);
+        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && k.is_multiple_of(64));
+        let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
+        Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }
 
     fn max_rows(&self) -> usize {
         self.problem.x.max_rows()
     }
 
+    /// The row kernels, where a run of `n` tokens is theirs.
+    fn row_kernels(&self, n: usize) -> Option<&RowKernels> {
+        self.rows.as_ref().filter(|_| n <= TOGETHER || self.panels.is_none())
+    }
+
     /// The most panels of a piece.
-    fn panels(&self, kernels: &Kernels) -> usize {
-        (PIECE_BYTES / self.layout.panel_bytes(kernels.rows)).clamp(1, 8)
+    fn panels(layout: &Layout, kernels: &Kernels) -> usize {
+        (PIECE_BYTES / layout.panel_bytes(kernels.rows)).clamp(1, 8)
+    }
+
+    /// Of the portable path's scratch memory, the numbers of codes and of each of scales and minimums.
+    fn plain_lens(&self) -> [usize; 2] {
+        [PLAIN_ROWS * self.problem.k, PLAIN_ROWS * (self.problem.k / self.problem.w.scale_len())]
     }
 
     fn plain(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
-        let Layout { weights, k, group, span } = self.layout;
-        let (blocks, groups, block) = (k / weights.block_len(), k / group, weights.block_len());
+        let (format, k, group) = (self.problem.w, self.problem.k, self.group);
+        let (run, groups) = (format.scale_len(), k / group);
+        let (span, runs) = (gcd(run, group), k / run);
         let scratch = std::mem::take(&mut worker.scratch);
-        let (codes, scales) = scratch.split_at_mut(PLAIN_ROWS * k);
-        // SAFETY: any bytes are i8 codes; the scratch is aligned to 64 bytes and `k` is a multiple of 32, so the rest is aligned.
-        let (codes, scales) = unsafe { (codes.align_to_mut::<i8>().1, scales.align_to_mut::<f32>().1) };
+        let [codes_len, scales_len] = self.plain_lens();
+        let (codes, floats) = scratch.split_at_mut(codes_len);
+        // SAFETY: any bytes are i8 codes and floats; the scratch is aligned to 64 bytes and `k` is a multiple of 32.
+        let (codes, floats) = unsafe { (codes.align_to_mut::<i8>().1, floats.align_to_mut::<f32>().1) };
+        let (scales, minimums) = floats.split_at_mut(scales_len);
         while let Some(piece) = worker.next(self.problem.m.div_ceil(PLAIN_ROWS)) {
             let rows = piece * PLAIN_ROWS..((piece + 1) * PLAIN_ROWS).min(self.problem.m);
             for (i, row) in rows.clone().enumerate() {
-                unpack_row(
-                    weights,
-                    o.row(row),
-                    &mut codes[i * k..(i + 1) * k],
-                    &mut scales[i * blocks..(i + 1) * blocks],
-                );
+                let (mut code, mut at) = (i * k, i * runs);
+                each_block(format, o.row(row), |block, of_block, minimums_of_block| {
+                    codes[code..code + block.len()].copy_from_slice(block);
+                    scales[at..at + of_block.len()].copy_from_slice(of_block);
+                    minimums[at..at + of_block.len()].copy_from_slice(minimums_of_block);
+                    (code, at) = (code + block.len(), at + of_block.len());
+                });
             }
             for t in 0..o.n {
                 let x = &o.x[t * k..(t + 1) * k];
@@ -169,11 +208,16 @@ impl IntMatmul {
                 let x = unsafe { std::slice::from_raw_parts(x.as_ptr().cast::<i8>(), k) };
                 let x_scales = &o.scales[t * groups..(t + 1) * groups];
                 for (i, row) in rows.clone().enumerate() {
-                    let (w, w_scales) = (&codes[i * k..(i + 1) * k], &scales[i * blocks..(i + 1) * blocks]);
+                    let w = &codes[i * k..(i + 1) * k];
                     let spans = x.chunks_exact(span).zip(w.chunks_exact(span)).enumerate();
                     let sum: f32 = spans
                         .map(|(s, (x, w))| {
-                            dot_codes(x, w) as f32 * (w_scales[s * span / block] * x_scales[s * span / group])
+                            let (of_run, of_group) = (i * runs + s * span / run, s * span / group);
+                            let minimum = match minimums[of_run] {
+                                0.0 => 0.0,
+                                minimum => minimum * x.iter().map(|x| i32::from(*x)).sum::<i32>() as f32,
+                            };
+                            (dot_codes(x, w) as f32 * scales[of_run] - minimum) * x_scales[of_group]
                         })
                         .sum();
                     // SAFETY: token and row are in range, and this worker has claimed the row.
@@ -183,10 +227,53 @@ impl IntMatmul {
         }
     }
 
+    /// Prepares a token for the row kernels.
+    fn prepare(&self, kernels: &RowKernels, o: &Operands<'_>, token: usize, to: *mut u8) {
+        let (k, groups) = (self.problem.k, self.problem.k / self.group);
+        let codes = &o.x[token * k..(token + 1) * k];
+        // SAFETY: any byte is an i8; the kernels are of this processor's instruction set; `to` has room for a token.
+        unsafe {
+            let codes = std::slice::from_raw_parts(codes.as_ptr().cast::<i8>(), k);
+            (kernels.prepare)(codes, &o.scales[token * groups..(token + 1) * groups], self.group, to);
+        }
+    }
+
+    fn by_row(&self, kernels: &RowKernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let (k, m) = (self.problem.k, self.problem.m);
+        let extra_bytes = (kernels.prepared)(k);
+        let extra: *const u8 = if o.n > TOGETHER {
+            worker.shared_scratch().data
+        } else {
+            let extra = worker.scratch.as_mut_ptr();
+            for token in 0..o.n {
+                // SAFETY: the scratch holds this many tokens.
+                self.prepare(kernels, o, token, unsafe { extra.add(token * extra_bytes) });
+            }
+            extra
+        };
+        // Of many tokens all take their turn with rows that are still in the nearest cache.
+        let most = if o.n > TOGETHER { (16 << 10) / o.row_bytes } else { (128 << 10) / o.row_bytes };
+        let rows = (m / (worker.count * 12)).clamp(4, most.max(4));
+        for_pieces(worker, m, rows, |rows| {
+            let first = o.row(rows.start).as_ptr();
+            for token in (0..o.n).step_by(TOGETHER) {
+                let tokens = (o.n - token).min(TOGETHER);
+                // SAFETY: the rows and tokens exist; this worker has claimed the rows' columns of the output; the kernels are of this
+                // processor's instruction set.
+                unsafe {
+                    let y = o.y.data.add(token * m + rows.start);
+                    let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: m };
+                    let (codes, extra) = (o.x.as_ptr().add(token * k), extra.add(token * extra_bytes));
+                    (kernels.multiply[tokens - 1])(&w, &Prepared { codes, extra, extra_bytes });
+                }
+            }
+        });
+    }
+
     /// The kernel by which a run is multiplied straight from packed weights, when the tokens fit one tile.
     fn direct_kernel(&self, n: usize) -> Option<unsafe fn(&Layout, usize, &Direct)> {
-        let kernels = self.kernels?;
-        let whole_blocks = self.layout.span == self.layout.weights.block_len();
+        let (layout, kernels) = self.panels?;
+        let whole_blocks = layout.span == layout.weights.block_len() && by_hand(layout.weights);
         kernels.direct.filter(|_| n <= kernels.tokens && self.problem.m >= kernels.rows && whole_blocks)
     }
 
@@ -194,18 +281,24 @@ impl IntMatmul {
     ///
     /// # Safety
     /// The kernels are of this processor's instruction set; `to` can take the tokens.
-    unsafe fn pack(&self, kernels: &Kernels, o: &Operands<'_>, tokens: std::ops::Range<usize>, to: *mut u8) {
+    unsafe fn pack(
+        (layout, kernels): &(Layout, Kernels),
+        o: &Operands<'_>,
+        tokens: std::ops::Range<usize>,
+        to: *mut u8,
+    ) {
         // SAFETY: promised by the caller; the operands are checked.
-        unsafe { (kernels.pack)(&self.layout, &Activations { codes: o.x, scales: o.scales }, tokens, to) };
+        unsafe { (kernels.pack)(layout, &Activations { codes: o.x, scales: o.scales }, tokens, to) };
     }
 
     fn direct(
         &self,
-        kernels: &Kernels,
+        panels_of: &(Layout, Kernels),
         multiply: unsafe fn(&Layout, usize, &Direct),
         o: &Operands<'_>,
         worker: &mut Worker<'_>,
     ) {
+        let (layout, kernels) = panels_of;
         let (m, rows) = (o.y.m, kernels.rows);
         let panels = m.div_ceil(rows);
         // The last panel may begin earlier and store fewer rows.
@@ -219,7 +312,7 @@ impl IntMatmul {
         } else {
             let tile = worker.scratch.as_mut_ptr();
             // SAFETY: the scratch holds a token.
-            unsafe { self.pack(kernels, o, 0..o.n, tile) };
+            unsafe { Self::pack(panels_of, o, 0..o.n, tile) };
             tile
         };
         while let Some(panel) = claimed {
@@ -237,17 +330,16 @@ impl IntMatmul {
             };
             // SAFETY: the kernels are of this processor's instruction set; the rows exist; the tile is packed; this worker has
             // claimed the panel's columns of the output.
-            unsafe { multiply(&self.layout, o.n, &d) };
+            unsafe { multiply(layout, o.n, &d) };
         }
     }
 
-    fn by_panel(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
-        let layout = &self.layout;
+    fn by_panel((layout, kernels): &(Layout, Kernels), o: &Operands<'_>, worker: &mut Worker<'_>) {
         let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
         let panel_bytes = layout.panel_bytes(kernels.rows);
         let panels = worker.scratch.as_mut_ptr();
         // With one tile a panel is used once, so it is best still in the nearest cache.
-        let most = if tiles.count == 1 { 1 } else { self.panels(kernels) };
+        let most = if tiles.count == 1 { 1 } else { Self::panels(layout, kernels) };
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
         for_pieces(worker, o.y.m, rows, |rows| {
             for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
@@ -277,46 +369,68 @@ impl IntMatmul {
 
 impl NativeKernel for IntMatmul {
     fn phases(&self) -> usize {
-        // A single token is packed by each worker for itself: that is cheaper than another barrier.
-        let one = self.max_rows() == 1 && self.direct_kernel(1).is_some();
-        if self.kernels.is_some() && !one { 2 } else { 1 }
+        // A few tokens are prepared by each worker for itself: that is cheaper than another barrier.
+        let few = self.max_rows() <= TOGETHER && self.row_kernels(self.max_rows()).is_some()
+            || self.max_rows() == 1 && self.direct_kernel(1).is_some();
+        if !few && (self.rows.is_some() || self.panels.is_some()) { 2 } else { 1 }
     }
 
     fn shared_scratch(&self) -> usize {
-        if self.phases() == 2 { self.max_rows() * self.layout.token_bytes() } else { 0 }
+        if self.phases() == 1 {
+            return 0;
+        }
+        let token = match (&self.panels, &self.rows) {
+            (Some((layout, _)), _) => layout.token_bytes(),
+            (None, rows) => rows.map_or(0, |kernels| (kernels.prepared)(self.problem.k)),
+        };
+        self.max_rows() * token
     }
 
     fn worker_scratch(&self) -> usize {
-        match &self.kernels {
-            None => PLAIN_ROWS * (self.layout.k + self.layout.k / self.layout.weights.block_len() * 4),
-            Some(_) if self.phases() == 1 => self.layout.token_bytes(),
-            Some(kernels) => self.panels(kernels) * self.layout.panel_bytes(kernels.rows),
-        }
+        let rows = self.rows.map_or(0, |kernels| TOGETHER * (kernels.prepared)(self.problem.k));
+        let panels = match &self.panels {
+            Some((layout, _)) if self.phases() == 1 => layout.token_bytes(),
+            Some((layout, kernels)) => Self::panels(layout, kernels) * layout.panel_bytes(kernels.rows),
+            None => 0,
+        };
+        let [codes, scales] = self.plain_lens();
+        let plain = if self.rows.is_none() && self.panels.is_none() { codes + 8 * scales } else { 0 };
+        rows.max(panels).max(plain)
     }
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let o = self.problem.operands(args)?;
-        let Some(kernels) = &self.kernels else {
-            self.plain(&o, worker);
-            return Ok(());
-        };
         if o.n == 0 {
             return Ok(());
         }
-        if phase + 1 < self.phases() {
-            let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
+        let last = phase + 1 == self.phases();
+        if let Some(kernels) = self.row_kernels(o.n) {
+            if last {
+                self.by_row(kernels, &o, worker);
+            } else if o.n > TOGETHER {
+                let (prepared, bytes) = (worker.shared_scratch().data, (kernels.prepared)(self.problem.k));
+                while let Some(token) = worker.next(o.n) {
+                    // SAFETY: the shared scratch holds the greatest number of tokens.
+                    self.prepare(kernels, &o, token, unsafe { prepared.add(token * bytes) });
+                }
+            }
+            return Ok(());
+        }
+        let Some(panels) = &self.panels else {
+            self.plain(&o, worker);
+            return Ok(());
+        };
+        if !last {
+            let (tiles, packed) = (Tiles::new(o.n, panels.1.tokens), worker.shared_scratch().data);
             while let Some(tile) = worker.next(tiles.count) {
                 let tokens = tiles.tile(tile);
                 // SAFETY: the shared scratch holds the greatest number of tokens; tiles are disjoint.
-                unsafe {
-                    let to = packed.add(tokens.start * self.layout.token_bytes());
-                    self.pack(kernels, &o, tokens, to);
-                }
+                unsafe { Self::pack(panels, &o, tokens.clone(), packed.add(tokens.start * panels.0.token_bytes())) };
             }
         } else if let Some(multiply) = self.direct_kernel(o.n) {
-            self.direct(kernels, multiply, &o, worker);
+            self.direct(panels, multiply, &o, worker);
         } else {
-            self.by_panel(kernels, &o, worker);
+            Self::by_panel(panels, &o, worker);
         }
         Ok(())
     }

@@ -8,11 +8,18 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod blocks;
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod decode;
 pub(super) mod float;
 mod int;
 mod plain;
+mod rows;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use std::sync::Arc;
 
@@ -24,6 +31,10 @@ use crate::{Extent, Format, KernelSpec, TensorSpec};
 /// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let problem = Problem::new(spec)?;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kernel) = tiles::TileMatmul::find(&problem, features) {
+        return Some(kernel);
+    }
     match problem.x.format {
         Format::I8Groups { group } => int::IntMatmul::find(problem, group as usize, features),
         _ => float::FloatMatmul::find(problem, features),
@@ -69,7 +80,7 @@ impl Problem {
     /// When a buffer is smaller than its tensor.
     fn operands<'a>(&self, args: &Args<'a>) -> Result<Operands<'a>, String> {
         let x_views = if matches!(self.x.format, Format::I8Groups { .. }) { 2 } else { 1 };
-        let w_views = if matches!(self.w, Format::Plain(_)) { 1 } else { 2 };
+        let w_views = self.w.views(1, self.k).len();
         let expected = x_views + w_views + 1 + usize::from(self.dynamic);
         if args.len() != expected {
             return Err(format!("matmul takes {expected} buffers, got {}", args.len()));

@@ -76,15 +76,36 @@ fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8
                 bytes.extend(d.to_le_bytes().iter().chain(&codes));
                 values.extend((0..32).map(|i| (f64::from(codes[i % 16] >> (4 * (i / 16)) & 15) - 8.0) * scale));
             }
-            _ => {
+            Format::TQ2_0 => {
                 let codes: [u8; 64] = std::array::from_fn(|_| random.byte());
                 bytes.extend(codes.iter().chain(&d.to_le_bytes()));
                 let code = |i: usize| codes[32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3;
                 values.extend((0..256).map(|i| (f64::from(code(i)) - 1.0) * scale));
             }
+            _ => {
+                let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| random.byte()).collect();
+                for at in half_places(format) {
+                    block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale()).to_le_bytes());
+                }
+                let mut decoded = vec![0.0; format.block_len()];
+                format.decode_row(&block, &mut decoded).expect("a whole block");
+                bytes.extend(block);
+                values.extend(decoded.into_iter().map(f64::from));
+            }
         }
     }
     (bytes, values)
+}
+
+/// Where the `f16` numbers of a block lie.
+fn half_places(format: Format) -> &'static [usize] {
+    match format {
+        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
+        Format::Q6_K => &[208],
+        Format::Q3_K => &[108],
+        Format::Q2_K => &[80, 82],
+        _ => &[0],
+    }
 }
 
 /// Buffers for the views of a tensor.
@@ -98,7 +119,11 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
     for &k in ks.iter().filter(|k| k.is_multiple_of(w_format.block_len())) {
         let x_format = x_format(k);
         for &m in ms {
-            let (w_bytes, w) = tensor(&mut random, w_format, m, k);
+            let (w_bytes, mut w) = tensor(&mut random, w_format, m, k);
+            let rounds = x_format == Format::BF16 && w_format.is_quantized_weight();
+            if rounds {
+                w.iter_mut().for_each(|w| *w = bf16::from_f32(*w as f32).to_f64());
+            }
             for &n in ns {
                 // Odd counts are fixed, even ones vary and are fewer than the greatest.
                 let max = if n % 2 == 1 { n } else { n + 2 };
@@ -117,11 +142,19 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                 let mut expected = Vec::with_capacity(n * m);
                 for t in 0..n {
                     for row in 0..m {
-                        let products = x[t * k..][..k].iter().zip(&w[row * k..][..k]).map(|(x, w)| x * w);
-                        expected.push(products.fold((0.0, 0.0), |(sum, size), p: f64| (sum + p, size + p.abs())));
+                        // Scale times code and minimum are summed apart: what is rounded is as great as the greatest of a block.
+                        let w = &w[row * k..][..k];
+                        let block = if w_format.has_minimum() { w_format.block_len() } else { 1 };
+                        let products = x[t * k..][..k].chunks(block).zip(w.chunks(block)).map(|(x, w)| {
+                            let greatest = w.iter().fold(0f64, |a, w| a.max(w.abs()));
+                            let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                            (sum, x.iter().map(|x| x.abs() * greatest).sum::<f64>())
+                        });
+                        expected.push(products.fold((0.0, 0.0), |(sum, size), p| (sum + p.0, size + p.1)));
                     }
                 }
-                for features in feature_sets() {
+                // Without tiles there is no kernel that rounds weights.
+                for features in feature_sets().into_iter().filter(|f| f.amx || !rounds) {
                     let kernel = find(&spec, features).expect("this matmul is served");
                     let mut buffers = memory(x_format, &x_bytes, max, k);
                     buffers.extend(memory(w_format, &w_bytes, m, k));
@@ -156,6 +189,22 @@ fn groups_of_32() {
 }
 
 #[test]
+fn groups_of_32_with_other_blocks() {
+    for w in [Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::IQ4_NL, Format::IQ4_XS] {
+        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
+    }
+    check(|k| Format::I8Groups { group: k as u32 }, Format::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));
+}
+
+#[test]
+fn super_blocks() {
+    for w in [Format::Q2_K, Format::Q3_K, Format::Q4_K, Format::Q5_K, Format::Q6_K] {
+        check(|_| Format::I8Groups { group: 256 }, w, (NS, MS, KS));
+        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+    }
+}
+
+#[test]
 fn ternary_groups() {
     check(|k| Format::I8Groups { group: k as u32 }, Format::TQ2_0, (NS, MS, KS));
     check(|_| Format::I8Groups { group: 96 }, Format::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[768]));
@@ -170,7 +219,11 @@ fn float_activations() {
     for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
         check(|_| Format::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
-    check(|_| Format::BF16, Format::BF16, (NS, MS, &[1, 33, 100, 768, 2090]));
+    check(|_| Format::BF16, Format::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
+    check(|_| Format::BF16, Format::Q4_K, (&[33], &[300], &[1280]));
+    for w in Format::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {
+        check(|_| Format::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::int::Kernels as IntKernels;
 
 /// Quantised kernels.
 pub const INT: IntKernels = IntKernels {
+    all_formats: false,
     rows: 8,
     together: 1,
     tokens: 4,

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::super::decode::{Taker, taker};
 use super::super::int::{Activations, Layout};
 use super::super::{Rows, fetch};
 use super::{first_lanes, scales, transpose};
@@ -15,7 +16,7 @@ use crate::Format;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, to: *mut u8) {
     let (count, groups) = (tokens.len(), layout.k / layout.group);
-    if count == 1 {
+    if count == 1 && layout.span.is_multiple_of(32) {
         // SAFETY: promised by the caller.
         return unsafe { pack_one(layout, x, tokens.start, to) };
     }
@@ -35,7 +36,11 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
                     to = to.add(count);
                 }
             }
-            let sum = _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset()));
+            let sum = if layout.minimums {
+                _mm512_castps_si512(_mm512_cvtepi32_ps(sum))
+            } else {
+                _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset()))
+            };
             _mm512_mask_storeu_epi32(start, mask, sum);
             let (_, group) = layout.block_and_group(s);
             for t in 0..count {
@@ -68,7 +73,8 @@ unsafe fn pack_one(layout: &Layout, x: &Activations<'_>, token: usize, to: *mut 
             let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
             let sums = _mm_hadd_epi32(sums, sums);
             let sum = _mm_cvtsi128_si32(_mm_hadd_epi32(sums, sums));
-            to.cast::<i32>().write_unaligned(-layout.offset() * sum);
+            let start = if layout.minimums { (sum as f32).to_bits() as i32 } else { -layout.offset() * sum };
+            to.cast::<i32>().write_unaligned(start);
             to.add(4).cast::<f32>().write_unaligned(scales[group]);
             to = to.add(8 + layout.span);
         }
@@ -88,8 +94,55 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
             (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
             (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
             (Format::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
-            (_, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
-            (_, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
+            (Format::TQ2_0, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
+            (Format::TQ2_0, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
+            (format, _) => {
+                if let Some(taker) = taker(format) {
+                    unpack_any(layout, taker, rows, to);
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks rows of any format that has a [`Taker`]: each row's codes in order, 256 elements at a time, then the rows interleaved.
+///
+/// # Safety
+/// As [`unpack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
+    // A row's codes have 64 bytes more, as rows a power of two apart share few sets of a cache.
+    const APART: usize = 320;
+    let run = layout.weights.scale_len();
+    let (mut codes, mut to) = ([0u8; 16 * APART], to);
+    let (mut scales, mut minimums) = ([[0f32; 16]; 16], [[0f32; 16]; 16]);
+    for first in (0..layout.k).step_by(256) {
+        let count = (layout.k - first).min(256);
+        for row in 0..16 {
+            // SAFETY: the row has these elements, and there is room for the codes of one.
+            let (of_runs, minimums_of_runs) =
+                unsafe { take(rows.at::<false>(row, 0), first, count, codes.as_mut_ptr().add(row * APART)) };
+            for r in 0..count / run {
+                (scales[r][row], minimums[r][row]) = (of_runs[r], minimums_of_runs[r]);
+            }
+        }
+        let from = Rows::new(codes.as_ptr(), APART, 16);
+        for at in (0..count).step_by(layout.span) {
+            // SAFETY: the codes of every row; the spans lie in the panel.
+            unsafe {
+                for step in (at..at + layout.span).step_by(16) {
+                    for words in transpose::<true>(from, step) {
+                        _mm512_storeu_si512(to.cast(), words);
+                        to = to.add(64);
+                    }
+                }
+                to.cast::<[f32; 16]>().write_unaligned(scales[at / run]);
+                to = to.add(64);
+                if layout.minimums {
+                    to.cast::<[f32; 16]>().write_unaligned(minimums[at / run]);
+                    to = to.add(64);
+                }
+            }
         }
     }
 }
@@ -196,39 +249,24 @@ pub unsafe fn multiply(
     count: usize,
 ) {
     type Tile = unsafe fn(&Product, usize, u16);
-    const ONE: [Tile; 12] = [
-        multiply_tile::<1, 1>,
-        multiply_tile::<2, 1>,
-        multiply_tile::<3, 1>,
-        multiply_tile::<4, 1>,
-        multiply_tile::<5, 1>,
-        multiply_tile::<6, 1>,
-        multiply_tile::<7, 1>,
-        multiply_tile::<8, 1>,
-        multiply_tile::<9, 1>,
-        multiply_tile::<10, 1>,
-        multiply_tile::<11, 1>,
-        multiply_tile::<12, 1>,
-    ];
+    macro_rules! table {
+        ($panels:literal, $minimums:literal: $($tokens:literal)*) => { [$(multiply_tile::<$tokens, $panels, $minimums>),*] };
+    }
+    const ONE: [[Tile; 12]; 2] =
+        [table!(1, false: 1 2 3 4 5 6 7 8 9 10 11 12), table!(1, true: 1 2 3 4 5 6 7 8 9 10 11 12)];
     // There are registers for the sums of half as many tokens with two panels.
-    const TWO: [Tile; 6] = [
-        multiply_tile::<1, 2>,
-        multiply_tile::<2, 2>,
-        multiply_tile::<3, 2>,
-        multiply_tile::<4, 2>,
-        multiply_tile::<5, 2>,
-        multiply_tile::<6, 2>,
-    ];
+    const TWO: [[Tile; 6]; 2] = [table!(2, false: 1 2 3 4 5 6), table!(2, true: 1 2 3 4 5 6)];
+    let minimums = usize::from(layout.minimums);
     let product = Product { spans: layout.spans(), steps: layout.span / 4, panel, apart, tile, tokens, y, stride };
     // SAFETY: promised by the caller.
     unsafe {
         if count <= 16 {
-            return ONE[tokens - 1](&product, 0, first_lanes(count));
+            return ONE[minimums][tokens - 1](&product, 0, first_lanes(count));
         }
         let half = tokens.div_ceil(2);
         for (first, tokens) in [(0, half), (half, tokens - half)] {
             if tokens > 0 {
-                TWO[tokens - 1](&product, first, first_lanes(count - 16));
+                TWO[minimums][tokens - 1](&product, first, first_lanes(count - 16));
             }
         }
     }
@@ -252,7 +290,11 @@ struct Product {
 /// # Safety
 /// As [`multiply`]; the tile has these tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn multiply_tile<const T: usize, const P: usize>(product: &Product, first: usize, mask: u16) {
+unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
+    product: &Product,
+    first: usize,
+    mask: u16,
+) {
     let Product { spans, steps, panel, apart, tile, tokens, y, stride } = *product;
     let mut acc = [[_mm512_setzero_ps(); P]; T];
     let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
@@ -260,10 +302,12 @@ unsafe fn multiply_tile<const T: usize, const P: usize>(product: &Product, first
         // SAFETY: each span of the tile has a start, a scale and a word for each step of every token; of a panel a register for each
         // step and one of scales.
         unsafe {
-            let x_scales = x.add(tokens).cast::<f32>();
+            let (x_sums, x_scales) = (x.cast::<f32>(), x.add(tokens).cast::<f32>());
             let mut sum = [[_mm512_setzero_si512(); P]; T];
-            for t in 0..T {
-                sum[t] = [_mm512_set1_epi32(x.add(t).read_unaligned()); P];
+            if !MINIMUMS {
+                for t in 0..T {
+                    sum[t] = [_mm512_set1_epi32(x.add(t).read_unaligned()); P];
+                }
             }
             x = x.add(2 * tokens);
             for _ in 0..steps {
@@ -283,11 +327,15 @@ unsafe fn multiply_tile<const T: usize, const P: usize>(product: &Product, first
             for p in 0..P {
                 let scale = _mm512_loadu_ps(w.add(p * apart).cast());
                 for t in 0..T {
-                    let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
+                    let mut scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
+                    if MINIMUMS {
+                        let minimum = _mm512_loadu_ps(w.add(p * apart + 64).cast());
+                        scaled = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums.add(t).read_unaligned()), scaled);
+                    }
                     acc[t][p] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t][p]);
                 }
             }
-            w = w.add(64);
+            w = w.add(if MINIMUMS { 128 } else { 64 });
         }
     }
     for (t, acc) in acc.into_iter().enumerate() {

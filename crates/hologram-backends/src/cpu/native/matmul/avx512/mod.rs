@@ -14,6 +14,7 @@ use super::int::Kernels as IntKernels;
 
 /// Quantised kernels on VNNI: 16 rows in the lanes of a register.
 pub const INT: IntKernels = IntKernels {
+    all_formats: true,
     rows: 16,
     together: 2,
     tokens: 12,

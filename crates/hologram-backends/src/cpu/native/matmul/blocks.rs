@@ -1,0 +1,149 @@
+//! The block formats as the kernels of few tokens read them: a file for each, a line in `formats!`, and everything else is shared.
+//!
+//! [`SuperBlock`] formats have blocks of 256 with integer scales of runs of 16 or 32, so that a block's products are summed in
+//! integers; [`Block32`] formats have an `f32` scale for each unit of 32.
+
+mod iq4_nl;
+mod iq4_xs;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+use super::bytes::{Bytes, Field};
+use crate::Format;
+
+/// A block of 256 elements, each of value d·s·code − m·n, where s and n are integers of its run.
+pub trait SuperBlock {
+    const FORMAT: Format;
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Elements of a run: 16 or 32.
+    const RUN: usize;
+
+    /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
+    fn fields(unit: usize) -> [Field; 2];
+
+    /// The factors of a block.
+    ///
+    /// # Safety
+    /// The block can be read.
+    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales;
+}
+
+/// The factors of a block of 256.
+#[derive(Clone, Copy)]
+pub struct Scales {
+    pub d: f32,
+    pub m: f32,
+    /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.
+    pub of_runs: [u64; 2],
+    /// n of each of 16 runs where it is not s.
+    pub minimums: Option<[u64; 2]>,
+}
+
+/// Units of 32 elements with an `f32` scale each.
+pub trait Block32 {
+    const FORMAT: Format;
+    /// Bytes of a unit; of a block of several the bytes of a block.
+    const BYTES: usize;
+    /// Units of a block.
+    const UNITS: usize = 1;
+    /// What was added to signed codes to make them unsigned; with 0 there is a minimum, which is added.
+    const OFFSET: i32;
+    /// Whether codes exceed six bits.
+    const WIDE: bool = false;
+
+    /// The codes of one unit or, for vectors of two, of two.
+    ///
+    /// # Safety
+    /// The units exist in the row.
+    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V;
+
+    /// Scales and, where `OFFSET` is 0, minimums of `count` (up to `LANES`) units from `first` on; 0 for the others.
+    ///
+    /// # Safety
+    /// The units exist in the row.
+    unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
+        // SAFETY: promised by the caller; a block is longer than 4 bytes.
+        unsafe { s.halves(row.add(first * Self::BYTES), Self::BYTES, count) }
+    }
+}
+
+/// The bits of a `u16`.
+///
+/// # Safety
+/// Two bytes can be read.
+#[inline(always)]
+unsafe fn word(from: *const u8) -> u16 {
+    // SAFETY: promised by the caller.
+    u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
+}
+
+/// The bits of a `u32`.
+///
+/// # Safety
+/// Four bytes can be read.
+#[inline(always)]
+unsafe fn double(from: *const u8) -> u32 {
+    // SAFETY: promised by the caller.
+    u32::from_le(unsafe { from.cast::<u32>().read_unaligned() })
+}
+
+/// The bits of a `u64`.
+///
+/// # Safety
+/// Eight bytes can be read.
+#[inline(always)]
+unsafe fn quad(from: *const u8) -> u64 {
+    // SAFETY: promised by the caller.
+    u64::from_le(unsafe { from.cast::<u64>().read_unaligned() })
+}
+
+/// Scales and minimums of `Q4_K` and `Q5_K`: 12 bytes that hold 8 + 8 numbers of six bits. The first four of each are the low bits of
+/// bytes 0–3 and 4–7, whose high bits are those of the last four; these have their low bits in bytes 8–11.
+///
+/// # Safety
+/// 12 bytes can be read.
+#[inline(always)]
+unsafe fn six_bits(from: *const u8) -> [u64; 2] {
+    // SAFETY: promised by the caller.
+    let (first, last) = unsafe { (quad(from), double(from.add(8))) };
+    let low = first & 0x3f3f_3f3f_3f3f_3f3f;
+    let high = first >> 2 & 0x3030_3030_3030_3030;
+    let (scales, minimums) = (last & 0x0f0f_0f0f, last >> 4 & 0x0f0f_0f0f);
+    let scales = u64::from(scales | high as u32) << 32;
+    let minimums = u64::from(minimums) | (high >> 32);
+    [low & 0xffff_ffff | scales, low >> 32 | minimums << 32]
+}
+
+macro_rules! formats {
+    (256: $($super:ident::$super_ty:ident),*; 32: $($block:ident::$block_ty:ident),*) => {
+        /// Calls the function for the format's type; `None` for a format without one.
+        macro_rules! for_format {
+            ($format:expr, super $on_super:ident, block $on_block:ident) => {
+                match $format {
+                    $(f if f == <$crate::cpu::native::matmul::blocks::$super_ty as $crate::cpu::native::matmul::blocks::SuperBlock>::FORMAT =>
+                        Some($on_super::<$crate::cpu::native::matmul::blocks::$super_ty>()),)*
+                    $(f if f == <$crate::cpu::native::matmul::blocks::$block_ty as $crate::cpu::native::matmul::blocks::Block32>::FORMAT =>
+                        Some($on_block::<$crate::cpu::native::matmul::blocks::$block_ty>()),)*
+                    _ => None,
+                }
+            };
+        }
+        pub(super) use for_format;
+        $(pub use $super::$super_ty;)*
+        $(pub use $block::$block_ty;)*
+    };
+}
+
+formats! {
+    256: q2_k::Q2K, q3_k::Q3K, q4_k::Q4K, q5_k::Q5K, q6_k::Q6K;
+    32: q4_0::Q4, q4_1::Q4Min, q5_0::Q5, q5_1::Q5Min, q8_0::Q8, iq4_nl::Iq4Nl, iq4_xs::Iq4Xs
+}

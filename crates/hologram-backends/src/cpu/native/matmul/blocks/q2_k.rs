@@ -1,0 +1,26 @@
+//! `Q2_K`: 16 bytes of scales (low half) and minimums (high half), 64 bytes of two bits, d, dmin.
+
+use super::{Bytes, Field, Scales, SuperBlock, quad, word};
+use crate::Format;
+
+pub struct Q2K;
+
+impl SuperBlock for Q2K {
+    const FORMAT: Format = Format::Q2_K;
+    const BYTES: usize = 84;
+    const RUN: usize = 16;
+
+    #[inline(always)]
+    fn fields(unit: usize) -> [Field; 2] {
+        [Field { at: 16 + 32 * (unit / 4), shift: 2 * (unit as u32 % 4), bits: 2, to: 0 }, Field::NONE]
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        // SAFETY: promised by the caller.
+        let (both, d, m) = unsafe { ([quad(block), quad(block.add(8))], word(block.add(80)), word(block.add(82))) };
+        let minimums = Some(both.map(|bits| bits >> 4 & LOW));
+        Scales { d: s.half(d), m: s.half(m), of_runs: both.map(|bits| bits & LOW), minimums }
+    }
+}

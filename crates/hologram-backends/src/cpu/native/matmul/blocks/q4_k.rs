@@ -1,0 +1,24 @@
+//! `Q4_K`: d, dmin, 8 scales and minimums of six bits, 128 bytes of half bytes.
+
+use super::{Bytes, Field, Scales, SuperBlock, six_bits, word};
+use crate::Format;
+
+pub struct Q4K;
+
+impl SuperBlock for Q4K {
+    const FORMAT: Format = Format::Q4_K;
+    const BYTES: usize = 144;
+    const RUN: usize = 32;
+
+    #[inline(always)]
+    fn fields(unit: usize) -> [Field; 2] {
+        [Field { at: 16 + 32 * (unit / 2), shift: 4 * (unit as u32 % 2), bits: 4, to: 0 }, Field::NONE]
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+        // SAFETY: promised by the caller.
+        let (d, m, of_runs) = unsafe { (word(block), word(block.add(2)), six_bits(block.add(4))) };
+        Scales { d: s.half(d), m: s.half(m), of_runs, minimums: None }
+    }
+}

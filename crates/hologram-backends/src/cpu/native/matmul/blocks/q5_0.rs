@@ -1,0 +1,21 @@
+//! `Q5_0`: d, 32 high bits, 16 bytes of half bytes; codes are 16 too great.
+
+use super::{Block32, Bytes, double};
+use crate::Format;
+
+pub struct Q5;
+
+impl Block32 for Q5 {
+    const FORMAT: Format = Format::Q5_0;
+    const BYTES: usize = 22;
+    const OFFSET: i32 = 16;
+
+    #[inline(always)]
+    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let high = s.sixteens(units.map(|unit| double(row.add(unit * 22 + 2))));
+            s.or(s.nibbles(units.map(|unit| row.add(unit * 22 + 6))), high)
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! `Q5_1`: d, m, 32 high bits, 16 bytes of half bytes.
+
+use super::{Block32, Bytes, double};
+use crate::Format;
+
+pub struct Q5Min;
+
+impl Block32 for Q5Min {
+    const FORMAT: Format = Format::Q5_1;
+    const BYTES: usize = 24;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let high = s.sixteens(units.map(|unit| double(row.add(unit * 24 + 4))));
+            s.or(s.nibbles(units.map(|unit| row.add(unit * 24 + 8))), high)
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `Q6_K`: 128 bytes of low half bytes, 64 of high bits, 16 signed scales, d; codes are 32 too great.
+
+use super::{Bytes, Field, Scales, SuperBlock, quad, word};
+use crate::Format;
+
+pub struct Q6K;
+
+impl SuperBlock for Q6K {
+    const FORMAT: Format = Format::Q6_K;
+    const BYTES: usize = 210;
+    const RUN: usize = 16;
+
+    #[inline(always)]
+    fn fields(unit: usize) -> [Field; 2] {
+        let (half, l) = (unit / 4, unit % 4);
+        [
+            Field { at: 64 * half + 32 * (l % 2), shift: 4 * (l as u32 / 2), bits: 4, to: 0 },
+            Field { at: 128 + 32 * half, shift: 2 * l as u32, bits: 2, to: 4 },
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+        // SAFETY: promised by the caller.
+        let (d, of_runs) = unsafe { (s.half(word(block.add(208))), [quad(block.add(192)), quad(block.add(200))]) };
+        Scales { d, m: 32.0 * d, of_runs, minimums: Some(of_runs) }
+    }
+}

@@ -1,0 +1,142 @@
+//! Vectors of bytes behind one trait, so that the decoder of a block format and the kernels over it are written once and compiled for
+//! each instruction set.
+//!
+//! As with [`Simd`](crate::cpu::native::simd::Simd), methods are inlined into functions with the target feature, and a value of an
+//! instruction set's type is the evidence that the processor has it.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Vnni};
+
+/// Bits of 32 consecutive elements in a block: byte `at + i` holds those of element `i`, from bit `shift` on; they are taken to bit `to`
+/// of the element's code.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub at: usize,
+    pub shift: u32,
+    pub bits: u32,
+    pub to: u32,
+}
+
+impl Field {
+    /// No bits.
+    pub const NONE: Field = Field { at: 0, shift: 0, bits: 0, to: 0 };
+
+    /// What keeps the field's bits at their place in the code.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
+    pub const fn mask(self) -> u8 {
+        (((1u32 << self.bits) - 1) << self.to) as u8
+    }
+
+    /// How far the bits move to the left; negative for the right.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
+    pub const fn left(self) -> i32 {
+        self.to as i32 - self.shift as i32
+    }
+}
+
+/// Vectors of [`Bytes::LEN`] bytes: codes of one *unit* of 32 consecutive elements, or of two.
+pub trait Bytes: Copy {
+    /// Bytes, or `LEN / 2` 16-bit or `LEN / 4` 32-bit integers.
+    type V: Copy;
+    /// `LEN / 4` values of `f32`.
+    type F: Copy;
+    /// 16 values of `i16`.
+    type H: Copy;
+    /// 8 values of `f32`.
+    type M: Copy;
+    /// Bytes of a vector: 32 or 64.
+    const LEN: usize;
+    /// Units of a vector.
+    const UNITS: usize = Self::LEN / 32;
+    /// Values of an `F`.
+    const LANES: usize = Self::LEN / 4;
+
+    fn zero(self) -> Self::V;
+    fn zero_f(self) -> Self::F;
+    fn zero_m(self) -> Self::M;
+
+    /// # Safety
+    /// `LEN` bytes can be read.
+    unsafe fn load(self, from: *const u8) -> Self::V;
+
+    /// # Safety
+    /// `LANES` values can be read.
+    unsafe fn load_f(self, from: *const f32) -> Self::F;
+
+    /// One field of a block for each unit of the vector, each with the same `to` and `bits`.
+    ///
+    /// # Safety
+    /// The fields lie in the block.
+    unsafe fn field(self, block: *const u8, units: [Field; 2]) -> Self::V;
+
+    /// Half bytes, low ones of 16 bytes first and then the high ones, of a block of 32 for each unit.
+    ///
+    /// # Safety
+    /// 16 bytes at each used place can be read.
+    unsafe fn nibbles(self, units: [*const u8; 2]) -> Self::V;
+
+    /// 32 bytes of each unit.
+    ///
+    /// # Safety
+    /// 32 bytes at each used place can be read.
+    unsafe fn pair(self, units: [*const u8; 2]) -> Self::V;
+
+    /// 16 where a unit's bit is set, 0 elsewhere.
+    fn sixteens(self, units: [u32; 2]) -> Self::V;
+
+    fn or(self, a: Self::V, b: Self::V) -> Self::V;
+    fn xor(self, a: Self::V, byte: u8) -> Self::V;
+
+    /// The table's entries for indices below 16.
+    fn look_up(self, table: &[u8; 16], indices: Self::V) -> Self::V;
+
+    /// Sums of two neighbouring products of codes up to 63 and signed bytes, in 16 bits.
+    fn products(self, codes: Self::V, x: Self::V) -> Self::V;
+
+    /// Adds products times their scales, in 32 bits.
+    fn add_scaled(self, sum: Self::V, products: Self::V, scales: Self::V) -> Self::V;
+
+    /// Sums of four neighbouring products of any unsigned and signed bytes, exact, in 32 bits. Codes of more than six bits are `WIDE`.
+    fn dots<const WIDE: bool>(self, codes: Self::V, x: Self::V) -> Self::V;
+
+    /// 16 signed bytes as `i16`.
+    fn widen(self, bytes: [u64; 2]) -> Self::H;
+
+    /// The scales of vector `index` of a block of 256 for its products, where `GROUP` (16 or 32) elements share one.
+    fn spread<const GROUP: usize>(self, scales: Self::H, index: usize) -> Self::V;
+
+    /// Adds factor times the dot product of 16 values with those at `with`, in parts.
+    ///
+    /// # Safety
+    /// 16 values can be read.
+    unsafe fn add_minimums(self, sum: Self::M, values: Self::H, with: *const i16, factor: f32) -> Self::M;
+
+    /// Adds integers times a factor.
+    fn add_sums(self, to: Self::F, sums: Self::V, factor: f32) -> Self::F;
+
+    /// Adds integers times factors.
+    fn add_products(self, to: Self::F, sums: Self::V, factors: Self::F) -> Self::F;
+
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    fn total(self, v: Self::F) -> f32;
+    fn total_m(self, v: Self::M) -> f32;
+    fn half(self, bits: u16) -> f32;
+
+    /// Of `count` (up to `LANES`) places `stride` bytes apart the two `f16` that lie there; 0 for the others.
+    ///
+    /// # Safety
+    /// 4 bytes at each place can be read.
+    unsafe fn halves(self, first: *const u8, stride: usize, count: usize) -> (Self::F, Self::F);
+
+    /// Of `LANES` signed bytes, the values.
+    ///
+    /// # Safety
+    /// `LANES` bytes can be read.
+    unsafe fn signed(self, from: *const u8) -> Self::F;
+
+    /// For vector `index` of `LANES` units: each unit's factor in all lanes of its sums.
+    fn pick(self, factors: Self::F, index: usize) -> Self::F;
+}

@@ -1,0 +1,287 @@
+//! Products of packed rows with a few tokens, row by row as the weights lie in memory: bound by memory, not by instructions.
+//!
+//! Codes stay unsigned and meet the activations' signed bytes; what was added to make them so, and minimums, are taken off by sums of
+//! the activations, which are made once.
+
+#![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
+
+#[cfg(target_arch = "x86_64")]
+mod ternary;
+
+use super::blocks::{Block32, SuperBlock, for_format};
+use super::bytes::Bytes;
+use crate::Format;
+use crate::cpu::features::Features;
+
+/// The most tokens that are multiplied with a row at a time.
+pub const TOGETHER: usize = 4;
+/// How far ahead of its use a row's memory is asked for: the processor foresees nothing beyond a page.
+const AHEAD: usize = 2048;
+
+/// The kernels of a format on an instruction set.
+#[derive(Clone, Copy)]
+pub struct RowKernels {
+    /// Bytes of what is prepared for a token, from its number of elements.
+    pub prepared: fn(usize) -> usize,
+    /// Prepares a token: (codes, scales, elements of a group, where to).
+    pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
+    /// Multiplies rows with tokens, for each number of tokens: (rows, tokens).
+    pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
+}
+
+/// Consecutive packed rows.
+pub struct PackedRows {
+    pub first: *const u8,
+    pub bytes: usize,
+    pub count: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Output of the first row and token.
+    pub y: *mut f32,
+    /// Elements from a token's output to the next.
+    pub stride: usize,
+}
+
+/// Tokens, prepared.
+pub struct Prepared {
+    /// Codes, `k` bytes a token.
+    pub codes: *const u8,
+    /// What [`RowKernels::prepare`] made.
+    pub extra: *const u8,
+    /// Bytes of it a token.
+    pub extra_bytes: usize,
+}
+
+/// The kernels for a weight format with activations in groups of `group`.
+pub fn find(format: Format, k: usize, group: usize, features: Features) -> Option<RowKernels> {
+    if !k.is_multiple_of(format.block_len()) || group == 0 || !k.is_multiple_of(group) || !group.is_multiple_of(32) {
+        return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        use x86::*;
+        let vnni = features.avx512 && features.vnni;
+        if vnni && format == Format::TQ2_0 {
+            return group.is_multiple_of(256).then_some(ternary::TQ2_0);
+        }
+        if vnni && k.is_multiple_of(64) {
+            return for_format!(format, super vnni_super, block vnni_block)?.filter(group);
+        }
+        if features.avx2 {
+            return for_format!(format, super avx2_super, block avx2_block)?.filter(group);
+        }
+    }
+    let _ = features;
+    None
+}
+
+/// The kernels of a format that need groups of a multiple of so many elements.
+struct Found(RowKernels, usize);
+
+impl Found {
+    fn filter(self, group: usize) -> Option<RowKernels> {
+        group.is_multiple_of(self.1).then_some(self.0)
+    }
+}
+
+/// For a super-block: the sums of 16 runs of the codes, `i16` (or 8 zeros and the sums of 8 runs, where those of the weights are of 32),
+/// and after those of all blocks the scale of each.
+fn prepared_super(k: usize) -> usize {
+    k / 256 * 36
+}
+
+#[inline(always)]
+unsafe fn prepare_super<B: SuperBlock>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+    let blocks = codes.len() / 256;
+    // SAFETY: the caller has room for `prepared_super` bytes, aligned to 4.
+    let (sums, factors) = unsafe {
+        let sums = std::slice::from_raw_parts_mut(to.cast::<i16>(), blocks * 16);
+        (sums, std::slice::from_raw_parts_mut(to.add(blocks * 32).cast::<f32>(), blocks))
+    };
+    for (b, (codes, sums)) in codes.chunks_exact(256).zip(sums.chunks_exact_mut(16)).enumerate() {
+        let without = 16 - 256 / B::RUN;
+        sums[..without].fill(0);
+        for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[without..]) {
+            *sum = codes.iter().map(|c| i16::from(*c)).sum();
+        }
+        factors[b] = scales[b * 256 / group];
+    }
+}
+
+/// # Safety
+/// The rows and `T` prepared tokens exist; the output can be written; the processor has the instructions.
+#[inline(always)]
+unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize>(s: S, w: &PackedRows, x: &Prepared) {
+    let blocks = w.k / 256;
+    for row in 0..w.count {
+        let first = w.first.wrapping_add(row * w.bytes);
+        let (mut acc, mut low) = ([s.zero_f(); T], [s.zero_m(); T]);
+        for b in 0..blocks {
+            let block = first.wrapping_add(b * B::BYTES);
+            ahead(block.wrapping_add(AHEAD), B::BYTES);
+            // SAFETY: the block lies in the row; tokens have as many elements as rows.
+            unsafe {
+                let scales = B::scales(s, block);
+                let of_runs = s.widen(scales.of_runs);
+                let mut sums = [s.zero(); T];
+                for v in 0..256 / S::LEN {
+                    let codes = codes_super::<S, B>(s, block, v);
+                    let factors = if B::RUN == 32 { s.spread::<32>(of_runs, v) } else { s.spread::<16>(of_runs, v) };
+                    for t in 0..T {
+                        let x = s.load(x.codes.add(t * w.k + b * 256 + v * S::LEN));
+                        sums[t] = s.add_scaled(sums[t], s.products(codes, x), factors);
+                    }
+                }
+                let minimums = scales.minimums.map_or(of_runs, |bytes| s.widen(bytes));
+                for t in 0..T {
+                    let extra = x.extra.add(t * x.extra_bytes);
+                    let scale = extra.add(blocks * 32).cast::<f32>().add(b).read();
+                    acc[t] = s.add_sums(acc[t], sums[t], scales.d * scale);
+                    low[t] = s.add_minimums(low[t], minimums, extra.add(b * 32).cast(), scales.m * scale);
+                }
+            }
+        }
+        for t in 0..T {
+            // SAFETY: promised by the caller.
+            unsafe { *w.y.add(t * w.stride + row) = s.total(acc[t]) - s.total_m(low[t]) };
+        }
+    }
+}
+
+/// The codes of vector `v` of a block.
+///
+/// # Safety
+/// The block can be read.
+#[inline(always)]
+pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, v: usize) -> S::V {
+    let unit = v * S::UNITS;
+    let ([low, high], [low_2, high_2]) = (B::fields(unit), B::fields(unit + S::UNITS - 1));
+    // SAFETY: promised by the caller.
+    unsafe {
+        let codes = s.field(block, [low, low_2]);
+        if high.bits > 0 { s.or(codes, s.field(block, [high, high_2])) } else { codes }
+    }
+}
+
+/// For units of 32: a scale for each, and the sum of its codes times the scale; numbers of both are rounded up to 16.
+fn prepared_block(k: usize) -> usize {
+    (k / 32).next_multiple_of(16) * 8
+}
+
+#[inline(always)]
+unsafe fn prepare_block(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+    let units = (codes.len() / 32).next_multiple_of(16);
+    // SAFETY: the caller has room for `prepared_block` bytes, aligned to 4.
+    let (factors, sums) = unsafe { std::slice::from_raw_parts_mut(to.cast::<f32>(), 2 * units) }.split_at_mut(units);
+    factors.fill(0.0);
+    sums.fill(0.0);
+    for (u, codes) in codes.chunks_exact(32).enumerate() {
+        factors[u] = scales[u * 32 / group];
+        sums[u] = f32::from(codes.iter().map(|c| i16::from(*c)).sum::<i16>()) * factors[u];
+    }
+}
+
+/// # Safety
+/// As [`multiply_super`].
+#[inline(always)]
+unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize>(s: S, w: &PackedRows, x: &Prepared) {
+    let units = w.k / 32;
+    let padded = units.next_multiple_of(16);
+    for row in 0..w.count {
+        let first = w.first.wrapping_add(row * w.bytes);
+        let (mut acc, mut low) = ([s.zero_f(); T], [s.zero_f(); T]);
+        for from in (0..units).step_by(S::LANES) {
+            let count = (units - from).min(S::LANES);
+            let at = from / B::UNITS * B::BYTES;
+            ahead(first.wrapping_add(at + AHEAD), S::LANES / B::UNITS * B::BYTES);
+            // SAFETY: the units lie in the row; tokens have as many elements as rows, and scales for whole vectors.
+            unsafe {
+                let (scales, minimums) = B::scales(s, first, from, count);
+                let mut factors = [s.zero_f(); T];
+                for t in 0..T {
+                    let extra = x.extra.add(t * x.extra_bytes).cast::<f32>().add(from);
+                    factors[t] = s.mul(scales, s.load_f(extra));
+                    low[t] = s.fma(if B::OFFSET == 0 { minimums } else { scales }, s.load_f(extra.add(padded)), low[t]);
+                }
+                let mut vector = |v: usize| {
+                    let unit = from + v * S::UNITS;
+                    let codes = B::codes(s, first, [unit, unit + S::UNITS - 1]);
+                    for t in 0..T {
+                        let x = s.load(x.codes.add(t * w.k + unit * 32));
+                        let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
+                        acc[t] = s.add_products(acc[t], sums, s.pick(factors[t], v));
+                    }
+                };
+                if count == S::LANES {
+                    for v in 0..8 {
+                        vector(v);
+                    }
+                } else {
+                    for v in 0..count / S::UNITS {
+                        vector(v);
+                    }
+                }
+            }
+        }
+        let offset = if B::OFFSET == 0 { 1.0 } else { -B::OFFSET as f32 };
+        for t in 0..T {
+            // SAFETY: promised by the caller.
+            unsafe { *w.y.add(t * w.stride + row) = s.total(acc[t]) + offset * s.total(low[t]) };
+        }
+    }
+}
+
+/// Asks for memory that will be read soon; it need not exist.
+#[inline(always)]
+fn ahead(from: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        crate::cpu::native::simd::prefetch_near(from.wrapping_add(64 * line));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::bytes::{Avx2, Vnni};
+    use super::*;
+
+    macro_rules! kernels {
+        ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident $(::<$of:ident>)?, $prepared:ident, $group:literal) => {
+            pub fn $name<B: $bound>() -> Found {
+                #[target_feature(enable = $features)]
+                unsafe fn multiply<B: $bound, const T: usize>(w: &PackedRows, x: &Prepared) {
+                    // SAFETY: the processor has the features; the rest is promised by the caller.
+                    unsafe { $multiply::<$isa, B, T>($isa::assume(), w, x) }
+                }
+                #[target_feature(enable = $features)]
+                unsafe fn prepare<B: $bound>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+                    // SAFETY: promised by the caller.
+                    unsafe { $prepare$(::<$of>)?(codes, scales, group, to) }
+                }
+                let multiply = [multiply::<B, 1>, multiply::<B, 2>, multiply::<B, 3>, multiply::<B, 4>];
+                Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply }, $group)
+            }
+        };
+    }
+    kernels!(
+        vnni_super,
+        Vnni,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+        SuperBlock,
+        multiply_super,
+        prepare_super::<B>,
+        prepared_super,
+        256
+    );
+    kernels!(
+        vnni_block,
+        Vnni,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+        Block32,
+        multiply_block,
+        prepare_block,
+        prepared_block,
+        32
+    );
+    kernels!(avx2_super, Avx2, "avx2,fma,f16c", SuperBlock, multiply_super, prepare_super::<B>, prepared_super, 256);
+    kernels!(avx2_block, Avx2, "avx2,fma,f16c", Block32, multiply_block, prepare_block, prepared_block, 32);
+}

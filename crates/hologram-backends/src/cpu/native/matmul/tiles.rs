@@ -1,0 +1,250 @@
+//! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements an instruction.
+//!
+//! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows: a chunk of their elements is decoded to `bf16`
+//! and interleaved, then multiplied with all tokens' tiles, two by two, whose sums stay in the worker's memory until the last chunk.
+
+use std::arch::asm;
+use std::sync::Arc;
+
+use super::decode::{Decode, decoder};
+use super::{NativeKernel, Operands, Problem};
+use crate::Format;
+use crate::cpu::features::Features;
+use crate::cpu::kernel::{Args, Worker};
+
+/// The kernel for `bf16` tokens with `bf16` or quantised weights.
+pub struct TileMatmul {
+    problem: Problem,
+    /// Decodes weights; `None` where they are `bf16`.
+    decode: Option<Decode>,
+}
+
+/// Rows and columns of a tile.
+const SIDE: usize = 16;
+/// Elements of a tile's row.
+const DEPTH: usize = 32;
+/// Bytes of a tile.
+const TILE: usize = 1024;
+/// Elements of a row that are multiplied at a time.
+const CHUNK: usize = 512;
+/// Panels of a piece.
+const PANELS: usize = 8;
+/// Bytes from a decoded row to the next: rows a power of two apart would share few sets of a cache.
+const DECODED: usize = CHUNK * 2 + 64;
+/// The fewest tokens that are worth a tile.
+pub const FEWEST: usize = 8;
+
+impl TileMatmul {
+    pub fn find(problem: &Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
+        let served = features.amx
+            && problem.x.format == Format::BF16
+            && problem.k.is_multiple_of(DEPTH)
+            && problem.x.max_rows() >= FEWEST;
+        if !served {
+            return None;
+        }
+        let decode = match problem.w {
+            Format::BF16 => None,
+            w => Some(decoder(w, problem.k)?),
+        };
+        Some(Arc::new(TileMatmul { problem: problem.clone(), decode }))
+    }
+
+    /// Tiles of tokens, an even number.
+    fn token_tiles(n: usize) -> usize {
+        n.div_ceil(2 * SIDE) * 2
+    }
+
+    /// Copies tokens into tiles: for 16 tokens, for each 32 elements, a row of 64 bytes each; rows without a token are 0.
+    fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
+        let (k, to) = (self.problem.k, worker.shared_scratch().data);
+        let row = k * 2;
+        while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
+            for r in 0..SIDE {
+                let token = tile * SIDE + r;
+                for step in 0..k / DEPTH {
+                    // SAFETY: the shared scratch holds the tiles of the greatest number of tokens; the token's elements exist.
+                    unsafe {
+                        let to = to.add(tile * SIDE * row + step * TILE + r * 64);
+                        if token < o.n {
+                            std::ptr::copy_nonoverlapping(o.x.as_ptr().add(token * row + step * 64), to, 64);
+                        } else {
+                            to.write_bytes(0, 64);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes and interleaves a chunk of a panel's rows, of which `count` exist.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 BF16; `buffer` holds 16 decoded rows and `to` a panel's chunk.
+    unsafe fn panel(
+        &self,
+        o: &Operands<'_>,
+        first: usize,
+        count: usize,
+        chunk: (usize, usize),
+        buffer: *mut u8,
+        to: *mut u8,
+    ) {
+        let (from, len) = chunk;
+        // SAFETY: promised by the caller; the rows exist.
+        unsafe {
+            let (rows, bytes) = match self.decode {
+                Some(decode) => {
+                    for r in 0..count {
+                        decode(o.row(first + r).as_ptr(), from, len, buffer.add(r * DECODED).cast());
+                    }
+                    (buffer.cast_const(), DECODED)
+                }
+                None => (o.row(first).as_ptr().add(from * 2), o.row_bytes),
+            };
+            (super::avx512::FLOAT.transpose)(rows, bytes, count, len / 2, SIDE, to);
+        }
+    }
+
+    fn multiply(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let (k, m) = (self.problem.k, self.problem.m);
+        let (tiles, packed) = (Self::token_tiles(o.n), worker.shared_scratch().data);
+        let scratch = worker.scratch.as_mut_ptr();
+        // SAFETY: the scratch holds decoded rows, panels, and a tile for each tile of tokens and panel.
+        let (buffer, panels, sums) =
+            unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + PANELS * CHUNK * SIDE * 2)) };
+        let count = (m.div_ceil(SIDE) / (worker.count * 3)).clamp(2, PANELS) / 2 * 2;
+        let mut configured = false;
+        while let Some(piece) = worker.next(m.div_ceil(SIDE * count)) {
+            if !configured {
+                configure();
+                configured = true;
+            }
+            let rows = piece * count * SIDE..((piece + 1) * count * SIDE).min(m);
+            // An even number of panels; one without rows repeats the one before it.
+            let panels_here = rows.len().div_ceil(SIDE).next_multiple_of(2);
+            for from in (0..k).step_by(CHUNK) {
+                let len = CHUNK.min(k - from);
+                for p in 0..panels_here {
+                    let first = (rows.start + p * SIDE).min((rows.end - 1) / SIDE * SIDE);
+                    let existing = (rows.end - first).min(SIDE);
+                    // SAFETY: the rows exist; the scratch holds what is written; AMX comes with AVX-512.
+                    unsafe { self.panel(o, first, existing, (from, len), buffer, panels.add(p * CHUNK * SIDE * 2)) };
+                }
+                for pair in 0..tiles / 2 {
+                    for p in (0..panels_here).step_by(2) {
+                        // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured.
+                        unsafe {
+                            let x = packed.add(pair * 2 * SIDE * k * 2 + from / DEPTH * TILE);
+                            let w = panels.add(p * CHUNK * SIDE * 2);
+                            let sum = sums.add((pair * PANELS + p) * 2 * TILE);
+                            four(x, SIDE * k * 2, w, CHUNK * SIDE * 2, sum, len / DEPTH, from == 0);
+                        }
+                    }
+                }
+            }
+            for (tile, p) in (0..tiles).flat_map(|tile| (0..panels_here).map(move |p| (tile, p))) {
+                let first = rows.start + p * SIDE;
+                let existing = rows.end.saturating_sub(first).min(SIDE);
+                // Of four sums that were made together: first the two panels of the first tile of tokens.
+                let at = (tile / 2 * PANELS + p / 2 * 2) * 2 * TILE + (tile % 2 * 2 + p % 2) * TILE;
+                for r in 0..SIDE.min(o.n.saturating_sub(tile * SIDE)) {
+                    // SAFETY: the sum lies in the scratch; token and rows are in range; this worker has claimed the rows.
+                    unsafe {
+                        let to = o.y.data.add((tile * SIDE + r) * m + first.min(m));
+                        std::ptr::copy_nonoverlapping(sums.add(at + r * 64).cast::<f32>(), to, existing);
+                    }
+                }
+            }
+        }
+        if configured {
+            // SAFETY: the processor has AMX.
+            unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        }
+    }
+}
+
+impl NativeKernel for TileMatmul {
+    fn phases(&self) -> usize {
+        2
+    }
+
+    fn shared_scratch(&self) -> usize {
+        Self::token_tiles(self.problem.x.max_rows()) * SIDE * self.problem.k * 2
+    }
+
+    fn worker_scratch(&self) -> usize {
+        SIDE * DECODED + PANELS * CHUNK * SIDE * 2 + Self::token_tiles(self.problem.x.max_rows()) * PANELS * TILE
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let o = self.problem.operands(args)?;
+        if phase == 0 {
+            self.pack(&o, worker);
+        } else if o.n > 0 {
+            self.multiply(&o, worker);
+        }
+        Ok(())
+    }
+}
+
+/// Makes all tiles 16 rows of 64 bytes.
+fn configure() {
+    let mut config = [0u8; 64];
+    config[0] = 1;
+    for tile in 0..8 {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = 16;
+    }
+    // SAFETY: the processor has AMX; the 64 bytes are a valid configuration.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config.as_ptr(), options(nostack, readonly)) };
+}
+
+/// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over `steps` tiles of depth;
+/// adds to the four sums unless these are the first steps.
+///
+/// # Safety
+/// The processor has AMX and its tiles are configured; what is named exists.
+unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums: *mut u8, steps: usize, first: bool) {
+    // SAFETY: promised by the caller. The compiler uses no tile registers, so that they keep their content from one block to the next.
+    unsafe {
+        if first {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        } else {
+            asm!(
+                "tileloadd tmm0, [{c} + {s}]",
+                "tileloadd tmm1, [{c} + {s} + 1024]",
+                "tileloadd tmm2, [{c} + {s} + 2048]",
+                "tileloadd tmm3, [{c} + {s} + 3072]",
+                c = in(reg) sums, s = in(reg) 64usize, options(nostack, readonly)
+            );
+        }
+        asm!(
+            "2:",
+            "tileloadd tmm4, [{x} + {s}]",
+            "tileloadd tmm6, [{w} + {s}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{w_2} + {s}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{x_2} + {s}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {x}, 1024",
+            "add {x_2}, 1024",
+            "add {w}, 1024",
+            "add {w_2}, 1024",
+            "dec {n}",
+            "jnz 2b",
+            x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
+            w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
+            n = inout(reg) steps => _, s = in(reg) 64usize, options(nostack, readonly)
+        );
+        asm!(
+            "tilestored [{c} + {s}], tmm0",
+            "tilestored [{c} + {s} + 1024], tmm1",
+            "tilestored [{c} + {s} + 2048], tmm2",
+            "tilestored [{c} + {s} + 3072], tmm3",
+            c = in(reg) sums, s = in(reg) 64usize, options(nostack)
+        );
+    }
+}
