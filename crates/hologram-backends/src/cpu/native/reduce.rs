@@ -117,10 +117,16 @@ impl Reduce {
         if self.sums() {
             to.value += part.value;
         } else if part.index != NONE
-            && (to.index == NONE || (to.value.is_nan() && !part.value.is_nan()) || part.value > to.value)
+            && (to.index == NONE || self.over_nan(to.value, part.value) || part.value > to.value)
         {
             *to = part;
         }
+    }
+
+    /// Whether one of two values is a NaN and the later one counts: for `arg_max` a NaN is the greatest, otherwise it loses.
+    fn over_nan(&self, earlier: f32, later: f32) -> bool {
+        let (worse, better) = if self.reduction == Reduction::ArgMax { (later, earlier) } else { (earlier, later) };
+        worse.is_nan() && !better.is_nan()
     }
 
     fn nothing(&self) -> Part {
@@ -143,6 +149,10 @@ impl Reduce {
     fn row<E: Element>(&self, x: &[E], first: usize) -> Part {
         if self.sums() {
             return Part { value: sum(self.isa, x), index: NONE };
+        }
+        let nan = || x.iter().position(|x| x.wide().is_nan());
+        if let Some(at) = (self.reduction == Reduction::ArgMax).then(nan).flatten() {
+            return Part { value: f32::NAN, index: (first + at) as u32 };
         }
         let (value, block) = greatest(self.isa, x, self.sign());
         if x.is_empty() {
@@ -390,7 +400,7 @@ fn greatest_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, to: &mut [f3
 }
 
 simd_entry! {
-    /// As [`greatest_row`], with the indices of the best, of which the lowest counts.
+    /// As [`greatest_row`], with the indices of the best, of which the lowest counts; a NaN is the greatest, and the last of the least.
     fn best_row<E: Element>(x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) = best_row_with
 }
 
@@ -398,7 +408,8 @@ simd_entry! {
 fn best_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) {
     for ((to, at), x) in to.iter_mut().zip(indices).zip(x) {
         let x = x.wide() * sign;
-        let better = x > *to || (*at == NONE) | (to.is_nan() & !x.is_nan());
+        let (worse, over) = if sign > 0.0 { (x, *to) } else { (*to, x) };
+        let better = x > *to || (*at == NONE) | (worse.is_nan() & !over.is_nan());
         *to = if better { x } else { *to };
         *at = if better { index } else { *at };
     }
