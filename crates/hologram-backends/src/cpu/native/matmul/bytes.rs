@@ -24,13 +24,11 @@ impl Field {
     pub const NONE: Field = Field { at: 0, shift: 0, bits: 0, to: 0 };
 
     /// What keeps the field's bits at their place in the code.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub const fn mask(self) -> u8 {
         (((1u32 << self.bits) - 1) << self.to) as u8
     }
 
     /// How far the bits move to the left; negative for the right.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub const fn left(self) -> i32 {
         self.to as i32 - self.shift as i32
     }

@@ -8,13 +8,25 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
 mod blocks;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod decode;
 pub(super) mod float;
 mod int;
 mod plain;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
 mod rows;
 #[cfg(test)]
 mod tests;
