@@ -344,6 +344,9 @@ pub trait Backend: Send + Sync {
         format
     }
 
+    /// Says that weights of this layout are about to be loaded, so that the device may begin at once what their products need and takes long.
+    fn expect_weights(&self, _layout: Format) {}
+
     /// Which of several formats of activations (the first is the most natural) suits a product with weights of this layout in a step
     /// of up to `tokens` tokens. The graph then says so: it is never a kernel's own choice.
     fn activations(&self, _weights: Format, _tokens: usize, choices: &[Format]) -> Option<Format> {

@@ -277,6 +277,10 @@ impl Backend for Traced {
         self.inner.weight_layout(format)
     }
 
+    fn expect_weights(&self, layout: Format) {
+        self.inner.expect_weights(layout);
+    }
+
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         self.inner.activations(weights, tokens, choices)
     }

@@ -158,6 +158,7 @@ impl Weights for RandomWeights<'_> {
             _ => self.format,
         };
         let format = self.executor.backend().weight_layout(format.at_load());
+        self.executor.backend().expect_weights(format);
         let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
         Ok(random_tensor(self.executor, format, &[rows, row_len], seed)?)
     }

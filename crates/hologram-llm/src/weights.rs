@@ -163,6 +163,7 @@ impl Weights for FileWeights<'_> {
             return self.i2_s(&tensor, codes, scale, &shape);
         }
         let layout = self.executor.backend().weight_layout(tensor.format()?.at_load());
+        self.executor.backend().expect_weights(layout);
         self.take(&tensor, layout, &shape)
     }
 

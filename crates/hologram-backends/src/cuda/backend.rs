@@ -364,10 +364,13 @@ impl Backend for CudaBackend {
     }
 
     fn weight_layout(&self, format: Format) -> Format {
-        if format == Format::BF16 {
+        native::weight_layout(format)
+    }
+
+    fn expect_weights(&self, layout: Format) {
+        if layout == Format::BF16 {
             Functions::load_ahead();
         }
-        native::weight_layout(format)
     }
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::memory::Usage;
-use super::record::Recording;
+use super::record::{LOST, Recording};
 use crate::backend::BackendType;
 use crate::error::{BackendError, Result};
 use crate::host::Failures;
@@ -114,8 +114,9 @@ impl Queue {
         let done = work(&self.compute);
         // The number counts even after a failure: part of the work may be in the stream.
         self.submitted = number;
-        self.events[(number % EVENTS) as usize].record(&self.compute)?;
-        done.map(|()| number)
+        let recorded = self.events[(number % EVENTS) as usize].record(&self.compute);
+        // The work's error says more than that of a stream which is lost by it.
+        done.and(recorded).map(|()| number)
     }
 
     /// Submits a recording, which does not run when it would compute from what is known to have failed.
@@ -285,7 +286,7 @@ impl Queue {
             _ => format!("in one of {} lists: {}", names.len(), names.join("; ")),
         };
         self.running.clear();
-        let reason = format!("{reason}; the device is lost to this process");
+        let reason = format!("{reason}{LOST}");
         BackendError::Kernel { device: device.clone(), kernel, reason }
     }
 }

@@ -20,6 +20,17 @@ use crate::host::Use;
 /// Words of a fault record.
 pub(super) const FAULT_WORDS: usize = 8;
 
+/// Set to 1, a list's launches run one by one, each waited for: then the one that loses the device is known.
+pub(super) const ONE_BY_ONE: &str = "HOLOGRAM_ONE_BY_ONE";
+
+/// What is said of an error after which the device cannot be used.
+pub(super) const LOST: &str = "; the device is lost to this process";
+
+fn one_by_one() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| std::env::var(ONE_BY_ONE).is_ok_and(|value| value == "1"))
+}
+
 /// What [`CommandList`](crate::CommandList) holds for a GPU.
 pub(super) struct Recording {
     pub(super) context: Arc<Context>,
@@ -74,6 +85,12 @@ impl Recording {
     /// # Errors
     /// What is known at once.
     pub(super) fn run(&self, stream: &Stream) -> Result<()> {
+        if one_by_one() {
+            return self.steps.iter().try_for_each(|step| {
+                self.launch_step(step, stream)?;
+                stream.synchronize().map_err(|error| self.name_lost(step.launch, error))
+            });
+        }
         match self.graph.get() {
             Some(graph) => graph.launch(stream),
             None if self.steps.is_empty() || !self.has_run.swap(true, Ordering::Relaxed) => self.launch_steps(stream),
@@ -96,12 +113,22 @@ impl Recording {
         }
     }
 
+    /// An error of waiting for a launch alone, with its kernel's name.
+    fn name_lost(&self, launch: usize, error: BackendError) -> BackendError {
+        let BackendError::Device { device, reason, .. } = error else { return error };
+        let kernel = self.names.get(launch).map(ToString::to_string).unwrap_or_default();
+        let lost = if self.context.is_lost() { LOST } else { "" };
+        BackendError::Kernel { device, kernel, reason: reason + lost }
+    }
+
     /// The name of what failed, where only the recording is known.
     pub(super) fn suspects(&self) -> String {
         match self.names.as_slice() {
             [] => "of an empty list".into(),
             [one] => one.to_string(),
-            [first, .., last] => format!("one of the {} from {first} to {last}", self.names.len()),
+            [first, .., last] => {
+                format!("one of the {} from {first} to {last} ({ONE_BY_ONE}=1 tells which)", self.names.len())
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hologram_isa::parse;
 
 use super::backend::{CudaBackend, CudaOptions, ProgramPipeline};
+use super::record::ONE_BY_ONE;
 use crate::backend::{Backend, Binding, Launch, LaunchConfig, Pipeline};
 use crate::error::BackendError;
 use crate::host::rules_of_program;
@@ -37,9 +38,11 @@ fn lose_the_device() {
     device.synchronize().unwrap();
     let broken = device.modules.program("nonsense", ".version 7.8\n.target sm_80\nnonsense\n", "x").err().unwrap();
     assert!(broken.to_string().contains("compiling nonsense: ptxas") && device.is_available(), "{broken}");
-    let bad = device.record(&[launch(trap(&device))]).unwrap();
-    device.submit(&bad).unwrap();
-    let error = device.synchronize().unwrap_err();
+    // Of several launches the one is known where they run one by one.
+    let before_and_after = usize::from(std::env::var_os(ONE_BY_ONE).is_some());
+    let stores = vec![launch(store.clone()); before_and_after];
+    let bad = device.record(&[&stores[..], &[launch(trap(&device))], &stores[..]].concat()).unwrap();
+    let error = device.submit(&bad).and_then(|_| device.synchronize()).unwrap_err();
     assert!(matches!(&error, BackendError::Kernel { kernel, .. } if kernel == "stop"), "{error}");
     assert!(error.to_string().contains("lost") && !device.is_available(), "{error}");
     let lost = [
@@ -69,14 +72,16 @@ fn a_lost_device_says_so_with_the_kernels_name() {
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let test = "cuda::tests::a_lost_device_says_so_with_the_kernels_name";
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", test])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = [child.stdout, child.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    for variables in [&[CHILD][..], &[CHILD, ONE_BY_ONE]] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", test])
+            .envs(variables.iter().map(|name| (name, "1")))
+            .output()
+            .unwrap();
+        let text = [child.stdout, child.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(child.status.success() && text.contains("1 passed"), "{variables:?}: {text}");
+    }
 }
 
 #[test]
