@@ -235,7 +235,7 @@ pub struct InspectArgs {
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct ExecArgs {
-    /// Program file, text or binary
+    /// Program file, text or binary; - is standard input
     #[arg(required_unless_present = "help")]
     pub file: Option<PathBuf>,
     /// Workgroups: X, X,Y or X,Y,Z
@@ -259,7 +259,7 @@ pub struct ExecArgs {
 /// Options of `check`.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Program files, text or binary
+    /// Program files, text or binary; - is standard input
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
 }

@@ -44,6 +44,33 @@ pub fn read_bounded(source: impl Read, limit: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a file of at most `limit` bytes, which may be a pipe; `-` is standard input.
+///
+/// # Errors
+/// With the file's name.
+pub fn read_input(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        return read_bounded(std::io::stdin().lock(), limit).context("cannot read standard input");
+    }
+    let read = || {
+        let file = std::fs::File::open(path)?;
+        let kind = file.metadata()?.file_type();
+        ensure!(kind.is_file() || is_pipe(kind), "it is not a regular file, nor a pipe");
+        read_bounded(file, limit)
+    };
+    read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(unix)]
+fn is_pipe(kind: std::fs::FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&kind)
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: std::fs::FileType) -> bool {
+    false
+}
+
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors

@@ -76,6 +76,26 @@ fn programs_that_reach_outside_are_stopped() {
     }
 }
 
+/// A program from a pipe, with and without the mark that some editors begin a file with, as text and in binary form.
+#[test]
+fn programs_come_from_standard_input() {
+    let folder = Folder::new("input");
+    let program = "kernel one(out: buffer<u32, write>) workgroup(1) {\n  store.u32 out[0], 7\n}\n";
+    let marked = folder.write("marked.atlas", format!("\u{feff}{program}"));
+    let binary = folder.path("one.atlasb");
+    ok(&["asm", &marked, "-o", &binary]);
+    for input in [program.as_bytes(), &fs::read(&marked).unwrap(), &fs::read(&binary).unwrap()] {
+        for file in if cfg!(target_os = "linux") { &["-", "/dev/stdin"][..] } else { &["-"] } {
+            let output = with_input(&["exec", file, "--grid", "1", "--arg", "out=out:u32[1]"], input);
+            assert_eq!(text(&output.stdout), "out = [7]\n", "{}", text(&output.stderr));
+        }
+    }
+    check_refusal(&"asm -", &with_input(&["asm", "-"], program.as_bytes()), 2, &["-o"]);
+    let faulty = program.replace("out[0]", "out[4294967295]");
+    let output = with_input(&["exec", "-", "--grid", "1", "--arg", "out=out:u32[1]"], faulty.as_bytes());
+    check_refusal(&faulty, &output, 1, &["element -1 (4294967295) of buffer out is outside: it has 1 element"]);
+}
+
 #[test]
 fn check_names_file_and_line() {
     let folder = Folder::new("check");

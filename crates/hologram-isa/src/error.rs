@@ -67,3 +67,9 @@ impl std::fmt::Debug for IsaError {
         std::fmt::Display::fmt(self, f)
     }
 }
+
+/// An index as faults name it: one that is hardly meant as it stands, 2³¹ or more, as the negative number that it likely was first, then
+/// as it is.
+pub fn shown_index(index: u32) -> String {
+    if index as i32 >= 0 { index.to_string() } else { format!("{} ({index})", index as i32) }
+}

@@ -22,7 +22,7 @@ mod verify;
 
 pub use builder::{Array, Builder, Value};
 pub use capability::Capability;
-pub use error::IsaError;
+pub use error::{IsaError, shown_index};
 pub use program::*;
 pub use table::{OpInfo, Opcode, OperandType, Signature};
 pub use text::{number_lines, parse, print};

@@ -298,6 +298,7 @@ fn faults_name_line_workgroup_and_thread() {
             3, 1, 3, "element 11 of buffer data is outside: it has 11 elements",
         ),
         ("%g = global.x\nstore.u32 data[%g], 1", 3, 1, 3, "element 11 of buffer data is outside"),
+        ("%i = thread.x\n%i = sub.u32 %i, 1\nstore.u32 data[%i], 1", 4, 0, 0, "element -1 (4294967295) of buffer data is outside"),
         ("%t = thread.x\n%t = add.u32 %t, 2\nstore.u32 tile[%t], 1", 4, 0, 6, "element 8 of shared array tile is outside"),
         ("%t = thread.x\n%d = sub.u32 5, %t\n%q = div.u32 1, %d", 4, 0, 5, "div by zero"),
         ("%t = thread.x\n%i = bitcast.i32 %t\n%q = rem.i32 1, %i", 4, 0, 0, "rem by zero"),

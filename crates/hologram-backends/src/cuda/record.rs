@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUtensorMap,
 };
-use hologram_isa::{IsaError, ParamKind, Program, ptx};
+use hologram_isa::{IsaError, ParamKind, Program, ptx, shown_index};
 
 use super::blas::{Blas, Operands, Product};
 use super::context::{Context, GraphExec, Pinned, Stream};
@@ -310,8 +310,9 @@ impl Faulty {
                 };
             }
         };
+        let index = shown_index(element);
         let outside = |what: &str, name: &str, len: u32| {
-            format!("element {element} of {what} {name} is outside: it has {len} elements")
+            format!("element {index} of {what} {name} is outside: it has {len} elements")
         };
         let message = match memory {
             ptx::STEP => format!("the step of a for loop is {}, it must be positive", element as i32),
@@ -319,11 +320,11 @@ impl Faulty {
             ptx::REM_BY_ZERO => "rem by zero".into(),
             _ if memory & ptx::SHARED != 0 => match program.shared.get((memory & !ptx::SHARED) as usize) {
                 Some(array) => outside("shared array", &array.name, array.len),
-                None => format!("element {element} is outside a shared array"),
+                None => format!("element {index} is outside a shared array"),
             },
             _ => match (program.params.get(memory as usize), elements.get(memory as usize)) {
                 (Some(param), Some(len)) => outside("buffer", &param.name, *len),
-                _ => format!("element {element} is outside a buffer"),
+                _ => format!("element {index} is outside a buffer"),
             },
         };
         IsaError::Run { program: program.name.clone(), line, group: [x, y, z], thread, message }.into()

@@ -1,12 +1,13 @@
 //! `hologram asm` and `hologram disasm`: a program from text to its binary form, and back.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::bail;
 use hologram_isa::binary;
 
 use super::program::{Source, read};
-use crate::args::{AsmArgs, DisasmArgs};
+use crate::args::{AsmArgs, DisasmArgs, usage};
 use crate::output;
 use crate::status::status;
 
@@ -16,8 +17,11 @@ const ENDING: &str = "atlasb";
 /// Writes a text's program in binary form.
 ///
 /// # Errors
-/// When the program is rejected, or is in binary form already, or a file cannot be read or written.
+/// When the program is rejected, or is in binary form already, or comes from standard input and `-o` is missing, or a file cannot be read or written.
 pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
+    if args.out.is_none() && args.file == Path::new("-") {
+        return usage("a program from standard input has no name: say where its binary form goes with -o");
+    }
     let source = read(&args.file)?;
     if matches!(source, Source::Binary(_)) {
         bail!("{} is in binary form already; `hologram disasm` prints it as text", args.file.display());

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use hologram_isa::{IsaError, Program, binary};
 
-use crate::text::read_file;
+use crate::text::read_input;
 
 /// Bytes of a program's file.
 const MAX_PROGRAM: u64 = 16 << 20;
@@ -18,12 +18,12 @@ pub enum Source {
     Binary(Vec<u8>),
 }
 
-/// Reads a program's file. The content says which form it has, not the file's name.
+/// Reads a program's file, a pipe, or standard input (`-`). The content says which form it has, not the file's name.
 ///
 /// # Errors
 /// With the file's name: when it cannot be read, or is neither.
 pub fn read(path: &Path) -> anyhow::Result<Source> {
-    let bytes = read_file(path, MAX_PROGRAM)?;
+    let bytes = read_input(path, MAX_PROGRAM)?;
     if binary::is_binary(&bytes) {
         return Ok(Source::Binary(bytes));
     }

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Extent, Format, KernelSpec, TensorSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{epsilon, is_in_f32, number, plain, stored};
+use super::lines::{epsilon, is_float, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
@@ -51,7 +51,7 @@ impl Graph {
     /// `activation(a·b + bias) + residual`, for each matrix of `a` (`[.., n, k]`) with its partner in `b` (`[.., k, m]`): `[.., n, m]`. The
     /// dimensions before the last two are aligned at their ends and may be 1, or missing, in one of the two, which is then used again.
     /// Operands in `f32`, `f16` or `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type; those in
-    /// `f64`, `i32` and `i64` (whose sums wrap) in their type, and `i8` gives `i32`; these four have no activation but ReLU. Bias and residual are of the result's type.
+    /// `f64`, `i32` and `i64` (whose sums wrap) in their type, and `i8` gives `i32`; integers have no activation but ReLU. Bias and residual are of the result's type.
     ///
     /// The product of a model's activations with its weights is [`Graph::matmul`]. Attention scores are `a` = queries, `b` = keys with
     /// `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] with the values.
@@ -90,15 +90,15 @@ impl Activation {
         }
     }
 
-    /// The value in `f64`, with a bound for an operand that is off by at most `bound`.
-    fn reference(self, x: f64, bound: f64) -> (f64, f64) {
+    /// The value in `f64`, with a bound for an operand that is off by at most `bound`, computed with roundings of `eps`.
+    fn reference(self, x: f64, bound: f64, eps: f64) -> (f64, f64) {
         let y = match self {
             Activation::Relu => return (x.max(0.0), bound),
             Activation::Gelu => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
             Activation::Silu => x / (1.0 + (-x).exp()),
         };
         // No slope is above 1.13; 1 + erf cancels for negative x.
-        (y, 1.13 * bound + 3.0 * x.abs() * f64::from(f32::EPSILON))
+        (y, 1.13 * bound + 3.0 * x.abs() * eps)
     }
 }
 
@@ -182,7 +182,7 @@ impl Op for BatchMatmul {
         if !fits(self.residual, &result.shape) {
             return Err("the residual must be of the result's type and shape".into());
         }
-        if !is_in_f32(result.format) && !matches!(self.activation, None | Some(Activation::Relu)) {
+        if !is_float(result.format) && !matches!(self.activation, None | Some(Activation::Relu)) {
             return Err(format!("{} has no such activation", result.format.name()));
         }
         Ok(result)
@@ -342,7 +342,7 @@ impl Op for BatchMatmul {
                         bound += y.abs() * eps;
                     }
                     if let Some(activation) = self.activation {
-                        (y, bound) = activation.reference(y, bound);
+                        (y, bound) = activation.reference(y, bound, epsilon(a.format));
                     }
                     if let Some(residual) = inputs.last().filter(|_| self.residual) {
                         y += residual.values[out.values.len()];
@@ -426,7 +426,8 @@ pub(super) fn cases() -> Vec<Case> {
         (true, Some(Activation::Relu), true, Type::I8),
         (false, Some(Activation::Relu), false, Type::I32),
         (true, None, true, Type::I64),
-        (true, Some(Activation::Relu), false, Type::F64),
+        (true, Some(Activation::Gelu), false, Type::F64),
+        (false, Some(Activation::Silu), true, Type::F64),
     ] {
         let op = BatchMatmul { bias, activation, residual, ..plain };
         cases.extend([case(op, ty, &[2, 9, 20], &[20, 33]), case(op, ty, &[3, 20], &[20, 33])]);

@@ -59,7 +59,12 @@ pub(super) fn is_number(ty: Type) -> bool {
     ty != Type::Bool
 }
 
-/// Whether a plain format is of floats computed in `f32`, the one type that has functions such as `exp`.
+/// Whether a plain format is of floats.
+pub(super) fn is_float(format: Format) -> bool {
+    plain(format).is_some_and(Type::is_float)
+}
+
+/// Whether a plain format is of floats computed in `f32`.
 pub(super) fn is_in_f32(format: Format) -> bool {
     plain(format).is_some_and(|ty| computed(ty) == Type::F32)
 }

@@ -3,7 +3,7 @@
 use hologram_backends::{Format, KernelSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
-use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_in_f32, number, plain};
+use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_float, number, plain};
 use super::{Kernel, Launchable, Op, Reduction};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -45,8 +45,8 @@ impl Graph {
     }
 
     /// The binary cross-entropy of the probabilities `sigmoid(x)` and `target`, from the logits `x`:
-    /// `max(x, 0) − x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both of one shape and type (`f32`, `f16` or
-    /// `bf16`), the result in `f32`.
+    /// `max(x, 0) − x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both of one shape and type of
+    /// floats; the result in `f32`, of `f64` in `f64`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -57,8 +57,8 @@ impl Graph {
         })
     }
 
-    /// The cross-entropy `log Σ exp(x) − x[target]` of each row of logits `x` (`[.., d]` in `f32`, `f16` or `bf16`) and its class
-    /// (`u32 [..]`): in `f32`, computed about the row's greatest. A class that is not less than d is an error of the run.
+    /// The cross-entropy `log Σ exp(x) − x[target]` of each row of logits `x` (`[.., d]`, floats) and its class
+    /// (`u32 [..]`): in `f32`, of `f64` in `f64`, computed about the row's greatest. A class that is not less than d is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -106,9 +106,7 @@ impl Op for ElementLoss {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
             [x, target] if x == target => match plain(x.format) {
-                Some(ty) if is_in_f32(x.format) || (ty.is_float() && *self == ElementLoss::Squared) => {
-                    Ok(TensorType::new(Format::Plain(computed(ty)), x.shape.clone()))
-                }
+                Some(ty) if ty.is_float() => Ok(TensorType::new(Format::Plain(computed(ty)), x.shape.clone())),
                 _ => Err("takes floats; of 64 bits only for squared errors".into()),
             },
             _ => Err("takes x and a target of its type and shape".into()),
@@ -176,14 +174,14 @@ impl Op for CrossEntropy {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, target] = inputs else { return Err("takes logits and classes".into()) };
-        let Some(rows) = x.shape.len().checked_sub(1).filter(|_| is_in_f32(x.format)) else {
-            return Err("takes logits of f32, f16 or bf16, [.., d]".into());
+        let Some(rows) = x.shape.len().checked_sub(1).filter(|_| is_float(x.format)) else {
+            return Err("takes logits of floats, [.., d]".into());
         };
         along_some(x, rows)?;
         if **target != TensorType::new(Format::U32, &x.shape[..rows]) {
             return Err("takes a u32 class for each row of logits".into());
         }
-        Ok(TensorType::new(Format::F32, &x.shape[..rows]))
+        Ok(TensorType::new(Format::Plain(computed(plain(x.format).unwrap_or(Type::F32))), &x.shape[..rows]))
     }
 
     /// One workgroup for each row.
@@ -231,7 +229,7 @@ impl Op for CrossEntropy {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, target] = inputs else { return Reference::default() };
         let d = x.row_len();
-        let eps = f64::from(f32::EPSILON);
+        let eps = epsilon(x.format);
         let mut out = Reference::default();
         for (row, class) in x.values.chunks(d).zip(&target.values) {
             let m = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -268,7 +266,7 @@ pub(super) fn cases() -> Vec<Case> {
             case(Type::F32, 5, 9, 257),
             case(Type::F16, 3, 4, 33),
             case(Type::BF16, 1, 1, 1),
-            case(if op == ElementLoss::Squared { Type::F64 } else { Type::F32 }, 2, 2, 9),
+            case(Type::F64, 2, 2, 9),
             pairs(&[20.0, -20.0, 80.0, -80.0, 0.0, nan, 1e-6, 9.0], &[1.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.25, 1.0]),
         ]);
     }
@@ -292,6 +290,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Type::F32, 2, 2, 20_003),
         case(Type::F16, 3, 4, 100),
         case(Type::BF16, 3, 4, 100),
+        case(Type::F64, 3, 4, 300),
         row(&[80.0, -90.0, 80.0], 1),
         row(&[f32::NEG_INFINITY, 3.0], 0),
         row(&[1.0, f32::NAN, 2.0], 0),

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
-use super::lines::{is_in_f32, stored};
+use super::lines::{computed, epsilon, is_float, number, plain, stored};
 use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
@@ -18,8 +18,8 @@ struct RmsNorm {
 }
 
 impl Graph {
-    /// Normalises the rows of `x` (`[.., d]`) by their root mean square and scales by `w` (`[d]`), both in `f32`, `f16` or `bf16`,
-    /// computed in `f32`.
+    /// Normalises the rows of `x` (`[.., d]`) by their root mean square and scales by `w` (`[d]`), of one type of floats, the
+    /// narrow ones computed in `f32`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -35,8 +35,8 @@ impl Op for RmsNorm {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, w] = inputs else { return Err("takes x and w".into()) };
-        if x.format != w.format || !is_in_f32(x.format) {
-            return Err("takes f32, f16 or bf16, of one type".into());
+        if x.format != w.format || !is_float(x.format) {
+            return Err("takes floats of one type".into());
         }
         match (x.row_len(), w.shape.as_slice()) {
             (Some(d), [Dim::Fixed(n)]) if d == *n && d > 0 => Ok((*x).clone()),
@@ -50,8 +50,9 @@ impl Op for RmsNorm {
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let d = spec.output.row_len() as u32;
+        let ty = computed(plain(spec.output.format).unwrap_or(Type::F32));
         let mut k = Kernel::new(spec, THREADS);
-        let partial = k.b.shared("partial", Type::F32, THREADS / SUBGROUP_SIZE);
+        let partial = k.b.shared("partial", ty, THREADS / SUBGROUP_SIZE);
         let rows = k.rows(&spec.output);
         let (x, w, y) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
         let b = &mut k.b;
@@ -60,22 +61,22 @@ impl Op for RmsNorm {
         b.if_(inside, |b| {
             let thread = b.builtin(Opcode::ThreadX);
             let start = b.mul(row, d);
-            let sum = b.var(0.0f32);
+            let sum = b.var(number(ty, 0.0));
             b.for_(thread, d, THREADS, |b, i| {
                 let at = b.add(start, i);
-                let v = x.load(b, at);
+                let v = x.load_as(b, ty, at);
                 b.assign_op(sum, Opcode::Fma, &[v, v, sum]);
             });
             let total = workgroup_reduce(b, partial, Opcode::Add, sum);
-            let mean = b.div(total, d as f32);
-            let mean = b.add(mean, spec.attr_f32("eps").unwrap_or(self.eps));
+            let mean = b.div(total, number(ty, d.into()));
+            let mean = b.add(mean, number(ty, spec.attr_f32("eps").unwrap_or(self.eps).into()));
             let root = b.sqrt(mean);
-            let scale = b.div(1.0f32, root);
+            let scale = b.div(number(ty, 1.0), root);
             b.for_(thread, d, THREADS, |b, i| {
                 let at = b.add(start, i);
-                let v = x.load(b, at);
+                let v = x.load_as(b, ty, at);
                 let v = b.mul(v, scale);
-                let g = w.load(b, i);
+                let g = w.load_as(b, ty, i);
                 let v = b.mul(v, g);
                 y.store(b, at, v);
             });
@@ -93,7 +94,7 @@ impl Op for RmsNorm {
             for (v, g) in row.iter().zip(&w.values) {
                 let y = v * scale * g;
                 // The sum of squares has no cancellation; its roundings walk at random and are halved by the root. Five more follow.
-                let bound = y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * f64::from(f32::EPSILON);
+                let bound = y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * epsilon(x.format);
                 out.push(y, stored(x.format, y, bound));
             }
         }
@@ -114,5 +115,6 @@ pub(super) fn cases() -> Vec<Case> {
         case(Format::F32, 7, 8, 2048),
         case(Format::F16, 3, 4, 257),
         case(Format::BF16, 3, 4, 64),
+        case(Format::Plain(Type::F64), 3, 4, 257),
     ]
 }

@@ -3,7 +3,7 @@
 use hologram_backends::{Attr, Format, KernelSpec};
 use hologram_isa::{Opcode, Type};
 
-use super::lines::{Lines, THREADS, Tile, along, computed, is_in_f32, number, plain, stored};
+use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_float, not_for, number, plain, stored};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
@@ -26,7 +26,7 @@ impl Graph {
         self.softmax_along(x, self.shape_of(x).len().saturating_sub(1))
     }
 
-    /// The softmax of `x` (`f32`, `f16` or `bf16`, computed in `f32`) along dimension `dim`. An element of −∞ has probability 0; a line
+    /// The softmax of `x` (floats, the narrow ones computed in `f32`) along dimension `dim`. An element of −∞ has probability 0; a line
     /// with a NaN, with +∞, or of nothing but −∞ gives NaN.
     ///
     /// # Errors
@@ -53,8 +53,8 @@ impl Op for Softmax {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         along(x, self.dim)?;
-        if !is_in_f32(x.format) {
-            return Err("takes f32, f16 or bf16".into());
+        if !is_float(x.format) {
+            return Err(not_for(x.format, Type::is_float));
         }
         Ok((*x).clone())
     }
@@ -108,7 +108,7 @@ impl Op for Softmax {
         let [x] = inputs else { return Reference::default() };
         let lines = Lines::on_host(&x.shape, self.dim);
         let mut out = Reference { values: vec![0.0; x.values.len()], bounds: vec![0.0; x.values.len()] };
-        let eps = f64::from(f32::EPSILON);
+        let eps = epsilon(x.format);
         for line in 0..lines.count() {
             let elements = || lines.elements(line);
             let m = elements().map(|at| x.values[at]).fold(f64::NEG_INFINITY, f64::max);
@@ -160,6 +160,8 @@ pub(super) fn cases() -> Vec<Case> {
             case(Type::F32, 1, 2, 3, &[70, 40], 3.0),
             case(Type::F16, 1, 2, 3, &[100], 3.0),
             case(Type::BF16, 1, 2, 3, &[20, 3], 3.0),
+            case(Type::F64, 1, 5, 8, &[333], 40.0),
+            case(Type::F64, 0, 20, 30, &[7], 3.0),
             row(&[none, 3.0, none, 3.0]),
             row(&[none, none]),
             row(&[1.0, f32::NAN, 2.0]),

@@ -5,7 +5,7 @@ use super::{Binding, operand_type};
 use crate::meaning::{eval, read_element, update, write_element};
 use crate::program::*;
 use crate::table::Signature;
-use crate::{IsaError, Opcode, Type};
+use crate::{IsaError, Opcode, Type, shown_index};
 
 /// Threads of a subgroup.
 const LANES: usize = SUBGROUP_SIZE as usize;
@@ -279,7 +279,7 @@ impl<'a, 'm> Machine<'a, 'm> {
                 (Ok(_), None) => {}
                 (Err(what), _) => {
                     let kind = if matches!(memory, Memory::Shared(_)) { "shared array" } else { "buffer" };
-                    let name = self.memory_name(memory);
+                    let (name, index) = (self.memory_name(memory), shown_index(index));
                     return Err(self.error(thread, format!("element {index} of {kind} {name} {what}")));
                 }
             }

@@ -18,7 +18,8 @@ pub fn parse(text: &str) -> Result<Program, IsaError> {
     if text.len() > MAX_TEXT {
         return Err(IsaError::Parse { line: 1, message: format!("the text is longer than {MAX_TEXT} bytes") });
     }
-    let mut lexer = Lexer::new(text);
+    // Some editors begin a file with a byte order mark.
+    let mut lexer = Lexer::new(text.strip_prefix('\u{feff}').unwrap_or(text));
     let token = lexer.next()?;
     let program = Program {
         name: String::new(),

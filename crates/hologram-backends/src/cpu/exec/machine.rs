@@ -3,7 +3,7 @@
 //! Control flow keeps a mask for each block. A block is entered only with an active lane, and left when it has none any more; a full
 //! mask costs nothing. Where the threads of a workgroup cannot part, no masks are made at all.
 
-use hologram_isa::{IsaError, Opcode};
+use hologram_isa::{IsaError, Opcode, shown_index};
 
 use super::code::*;
 use super::memory::{Memory, Moves, NO_LANE};
@@ -556,7 +556,7 @@ impl<'a> Machine<'a> {
     fn outside(&self, array: usize, (thread, index): (usize, u32), line: u32) -> Result<(), Box<Fault>> {
         let Array { name, kind } = &self.code.arrays[array];
         let what = if matches!(kind, ArrayKind::Shared { .. }) { "shared array" } else { "buffer" };
-        let len = self.memories[array].len;
+        let (len, index) = (self.memories[array].len, shown_index(index));
         let message = format!("element {index} of {what} {name} is outside: it has {len} elements");
         Err(Box::new(Fault { line, thread, message }))
     }

@@ -3,15 +3,13 @@
 use hologram_isa::{Type, TypeSet};
 
 use super::functions::{self as f, GELU_TANH};
-use super::{Kind, Map, Scalar};
+use super::{Kind, Map, Scalar, pow};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::Tensor;
 
 /// Every float.
 const FLOATS: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32, Type::F64]);
-/// The floats that Atlas has functions for.
-const SINGLES: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32]);
 /// Whole numbers.
 const INTEGERS: TypeSet =
     TypeSet::of(&[Type::I8, Type::U8, Type::I16, Type::U16, Type::I32, Type::U32, Type::I64, Type::U64]);
@@ -126,32 +124,32 @@ operations! {
     // Functions.
     sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt();
     rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt();
-    pow(a, b) Map SINGLES 3.0, "a to the power of b, with C's corner cases.", |b, v| f::pow(b, v[0], v[1]), |v| v[0].powf(v[1]);
-    exp(x) Map SINGLES 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
-    exp2(x) Map SINGLES 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
-    log(x) Map SINGLES 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
-    log2(x) Map SINGLES 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
-    sin(x) Map SINGLES 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
-    cos(x) Map SINGLES 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
-    tan(x) Map SINGLES 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
-    tanh(x) Map SINGLES 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
-    erf(x) Map SINGLES 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
+    pow(a, b) Map FLOATS 3.0, "a to the power of b, with C's corner cases.", |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]);
+    exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
+    exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
+    log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
+    log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
+    sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
+    cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
+    tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
+    tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
+    erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
     floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
     ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
     round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even();
 
     // Activations.
     relu(x) Map SIGNED 0.0, "max(x, 0).", |b, v| f::relu(b, v[0]), |v| v[0].max(0.0);
-    sigmoid(x) Map SINGLES 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
-    silu(x) Map SINGLES 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
-    gelu(x) Map SINGLES 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
+    sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
+    silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
+    gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
         |b, v| f::gelu(b, v[0]), |v| 0.5 * v[0] * (1.0 + erf_f64(v[0] * std::f64::consts::FRAC_1_SQRT_2));
-    gelu_tanh(x) Map SINGLES 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",
+    gelu_tanh(x) Map FLOATS 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",
         |b, v| f::gelu_tanh(b, v[0]),
         |v| 0.5 * v[0] * (1.0 + (GELU_TANH[0] * (v[0] + GELU_TANH[1] * v[0].powi(3))).tanh());
-    swiglu(gate, up) Map SINGLES 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
+    swiglu(gate, up) Map FLOATS 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
         |b, v| { let s = f::silu(b, v[0]); b.mul(s, v[1]) }, |v| v[0] / (1.0 + (-v[0]).exp()) * v[1];
-    relu2_mul(gate, up) Map SINGLES 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58.",
+    relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58.",
         |b, v| { let r = f::relu(b, v[0]); let r = b.mul(r, r); b.mul(r, v[1]) }, |v| v[0].max(0.0).powi(2) * v[1];
 
     // Comparisons.
@@ -175,14 +173,14 @@ operations! {
         |b, v| { let n = f::count(b, v); b.shr(v[0], n) }, |_| 0.0, |v| v[0] >> if (0..63).contains(&v[1]) { v[1] } else { 63 };
 }
 
-/// The error function in `f64`, within a few units of its last place: its Taylor series, and beyond 3 the continued fraction of the
-/// complement (Abramowitz and Stegun, 7.1.6 and 7.1.14).
+/// The error function in `f64`, within a few units of its last place: its series of positive terms, and from 1 on the continued fraction of
+/// the complement (Abramowitz and Stegun, 7.1.6 and 7.1.14).
 fn erf_f64(x: f64) -> f64 {
     let t = x.abs();
     if t.is_nan() {
         return x;
     }
-    let value = if t < 3.0 {
+    let value = if t < 1.0 {
         let (mut term, mut sum, mut n) = (t, t, 0.0);
         while term > sum * 1e-17 {
             n += 1.0;
@@ -191,7 +189,7 @@ fn erf_f64(x: f64) -> f64 {
         }
         std::f64::consts::FRAC_2_SQRT_PI * (-t * t).exp() * sum
     } else {
-        let fraction = (1..120).rev().fold(t, |rest, n| t + 0.5 * f64::from(n) / rest);
+        let fraction = (1..600).rev().fold(t, |rest, n| t + 0.5 * f64::from(n) / rest);
         1.0 - (-t * t).exp() / (fraction * std::f64::consts::PI.sqrt())
     };
     value.copysign(x)

@@ -1,0 +1,175 @@
+//! Powers.
+
+use hologram_isa::{Builder, Type, Value};
+
+use super::constant;
+
+/// x to the power of y: 2 to the power of y·log₂|x|, in which the logarithm and the product are carried as sums of two
+/// numbers, so that the error of a great exponent does not count. The sign and the corner cases are those of C's `pow`.
+pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
+    let number = |v: f64| constant(x.ty, v);
+    let size = b.abs(x);
+    let wide = x.ty == Type::F64;
+    let (hi, lo) = if wide { log2_pair_f64(b, size) } else { log2_pair(b, size) };
+    let product = b.mul(hi, y);
+    let negative = b.neg(product);
+    let low = b.fma(hi, y, negative);
+    let low = b.fma(lo, y, low);
+    // Where the product is beyond the range of exp2 the rest does not count, and may be a NaN.
+    let large = b.abs(product);
+    let within = b.lt(large, number(if wide { 2048.0 } else { 256.0 }));
+    let low = b.select(within, low, number(0.0));
+    let power = b.exp2(product);
+    let correction = b.mul(low, number(std::f64::consts::LN_2));
+    let power_is_finite = b.lt(power, number(f64::INFINITY));
+    let corrected = b.fma(power, correction, power);
+    let power = b.select(power_is_finite, corrected, power);
+
+    // One to any power, and any number to the power of zero.
+    let one = b.eq(size, number(1.0));
+    let none = b.eq(y, number(0.0));
+    let y_is_nan = b.ne(y, y);
+    let positive = b.gt(x, number(0.0));
+    let not_for_nan = b.not(y_is_nan);
+    let fine = b.or(positive, not_for_nan);
+    let one = b.and(one, fine);
+    let one = b.or(one, none);
+    let power = b.select(one, number(1.0), power);
+
+    // Below zero: the sign of an odd power, and no value where the exponent is not whole.
+    let whole_y = b.floor(y);
+    let whole = b.eq(whole_y, y);
+    let half = b.mul(y, number(0.5));
+    let half_floor = b.floor(half);
+    let odd = b.ne(half, half_floor);
+    let odd = b.and(odd, whole);
+    let bits = b.bitcast(if wide { Type::I64 } else { Type::I32 }, x);
+    let sign = b.lt(bits, constant(bits.ty, 0.0));
+    let flip = b.and(sign, odd);
+    let minus = b.neg(power);
+    let power = b.select(flip, minus, power);
+    let below = b.lt(x, number(0.0));
+    let finite = b.lt(size, number(f64::INFINITY));
+    let broken = b.not(whole);
+    let undefined = b.and(below, finite);
+    let undefined = b.and(undefined, broken);
+    b.select(undefined, number(f64::NAN), power)
+}
+
+/// log₂ of an `f32` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻³⁰.
+fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
+    // x = 2^k·m with √½ < m ≤ √2; subnormal numbers are scaled up first.
+    let tiny = b.lt(x, f32::MIN_POSITIVE);
+    let scaled = b.mul(x, 16_777_216.0f32);
+    let scaled = b.select(tiny, scaled, x);
+    let bits = b.bitcast(Type::I32, scaled);
+    let above = b.sub(bits, 0x3f35_04f4i32);
+    let k = b.shr(above, 23u32);
+    let exponent = b.shl(k, 23u32);
+    let mantissa = b.sub(bits, exponent);
+    let m = b.bitcast(Type::F32, mantissa);
+    let k = b.cvt(Type::F32, k);
+    let shifted = b.sub(k, 24.0f32);
+    let k = b.select(tiny, shifted, k);
+    // With s = f / (2 + f) and f = m - 1: ln m = 2·(s + s³/3 + s⁵/5 + …). The quotient with its remainder:
+    let f = b.sub(m, 1.0f32);
+    let d = b.add(f, 2.0f32);
+    let rounded = b.sub(d, 2.0f32);
+    let d_low = b.sub(f, rounded);
+    let s = b.div(f, d);
+    let minus = b.neg(s);
+    let rest = b.fma(minus, d, f);
+    let rest = b.fma(minus, d_low, rest);
+    let s_low = b.div(rest, d);
+    // 2/ln 2 as a sum.
+    const C: f32 = 2.885_39;
+    const C_LOW: f32 = (std::f64::consts::LOG2_E * 2.0 - C as f64) as f32;
+    let main = b.mul(s, C);
+    let minus = b.neg(main);
+    let low = b.fma(s, C, minus);
+    let low = b.fma(s, C_LOW, low);
+    let low = b.fma(s_low, C, low);
+    let square = b.mul(s, s);
+    let mut series = Value::from((2.0 * std::f64::consts::LOG2_E / 11.0) as f32);
+    for n in [9.0, 7.0, 5.0, 3.0] {
+        series = b.fma(series, square, (2.0 * std::f64::consts::LOG2_E / n) as f32);
+    }
+    let cube = b.mul(square, s);
+    let low = b.fma(cube, series, low);
+    total(b, x, k, main, low)
+}
+
+/// log₂ of an `f64` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻⁶³.
+fn log2_pair_f64(b: &mut Builder, x: Value) -> (Value, Value) {
+    // As for `f32`.
+    let tiny = b.lt(x, f64::MIN_POSITIVE);
+    let scaled = b.mul(x, (1u64 << 54) as f64);
+    let scaled = b.select(tiny, scaled, x);
+    let bits = b.bitcast(Type::I64, scaled);
+    let above = b.sub(bits, 0x3fe6_a09e_667f_3bcdi64);
+    let k = b.shr(above, 52u32);
+    let exponent = b.shl(k, 52u32);
+    let mantissa = b.sub(bits, exponent);
+    let m = b.bitcast(Type::F64, mantissa);
+    let k = b.cvt(Type::F64, k);
+    let shifted = b.sub(k, 54.0f64);
+    let k = b.select(tiny, shifted, k);
+    let f = b.sub(m, 1.0f64);
+    let d = b.add(f, 2.0f64);
+    let rounded = b.sub(d, 2.0f64);
+    let d_low = b.sub(f, rounded);
+    let s = b.div(f, d);
+    let minus = b.neg(s);
+    let rest = b.fma(minus, d, f);
+    let rest = b.fma(minus, d_low, rest);
+    let s_low = b.div(rest, d);
+    // s², s³ and s³/3 as sums; what follows is at most 2⁻¹² of s and needs one number.
+    let z = product(b, (s, s_low), (s, s_low));
+    let cube = product(b, z, (s, s_low));
+    let third = product(b, cube, (Value::from(1.0 / 3.0), Value::from(1.850_371_707_708_594e-17)));
+    let mut series = Value::from(1.0 / 27.0);
+    for n in [25.0, 23.0, 21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0] {
+        series = b.fma(series, z.0, 1.0 / n);
+    }
+    let fifth = b.mul(cube.0, z.0);
+    let sum = b.add(s, third.0);
+    let back = b.sub(sum, s);
+    let lost = b.sub(third.0, back);
+    let low = b.add(s_low, third.1);
+    let low = b.add(lost, low);
+    let low = b.fma(fifth, series, low);
+    const C: f64 = 2.0 * std::f64::consts::LOG2_E;
+    let (main, low) = product(b, (sum, low), (Value::from(C), Value::from(4.071_054_748_186_206_6e-17)));
+    total(b, x, k, main, low)
+}
+
+/// The product of two sums of `f64`, as such a sum.
+fn product(b: &mut Builder, x: (Value, Value), y: (Value, Value)) -> (Value, Value) {
+    let high = b.mul(x.0, y.0);
+    let minus = b.neg(high);
+    let low = b.fma(x.0, y.0, minus);
+    let low = b.fma(x.0, y.1, low);
+    (high, b.fma(x.1, y.0, low))
+}
+
+/// k + main + low as such a sum, or the logarithm of 0, infinity or NaN: the end of both functions.
+fn total(b: &mut Builder, x: Value, k: Value, main: Value, low: Value) -> (Value, Value) {
+    let zero = constant(x.ty, 0.0);
+    // k + main + low: |k| ≥ 1 exceeds |main| ≤ ½, and with k = 0 main is the greater one.
+    let sum = b.add(k, main);
+    let back = b.sub(sum, k);
+    let lost = b.sub(main, back);
+    let low = b.add(lost, low);
+    let hi = b.add(sum, low);
+    let back = b.sub(hi, sum);
+    let lo = b.sub(low, back);
+    // The logarithms of 0, of infinity and of NaN.
+    let none = b.eq(x, zero);
+    let hi = b.select(none, constant(x.ty, f64::NEG_INFINITY), hi);
+    let finite = b.lt(x, constant(x.ty, f64::INFINITY));
+    let hi = b.select(finite, hi, x);
+    let fine = b.gt(x, zero);
+    let fine = b.and(fine, finite);
+    let lo = b.select(fine, lo, zero);
+    (hi, lo)
+}
