@@ -63,6 +63,12 @@ fn atomic_operations_are_atomic() {
 }
 
 #[test]
+fn products_of_tiles_are_the_interpreters() {
+    devices().iter().for_each(|(name, device)| check_tiles(name, device, false));
+    check_tiles("reference", &*open("reference", None).unwrap(), false);
+}
+
+#[test]
 fn neighbours_move_from_and_to_any_address() {
     devices().iter().for_each(|(name, device)| check_fours(name, device));
 }

@@ -77,6 +77,12 @@ fn faults_are_the_interpreters() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn products_of_tiles_are_within_the_bound() {
+    check_tiles("cuda", &*cuda(), true);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn examples_agree_with_f64() {
     check_examples("cuda", &*cuda());
 }

@@ -127,6 +127,27 @@ fn matmul(folder: &Folder) {
     close(&run.arg("m=37").arg("n=50").arg("k=70").f32_result(), &want, 1e-4);
 }
 
+fn matmul_tiles(folder: &Folder) {
+    let (m, n, k) = (32, 64, 24);
+    // Whole numbers up to 15: as f16 they are the upper bits of the f32 with another bias, and their sums are exact.
+    let numbers = |count: usize, seed: u64| -> Vec<f32> {
+        let mut random = Random(seed);
+        (0..count).map(|_| random.below(31) as f32 - 15.0).collect()
+    };
+    let half = |v: f32| {
+        let bits = v.to_bits();
+        if v == 0.0 { 0 } else { (bits >> 16 & 0x8000) | ((bits & 0x7fff_ffff) - (112 << 23)) >> 13 }
+    };
+    let words =
+        |v: &[f32]| -> Vec<[u8; 4]> { v.chunks(2).map(|p| (half(p[0]) | half(p[1]) << 16).to_le_bytes()).collect() };
+    let (a, b) = (numbers(m * k, 10), numbers(n * k, 11));
+    let dot = |i: usize, j: usize| (0..k).map(|l| f64::from(a[i * k + l] * b[j * k + l])).sum::<f64>();
+    let want: Vec<f64> = (0..m * n).map(|at| dot(at / n, at % n)).collect();
+    let file = |v: &[f32]| npy("<u4", &format!("({},)", v.len() / 2), words(v));
+    let run = Run::new(folder, "matmul_tiles", "2,2").file("a", file(&a)).file("b", file(&b)).arg("c=out:f32[32,64]");
+    close(&run.arg("n=64").arg("k=24").f32_result(), &want, 0.0);
+}
+
 fn prefix_sum(folder: &Folder) {
     for n in [1usize, 255, 256, 700] {
         let mut random = Random(8);
@@ -160,11 +181,12 @@ fn histogram(folder: &Folder) {
 #[test]
 fn every_example_computes_what_it_says() {
     type Check = fn(&Folder);
-    let examples: [(&str, Check); 6] = [
+    let examples: [(&str, Check); 7] = [
         ("vector_add", vector_add),
         ("softmax", softmax),
         ("rmsnorm", rmsnorm),
         ("matmul", matmul),
+        ("matmul_tiles", matmul_tiles),
         ("prefix_sum", prefix_sum),
         ("histogram", histogram),
     ];

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hologram_isa::*;
 
 /// The headings of the instructions, each before the operation with which its part of the table begins.
-const PARTS: [(Opcode, &str); 9] = [
+const PARTS: [(Opcode, &str); 10] = [
     (Opcode::ThreadX, "Where a thread is"),
     (Opcode::Mov, "Values and conversions"),
     (Opcode::Add, "Arithmetic"),
@@ -15,6 +15,7 @@ const PARTS: [(Opcode, &str); 9] = [
     (Opcode::Load, "Memory and barrier"),
     (Opcode::AtomicAdd, "Atomic operations (the buffer must be `readwrite`)"),
     (Opcode::SubgroupAdd, "Subgroups"),
+    (Opcode::TileFma, "Matrix tiles"),
 ];
 
 fn main() {

@@ -178,6 +178,11 @@ impl Builder {
         self.inst(Opcode::Dot4, a.ty, &[a, b.into(), c.into()])
     }
 
+    /// [`Opcode::TileFma`] on tiles of elements `ty`: c + a·b.
+    pub fn tile_fma(&mut self, ty: Type, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
+        self.inst(Opcode::TileFma, ty, &[a.into(), b.into(), c.into()])
+    }
+
     /// [`Opcode::Select`].
     pub fn select(&mut self, cond: impl Into<Value>, a: impl Into<Value>, b: impl Into<Value>) -> Value {
         let a = a.into();

@@ -1,7 +1,7 @@
 //! What a program may need that not every device has.
 
 use crate::program::*;
-use crate::{Inst, Type};
+use crate::{Inst, Opcode, Type};
 
 /// Something that a device may lack. A backend's device information lists what it has, and a program that needs more is refused when it
 /// is compiled.
@@ -11,17 +11,20 @@ pub enum Capability {
     F64,
     /// Atomic operations on 64 bits.
     Atomic64,
+    /// Products of matrix tiles that a subgroup holds.
+    MatrixTile,
 }
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Capability; 2] = [Capability::F64, Capability::Atomic64];
+    pub const ALL: [Capability; 3] = [Capability::F64, Capability::Atomic64, Capability::MatrixTile];
 
     /// The name in messages and lists.
     pub const fn name(self) -> &'static str {
         match self {
             Capability::F64 => "f64",
             Capability::Atomic64 => "64-bit atomic operations",
+            Capability::MatrixTile => "matrix tiles",
         }
     }
 
@@ -37,6 +40,7 @@ impl Capability {
             Capability::Atomic64 => {
                 any(&program.body, &|inst| inst.op.info().signature.is_atomic() && inst.ty.is_wide())
             }
+            Capability::MatrixTile => any(&program.body, &|inst| inst.op == Opcode::TileFma),
         }
     }
 }
@@ -68,16 +72,17 @@ mod tests {
     #[test]
     fn programs_need_what_they_name() {
         let cases = [
-            ("", "", [false, false]),
-            ("x: buffer<f64>", "", [true, false]),
-            ("s: f64", "", [true, false]),
-            ("", "if true {\n%i = cvt.i32 1.5:f64\n}", [true, false]),
-            ("x: buffer<u32, readwrite>", "%a = atomic.add.u32 x[0], 1", [false, false]),
-            ("x: buffer<i64, readwrite>", "%a = load.i64 x[0]", [false, false]),
-            ("x: buffer<i64, readwrite>", "loop max 2 {\n%a = atomic.add.i64 x[0], 1\n}", [false, true]),
+            ("", "", [false, false, false]),
+            ("x: buffer<f64>", "", [true, false, false]),
+            ("s: f64", "", [true, false, false]),
+            ("", "if true {\n%i = cvt.i32 1.5:f64\n}", [true, false, false]),
+            ("x: buffer<u32, readwrite>", "%a = atomic.add.u32 x[0], 1", [false, false, false]),
+            ("x: buffer<i64, readwrite>", "%a = load.i64 x[0]", [false, false, false]),
+            ("x: buffer<i64, readwrite>", "loop max 2 {\n%a = atomic.add.i64 x[0], 1\n}", [false, true, false]),
+            ("a: u32", "%c = tile.fma.i8 a, a, 0", [false, false, true]),
         ];
         for (params, body, needs) in cases {
-            let text = format!("kernel k({params}) workgroup(1) {{\n{body}\n}}");
+            let text = format!("kernel k({params}) workgroup(32) {{\n{body}\n}}");
             let program = crate::parse(&text).unwrap();
             crate::verify(&program).unwrap();
             assert_eq!(Capability::ALL.map(|c| c.is_needed_by(&program)), needs, "{text}");

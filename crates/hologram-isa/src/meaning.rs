@@ -4,7 +4,10 @@
 
 use half::{bf16, f16};
 
-use crate::{Opcode, Type};
+use crate::{Opcode, SUBGROUP_SIZE, Type, TypeSet};
+
+/// Threads of a subgroup.
+const LANES: usize = SUBGROUP_SIZE as usize;
 
 /// The result of a lane-wise instruction (one that depends on the thread's own operands alone).
 ///
@@ -142,6 +145,34 @@ integers! {
     unsigned32 u32 u32 u64;
     signed64 i64 u64 i128;
     unsigned64 u64 u64 u128;
+}
+
+/// [`Opcode::TileFma`] on tiles of a type: the operands and the result of each lane of a subgroup. `None` for any other type.
+pub fn tile(ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> Option<[u64; LANES]> {
+    if !TypeSet::TILE.contains(ty) {
+        return None;
+    }
+    let bits = 8 * ty.size() as u32;
+    // The elements of a row of A, or of a column of B.
+    let elements = |words: &[u32; LANES], line: usize| {
+        let words: [u32; 4] = std::array::from_fn(|q| words[4 * line + q]);
+        words
+            .into_iter()
+            .flat_map(move |w| (0..32 / bits).map(move |i| u64::from(w << (32 - bits * (i + 1)) >> (32 - bits))))
+    };
+    let sum = |row: usize, column: usize, c: u32| {
+        let mut terms = elements(a, row).zip(elements(b, column));
+        if ty == Type::I8 {
+            return terms.fold(c, |c, (x, y)| c.wrapping_add((i32::from(x as i8) * i32::from(y as i8)) as u32));
+        }
+        let float = |word| to_f64(ty, word) as f32;
+        terms.by_ref().fold(f32::from_bits(c), |c, (x, y)| float(x).mul_add(float(y), c)).to_bits()
+    };
+    Some(std::array::from_fn(|lane| {
+        let (row, column) = (lane / 4, lane % 4 * 2);
+        let [low, high] = [0, 1].map(|j| u64::from(sum(row, column + j, (c[lane] >> (32 * j)) as u32)));
+        low | high << 32
+    }))
 }
 
 /// What an atomic instruction sets an element with the word `old` to. `None` where it does not exist for these types and operands.

@@ -1,7 +1,7 @@
 //! Random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody: devices are tested by running
 //! them beside the reference interpreter.
 
-use crate::{Access, Array, Builder, IsaError, Opcode, Program, Stmt, StmtKind, Type, Value, verify};
+use crate::{Access, Array, Builder, IsaError, Opcode, Program, SUBGROUP_SIZE, Stmt, StmtKind, Type, Value, verify};
 
 /// Elements of each input buffer, a power of two.
 pub const INPUT_LEN: u32 = 4096;
@@ -245,6 +245,7 @@ impl Generator<'_> {
                 45..55 => self.load(b),
                 55..60 => self.store(b),
                 60..62 => self.tally(b),
+                62..64 if uniform && self.threads.is_multiple_of(SUBGROUP_SIZE) => self.tile(b),
                 62..67 => self.subgroup(b),
                 67..72 => {
                     let ty = self.random.pick(&Type::ALL);
@@ -403,7 +404,7 @@ impl Generator<'_> {
                 b.inst(op, ty, &[a])
             }
             S::Builtin => b.builtin(op),
-            S::Reduce | S::Shuffle | S::Load | S::Store | S::Atomic | S::Exchange | S::Barrier => return,
+            S::Reduce | S::Shuffle | S::Load | S::Store | S::Atomic | S::Exchange | S::Barrier | S::Tile => return,
         };
         self.keep(result);
     }
@@ -444,6 +445,15 @@ impl Generator<'_> {
             }
         };
         self.keep(result);
+    }
+
+    /// Products of tiles, one or two by the same right one; those of floats are not the same on every device.
+    fn tile(&mut self, b: &mut Builder) {
+        let right = self.value(Type::U32);
+        let pairs: Vec<[Value; 2]> =
+            (0..1 + self.random.below(2)).map(|_| [self.value(Type::U32), self.value(Type::U64)]).collect();
+        let products: Vec<Value> = pairs.into_iter().map(|[a, c]| b.tile_fma(Type::I8, a, right, c)).collect();
+        self.values.extend(products);
     }
 
     fn load(&mut self, b: &mut Builder) {

@@ -37,6 +37,8 @@ pub enum Signature {
     Exchange,
     /// No operands, no result, written without a type.
     Barrier,
+    /// `(u32, u32, u64) → u64` across the subgroup: elements of type `T`, packed.
+    Tile,
 }
 
 /// What the type of one operand must be.
@@ -76,6 +78,7 @@ impl Signature {
             Signature::Load => &[Fixed(Type::U32)],
             Signature::Store | Signature::Atomic => &[Fixed(Type::U32), Carried],
             Signature::Exchange => &[Fixed(Type::U32), Carried, Carried],
+            Signature::Tile => &[Fixed(Type::U32), Fixed(Type::U32), Fixed(Type::U64)],
         }
     }
 
@@ -85,6 +88,7 @@ impl Signature {
             Signature::Store | Signature::Barrier => None,
             Signature::Compare => Some(Type::Bool),
             Signature::Builtin => Some(Type::U32),
+            Signature::Tile => Some(Type::U64),
             _ => Some(ty),
         }
     }
@@ -247,6 +251,9 @@ instructions! {
     SubgroupMax "subgroup.max" Reduce ARITH "Greatest over the active lanes.";
     Shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value where that lane is inactive or does not exist.";
     Broadcast "broadcast" Unary ANY "The value of the lowest active lane of the subgroup.";
+
+    // Matrix tiles: every thread of the workgroup must arrive.
+    TileFma "tile.fma" Tile TILE "C + A·B of matrices that the subgroup holds, 8 × 8 (A and B of i8: 8 × 16 and 16 × 8). In lane 4·r + q the first operand has the elements 2·q and 2·q + 1 of A's row r (i8: 4·q to 4·q + 3), the second those of B's column r; the third and the result have the elements 2·q and 2·q + 1 of row r of C, as f32 (of i8: i32). The lower bits come first. i8: exact, wrapping. Floats: a chain of fma over the terms in order; a device may add them in another order and precision, within 2⁻¹⁹ of |C| + Σ|A·B| and 2⁻¹²⁶.";
 }
 
 impl Opcode {
@@ -259,7 +266,8 @@ impl Opcode {
     pub fn is_lane_wise(self) -> bool {
         use Signature as S;
         let signature = self.info().signature;
-        let more = matches!(signature, S::Builtin | S::Reduce | S::Shuffle | S::Barrier) || signature.has_memory();
+        let more =
+            matches!(signature, S::Builtin | S::Reduce | S::Shuffle | S::Barrier | S::Tile) || signature.has_memory();
         !more && self != Opcode::Broadcast
     }
 

@@ -139,6 +139,8 @@ impl TypeSet {
     pub const LOGIC: TypeSet = TypeSet::of(&[Type::Bool, Type::I32, Type::U32, Type::I64, Type::U64]);
     /// `i32`, `u32`.
     pub const WORD: TypeSet = TypeSet::of(&[Type::I32, Type::U32]);
+    /// `i8`, `f16`, `bf16`.
+    pub const TILE: TypeSet = TypeSet::of(&[Type::I8, Type::F16, Type::BF16]);
     /// `i32`, `u32`, `i64`, `u64`, `f32`.
     pub const SUMS: TypeSet = TypeSet::of(&[Type::I32, Type::U32, Type::I64, Type::U64, Type::F32]);
     /// Every type.

@@ -411,3 +411,91 @@ pub fn check_fours(name: &str, device: &dyn Backend) {
         }
     }
 }
+
+/// Products of tiles against sums of `i64` and `f64`: one, two by the same right tile, a chain of them. Of floats within the bound that
+/// the table gives, where the device may add in its own order; else the interpreter's bits.
+pub fn check_tiles(name: &str, device: &dyn Backend, own_order: bool) {
+    const SUBGROUPS: usize = 96;
+    let mut random = Random(11);
+    for ty in [Type::I8, Type::F16, Type::BF16] {
+        let per = 4 / ty.size();
+        let mut b = Builder::new("tiles", [64, 1, 1]);
+        let inputs = ["a", "a2", "b"].map(|name| b.buffer(name, Type::U32, Access::Read));
+        let c = b.buffer("c", Type::U64, Access::Read);
+        let outputs = ["one", "two", "three"].map(|name| b.buffer(name, Type::U64, Access::Write));
+        let i = b.global_x();
+        let [a, a2, right] = inputs.map(|x| b.load(x, i));
+        let c = b.load(c, i);
+        let one = b.tile_fma(ty, a, right, c);
+        let two = b.tile_fma(ty, a2, right, c);
+        let three = b.tile_fma(ty, a2, right, one);
+        for (out, value) in outputs.into_iter().zip([one, two, three]) {
+            b.store(out, i, value);
+        }
+        let program = b.finish().unwrap();
+        let mut element = || match ty {
+            Type::I8 => random.below(256) as u32,
+            Type::F16 => u32::from(half::f16::from_f32(random.below(2001) as f32 / 500.0 - 2.0).to_bits()),
+            _ => u32::from(half::bf16::from_f32(random.below(2001) as f32 / 500.0 - 2.0).to_bits()),
+        };
+        let lanes = 32 * SUBGROUPS;
+        let mut words = || -> Vec<u32> {
+            let word = |element: &mut dyn FnMut() -> u32| (0..per).fold(0, |w, i| w | element() << (8 * ty.size() * i));
+            (0..lanes).map(|_| word(&mut element)).collect()
+        };
+        let matrices: [Vec<u32>; 3] = std::array::from_fn(|_| words());
+        let sums: Vec<u32> = (0..2 * lanes)
+            .map(|_| match ty {
+                Type::I8 => random.below(1 << 32) as u32,
+                _ => (random.below(2001) as f32 / 100.0 - 10.0).to_bits(),
+            })
+            .collect();
+        let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let mut buffers: Vec<Vec<u8>> = matrices.iter().map(|m| bytes(m)).collect();
+        buffers.push(bytes(&sums));
+        buffers.extend([(); 3].map(|()| vec![0; 8 * lanes]));
+        let grid = [(lanes / 64) as u32, 1, 1];
+        let got = run(device, &program, &buffers, &[], grid).unwrap();
+        if ty == Type::I8 || !own_order {
+            let interpreter = hologram_backends::open("reference", None).unwrap();
+            assert!(got == run(&*interpreter, &program, &buffers, &[], grid).unwrap(), "{name}: {ty}");
+        }
+        // Element `k` of a line (a row of a left matrix, a column of a right one) of a subgroup.
+        let value = |matrix: &[u32], subgroup: usize, line: usize, k: usize| {
+            let bits = matrix[32 * subgroup + 4 * line + k / per] >> (8 * ty.size() * (k % per));
+            match ty {
+                Type::I8 => f64::from(bits as u8 as i8),
+                Type::F16 => half::f16::from_bits(bits as u16).to_f64(),
+                _ => half::bf16::from_bits(bits as u16).to_f64(),
+            }
+        };
+        for lane in 0..lanes {
+            let (subgroup, row) = (lane / 32, lane % 32 / 4);
+            for (half, column) in [0, 1].map(|j| (2 * lane + j, lane % 4 * 2 + j)) {
+                let number =
+                    |word: u32| if ty == Type::I8 { f64::from(word as i32) } else { f64::from(f32::from_bits(word)) };
+                let terms = |m: usize| {
+                    (0..4 * per)
+                        .map(move |k| (m, k))
+                        .map(|(m, k)| value(&matrices[m], subgroup, row, k) * value(&matrices[2], subgroup, column, k))
+                };
+                let start = number(sums[half]);
+                let size = |m: usize| terms(m).map(f64::abs).sum::<f64>();
+                let sum = |m: usize| terms(m).sum::<f64>();
+                let wants = [
+                    (start + sum(0), start.abs() + size(0)),
+                    (start + sum(1), start.abs() + size(1)),
+                    (start + sum(0) + sum(1), 2.0 * (start.abs() + size(0) + size(1))),
+                ];
+                for (out, (want, size)) in got[4..].iter().zip(wants) {
+                    let word = u32::from_le_bytes(out[4 * half..][..4].try_into().unwrap());
+                    let right = match ty {
+                        Type::I8 => word == want as i64 as u32,
+                        _ => (f64::from(f32::from_bits(word)) - want).abs() <= size * 2f64.powi(-19),
+                    };
+                    assert!(right, "{name}: {ty}, lane {lane}: {}, not {want}", number(word));
+                }
+            }
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::shared::{Shared, outside};
 use super::{Binding, operand_type};
-use crate::meaning::{eval, read_element, update, write_element};
+use crate::meaning::{eval, read_element, tile, update, write_element};
 use crate::program::*;
 use crate::table::Signature;
 use crate::{IsaError, Opcode, Type, shown_index};
@@ -203,9 +203,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         }
         match (inst.op, inst.memory) {
             (Opcode::Barrier, _) => {
-                if let Some(thread) = active.iter().position(|a| !a) {
-                    return Err(self.error(thread, "this thread does not reach a barrier that others wait at".into()));
-                }
+                self.all_arrive(inst.op, active)?;
                 self.phase += 1;
                 return Ok(());
             }
@@ -222,6 +220,21 @@ impl<'a, 'm> Machine<'a, 'm> {
                 let Some(words) = subgroup(inst, &args, active, base) else { return unknown(self, base) };
                 for (thread, word) in (base..self.threads).zip(words).filter(|(t, _)| active[*t]) {
                     self.set(dst, thread, word)?;
+                }
+            }
+            return Ok(());
+        }
+        if inst.op == Opcode::TileFma {
+            self.all_arrive(inst.op, active)?;
+            let lanes = |i: usize, base: usize| args.get(i).and_then(|words| words.get(base..)?.first_chunk::<LANES>());
+            for base in (0..self.threads).step_by(LANES) {
+                let operands = (lanes(0, base), lanes(1, base), lanes(2, base));
+                let (Some(a), Some(b), Some(c)) = operands else { return unknown(self, base) };
+                let Some(words) = tile(inst.ty, &a.map(|w| w as u32), &b.map(|w| w as u32), c) else {
+                    return unknown(self, base);
+                };
+                for (lane, word) in words.into_iter().enumerate() {
+                    self.set(dst, base + lane, word)?;
                 }
             }
             return Ok(());
@@ -244,6 +257,17 @@ impl<'a, 'm> Machine<'a, 'm> {
             self.set(dst, thread, word)?;
         }
         Ok(())
+    }
+
+    /// Checks that no thread is missing at what the whole workgroup must arrive at.
+    fn all_arrive(&self, op: Opcode, active: &Mask) -> Result<(), IsaError> {
+        match active.iter().position(|a| !a) {
+            Some(thread) => {
+                let message = format!("this thread does not reach a {} that others wait at", op.info().mnemonic);
+                Err(self.error(thread, message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Where a thread is.

@@ -78,6 +78,7 @@ impl Printer<'_> {
             match action {
                 Action::Single => self.stmt(stmt),
                 Action::Group(group) => self.group(&group),
+                Action::Tiles(insts) => self.tiles(&insts),
                 Action::Nothing => {}
             }
         }
@@ -146,6 +147,7 @@ impl Printer<'_> {
             match (action, &stmt.kind) {
                 (Action::Nothing, _) => {}
                 (Action::Group(group), _) => self.group(&group),
+                (Action::Tiles(insts), _) => self.tiles(&insts),
                 (_, StmtKind::Inst(inst)) => self.inst(inst, stmt.line, mask),
                 (_, StmtKind::Break { depth, cond } | StmtKind::Continue { depth, cond }) => {
                     let cond = cond.map(|c| (self.pred(c), true));

@@ -138,6 +138,9 @@ impl<'a> Printer<'a> {
             return self.access(inst, memory, line);
         }
         let Some(dst) = inst.dst else { return };
+        if inst.op == crate::Opcode::TileFma {
+            return self.tiles(&[inst]);
+        }
         if flow::is_subgroup(inst.op) {
             let value = self.subgroup(inst, mask);
             return self.set(dst, value);

@@ -73,6 +73,44 @@ impl Printer<'_> {
         }
     }
 
+    /// One product of tiles, or two by the same right tile: the device's left tile has 16 rows, of which the lower 8 are those of the
+    /// second, or 0.
+    pub(super) fn tiles(&mut self, insts: &[&Inst]) {
+        let first = insts[0];
+        let (shape, types) = match first.ty {
+            Type::I8 => ("m16n8k16", "s32.s8.s8.s32"),
+            Type::F16 => ("m16n8k8", "f32.f16.f16.f32"),
+            Type::BF16 => ("m16n8k8", "f32.bf16.bf16.f32"),
+            _ => return self.unknown(first),
+        };
+        // Registers, of which each constant needs one.
+        let register = |p: &mut Self, operand| {
+            let word = p.word(operand);
+            if word.is_constant() { p.asm.fresh(word) } else { word }
+        };
+        let zero = self.asm.fresh(Word::Const(0));
+        let (mut a, mut c) = ([zero; 2], [zero; 4]);
+        let b = register(self, first.args[1]);
+        for (i, inst) in insts.iter().enumerate() {
+            a[i] = register(self, inst.args[0]);
+            let sums = register(self, inst.args[2]);
+            let (low, high) = (self.asm.word(), self.asm.word());
+            line!(self.asm, "mov.b64 {{{low}, {high}}}, {sums}");
+            (c[2 * i], c[2 * i + 1]) = (low, high);
+        }
+        let d = [(); 4].map(|()| self.asm.word());
+        let list = |words: &[Word]| words.iter().map(Word::to_string).collect::<Vec<_>>().join(", ");
+        let (to, left, sums) = (list(&d), list(&a), list(&c));
+        line!(self.asm, "mma.sync.aligned.{shape}.row.col.{types} {{{to}}}, {{{left}}}, {{{b}}}, {{{sums}}}");
+        for (i, inst) in insts.iter().enumerate() {
+            let value = self.asm.wide();
+            line!(self.asm, "mov.b64 {value}, {{{}, {}}}", d[2 * i], d[2 * i + 1]);
+            if let Some(dst) = inst.dst {
+                self.set(dst, value);
+            }
+        }
+    }
+
     fn across(&mut self, op: &str, value: Word, mask: Word) -> Word {
         self.asm.op(op, &[value, mask])
     }

@@ -50,6 +50,8 @@ pub(super) enum Action<'a> {
     Single,
     /// A group is printed in its place.
     Group(Group<'a>),
+    /// Two products of tiles by the same right one are printed in its place.
+    Tiles([&'a Inst; 2]),
     /// It is part of a group printed elsewhere.
     Nothing,
 }
@@ -145,6 +147,13 @@ impl Facts {
                 open.clear();
                 continue;
             };
+            if matches!(actions[at], Action::Single)
+                && let Some(Stmt { kind: StmtKind::Inst(next), .. }) = block.get(at + 1)
+                && are_pair(inst, next)
+            {
+                actions[at] = Action::Tiles([inst, next]);
+                actions[at + 1] = Action::Nothing;
+            }
             let load = match inst.op {
                 Opcode::Load => true,
                 Opcode::Store => false,
@@ -208,4 +217,13 @@ impl Facts {
         }
         actions[at] = Action::Group(Group { memory, ty, index: (here.args[0], offset(here)), insts });
     }
+}
+
+/// Whether one instruction of the device can do two neighbouring products of tiles.
+fn are_pair(first: &Inst, second: &Inst) -> bool {
+    let by = |inst: &Inst| inst.args.get(1).copied();
+    let reads = |reg| second.args.contains(&Operand::Reg(reg));
+    (first.op, second.op) == (Opcode::TileFma, Opcode::TileFma)
+        && (first.ty, by(first)) == (second.ty, by(second))
+        && first.dst.is_some_and(|dst| Some(dst) != second.dst && !reads(dst))
 }

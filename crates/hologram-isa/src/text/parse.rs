@@ -353,7 +353,8 @@ impl<'a> Parser<'a> {
             (Some(op), _) if !op.info().signature.carries_type() => (op, false, Type::U32),
             (Some(op), _) => {
                 let types = op.info().types;
-                let example = if types.contains(Type::F32) { Type::F32 } else { Type::U32 };
+                let usual = [Type::F32, Type::U32].into_iter().find(|ty| types.contains(*ty));
+                let example = usual.or(types.iter().next()).unwrap_or(Type::U32);
                 return error(word.line, format!("{word} needs a type, such as `{}.{example}`", word.text));
             }
             (None, Some((name, suffix))) => {

@@ -13,7 +13,8 @@
 //!    after it.
 //! 7. A `for` counter is an `i32` or `u32` that nothing but `for` sets, read only inside the loop. A constant step is positive.
 //! 8. `loop` has at least one round; `break` and `continue` stand inside as many loops as they name.
-//! 9. A barrier stands only where every thread of the workgroup arrives (see the uniformity module).
+//! 9. A barrier or product of tiles stands only where every thread of the workgroup arrives (see the uniformity module); products of
+//!    tiles only in workgroups of whole subgroups.
 
 use crate::builder::{Value, check_args};
 use crate::program::*;
@@ -304,6 +305,12 @@ impl<'a> Checker<'a> {
         }
         if inst.fast && !inst.op.has_fast(inst.ty) {
             return Err(format!("{name}.{} has no fast form", inst.ty));
+        }
+        let threads = self.program.workgroup_threads();
+        if info.signature == Signature::Tile && !threads.is_multiple_of(SUBGROUP_SIZE) {
+            return Err(format!(
+                "{name} needs whole subgroups of {SUBGROUP_SIZE} threads, but the workgroup has {threads}"
+            ));
         }
         match (inst.memory, info.signature.has_memory()) {
             (None, true) => return Err(format!("{name} needs a buffer or shared array")),

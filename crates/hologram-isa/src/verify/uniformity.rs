@@ -1,4 +1,4 @@
-//! Finds barriers that some threads of a workgroup may not reach.
+//! Finds barriers and products of tiles that some threads of a workgroup may not reach.
 //!
 //! A register is *varying* if it may hold different values on two threads of a workgroup, a block if two threads may come to it a
 //! different number of times. The analysis computes the least set that is closed under these rules; what is left is uniform:
@@ -33,8 +33,8 @@ struct Graph<'a> {
     sources: Vec<usize>,
     /// The blocks after the kernel's own.
     blocks: Vec<Block>,
-    /// Each barrier's block, statement index and line.
-    barriers: Vec<(usize, usize, u32)>,
+    /// Of each barrier and product of tiles the operation, block, statement index and line.
+    barriers: Vec<(Opcode, usize, usize, u32)>,
     statements: usize,
     /// The nodes of the open loops' bodies.
     loops: Vec<usize>,
@@ -96,8 +96,8 @@ impl Graph<'_> {
     }
 
     fn inst(&mut self, inst: &Inst, here: usize, (index, line): (usize, u32)) {
-        if inst.op == Opcode::Barrier {
-            self.barriers.push((here, index, line));
+        if matches!(inst.op.info().signature, Signature::Barrier | Signature::Tile) {
+            self.barriers.push((inst.op, here, index, line));
         }
         let Some(dst) = inst.dst else { return };
         let dst = dst.0 as usize;
@@ -114,7 +114,7 @@ impl Graph<'_> {
         use Opcode::*;
         match inst.op.info().signature {
             Signature::Builtin => !matches!(inst.op, GroupX | GroupY | GroupZ | GridX | GridY | GridZ),
-            Signature::Reduce | Signature::Shuffle | Signature::Atomic | Signature::Exchange => true,
+            Signature::Reduce | Signature::Shuffle | Signature::Tile | Signature::Atomic | Signature::Exchange => true,
             Signature::Load => match inst.memory {
                 Some(Memory::Param(index)) => !matches!(
                     self.program.params.get(index as usize),
@@ -168,18 +168,19 @@ impl Graph<'_> {
                 }
             }
         }
-        for &(block, index, line) in &self.barriers {
+        for &(op, block, index, line) in &self.barriers {
             if cause[block].is_some() {
                 let line = line_of(self.program, index, line);
-                return Err(Fault { line, message: self.explain(block, &cause) });
+                return Err(Fault { line, message: self.explain(op, block, &cause) });
             }
         }
         Ok(())
     }
 
     /// Why a block varies: the statement that a varying register decides.
-    fn explain(&self, block: usize, cause: &[Option<usize>]) -> String {
+    fn explain(&self, op: Opcode, block: usize, cause: &[Option<usize>]) -> String {
         let registers = self.program.registers.len();
+        let what = op.info().mnemonic;
         let mut node = block;
         while let Some(next) = cause[node] {
             if next < registers {
@@ -188,12 +189,12 @@ impl Graph<'_> {
                 let Block { word, stmt: (index, line) } = &self.blocks[node - registers - 1];
                 let line = line_of(self.program, *index, *line);
                 return format!(
-                    "not every thread of the workgroup arrives at this barrier: the {word} on line {line} depends on %{name}, which \
+                    "not every thread of the workgroup arrives at this {what}: the {word} on line {line} depends on %{name}, which \
                      differs between threads"
                 );
             }
             node = next;
         }
-        "not every thread of the workgroup arrives at this barrier".into()
+        format!("not every thread of the workgroup arrives at this {what}")
     }
 }

@@ -119,6 +119,12 @@ pub(super) enum Node {
         value: Place,
         lane: Place,
     },
+    /// A product of tiles, of lanes.
+    Tile {
+        ty: Type,
+        dst: Place,
+        args: [Place; 3],
+    },
     If {
         cond: Cond,
         mask: MaskId,

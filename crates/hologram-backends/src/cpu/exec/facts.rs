@@ -392,7 +392,8 @@ impl Pass<'_> {
             }
             _ => match inst.op.info().signature {
                 Signature::Builtin => builtin_kind(self.program, inst.op),
-                Signature::Reduce | Signature::Shuffle | Signature::Atomic | Signature::Exchange => Kind::Varying,
+                Signature::Reduce | Signature::Shuffle | Signature::Tile => Kind::Varying,
+                Signature::Atomic | Signature::Exchange => Kind::Varying,
                 _ if inst.op == O::Broadcast => Kind::Varying,
                 _ => when(uniform, false),
             },

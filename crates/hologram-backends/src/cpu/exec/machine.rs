@@ -7,7 +7,7 @@ use hologram_isa::{IsaError, Opcode, shown_index};
 
 use super::code::*;
 use super::memory::{Memory, Moves, NO_LANE};
-use super::subgroup::{Register, subgroup};
+use super::subgroup::{Register, subgroup, tiles};
 use super::translate::MAX_MASKS;
 use crate::cpu::kernel::RawSlice;
 
@@ -230,6 +230,11 @@ impl<'a> Machine<'a> {
                         let mask = std::slice::from_raw_parts(self.masks[mask].words, lanes);
                         subgroup(*op, *ty, register(*dst), register(*value), lane, mask);
                     }
+                }
+                Node::Tile { ty, dst, args } => {
+                    let register = |place| Register { words: self.at(place), lanes };
+                    // SAFETY: the operands have 32, 32 and 64 bits, the result 64; it is no operand.
+                    unsafe { tiles(*ty, register(*dst), args.map(register)) }
                 }
                 Node::If { cond, mask: inner, then, otherwise } => {
                     let flow = self.branch(*cond, mask, *inner, then, otherwise)?;

@@ -1,6 +1,6 @@
 //! Operations across the lanes of a subgroup.
 
-use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
+use hologram_isa::{Opcode, SUBGROUP_SIZE, Type, meaning};
 
 use super::words::Float;
 
@@ -67,6 +67,21 @@ pub(super) unsafe fn subgroup(op: Opcode, ty: Type, dst: Register, value: Regist
         (_, Type::F32) => across!(float f32),
         (_, Type::F64) => across!(float f64),
         _ => {}
+    }
+}
+
+/// Runs a product of tiles on each subgroup.
+///
+/// # Safety
+/// The operands hold values of 32, 32 and 64 bits, the result of 64; `dst` is none of them.
+pub(super) unsafe fn tiles(ty: Type, dst: Register, [a, b, c]: [Register; 3]) {
+    // SAFETY: the caller's promise.
+    let (dst, a, b, c) = unsafe { (dst.values_mut::<u64>(), a.values::<u32>(), b.values::<u32>(), c.values::<u64>()) };
+    let (a, b, c) = (a.as_chunks::<LANES>().0, b.as_chunks::<LANES>().0, c.as_chunks::<LANES>().0);
+    for (((dst, a), b), c) in dst.as_chunks_mut::<LANES>().0.iter_mut().zip(a).zip(b).zip(c) {
+        if let Some(sums) = meaning::tile(ty, a, b, c) {
+            *dst = sums;
+        }
     }
 }
 

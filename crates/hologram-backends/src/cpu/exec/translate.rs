@@ -393,6 +393,7 @@ impl Translator<'_> {
             Signature::Store => self.store(inst, line, block),
             Signature::Atomic | Signature::Exchange => self.atomic(inst, line, block),
             Signature::Reduce | Signature::Shuffle => self.subgroup(inst, block),
+            Signature::Tile => self.tile(inst, block),
             _ if inst.op == Opcode::Broadcast => self.subgroup(inst, block),
             _ => self.compute(inst, line, block),
         }
@@ -594,6 +595,19 @@ impl Translator<'_> {
         let [index, a, b] = places;
         let (array, place) = (self.array(inst.memory), self.result(dst));
         block.nodes.push(Node::Atomic { array, update, dst: place, index, values: [a, b], line });
+        if !self.facts.reg(dst).local {
+            self.commit(dst, place, block);
+        }
+    }
+
+    fn tile(&mut self, inst: &Inst, block: &mut Block) {
+        let Some(dst) = inst.dst else { return };
+        let mut args = [self.temporary[0]; 3];
+        for (i, arg) in inst.args.iter().enumerate() {
+            args[i] = self.as_lanes(*arg, 1 + i, block);
+        }
+        let place = self.result(dst);
+        block.nodes.push(Node::Tile { ty: inst.ty, dst: place, args });
         if !self.facts.reg(dst).local {
             self.commit(dst, place, block);
         }
