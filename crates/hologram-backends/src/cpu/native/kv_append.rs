@@ -11,7 +11,7 @@ use crate::cpu::native::input;
 use crate::{Extent, Format, KernelSpec};
 
 struct KvAppend {
-    f16: bool,
+    format: Format,
     tokens: Extent,
     blocks: usize,
     heads: usize,
@@ -20,7 +20,10 @@ struct KvAppend {
     uses_step: bool,
 }
 
-/// The native kernel for `kv_append` to caches of F32 and F16; `None` for any other spec.
+/// Codes of a cache in 8 bits that share a scale.
+const BLOCK: usize = Format::Q8Planes.block_len();
+
+/// The native kernel for `kv_append` to caches of F32, F16 and 8 bits in planes; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [cache, x, slots] = spec.inputs.as_slice() else { return None };
     let (
@@ -33,14 +36,15 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     let served = spec.op == "kv_append"
         && spec.in_place == Some(0)
         && spec.output == *cache
-        && matches!(cache.format, Format::F32 | Format::F16)
+        && matches!(cache.format, Format::F32 | Format::F16 | Format::Q8Planes)
         && x.format == Format::F32
         && slots.format == Format::U32
         && slots.shape.as_slice() == [*tokens]
         && (heads, d) == (x_heads, x_d)
+        && d.is_multiple_of(cache.format.block_len())
         && *block_size > 0;
     let kernel = || KvAppend {
-        f16: cache.format == Format::F16,
+        format: cache.format,
         tokens: *tokens,
         blocks: *blocks,
         heads: *heads,
@@ -54,8 +58,10 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
 impl NativeKernel for KvAppend {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let tokens = self.tokens.value(if self.uses_step { args.step() } else { &[] });
-        let x = input::<f32>(args, 1, tokens * self.heads * self.d)?;
-        let slots = input::<u32>(args, 2, tokens)?;
+        // A cache in 8 bits has codes and scales.
+        let views = if self.format == Format::Q8Planes { 2 } else { 1 };
+        let x = input::<f32>(args, views, tokens * self.heads * self.d)?;
+        let slots = input::<u32>(args, views + 1, tokens)?;
         // Divided by heads, not by tokens: so no two workers write the same place even when two tokens name one slot.
         while let Some(head) = worker.next(self.heads) {
             for (token, slot) in slots.iter().enumerate() {
@@ -71,15 +77,31 @@ impl NativeKernel for KvAppend {
                 let place = first..first + self.d;
                 // SAFETY: each head is one worker's.
                 unsafe {
-                    if self.f16 {
-                        args.write::<f16>(0)[place].convert_from_f32_slice(x);
-                    } else {
-                        args.write::<f32>(0)[place].copy_from_slice(x);
+                    match self.format {
+                        Format::F16 => args.write::<f16>(0)[place].convert_from_f32_slice(x),
+                        Format::Q8Planes => {
+                            let scales = &mut args.write::<f16>(1)[place.start / BLOCK..place.end / BLOCK];
+                            quantize(x, &mut args.write::<i8>(0)[place], scales);
+                        }
+                        _ => args.write::<f32>(0)[place].copy_from_slice(x),
                     }
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Blocks in 8 bits: each scale is the greatest magnitude of its block divided by 127, rounded to `f16`.
+fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f16]) {
+    let blocks = x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
+    for ((x, codes), scale) in blocks.zip(scales) {
+        let greatest = x.iter().fold(0.0f32, |a, v| a.max(v.abs()));
+        let inverse = if greatest == 0.0 { 0.0 } else { 127.0 / greatest };
+        *scale = f16::from_f32(greatest / 127.0);
+        for (code, v) in codes.iter_mut().zip(x) {
+            *code = (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+        }
     }
 }
 

@@ -45,14 +45,19 @@ pub(super) fn attend<S: Simd>(
             position += count;
         }
         for r in 0..rows {
-            let visible = inputs.positions[piece.token_head(r).0] as usize + 1;
+            let position = inputs.positions[piece.token_head(r).0];
+            let visible = (position as usize + 1).saturating_sub(start).min(end - start);
+            // What lies before a row's window is as good as not there.
+            let hidden = kernel.first_seen(position).saturating_sub(start).min(visible);
+            ws.scores[r * STEP..r * STEP + hidden].fill(f32::NEG_INFINITY);
+            let visible = if hidden == visible { 0 } else { visible };
             let row = Row {
                 scores: &mut ws.scores[r * STEP..(r + 1) * STEP],
                 acc: &mut ws.acc[r * d..(r + 1) * d],
                 peak: &mut ws.peak[r],
                 total: &mut ws.total[r * S::LANES..(r + 1) * S::LANES],
             };
-            soften(s, row, visible.saturating_sub(start).min(end - start), end - start);
+            soften(s, row, visible, end - start);
         }
         let mut position = start;
         while position < end {

@@ -35,21 +35,22 @@ const MIN_PART: usize = 128;
 /// The running maximum before the first score: finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN / 2.0;
 
-// Arguments in the order of the spec's bindings.
+// Arguments in the order of the spec's bindings: q, then the views of keys and of values, of which caches in 8 bits have two each, then
+// positions, sequences, block table and the output.
 const Q: usize = 0;
 const K: usize = 1;
-const V: usize = 2;
-const POSITIONS: usize = 3;
-const SEQUENCES: usize = 4;
-const BLOCK_TABLE: usize = 5;
-const OUTPUT: usize = 6;
 
-/// Serves caches of F32 and F16 with a head size that is a multiple of 16 and a block size that is a multiple of 16.
+/// Codes of a cache in 8 bits that share a scale.
+const BLOCK: usize = Format::Q8Planes.block_len();
+
+/// Serves caches of F32 and F16 with a head size that is a multiple of 16, caches in 8 bits with one that is a multiple of 32, and a
+/// block size that is a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    let f16 = match k.format {
-        Format::Plain(Type::F32) => false,
-        Format::Plain(Type::F16) => true,
+    let stored = match k.format {
+        Format::Plain(Type::F32) => Stored::F32,
+        Format::Plain(Type::F16) => Stored::F16,
+        Format::Q8Planes => Stored::Q8,
         _ => return None,
     };
     let formats_fit = v.format == k.format
@@ -70,7 +71,6 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let (heads, d, kv_heads, block_size, kd) =
         (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
     let shapes_fit = spec.op == "attention"
-        && spec.attr_u32("window").is_none()
         && spec.in_place.is_none()
         && k.shape == v.shape
         && q.shape == spec.output.shape
@@ -78,14 +78,15 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         && s_len == tokens
         && d == kd
         && heads % kv_heads == 0
-        && d % 16 == 0
+        && d % if stored == Stored::Q8 { BLOCK } else { 16 } == 0
         && block_size % 16 == 0;
     if !(formats_fit && shapes_fit) {
         return None;
     }
     Some(Arc::new(Attention {
         isa: Isa::widest(features),
-        f16,
+        stored,
+        window: spec.attr_u32("window").map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.
         scale: spec.attr_f32("scale")? * std::f32::consts::LOG2_E,
         tokens: *tokens,
@@ -103,7 +104,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 #[derive(Debug)]
 struct Attention {
     isa: Isa,
-    f16: bool,
+    stored: Stored,
+    /// Positions that a token attends to, its own included, at most.
+    window: usize,
     scale: f32,
     tokens: Extent,
     table_rows: Extent,
@@ -114,6 +117,15 @@ struct Attention {
     d: usize,
     block_size: usize,
     uses_step: bool,
+}
+
+/// How the cache holds its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    F32,
+    F16,
+    /// Codes and scales in two planes.
+    Q8,
 }
 
 /// How a run is divided: pieces are numbered by group of heads, then tile (the last, which reads most, first), then part.
@@ -170,6 +182,8 @@ struct Inputs<'a> {
 enum Cache<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
+    /// Codes, and the scale of each [`BLOCK`].
+    Q8(&'a [i8], &'a [f16]),
 }
 
 /// A worker's scratch memory.
@@ -192,7 +206,7 @@ impl Attention {
     /// Lengths of [`Workspace`]'s parts, multiples of 16.
     fn workspace_lens(&self) -> [usize; 6] {
         let rows = TILE_ROWS * self.d;
-        let decoded = if self.f16 { self.block_size.min(STEP) * self.d } else { 0 };
+        let decoded = if self.stored != Stored::F32 { self.block_size.min(STEP) * self.d } else { 0 };
         [rows, TILE_ROWS * STEP, rows, TILE_ROWS, TILE_ROWS * 16, decoded]
     }
 
@@ -234,14 +248,23 @@ impl Attention {
         tiles
     }
 
-    fn plan(&self, tiles: usize, positions: &[u32], workers: usize) -> Plan {
+    /// The first position that a token at this one attends to.
+    fn first_seen(&self, position: u32) -> usize {
+        (position as usize + 1).saturating_sub(self.window)
+    }
+
+    /// The positions that tokens at these attend to, from a multiple of 16 on.
+    fn span_of(&self, positions: &[u32]) -> Range<usize> {
+        let capacity = self.max_blocks * self.block_size;
+        let first = positions.iter().map(|p| self.first_seen(*p)).min().unwrap_or(0) / 16 * 16;
+        let end = positions.iter().map(|p| (*p as usize).saturating_add(1)).max().unwrap_or(0).min(capacity);
+        first.min(end)..end
+    }
+
+    fn plan(&self, tiles: usize, starts: &[u32], positions: &[u32], workers: usize) -> Plan {
         let groups = self.kv_heads * self.groups_of_kv_head();
-        let longest = positions
-            .iter()
-            .map(|p| (*p as usize).saturating_add(1))
-            .max()
-            .unwrap_or(0)
-            .min(self.max_blocks * self.block_size);
+        let of_tile = |t: &[u32]| self.span_of(&positions[t[0] as usize..t[1] as usize]).len();
+        let longest = starts[..tiles + 1].windows(2).map(of_tile).max().unwrap_or(0);
         let pieces = tiles * groups;
         let wanted = if pieces.is_multiple_of(workers) || pieces > 4 * workers {
             1
@@ -271,7 +294,6 @@ impl Attention {
             ));
         }
         let capacity = self.max_blocks * self.block_size;
-        let mut end = 0;
         for token in tokens.clone() {
             let position = inputs.positions[token] as usize;
             if position >= capacity {
@@ -280,10 +302,11 @@ impl Attention {
                     self.max_blocks, self.block_size
                 ));
             }
-            end = end.max(position + 1);
         }
         let row = sequence as usize * self.max_blocks;
-        let span = (part * plan.part_len).min(end)..((part + 1) * plan.part_len).min(end);
+        let seen = self.span_of(&inputs.positions[tokens.clone()]);
+        let at = |part: usize| (seen.start + part * plan.part_len).min(seen.end);
+        let span = at(part)..at(part + 1);
         Ok(Piece { tokens, heads, kv_head, sequence, table: &inputs.table[row..row + self.max_blocks], span, part })
     }
 
@@ -304,7 +327,7 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Half-precision rows are decoded into
+    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Rows of fewer bits are decoded into
     /// `decoded`.
     #[inline(always)]
     fn cache_rows<'a, S: Simd>(
@@ -328,6 +351,18 @@ impl Attention {
                 }
                 Ok((decoded, count))
             }
+            Cache::Q8(codes, scales) => {
+                let decoded = &mut decoded[..elements.len()];
+                let scales = &scales[elements.start / BLOCK..elements.end / BLOCK];
+                let blocks = decoded.as_chunks_mut::<BLOCK>().0.iter_mut().zip(codes[elements].as_chunks::<BLOCK>().0);
+                for ((out, codes), scale) in blocks.zip(scales) {
+                    let scale = scale.to_f32();
+                    for (y, code) in out.iter_mut().zip(codes) {
+                        *y = scale * f32::from(*code);
+                    }
+                }
+                Ok((decoded, count))
+            }
         }
     }
 
@@ -341,6 +376,7 @@ impl Attention {
         let (data, size) = match cache {
             Cache::F32(data) => (data.as_ptr().cast::<u8>(), 4),
             Cache::F16(data) => (data.as_ptr().cast::<u8>(), 2),
+            Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 1),
         };
         let lines = (elements.len() * size).div_ceil(64);
         for line in lines * part / total..lines * (part + 1) / total {
@@ -369,6 +405,12 @@ impl Attention {
         (first, 1.0)
     }
 
+    /// The places of values, positions, sequences, block table and output among the arguments.
+    fn places(&self) -> [usize; 5] {
+        let views = if self.stored == Stored::Q8 { 2 } else { 1 };
+        [K + views, K + 2 * views, K + 2 * views + 1, K + 2 * views + 2, K + 2 * views + 3]
+    }
+
     /// Phase 1: output rows from their parts.
     fn combine(&self, args: &Args<'_>, plan: &Plan, rows: usize, worker: &Worker<'_>) {
         let shared = worker.shared_scratch();
@@ -376,7 +418,7 @@ impl Attention {
         // this phase.
         let partials = unsafe { std::slice::from_raw_parts(shared.data.cast::<f32>(), shared.bytes / 4) };
         // SAFETY: each row is claimed by one worker.
-        let output = unsafe { args.write::<f32>(OUTPUT) };
+        let output = unsafe { args.write::<f32>(self.places()[4]) };
         while let Some(row) = worker.next(rows) {
             let of_row = &partials[row * plan.parts * self.partial_len()..][..plan.parts * self.partial_len()];
             let parts = || of_row.chunks_exact(self.partial_len());
@@ -413,21 +455,22 @@ impl NativeKernel for Attention {
         let (tokens, table_rows) = (self.tokens.value(step), self.table_rows.value(step));
         let cache_len = self.blocks * self.kv_heads * self.block_size * self.d;
         let cache = |index| -> Result<Cache<'_>, String> {
-            Ok(if self.f16 {
-                Cache::F16(input(args, index, cache_len)?)
-            } else {
-                Cache::F32(input(args, index, cache_len)?)
+            Ok(match self.stored {
+                Stored::F32 => Cache::F32(input(args, index, cache_len)?),
+                Stored::F16 => Cache::F16(input(args, index, cache_len)?),
+                Stored::Q8 => Cache::Q8(input(args, index, cache_len)?, input(args, index + 1, cache_len / BLOCK)?),
             })
         };
+        let [values, positions, sequences, table, output] = self.places();
         let rows = tokens * self.heads;
-        input::<f32>(args, OUTPUT, rows * self.d)?;
+        input::<f32>(args, output, rows * self.d)?;
         let inputs = Inputs {
             q: input(args, Q, rows * self.d)?,
             k: cache(K)?,
-            v: cache(V)?,
-            positions: input(args, POSITIONS, tokens)?,
-            sequences: input(args, SEQUENCES, tokens)?,
-            table: input(args, BLOCK_TABLE, table_rows * self.max_blocks)?,
+            v: cache(values)?,
+            positions: input(args, positions, tokens)?,
+            sequences: input(args, sequences, tokens)?,
+            table: input(args, table, table_rows * self.max_blocks)?,
         };
         let scratch = std::mem::take(&mut worker.scratch);
         let (starts, floats) = scratch.split_at_mut(self.starts_len() * 4);
@@ -442,7 +485,7 @@ impl NativeKernel for Attention {
         let mut ws = Workspace { q, scores, acc, peak, total, decoded };
 
         let tiles = self.find_tiles(inputs.sequences, starts);
-        let plan = self.plan(tiles, inputs.positions, worker.count);
+        let plan = self.plan(tiles, starts, inputs.positions, worker.count);
         if phase == 1 {
             if plan.parts > 1 {
                 self.combine(args, &plan, rows, worker);
@@ -451,7 +494,7 @@ impl NativeKernel for Attention {
         }
         let target = if plan.parts == 1 {
             // SAFETY: a piece writes only the output rows of its tokens and heads, and is claimed by one worker.
-            unsafe { args.write::<f32>(OUTPUT) }
+            unsafe { args.write::<f32>(output) }
         } else {
             let shared = worker.shared_scratch();
             // SAFETY: a piece writes only the partial results of its rows and part, and is claimed by one worker.

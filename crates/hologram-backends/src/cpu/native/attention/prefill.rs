@@ -19,12 +19,14 @@ pub(super) fn attend<S: Simd>(
     let width = rows.next_multiple_of(S::LANES);
     let vectors = width / S::LANES;
 
-    // The last position that each row sees; rows of padding are copies of the first row, and are never written out.
+    // The first and the last position that each row sees; rows of padding are copies of the first row, and are never written out.
     let mut last_visible = [inputs.positions[piece.tokens.start]; TILE_ROWS];
+    let mut first_visible = [0; TILE_ROWS];
     let mut q_rows = [std::ptr::null(); TILE_ROWS];
     for r in 0..width {
         let (token, head) = piece.token_head(if r < rows { r } else { 0 });
         last_visible[r] = inputs.positions[token];
+        first_visible[r] = kernel.first_seen(inputs.positions[token]);
         q_rows[r] = inputs.q[(token * kernel.heads + head) * d..][..d].as_ptr();
     }
     assert!(d * width <= ws.q.len());
@@ -41,6 +43,7 @@ pub(super) fn attend<S: Simd>(
         }
     }
     let all_see = last_visible[..width].iter().copied().min().unwrap_or(0) as usize;
+    let all_see_from = first_visible[..width].iter().copied().max().unwrap_or(0);
     ws.acc[..d * width].fill(0.0);
     ws.peak[..width].fill(LOWEST);
     ws.total[..width].fill(0.0);
@@ -60,7 +63,10 @@ pub(super) fn attend<S: Simd>(
         }
         for v in 0..vectors {
             let lanes = v * S::LANES..(v + 1) * S::LANES;
-            let mut limits = [0.0; 16];
+            let (mut firsts, mut limits) = ([0.0; 16], [0.0; 16]);
+            for (first, from) in firsts.iter_mut().zip(&first_visible[lanes.clone()]) {
+                *first = from.saturating_sub(start).min(STEP) as f32;
+            }
             for (limit, last) in limits.iter_mut().zip(&last_visible[lanes.clone()]) {
                 *limit = (i64::from(*last) - start as i64).clamp(-1, STEP as i64) as f32;
             }
@@ -71,7 +77,7 @@ pub(super) fn attend<S: Simd>(
                 total: &mut ws.total[lanes],
                 width,
             };
-            let limits = (all_see + 1 < end).then_some(limits);
+            let limits = (all_see + 1 < end || all_see_from > start).then_some((firsts, limits));
             soften(s, column, end - start, d, limits);
         }
         let mut position = start;
@@ -125,22 +131,24 @@ struct Column<'a> {
 }
 
 /// Turns `count` scores of each row into powers relative to the new running maximum and brings the running sums to it. With `limits`,
-/// a row's scores behind its limit count as negative infinity.
+/// a row's scores before its first and behind its last position count as negative infinity.
 #[inline(always)]
-fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, d: usize, limits: Option<[f32; 16]>) {
+fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, d: usize, limits: Option<([f32; 16], [f32; 16])>) {
     let width = column.width;
     assert!(count > 0 && (count - 1) * width + S::LANES <= column.scores.len());
     assert!(d > 0 && (d - 1) * width + S::LANES <= column.acc.len());
     assert!(column.peak.len() == S::LANES && column.total.len() == S::LANES);
     let scores = column.scores.as_mut_ptr();
-    // SAFETY: the assertions cover `count` vectors of scores, `d` of acc, one of peak and total; limits has 16.
+    // SAFETY: the assertions cover `count` vectors of scores, `d` of acc, one of peak and total; limits have 16 each.
     unsafe {
         let old_peak = s.load(column.peak.as_ptr());
         let mut peaks = [old_peak; 4];
-        if let Some(limits) = limits {
-            let limits = s.load(limits.as_ptr());
+        if let Some((firsts, limits)) = limits {
+            let (firsts, limits) = (s.load(firsts.as_ptr()), s.load(limits.as_ptr()));
             for p in 0..count {
-                let score = s.keep_where_ge(s.load(scores.add(p * width)), limits, s.splat(p as f32));
+                let at = s.splat(p as f32);
+                let score = s.keep_where_ge(s.load(scores.add(p * width)), limits, at);
+                let score = s.keep_where_ge(score, at, firsts);
                 s.store(scores.add(p * width), score);
                 peaks[0] = s.max(peaks[0], score);
             }

@@ -11,6 +11,7 @@ struct Case {
     d: usize,
     block_size: usize,
     f16: bool,
+    window: Option<u32>,
     workers: usize,
     /// Sequence and position of each token.
     tokens: Vec<(u32, u32)>,
@@ -43,7 +44,10 @@ impl Case {
             inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, table],
             output: q,
             in_place: None,
-            attrs: vec![("scale", Attr::F32(0.3))],
+            attrs: [("scale", Attr::F32(0.3))]
+                .into_iter()
+                .chain(self.window.map(|n| ("window", Attr::U32(n))))
+                .collect(),
         }
     }
 
@@ -114,12 +118,13 @@ impl Case {
                 let q = &q[(t * self.heads + head) * self.d..][..self.d];
                 let score =
                     |p| q.iter().zip(&k[row(p)]).map(|(q, k)| f64::from(*q) * k).sum::<f64>() * f64::from(0.3f32);
-                let scores: Vec<f64> = (0..=*position as usize).map(score).collect();
+                let first = self.window.map_or(0, |n| (position + 1).saturating_sub(n)) as usize;
+                let scores: Vec<f64> = (first..=*position as usize).map(score).collect();
                 let peak = scores.iter().copied().fold(f64::MIN, f64::max);
                 let total: f64 = scores.iter().map(|s| (s - peak).exp()).sum();
                 let mut sums = vec![0.0; self.d];
                 for (p, score) in scores.iter().enumerate() {
-                    for (sum, v) in sums.iter_mut().zip(&v[row(p)]) {
+                    for (sum, v) in sums.iter_mut().zip(&v[row(first + p)]) {
                         *sum += (score - peak).exp() / total * v;
                     }
                 }
@@ -160,7 +165,8 @@ fn agrees_with_the_definition() {
     for (i, tokens) in batches.iter().enumerate() {
         for (j, (heads, kv_heads, d, block_size)) in shapes.into_iter().enumerate() {
             let (f16, workers) = ((i + j) % 2 == 1, 1 + (i + j) % 3);
-            let case = Case { heads, kv_heads, d, block_size, f16, workers, tokens: tokens.clone() };
+            let window = [None, Some(1), Some(40), None, Some(150)][(i + 2 * j) % 5];
+            let case = Case { heads, kv_heads, d, block_size, f16, window, workers, tokens: tokens.clone() };
             let want = case.reference(&case.arguments());
             for features in feature_sets() {
                 let mut memory = case.arguments();
@@ -180,7 +186,16 @@ fn agrees_with_the_definition() {
 
 #[test]
 fn names_what_lies_outside() {
-    let good = Case { heads: 4, kv_heads: 2, d: 32, block_size: 32, f16: false, workers: 2, tokens: run(60, 9, 1) };
+    let good = Case {
+        heads: 4,
+        kv_heads: 2,
+        d: 32,
+        block_size: 32,
+        f16: false,
+        window: None,
+        workers: 2,
+        tokens: run(60, 9, 1),
+    };
     // The argument, the element and its wrong value; the error.
     let table = good.max_blocks();
     let faults = [
@@ -202,6 +217,7 @@ fn names_what_lies_outside() {
 
 #[test]
 fn leaves_other_layouts_to_the_program() {
-    let case = Case { heads: 4, kv_heads: 2, d: 40, block_size: 32, f16: false, workers: 1, tokens: vec![] };
+    let case =
+        Case { heads: 4, kv_heads: 2, d: 40, block_size: 32, f16: false, window: None, workers: 1, tokens: vec![] };
     assert!(find(&case.spec(), feature_sets()[0]).is_none());
 }
