@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
+use hologram_backends::Format;
+use hologram_llm::GenerateOptions;
+use hologram_llm::sampling::SamplerConfig;
 
 /// Runs language models and Atlas programs at the speed of the hardware.
 ///
@@ -24,10 +27,16 @@ pub struct Cli {
 pub enum Command {
     /// Continue a prompt
     Run(RunArgs),
+    /// Hold a conversation
+    Chat(ChatArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
     /// Write the logits of given tokens
     Logits(LogitsArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Show how a model cuts a text into tokens
+    Tokenize(TokenizeArgs),
     /// Show a model file's metadata, tensors and memory
     Inspect(InspectArgs),
     /// Run an Atlas program
@@ -99,17 +108,9 @@ impl DeviceArgs {
     }
 }
 
-/// Options of `run`.
+/// How tokens are chosen, and the memory for the context.
 #[derive(Args)]
-pub struct RunArgs {
-    /// The prompt; without one it is read from standard input, if that is not a terminal
-    pub prompt: Option<String>,
-    /// Model file (.gguf) [default: the model that ships with the program]
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: Option<PathBuf>,
-    /// The most tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub max_tokens: usize,
+pub struct SamplingArgs {
     /// Randomness; 0 always takes the most probable token
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temperature: f32,
@@ -119,16 +120,146 @@ pub struct RunArgs {
     /// Choose among the most probable tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     pub top_p: f32,
+    /// Leave out tokens less probable than this share of the most probable one; 0 for none
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Make the last 64 tokens less probable: divide their logits by this where positive, else multiply; 1 for not
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub repeat_penalty: f32,
+    /// Subtract this from the logits of the last 64 tokens
+    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Subtract this from the logits of the last 64 tokens, once for each time that they occur
+    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
     /// Seed of the random choice [default: another one each time]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Positions of the context [default: the model's, but at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
+    /// Numbers of the KV cache [default: what suits the model and the device]
+    #[arg(long, value_name = "F", value_enum)]
+    pub kv: Option<Kv>,
+}
+
+/// Types of the KV cache.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Kv {
+    /// 32 bits
+    F32,
+    /// 16 bits
+    F16,
+    /// 8 bits, with a scale for 32 of them
+    Q8,
+}
+
+impl Kv {
+    /// The format of the cache's elements.
+    pub fn format(self) -> Format {
+        match self {
+            Kv::F32 => Format::F32,
+            Kv::F16 => Format::F16,
+            Kv::Q8 => Format::Q8Planes,
+        }
+    }
+}
+
+impl SamplingArgs {
+    /// How text is generated, with this seed where the user gives none.
+    ///
+    /// # Errors
+    /// A usage error when an option is out of range.
+    pub fn options(&self, seed: u64) -> anyhow::Result<GenerateOptions> {
+        let sampling = SamplerConfig {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed.unwrap_or(seed),
+        };
+        if let Err(e) = sampling.validate() {
+            return usage(format!("--{e}"));
+        }
+        let (context, kv) = (self.ctx.map(|n| n as usize), self.kv.map(Kv::format));
+        Ok(GenerateOptions { sampling, context, kv, ..GenerateOptions::default() })
+    }
+}
+
+/// Options of `run`.
+#[derive(Args)]
+pub struct RunArgs {
+    /// The prompt; without one it is read from standard input, if that is not a terminal
+    pub prompt: Option<String>,
+    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// The most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_tokens: usize,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
+    /// Print one JSON object with the text and the figures, at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `chat`.
+#[derive(Args)]
+pub struct ChatArgs {
+    /// Model made for conversations: a .gguf file, or a folder of safetensors (the one that ships with the program is not)
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Options of `perplexity`.
+#[derive(Args)]
+pub struct PerplexityArgs {
+    /// Model: a .gguf file, or a folder of safetensors
+    pub model: PathBuf,
+    /// The text, in UTF-8
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tokens of a window, of which the second half counts
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub ctx: u32,
+    /// Numbers of the KV cache [default: what suits the model and the device]
+    #[arg(long, value_name = "F", value_enum)]
+    pub kv: Option<Kv>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `tokenize`.
+#[derive(Args)]
+pub struct TokenizeArgs {
+    /// Model: a .gguf file, or a folder with tokenizer.json
+    pub model: PathBuf,
+    /// The text; without one it is read from standard input
+    pub text: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The most tokens of a test.

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod npy;
 mod output;
+mod progress;
 mod status;
 mod text;
 mod trace;

@@ -242,7 +242,7 @@ fn bad_model_files_are_refused() {
         (folder.write("unknown.gguf", unknown), "architecture lemma (supported: llama"),
         (folder.write("words.gguf", "A text is no model.\n"), ""),
         (folder.path("none.gguf"), "No such file"),
-        (folder.0.to_str().unwrap().into(), "regular file"),
+        (folder.0.to_str().unwrap().into(), "the folder has no config.json"),
         (VECTOR_ADD.into(), ""),
     ];
     for cut in [5, 23, 24, 100, 3000, good.len() / 2, good.len() - 1] {

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use crate::chat::ChatTemplate;
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
 use crate::safetensors::Folder;
+use crate::tokenizer::Tokenizer;
 
 /// The open files of a model.
 pub enum ModelFiles {
@@ -48,6 +50,28 @@ impl ModelFiles {
         match self {
             ModelFiles::Gguf(file) => Config::from_gguf(file),
             ModelFiles::Folder(folder) => folder.config(),
+        }
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged or of an unknown kind.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match self {
+            ModelFiles::Gguf(file) => Tokenizer::from_gguf(file),
+            ModelFiles::Folder(folder) => Tokenizer::from_folder(folder.path()),
+        }
+    }
+
+    /// The chat template; where there is none, ChatML if the vocabulary has its tokens.
+    ///
+    /// # Errors
+    /// When there is none, or its syntax is wrong.
+    pub fn chat_template(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        match self {
+            ModelFiles::Gguf(file) => ChatTemplate::from_gguf(file, tokenizer),
+            ModelFiles::Folder(folder) => ChatTemplate::from_folder(folder.path(), tokenizer),
         }
     }
 

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use hologram_backends::Format;
+
 use crate::error::{LlmError, Result};
 use crate::model::Model;
 use crate::sampling::{Sampler, SamplerConfig};
-use crate::session::{Session, SessionOptions};
+use crate::session::{Logits, Session, SessionOptions};
+use crate::stop::StopFilter;
 use crate::tokenizer::TokenDecoder;
 
 /// How text is generated.
@@ -17,11 +20,21 @@ pub struct GenerateOptions {
     pub sampling: SamplerConfig,
     /// Positions of the context; the default is the model's, but at most 4096.
     pub context: Option<usize>,
+    /// Elements of the KV cache, as [`SessionOptions::kv`].
+    pub kv: Option<Format>,
+    /// The text ends before any of these, none of them empty.
+    pub stop: Vec<String>,
 }
 
 impl Default for GenerateOptions {
     fn default() -> GenerateOptions {
-        GenerateOptions { max_tokens: 256, sampling: SamplerConfig::default(), context: None }
+        GenerateOptions {
+            max_tokens: 256,
+            sampling: SamplerConfig::default(),
+            context: None,
+            kv: None,
+            stop: Vec::new(),
+        }
     }
 }
 
@@ -34,6 +47,8 @@ pub enum Finish {
     MaxTokens,
     /// The context is full.
     ContextFull,
+    /// One of the texts that end it was found.
+    Stop,
 }
 
 /// A generated token.
@@ -50,6 +65,8 @@ pub struct Piece {
 pub struct GenerationStats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// How many of these were in the cache already.
+    pub cached_tokens: usize,
     /// Time for the prompt, until the first token was chosen.
     pub prompt_time: Duration,
     /// Tokens generated.
@@ -63,9 +80,10 @@ pub struct GenerationStats {
 /// A running generation; iterate over it for the text.
 pub struct Generation<'a> {
     model: &'a Model,
-    session: Session,
+    session: Holder<'a>,
     sampler: Sampler,
     decoder: TokenDecoder,
+    stop: StopFilter,
     /// Tokens that the model has not seen yet: the prompt, then the last token.
     pending: Vec<u32>,
     remaining: usize,
@@ -74,15 +92,46 @@ pub struct Generation<'a> {
     stats: GenerationStats,
 }
 
+/// A session of the generation's own, or one that others go on with.
+enum Holder<'a> {
+    Own(Box<Session>),
+    Lent(&'a mut Session),
+}
+
+impl Holder<'_> {
+    fn get(&mut self) -> &mut Session {
+        match self {
+            Holder::Own(session) => session,
+            Holder::Lent(session) => session,
+        }
+    }
+}
+
 /// The context when neither the user nor the model asks for less.
 const DEFAULT_CONTEXT: usize = 4096;
 
+/// The most tokens of a prompt between two looks at whether it is still wanted.
+const PROMPT_STEP: usize = 512;
+
+impl GenerateOptions {
+    /// How a session for such generations is set up.
+    pub(crate) fn session(&self, model: &Model) -> SessionOptions {
+        let context = self.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT));
+        SessionOptions { context, kv: self.kv, ..SessionOptions::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.stop.iter().any(String::is_empty) {
+            return Err(LlmError::Option { option: "stop", reason: "is an empty text, which is everywhere".into() });
+        }
+        Ok(())
+    }
+}
+
 impl<'a> Generation<'a> {
     pub(crate) fn start(model: &'a Model, prompt: &str, options: &GenerateOptions) -> Result<Generation<'a>> {
-        let tokenizer = model.loaded_tokenizer().ok_or_else(|| LlmError::Tokenizer {
-            path: model.config().name.clone().into(),
-            reason: "the tokenizer is not loaded".into(),
-        })?;
+        options.check()?;
+        let tokenizer = model.loaded_tokenizer()?;
         let mut pending = tokenizer.encode(prompt, true)?;
         if pending.is_empty() {
             // Without a first token there is nothing to continue: begin as a text begins.
@@ -91,22 +140,72 @@ impl<'a> Generation<'a> {
                 None => return Err(LlmError::Option { option: "prompt", reason: "is empty".into() }),
             }
         }
-        let context = options.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT));
-        if pending.len() > context {
-            return Err(LlmError::PromptTooLong { tokens: pending.len(), context });
+        let settings = options.session(model);
+        if pending.len() > settings.context {
+            return Err(LlmError::PromptTooLong { tokens: pending.len(), context: settings.context });
         }
-        let session = model.session(SessionOptions { context, ..SessionOptions::default() })?;
+        let session = Holder::Own(Box::new(model.session(settings)?));
+        Generation::new(model, session, pending, 0, options)
+    }
+
+    /// Goes on from `tokens` in a session's first sequence, computing only what does not begin as what is there.
+    pub(crate) fn resume(
+        model: &'a Model,
+        session: &'a mut Session,
+        tokens: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'a>> {
+        options.check()?;
+        model.loaded_tokenizer()?;
+        if tokens.is_empty() {
+            return Err(LlmError::Option { option: "prompt", reason: "is empty".into() });
+        }
+        if tokens.len() > session.context() {
+            return Err(LlmError::PromptTooLong { tokens: tokens.len(), context: session.context() });
+        }
+        let cached = session.keep_prefix(0, tokens);
+        Generation::new(model, Holder::Lent(session), tokens[cached..].to_vec(), cached, options)
+    }
+
+    fn new(
+        model: &'a Model,
+        session: Holder<'a>,
+        pending: Vec<u32>,
+        cached: usize,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'a>> {
         Ok(Generation {
             model,
             session,
             sampler: Sampler::new(options.sampling)?,
             decoder: TokenDecoder::new(),
-            stats: GenerationStats { prompt_tokens: pending.len(), ..GenerationStats::default() },
+            stop: StopFilter::new(&options.stop),
+            stats: GenerationStats {
+                prompt_tokens: pending.len() + cached,
+                cached_tokens: cached,
+                ..GenerationStats::default()
+            },
             pending,
             remaining: options.max_tokens,
             finish: None,
             failed: false,
         })
+    }
+
+    /// Computes a part of a long prompt, and says whether to call again before the first token: who may want to stop in between does
+    /// so; who does not need not call this.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn prefill(&mut self) -> Result<bool> {
+        if self.stats.generated_tokens > 0 || self.pending.len() <= PROMPT_STEP {
+            return Ok(false);
+        }
+        let started = Instant::now();
+        self.session.get().feed(0, &self.pending[..PROMPT_STEP], Logits::None)?;
+        self.pending.drain(..PROMPT_STEP);
+        self.stats.prompt_time += started.elapsed();
+        Ok(self.pending.len() > PROMPT_STEP)
     }
 
     /// The model.
@@ -129,14 +228,15 @@ impl<'a> Generation<'a> {
         if self.remaining == 0 {
             return Ok(self.end(Finish::MaxTokens));
         }
-        if self.session.len(0) + self.pending.len() > self.session.context() {
+        let session = self.session.get();
+        if session.len(0) + self.pending.len() > session.context() {
             return Ok(self.end(Finish::ContextFull));
         }
         let started = Instant::now();
-        let id = self.session.sample(0, &self.pending, &mut self.sampler)?;
+        let id = session.sample(0, &self.pending, &mut self.sampler)?;
         let elapsed = started.elapsed();
         if self.stats.generated_tokens == 0 {
-            self.stats.prompt_time = elapsed;
+            self.stats.prompt_time += elapsed;
         } else {
             self.stats.decode_time += elapsed;
             self.stats.decode_steps += 1;
@@ -145,19 +245,24 @@ impl<'a> Generation<'a> {
         self.remaining -= 1;
         self.pending.clear();
         self.pending.push(id);
-        let Some(tokenizer) =
-            self.model.loaded_tokenizer().filter(|t| !t.is_end(id) && !self.model.end_tokens().contains(&id))
-        else {
+        let tokenizer = self.model.loaded_tokenizer()?;
+        if tokenizer.is_end(id) || self.model.end_tokens().contains(&id) {
             return Ok(self.end(Finish::EndOfText));
-        };
-        let text = self.decoder.push(tokenizer, id).to_string();
+        }
+        let (text, stopped) = self.stop.push(self.decoder.push(tokenizer, id));
+        if stopped {
+            self.finish = Some(Finish::Stop);
+        }
         Ok(Some(Piece { id, text }))
     }
 
     /// Ends the generation; a character left incomplete is shown as U+FFFD.
     fn end(&mut self, finish: Finish) -> Option<Piece> {
         self.finish = Some(finish);
-        let text = self.decoder.finish().to_string();
+        let (mut text, stopped) = self.stop.push(self.decoder.finish());
+        if !stopped {
+            text += &self.stop.finish();
+        }
         if text.is_empty() { None } else { Some(Piece { id: self.pending.last().copied().unwrap_or(0), text }) }
     }
 }

@@ -21,6 +21,7 @@ mod random;
 pub mod safetensors;
 pub mod sampling;
 mod session;
+mod stop;
 pub mod tokenizer;
 mod weights;
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use hologram_backends::Format;
 use hologram_core::Executor;
 
-use crate::chat::ChatTemplate;
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
 use crate::gguf::GgufFile;
@@ -136,10 +135,9 @@ impl Model {
         let tokenizer = match self.tokenizer.take() {
             Some(tokenizer) => tokenizer,
             None => match self.files.as_deref() {
-                Some(ModelFiles::Gguf(file)) => Tokenizer::from_gguf(file)?,
-                Some(ModelFiles::Folder(folder)) => Tokenizer::from_folder(folder.path())?,
+                Some(files) => files.tokenizer()?,
                 None => {
-                    return Err(crate::LlmError::Tokenizer {
+                    return Err(LlmError::Tokenizer {
                         path: self.decoder.config.name.clone().into(),
                         reason: "a model with random weights has no tokenizer".into(),
                     });
@@ -147,20 +145,6 @@ impl Model {
             },
         };
         Ok(self.tokenizer.insert(tokenizer))
-    }
-
-    /// The chat template in the model's file or folder; where there is none, ChatML if the vocabulary has its tokens.
-    ///
-    /// # Errors
-    /// When there is none, its syntax is wrong, or the model has no tokenizer.
-    pub fn chat_template(&mut self) -> Result<ChatTemplate> {
-        let files = self.files.clone();
-        let tokenizer = self.tokenizer()?;
-        match files.as_deref() {
-            Some(ModelFiles::Gguf(file)) => ChatTemplate::from_gguf(file, tokenizer),
-            Some(ModelFiles::Folder(folder)) => ChatTemplate::from_folder(folder.path(), tokenizer),
-            None => Err(crate::LlmError::NoTemplate { path: self.decoder.config.name.clone().into() }),
-        }
     }
 
     /// Starts a session: a KV cache and the plans that run the model on it.
@@ -180,7 +164,32 @@ impl Model {
         Generation::start(self, prompt, options)
     }
 
-    pub(crate) fn loaded_tokenizer(&self) -> Option<&Tokenizer> {
-        self.tokenizer.as_ref()
+    /// A session as [`Model::generate`] would use with these options, for several calls of [`Model::reply`].
+    ///
+    /// # Errors
+    /// As [`Model::session`].
+    pub fn session_for(&self, options: &GenerateOptions) -> Result<Session> {
+        self.session(options.session(self))
+    }
+
+    /// Continues a text given by its tokens, such as a conversation written by a chat template, in a session that is used again and
+    /// again: what the text has in common with the last one is not computed again. The tokenizer must have been loaded.
+    ///
+    /// # Errors
+    /// When an option is out of range, or the text is longer than the context.
+    pub fn reply<'a>(
+        &'a self,
+        session: &'a mut Session,
+        tokens: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'a>> {
+        Generation::resume(self, session, tokens, options)
+    }
+
+    pub(crate) fn loaded_tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().ok_or_else(|| LlmError::Tokenizer {
+            path: self.decoder.config.name.clone().into(),
+            reason: "the tokenizer is not loaded".into(),
+        })
     }
 }

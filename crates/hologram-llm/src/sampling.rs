@@ -1,11 +1,13 @@
 //! The choice of the next token from logits.
 //!
-//! The steps are those of llama.cpp's default chain, in its order: the `top_k` highest logits are kept; of these the fewest whose
-//! probabilities (at temperature 1, among the kept) add up to `top_p`; the rest compete with the probabilities
-//! `softmax(logit / temperature)`. Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
+//! The steps are those of llama.cpp's default chain, in its order: penalties change the logits of recent tokens; the `top_k` highest
+//! logits are kept; of these the fewest whose probabilities (at temperature 1, among the kept) add up to `top_p`; of these the ones that
+//! are at least `min_p` times as probable as the best; the rest compete with the probabilities `softmax(logit / temperature)`.
+//! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number is a function of the seed and the position alone, so a run can be repeated, and a token chosen again, without
-//! carrying a generator's state. The operation `sample` of the core makes the same choice on a device, in `f32`.
+//! carrying a generator's state. The operation `sample` of the core makes the same choice on a device, in `f32`, but for `min_p` and
+//! penalties: with these, tokens are chosen on the host.
 
 pub use hologram_core::ops::philox4x32_10;
 
@@ -20,20 +22,40 @@ pub struct SamplerConfig {
     pub top_k: usize,
     /// The share of the probability that competes, above 0; 1 for all.
     pub top_p: f32,
+    /// Tokens less probable than this share of the most probable one do not compete; 0 for no such limit.
+    pub min_p: f32,
+    /// Logits of recent tokens are divided by this where they are positive, else multiplied; 1 changes nothing.
+    pub repeat_penalty: f32,
+    /// Taken from the logits of recent tokens.
+    pub presence_penalty: f32,
+    /// Taken from the logits of recent tokens once for each time that they occur.
+    pub frequency_penalty: f32,
     /// Chooses the sequence of random numbers.
     pub seed: u64,
 }
 
+/// The recent tokens that penalties look at: the last ones of prompt and text.
+pub const RECENT: usize = 64;
+
 impl Default for SamplerConfig {
-    /// Temperature 0.8, the 40 most probable tokens, 0.95 of the probability, seed 0.
+    /// Temperature 0.8, the 40 most probable tokens, 0.95 of the probability, no penalties, seed 0.
     fn default() -> Self {
-        SamplerConfig { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0 }
+        SamplerConfig { temperature: 0.8, top_k: 40, top_p: 0.95, ..SamplerConfig::GREEDY }
     }
 }
 
 impl SamplerConfig {
     /// Always the most probable token.
-    pub const GREEDY: SamplerConfig = SamplerConfig { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: SamplerConfig = SamplerConfig {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 0,
+    };
 
     /// Checks the options.
     ///
@@ -47,7 +69,29 @@ impl SamplerConfig {
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return fail("top-p", format!("is {}, but must be above 0 and at most 1", self.top_p));
         }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return fail("min-p", format!("is {}, but must be from 0 to 1", self.min_p));
+        }
+        if !(self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0) {
+            return fail("repeat-penalty", format!("is {}, but must be a number above 0", self.repeat_penalty));
+        }
+        let penalties = [("presence-penalty", self.presence_penalty), ("frequency-penalty", self.frequency_penalty)];
+        for (option, penalty) in penalties {
+            if !penalty.is_finite() {
+                return fail(option, format!("is {penalty}, but must be a number"));
+            }
+        }
         Ok(())
+    }
+
+    /// Whether recent tokens matter.
+    pub fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// Whether the operation `sample` can make this choice.
+    pub fn fits_device(&self) -> bool {
+        self.min_p == 0.0 && !self.penalises()
     }
 
     /// What the operation `sample` takes for a token at this position: a row of its numbers and a row of its words.
@@ -64,6 +108,8 @@ pub struct Sampler {
     /// Token ids with their logits as sort keys; see [`key`].
     keys: Vec<u64>,
     weights: Vec<f64>,
+    /// The logits with penalties.
+    penalised: Vec<f32>,
 }
 
 impl Sampler {
@@ -73,7 +119,7 @@ impl Sampler {
     /// An option out of range.
     pub fn new(config: SamplerConfig) -> Result<Sampler> {
         config.validate()?;
-        Ok(Sampler { config, keys: Vec::new(), weights: Vec::new() })
+        Ok(Sampler { config, keys: Vec::new(), weights: Vec::new(), penalised: Vec::new() })
     }
 
     /// The options.
@@ -87,6 +133,34 @@ impl Sampler {
     /// # Errors
     /// No logits, a NaN or positive infinity among them, or none above negative infinity.
     pub fn sample(&mut self, logits: &[f32], position: u64) -> Result<u32> {
+        self.sample_after(logits, &[], position)
+    }
+
+    /// As [`Sampler::sample`], where `text` are the tokens before it, of which the last [`RECENT`] are penalised.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_after(&mut self, logits: &[f32], text: &[u32], position: u64) -> Result<u32> {
+        if !self.config.penalises() {
+            return self.choose(logits, position);
+        }
+        let mut penalised = std::mem::take(&mut self.penalised);
+        penalised.clear();
+        penalised.extend_from_slice(logits);
+        let mut recent = text[text.len().saturating_sub(RECENT)..].to_vec();
+        recent.sort_unstable();
+        for same in recent.chunk_by(|a, b| a == b) {
+            let Some(logit) = penalised.get_mut(same[0] as usize) else { continue };
+            let repeat = self.config.repeat_penalty;
+            *logit = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
+            *logit -= self.config.presence_penalty + same.len() as f32 * self.config.frequency_penalty;
+        }
+        let chosen = self.choose(&penalised, position);
+        self.penalised = penalised;
+        chosen
+    }
+
+    fn choose(&mut self, logits: &[f32], position: u64) -> Result<u32> {
         let fail = |reason: String| LlmError::Logits { position, reason };
         if u32::try_from(logits.len()).is_err() {
             return Err(fail(format!("there are {} logits, more than token ids", logits.len())));
@@ -98,6 +172,10 @@ impl Sampler {
         let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
         self.keep_top_k(logits);
         self.keep_top_p(logits, max);
+        if self.config.min_p > 0.0 {
+            let least = max + f64::from(self.config.min_p).ln();
+            self.keys.retain(|&k| logit(k) >= least);
+        }
         // The running sum goes through the tokens in the order of their ids, which needs no full sort on a device.
         if self.keys.len() < logits.len() || self.config.top_p < 1.0 {
             self.keys.sort_unstable_by_key(|&k| id(k));

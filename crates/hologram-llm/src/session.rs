@@ -235,7 +235,7 @@ impl Session {
 
     /// Computes what is in `scratch.fed` and chooses a token for each wanted one of it.
     fn choose(&mut self, wanted: Logits, sampler: &mut Sampler) -> Result<()> {
-        let chosen = if self.device_sampling {
+        let chosen = if self.device_sampling && sampler.config().fits_device() {
             self.run(wanted, Give::Tokens(sampler.config())).and_then(|()| self.check_chosen(wanted))
         } else {
             self.run(wanted, Give::Logits).and_then(|()| self.choose_on_host(wanted, sampler))
@@ -250,8 +250,9 @@ impl Session {
         let s = &mut self.scratch;
         s.chosen.clear();
         let rows = s.logits[..s.filled].chunks(self.decoder.config.vocab.max(1));
-        for (row, position) in rows.zip(wanted_positions(&s.growth, &s.fed, wanted)) {
-            s.chosen.push(sampler.sample(row, position)?);
+        for (row, (sequence, position)) in rows.zip(wanted_positions(&s.growth, &s.fed, wanted)) {
+            let held = &self.held[sequence];
+            s.chosen.push(sampler.sample_after(row, &held[..held.len().min(position as usize)], position)?);
         }
         Ok(())
     }
@@ -263,7 +264,7 @@ impl Session {
         let bad = s.chosen.iter().zip(wanted_positions(&s.growth, &s.fed, wanted)).find(|(t, _)| **t as usize >= vocab);
         match bad {
             None => Ok(()),
-            Some((_, position)) => {
+            Some((_, (_, position))) => {
                 let reason = "one is NaN or infinite, or none is above negative infinity".into();
                 Err(LlmError::Logits { position, reason })
             }
@@ -408,14 +409,18 @@ impl Session {
     }
 }
 
-/// The positions at which the tokens that follow the wanted ones will stand.
-fn wanted_positions(growth: &[(usize, usize)], fed: &[(usize, u32)], wanted: Logits) -> impl Iterator<Item = u64> {
+/// The sequences and positions at which the tokens that follow the wanted ones will stand.
+fn wanted_positions(
+    growth: &[(usize, usize)],
+    fed: &[(usize, u32)],
+    wanted: Logits,
+) -> impl Iterator<Item = (usize, u64)> {
     let mut next: Vec<u64> = growth.iter().map(|(before, _)| *before as u64).collect();
-    let mut positions: Vec<u64> = Vec::with_capacity(fed.len());
+    let mut positions: Vec<(usize, u64)> = Vec::with_capacity(fed.len());
     for (sequence, _) in fed {
         if let Some(next) = next.get_mut(*sequence) {
             *next += 1;
-            positions.push(*next);
+            positions.push((*sequence, *next));
         }
     }
     let skip = match wanted {

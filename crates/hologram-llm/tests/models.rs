@@ -237,7 +237,7 @@ fn sampling_on_the_device_is_that_of_the_host() {
     };
     for seed in [1, 1 << 33] {
         for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.8, 40, 0.95), (1.2, 0, 1.0), (1.0, 0, 0.7)] {
-            let config = SamplerConfig { temperature, top_k, top_p, seed };
+            let config = SamplerConfig { temperature, top_k, top_p, seed, ..SamplerConfig::default() };
             assert_eq!(run(true, config), run(false, config), "{config:?}");
         }
     }

@@ -4,7 +4,7 @@ use hologram_core::{Dim, Executor, Format, Graph};
 use hologram_llm::sampling::{Sampler, SamplerConfig, philox4x32_10};
 
 fn config(temperature: f32, top_k: usize, top_p: f32) -> SamplerConfig {
-    SamplerConfig { temperature, top_k, top_p, seed: 42 }
+    SamplerConfig { temperature, top_k, top_p, seed: 42, ..SamplerConfig::default() }
 }
 
 /// How often each token is chosen at 20000 positions, as shares.
@@ -41,7 +41,16 @@ fn shares_follow_the_options() {
         (config(1e-30, 0, 1.0), [0.0, 1.0, 0.0, 0.0]),
         (config(0.0, 0, 1.0), [0.0, 1.0, 0.0, 0.0]),
     ];
-    for (config, want) in cases {
+    let min_p = |min_p, config: SamplerConfig| SamplerConfig { min_p, ..config };
+    let more = [
+        // A quarter is half of the best, an eighth is not; temperature comes after.
+        (min_p(0.4, config(1.0, 0, 1.0)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
+        (min_p(0.4, config(0.5, 0, 1.0)), [0.0, 0.8, 0.0, 0.2]),
+        (min_p(0.2, config(1.0, 3, 1.0)), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
+        (min_p(0.4, config(1.0, 0, 0.8)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
+        (min_p(1.0, config(1.0, 0, 1.0)), [0.0, 1.0, 0.0, 0.0]),
+    ];
+    for (config, want) in cases.into_iter().chain(more) {
         let got = shares(config, &logits);
         for (g, w) in got.iter().zip(want) {
             // Five standard deviations; exactly none where none is due.
@@ -52,6 +61,39 @@ fn shares_follow_the_options() {
     // Negative infinity never wins, negative zero equals zero.
     let got = shares(config(2.0, 3, 1.0), &[f32::NEG_INFINITY, -0.0, 0.0, f32::NEG_INFINITY]);
     assert!(got[0] == 0.0 && got[3] == 0.0 && (got[1] - 0.5).abs() < 0.02, "{got:?}");
+}
+
+/// Penalties change the logits of recent tokens as llama.cpp's do, by how often they occur.
+#[test]
+fn penalties() {
+    let logits = [1.0f32, 4.0, -1.0, 3.5];
+    let greedy = SamplerConfig::GREEDY;
+    let cases: [(SamplerConfig, &[u32], u32); 10] = [
+        (greedy, &[1, 1], 1),
+        (SamplerConfig { repeat_penalty: 1.1, ..greedy }, &[1], 1),
+        (SamplerConfig { repeat_penalty: 1.2, ..greedy }, &[1], 3),
+        (SamplerConfig { repeat_penalty: 1.2, ..greedy }, &[0, 2], 1),
+        (SamplerConfig { presence_penalty: 0.6, ..greedy }, &[1, 9], 3),
+        (SamplerConfig { presence_penalty: 0.4, ..greedy }, &[1, 1, 1], 1),
+        (SamplerConfig { frequency_penalty: 0.4, ..greedy }, &[1], 1),
+        (SamplerConfig { frequency_penalty: 0.4, ..greedy }, &[1, 0, 1], 3),
+        (SamplerConfig { frequency_penalty: -3.0, ..greedy }, &[0, 0], 0),
+        // A negative logit is multiplied: all of them recent, the last of them least likely.
+        (SamplerConfig { repeat_penalty: 100.0, ..greedy }, &[0, 1, 2, 3], 1),
+    ];
+    for (config, text, want) in cases {
+        assert!(config.validate().is_ok() && config.fits_device() == (config == greedy));
+        let got = Sampler::new(config).unwrap().sample_after(&logits, text, 7).unwrap();
+        assert_eq!(got, want, "{config:?} after {text:?}");
+    }
+    // Only the last 64 tokens count.
+    let mut text = vec![1];
+    text.extend([0; 63]);
+    let mut sampler = Sampler::new(SamplerConfig { repeat_penalty: 2.0, ..greedy }).unwrap();
+    assert_eq!(sampler.sample_after(&logits, &text, 0).unwrap(), 3);
+    text.push(0);
+    assert_eq!(sampler.sample_after(&logits, &text, 0).unwrap(), 1);
+    assert_eq!(sampler.sample_after(&[0.0, -1.0, -1.0, -5.0], &[0, 0], 0).unwrap(), 0);
 }
 
 /// On a large vocabulary the partial sorts keep what a full sort keeps.

@@ -75,7 +75,7 @@ fn repeats(executor: &Executor) {
     let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     let mut text = |seed: u64, max_tokens: usize, context: usize| {
         let sampling = SamplerConfig { seed, ..SamplerConfig::default() };
-        let options = GenerateOptions { max_tokens, sampling, context: Some(context) };
+        let options = GenerateOptions { max_tokens, sampling, context: Some(context), ..GenerateOptions::default() };
         let mut generation = model.generate("A closure in Rust is", &options).unwrap();
         let text: String = generation.by_ref().map(|p| p.unwrap().text).collect();
         (text, generation.finish().unwrap(), generation.stats().generated_tokens)

@@ -4,16 +4,19 @@ mod asm;
 mod bench;
 mod bench_ops;
 mod cache;
+mod chat;
 mod check;
 mod devices;
 mod exec;
 mod exec_help;
 mod inspect;
 mod logits;
+mod perplexity;
 mod program;
 mod run;
 mod selftest;
 mod shipped;
+mod tokenize;
 
 use crate::args::{BenchCommand, Cli, Command};
 
@@ -25,11 +28,14 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => run::sample(),
         Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Bench(args)) => match &args.what {
             Some(BenchCommand::Ops(args)) => bench_ops::run(args),
             None => bench::run(&args),
         },
         Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Perplexity(args)) => perplexity::run(&args),
+        Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Exec(args)) => exec::run(&args),
         Some(Command::Check(args)) => check::run(&args),

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hologram_llm::sampling::SamplerConfig;
-use hologram_llm::{Finish, GenerateOptions, Model};
+use hologram_llm::{Finish, GenerateOptions, GenerationStats};
+use serde_json::json;
 
 use super::shipped;
 use crate::args::{DeviceArgs, RunArgs, usage};
@@ -31,7 +32,7 @@ pub fn sample() -> anyhow::Result<()> {
         ..GenerateOptions::default()
     };
     let device = DeviceArgs { device: "auto".into(), threads: None };
-    stream(None, SAMPLE_PROMPT, &options, &device, &None)
+    stream(None, SAMPLE_PROMPT, &options, &device, &None, false)
 }
 
 /// Runs the command.
@@ -39,45 +40,49 @@ pub fn sample() -> anyhow::Result<()> {
 /// # Errors
 /// When an option is out of range, or the device or the model fails.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let sampling = SamplerConfig {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        seed: args.seed.unwrap_or_else(fresh_seed),
-    };
-    if let Err(e) = sampling.validate() {
-        return usage(format!("--{e}"));
+    if args.stop.iter().any(String::is_empty) {
+        return usage("--stop is an empty text, which is everywhere");
     }
-    let options = GenerateOptions { max_tokens: args.max_tokens, sampling, context: args.ctx.map(|n| n as usize) };
+    let options = GenerateOptions {
+        max_tokens: args.max_tokens,
+        stop: args.stop.clone(),
+        ..args.sampling.options(fresh_seed())?
+    };
     let prompt = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None if std::io::stdin().is_terminal() => match args.model {
             None => SAMPLE_PROMPT.into(),
             Some(_) => return usage("give a prompt, as an argument or on standard input"),
         },
-        None => {
-            let bytes = read_bounded(std::io::stdin().lock(), MAX_PROMPT);
-            let bytes = bytes.context("cannot read the prompt from standard input")?;
-            let text = String::from_utf8(bytes).context("the prompt on standard input is not UTF-8")?;
-            // The newline that ends a line of input is not part of the prompt.
-            text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string()
-        }
+        None => read_text("prompt")?,
     };
     let trace = Trace::create(args.profile.profile.as_deref())?;
-    stream(args.model.as_deref(), &prompt, &options, &args.device, &trace)
+    stream(args.model.as_deref(), &prompt, &options, &args.device, &trace, args.json)
 }
 
-/// Prints the prompt's continuation as it is generated, and the figures at the end.
+/// The text on standard input, without the newline that ends its last line; `what` it is stands in messages.
+///
+/// # Errors
+/// When it is not UTF-8 or too long.
+pub fn read_text(what: &str) -> anyhow::Result<String> {
+    let bytes = read_bounded(std::io::stdin().lock(), MAX_PROMPT);
+    let bytes = bytes.with_context(|| format!("cannot read the {what} from standard input"))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("the {what} on standard input is not UTF-8"))?;
+    Ok(text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string())
+}
+
+/// Prints the prompt's continuation as it is generated, or all of it at the end as JSON, and the figures at the end.
 fn stream(
     path: Option<&Path>,
     prompt: &str,
     options: &GenerateOptions,
     device: &DeviceArgs,
     trace: &Option<Arc<Trace>>,
+    json: bool,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
-    let mut model = step(trace, "load the model", || anyhow::Ok(Model::from_files(shipped::open(path)?, &executor)?))?;
+    let mut model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
     let mut notes = model.tokenizer()?.notes().to_vec();
     let trained = model.config().context;
     if options.context.is_some_and(|n| n > trained) {
@@ -85,51 +90,94 @@ fn stream(
     }
     let mut generation = model.generate(prompt, options)?;
     let name = printable(&generation.model().config().name, NAME);
-    status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+    if !json {
+        status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+    }
     for note in notes {
         status!("note: {note}\n");
     }
     let mut out = std::io::stdout().lock();
-    // The prompt is no output: on a terminal it stands before its continuation all the same.
-    status!("\n{prompt}");
+    if !json {
+        // The prompt is no output: on a terminal it stands before its continuation all the same.
+        status!("\n{prompt}");
+    }
     let mut first_token = None;
+    let mut text = String::new();
     let mut print = || -> anyhow::Result<()> {
         let mut name = "prompt";
         while let Some(piece) = step(trace, name, || generation.next()) {
             name = "token";
-            write!(out, "{}", piece?.text)?;
-            out.flush()?;
+            let piece = piece?;
+            if json {
+                text += &piece.text;
+            } else {
+                write!(out, "{}", piece.text)?;
+                out.flush()?;
+            }
             first_token.get_or_insert_with(|| started.elapsed());
         }
-        Ok(writeln!(out)?)
+        if json { Ok(()) } else { Ok(writeln!(out)?) }
     };
     let printed = print();
-    status!("\n");
+    if !json {
+        status!("\n");
+    }
     printed?;
     let stats = generation.stats();
+    if json {
+        let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
+        let finish = generation.finish().map(|f| match f {
+            Finish::EndOfText => "end of text",
+            Finish::MaxTokens => "max tokens",
+            Finish::ContextFull => "context full",
+            Finish::Stop => "stop",
+        });
+        let object = json!({
+            "model": generation.model().config().name,
+            "device": executor.info().backend.to_string(),
+            "text": text,
+            "finish": finish,
+            "seed": options.sampling.seed,
+            "prompt_tokens": stats.prompt_tokens,
+            "generated_tokens": stats.generated_tokens,
+            "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time).filter(|_| stats.generated_tokens > 0),
+            "tokens_per_s": rate(stats.decode_steps, stats.decode_time),
+            "first_token_s": first_token.map(|t| t.as_secs_f64()),
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        let mut figures = figures(&stats);
+        if let Some(time) = first_token {
+            figures += &format!("; first token after {:.0} ms", time.as_secs_f64() * 1e3);
+        }
+        if generation.finish() == Some(Finish::ContextFull) {
+            figures += "; stopped because the context is full (see --ctx)";
+        }
+        status!("{figures}\n");
+    }
+    trace.as_ref().map_or(Ok(()), |trace| trace.finish())
+}
+
+/// How many tokens there were, and how fast.
+pub fn figures(stats: &GenerationStats) -> String {
     let tokens = |n: usize| counted(n, "token");
     let rate = |n: usize, time: Duration| match n {
         0 => String::new(),
         n => format!(", {:.1} tokens/s", n as f64 / time.as_secs_f64().max(1e-9)),
     };
     let mut figures = format!("prompt: {}", tokens(stats.prompt_tokens));
+    if stats.cached_tokens > 0 {
+        figures += &format!(", of which {} from the cache", stats.cached_tokens);
+    }
     if stats.generated_tokens > 0 {
-        figures += &rate(stats.prompt_tokens, stats.prompt_time);
+        figures += &rate(stats.prompt_tokens - stats.cached_tokens, stats.prompt_time);
     }
     figures += &format!("; generated: {}", tokens(stats.generated_tokens));
-    figures += &rate(stats.decode_steps, stats.decode_time);
-    if let Some(time) = first_token {
-        figures += &format!("; first token after {:.0} ms", time.as_secs_f64() * 1e3);
-    }
-    if generation.finish() == Some(Finish::ContextFull) {
-        figures += "; stopped because the context is full (see --ctx)";
-    }
-    status!("{figures}\n");
-    trace.as_ref().map_or(Ok(()), |trace| trace.finish())
+    figures + &rate(stats.decode_steps, stats.decode_time)
 }
 
 /// A seed that differs between runs.
-fn fresh_seed() -> u64 {
+pub fn fresh_seed() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since_epoch.map_or(0, |d| d.as_nanos() as u64)
 }

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use hologram_llm::ModelFiles;
+use hologram_core::Executor;
 use hologram_llm::gguf::{FileBytes, GgufFile};
+use hologram_llm::{Model, ModelFiles};
+
+use crate::progress::Progress;
 
 /// Aligns the embedded file as a mapped one would be.
 #[repr(C, align(64))]
@@ -13,6 +16,15 @@ static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../../assets/rust
 
 /// The name shown in place of a path.
 const NAME: &str = "rust-docs-bitnet (shipped)";
+
+/// Loads a model; a terminal shows how far it is.
+///
+/// # Errors
+/// When the files are damaged or of an unknown kind, or the device has not enough memory.
+pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
+    let mut progress = Progress::new("loading", "MB");
+    Ok(Model::from_files_with(files, executor, &mut |done, of| progress.at(done / 1_000_000, of / 1_000_000))?)
+}
 
 /// A model's files: the given ones, or the shipped model.
 ///

@@ -1,0 +1,262 @@
+//! `hologram chat`: a conversation. The cache of keys and values lives through it: what a turn has in common with the last one is not
+//! computed again.
+
+mod input;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, Message, Model, Session};
+
+use super::run::{figures, fresh_seed};
+use super::shipped;
+use crate::args::ChatArgs;
+use crate::status::status;
+use crate::text::{MESSAGE, NAME, counted, printable};
+use input::Input;
+
+const HELP: &str = "\
+/help          show this
+/clear         begin a new conversation
+/system        show what the model is told before the conversation
+/system TEXT   tell the model TEXT instead, from the next reply on
+/stats         show the figures of the last reply
+/regenerate    have the last reply written anew
+/quit          end, as Ctrl-D does; Ctrl-C stops a reply
+";
+
+/// Runs the command.
+///
+/// # Errors
+/// When an option is out of range, the model is not one for conversations, or the device or the model fails; where no terminal is
+/// attached also when a turn fails.
+pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
+    // A conversation ends its turns by itself, or where the context does.
+    let options = GenerateOptions { max_tokens: usize::MAX, ..args.sampling.options(fresh_seed())? };
+    let files = shipped::open(args.model.as_deref())?;
+    // What refuses the conversation does so before the weights are read.
+    let tokenizer = files.tokenizer()?;
+    let template = files.chat_template(&tokenizer)?;
+    let first = |system: Option<&str>| -> Vec<Message> {
+        system.map(|text| Message::new("system", text)).into_iter().chain([Message::new("user", "Hello")]).collect()
+    };
+    template.render(&first(args.system.as_deref()), true)?;
+
+    let executor = args.device.open()?;
+    let mut model = shipped::load(files, &executor)?;
+    model.tokenizer()?;
+    let session = model.session_for(&options)?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let mut input = Input::open(&interrupted)?;
+    let name = printable(&model.config().name, NAME);
+    status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+    for note in tokenizer.notes().iter().map(String::as_str).chain(template.note()) {
+        status!("note: {note}\n");
+    }
+    if input.is_terminal() {
+        status!("/help lists the commands\n");
+    }
+    let mut chat = Chat {
+        model,
+        template,
+        session,
+        options,
+        system: args.system.clone(),
+        turns: Vec::new(),
+        again: 0,
+        stats: None,
+        interrupted,
+    };
+    while let Some(line) = input.line()? {
+        let line = line.trim();
+        let done = match Command::parse(line) {
+            Some(Command::Quit) => break,
+            Some(command) => chat.command(command),
+            None if line.is_empty() => Ok(()),
+            None => chat.say(line),
+        };
+        match done {
+            // On a terminal the conversation goes on as it was before the turn that failed.
+            Err(e) if input.is_terminal() && !is_output(&e) => {
+                status!("hologram: {}\n", printable(&format!("{e:#}"), MESSAGE));
+            }
+            done => done?,
+        }
+    }
+    if input.is_terminal() {
+        status!("\n");
+    }
+    Ok(())
+}
+
+/// Whether standard output failed: there is nobody left to talk to.
+fn is_output(e: &anyhow::Error) -> bool {
+    e.is::<std::io::Error>()
+}
+
+/// A line that is meant for the program.
+enum Command<'a> {
+    Help,
+    Clear,
+    System(&'a str),
+    Stats,
+    Regenerate,
+    Quit,
+    Unknown(&'a str),
+}
+
+impl<'a> Command<'a> {
+    /// A slash and letters alone, or with text after a space; other lines, such as `/etc/passwd`, are for the model.
+    fn parse(line: &'a str) -> Option<Command<'a>> {
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let letters = word.strip_prefix('/')?;
+        if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
+            return None;
+        }
+        Some(match letters {
+            "help" => Command::Help,
+            "clear" => Command::Clear,
+            "system" => Command::System(rest.trim()),
+            "stats" => Command::Stats,
+            "regenerate" => Command::Regenerate,
+            "quit" => Command::Quit,
+            _ => Command::Unknown(word),
+        })
+    }
+}
+
+/// A conversation.
+struct Chat {
+    model: Model,
+    template: ChatTemplate,
+    session: Session,
+    options: GenerateOptions,
+    system: Option<String>,
+    /// What was said, the system's text apart.
+    turns: Vec<Message>,
+    /// How often the last reply was written anew: each time with the next seed.
+    again: u64,
+    stats: Option<GenerationStats>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Chat {
+    fn command(&mut self, command: Command<'_>) -> anyhow::Result<()> {
+        match command {
+            Command::Help => status!("{HELP}"),
+            Command::Clear => {
+                self.turns.clear();
+                status!("a new conversation\n");
+            }
+            Command::System("") => match &self.system {
+                Some(text) => status!("{text}\n"),
+                None => status!("nothing\n"),
+            },
+            Command::System(text) => {
+                let old = self.system.replace(text.into());
+                if let Err(e) = self.template.render(&self.messages(Some(Message::new("user", "Hello"))), true) {
+                    self.system = old;
+                    return Err(e.into());
+                }
+            }
+            Command::Stats => self.show_stats(),
+            Command::Regenerate => return self.regenerate(),
+            Command::Unknown(word) => status!("there is no command {word}; /help lists them\n"),
+            Command::Quit => {}
+        }
+        Ok(())
+    }
+
+    /// The conversation as templates see it, with a turn more.
+    fn messages(&self, more: Option<Message>) -> Vec<Message> {
+        let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
+        // After a turn of the user a question takes its place.
+        let turns = match (&more, self.turns.last()) {
+            (Some(_), Some(last)) if last.role == "user" => &self.turns[..self.turns.len() - 1],
+            _ => &self.turns[..],
+        };
+        system.chain(turns.iter().cloned()).chain(more).collect()
+    }
+
+    /// A turn of the user, and the model's reply.
+    fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        self.turns.push(Message::new("user", text));
+        self.again = 0;
+        let replied = self.reply();
+        if replied.is_err() {
+            self.turns.pop();
+        }
+        replied
+    }
+
+    fn regenerate(&mut self) -> anyhow::Result<()> {
+        let Some(last) = self.turns.pop_if(|turn| turn.role == "assistant") else {
+            status!("there is no reply yet\n");
+            return Ok(());
+        };
+        self.again += 1;
+        let replied = self.reply();
+        if replied.is_err() {
+            self.turns.push(last);
+        }
+        replied
+    }
+
+    /// Writes the model's reply to the last turn, and remembers it.
+    fn reply(&mut self) -> anyhow::Result<()> {
+        let text = self.template.render(&self.messages(None), true)?;
+        // The template writes all control tokens, BOS included.
+        let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
+        let mut options = self.options.clone();
+        options.sampling.seed = options.sampling.seed.wrapping_add(self.again);
+        self.interrupted.store(false, Ordering::Relaxed);
+        let interrupted = || self.interrupted.load(Ordering::Relaxed);
+        let mut generation = self.model.reply(&mut self.session, &tokens, &options)?;
+        while generation.prefill()? && !interrupted() {}
+        let mut reply = String::new();
+        let mut out = std::io::stdout().lock();
+        while !interrupted() {
+            let Some(piece) = generation.next() else { break };
+            let piece = piece?;
+            write!(out, "{}", piece.text)?;
+            out.flush()?;
+            reply += &piece.text;
+        }
+        writeln!(out)?;
+        if interrupted() {
+            status!("(stopped)\n");
+        }
+        if generation.finish() == Some(Finish::ContextFull) {
+            status!("note: the context is full; /clear begins a new conversation, --ctx gives a longer one\n");
+        }
+        self.stats = Some(generation.stats());
+        self.turns.push(Message::new("assistant", reply));
+        Ok(())
+    }
+
+    fn show_stats(&self) {
+        let Some(stats) = &self.stats else {
+            status!("there is no reply yet\n");
+            return;
+        };
+        let context = self.session.context();
+        status!("{}; context: {} of {}\n", figures(stats), self.session.len(0), counted(context, "position"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_from_text() {
+        assert!(matches!(Command::parse("/quit"), Some(Command::Quit)));
+        assert!(matches!(Command::parse("/system  Be brief. "), Some(Command::System("Be brief."))));
+        assert!(matches!(Command::parse("/system"), Some(Command::System(""))));
+        assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit"))));
+        for text in ["/etc/passwd what is it", "/", "// no", "/2 + 1", "hi /quit", ""] {
+            assert!(Command::parse(text).is_none(), "{text}");
+        }
+    }
+}

