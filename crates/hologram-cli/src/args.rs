@@ -53,6 +53,8 @@ pub enum Command {
     Cache(CacheArgs),
     /// Check that a device computes what it should
     Selftest(SelftestArgs),
+    /// Print help, of a command what its --help prints
+    Help(HelpArgs),
 }
 
 /// Options of commands that use a device.
@@ -439,6 +441,46 @@ pub struct CacheArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `help`.
+#[derive(Args)]
+pub struct HelpArgs {
+    /// The command
+    pub command: Vec<String>,
+}
+
+/// Prints the help or the version that was asked for.
+///
+/// # Errors
+/// A usage error in one sentence, where the command line was wrong; when standard output takes nothing.
+pub fn print_help_or_refuse(error: &clap::Error) -> anyhow::Result<()> {
+    if error.use_stderr() {
+        return usage(sentence(&error.render().to_string()));
+    }
+    Ok(error.print()?)
+}
+
+/// What clap says of a wrong command line, in one sentence: its paragraphs are the error, tips and the usage.
+fn sentence(text: &str) -> String {
+    let mut paragraphs = text.trim().split("\n\n").map(str::trim);
+    let error = paragraphs.next().unwrap_or_default();
+    let mut lines = error.strip_prefix("error: ").unwrap_or(error).lines().map(str::trim);
+    let mut sentence = lines.next().unwrap_or_default().to_string();
+    let rest = lines.collect::<Vec<_>>().join(", ");
+    if !rest.is_empty() {
+        sentence += &format!(" {rest}");
+    }
+    for paragraph in paragraphs {
+        if let Some(usage) = paragraph.strip_prefix("Usage: ") {
+            let words = usage.split_whitespace().take_while(|w| w.starts_with(|c: char| c.is_alphanumeric()));
+            sentence += &format!("; see {} --help", words.collect::<Vec<_>>().join(" "));
+        } else {
+            let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+            tips.for_each(|tip| sentence += &format!("; {tip}"));
+        }
+    }
+    sentence
 }
 
 /// An error in how the command was called: exit code 2.

@@ -15,8 +15,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
-    match commands::run(cli) {
+    let result = match args::Cli::try_parse() {
+        Ok(cli) => commands::run(cli),
+        Err(e) => args::print_help_or_refuse(&e),
+    };
+    match result {
         Ok(()) => {
             args::print_note();
             ExitCode::SUCCESS

@@ -340,6 +340,35 @@ fn selftest_counts_cases_and_failures() {
 }
 
 #[test]
+fn help_is_a_command_and_wrong_calls_get_a_sentence() {
+    for command in ["run", "bench", "exec", "cache"] {
+        assert_eq!(ok(&["help", command]), ok(&[command, "--help"]), "{command}");
+    }
+    assert_eq!(ok(&["help", "bench", "ops"]), ok(&["bench", "ops", "--help"]));
+    assert!(ok(&["help"]) == ok(&["--help"]) && ok(&["help"]).contains("help  "));
+    for (call, sentence) in [
+        (&["help", "fly"][..], "hologram: unrecognized subcommand 'fly'; see hologram --help\n"),
+        (
+            &["bench", "--devic", "cpu"],
+            "unexpected argument '--devic' found; a similar argument exists: '--device'; see hologram bench --help\n",
+        ),
+        (
+            &["logits", LLAMA],
+            "the following required arguments were not provided: --tokens <IDS>, --out <FILE.npy>; see hologram logits --help\n",
+        ),
+        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': invalid digit found in string\n"),
+        (
+            &["bench", "-d", "5000"],
+            "hologram: -d 5000 and the test after it take 5512 positions of the context, but the model has 1024\n",
+        ),
+    ] {
+        let output = command(call).output().unwrap();
+        let (code, message) = (output.status.code(), text(&output.stderr));
+        assert!(code == Some(2) && message.contains(sentence), "{call:?}: {code:?}, {message}");
+    }
+}
+
+#[test]
 fn bench_ops_is_a_command_of_its_own() {
     refused(&["bench", "--json", "ops"], 2, &["hologram bench ops"]);
     refused(&["bench", "--device", "reference"], 1, &["not made for speed"]);

@@ -72,6 +72,14 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     };
     let (depth, batch) = (args.depth as usize, args.batch as usize);
     let options = SessionOptions { context: depth + prompt.max(decode), sequences: batch, ..SessionOptions::default() };
+    let context = model.config().context;
+    if options.context > context {
+        let tests = if depth > 0 { format!("-d {depth} and the test after it") } else { "the test".into() };
+        return usage(format!(
+            "{tests} take {} positions of the context, but the model has {context}",
+            options.context
+        ));
+    }
     let mut session = model.session(options)?;
     let token = |i: usize| (i * 7919 % model.config().vocab) as u32;
 

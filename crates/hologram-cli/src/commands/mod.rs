@@ -18,7 +18,9 @@ mod selftest;
 mod shipped;
 mod tokenize;
 
-use crate::args::{BenchCommand, Cli, Command};
+use clap::Parser;
+
+use crate::args::{BenchCommand, Cli, Command, print_help_or_refuse};
 
 /// Runs the command of the command line.
 ///
@@ -44,5 +46,13 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),
+        Some(Command::Help(args)) => {
+            let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);
+            match Cli::try_parse_from(words) {
+                // A command that prints its help itself.
+                Ok(cli) => run(cli),
+                Err(e) => print_help_or_refuse(&e),
+            }
+        }
     }
 }
