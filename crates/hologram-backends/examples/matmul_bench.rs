@@ -75,6 +75,9 @@ fn main() -> Result<()> {
                 if !label.contains(&filter) || (m > 30000 && n > 1) || (name.contains('/') && n != 1 && n != 512) {
                     continue;
                 }
+                // A prompt's products are in bf16 where the processor has tiles.
+                let tiled = n >= 16 && backend.activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
+                let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
                 let seconds = measure(&backend, x, weights, n, m, k)?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
                 let operations = 2.0 * (n * m * k) as f64;

@@ -70,6 +70,7 @@ pub trait Block32 {
     ///
     /// # Safety
     /// The units exist in the row.
+    #[inline(always)]
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
         // SAFETY: promised by the caller; a block is longer than 4 bytes.
         unsafe { s.halves(row.add(first * Self::BYTES), Self::BYTES, count) }

@@ -203,22 +203,25 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize>(s: S, w: &PackedR
                     factors[t] = s.mul(scales, s.load_f(extra));
                     low[t] = s.fma(if B::OFFSET == 0 { minimums } else { scales }, s.load_f(extra.add(padded)), low[t]);
                 }
-                let mut vector = |v: usize| {
-                    let unit = from + v * S::UNITS;
-                    let codes = B::codes(s, first, [unit, unit + S::UNITS - 1]);
-                    for t in 0..T {
-                        let x = s.load(x.codes.add(t * w.k + unit * 32));
-                        let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
-                        acc[t] = s.add_products(acc[t], sums, s.pick(factors[t], v));
-                    }
-                };
+                // A macro: a closure that is not inlined would be compiled without the instruction set.
+                macro_rules! vector {
+                    ($v:expr) => {
+                        let unit = from + $v * S::UNITS;
+                        let codes = B::codes(s, first, [unit, unit + S::UNITS - 1]);
+                        for t in 0..T {
+                            let x = s.load(x.codes.add(t * w.k + unit * 32));
+                            let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
+                            acc[t] = s.add_products(acc[t], sums, s.pick(factors[t], $v));
+                        }
+                    };
+                }
                 if count == S::LANES {
                     for v in 0..8 {
-                        vector(v);
+                        vector!(v);
                     }
                 } else {
                     for v in 0..count / S::UNITS {
-                        vector(v);
+                        vector!(v);
                     }
                 }
             }
