@@ -193,7 +193,7 @@ fn what_cannot_be_viewed_is_refused() -> Result<()> {
                 let y = g.cast(x, Type::I32)?;
                 g.exp(y)
             },
-            "operation exp: does not exist for i32; it takes f16, bf16, f32 (operands: i32[rows, 4])",
+            "operation exp: does not exist for i32; it takes f16, bf16, f32, f64 (operands: i32[rows, 4])",
         ),
     ];
     for (build, expected) in cases {
