@@ -87,6 +87,11 @@ fn folders_that_cannot_be_used() {
         let path = PathBuf::from("model/tokenizer.json");
         Tokenizer::from_json(&path, json.as_bytes(), settings.as_object().unwrap()).map_err(|e| e.to_string())
     };
+    let bare = |model: &str| {
+        format!(
+            "{{\"model\":{{\"type\":\"BPE\",{model}}},\"decoder\":{{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true,\"trim_offsets\":true}}}}"
+        )
+    };
     let changed = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
         good.replace(from, to)
@@ -101,6 +106,8 @@ fn folders_that_cannot_be_used() {
             "the decoder WordPiece",
         ),
         (changed(":599}", ":4000000000}"), "{}", "the vocabulary has 4000000001 tokens"),
+        // The library panics on this one.
+        (bare("\"vocab\":{\"a\":0,\"b\":5},\"merges\":[\"a b\"]"), "{}", "this is no tokenizer: "),
         (good.clone(), "{\"eos_token\": \"<eos>\"}", "the eos_token \"<eos>\" is not in the vocabulary"),
         (good.clone(), "{\"add_bos_token\": true}", "add_bos_token is true, but the settings name no such token"),
     ];

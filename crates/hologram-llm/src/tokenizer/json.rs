@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
+use super::guard::guarded;
 use super::index::StringIndex;
 use super::special::Specials;
 use super::{Model, Spelling, TokenType, Tokenizer, spm};
@@ -28,12 +29,11 @@ impl Json {
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(!parse_special);
-        match inner.encode_fast(text, add_special) {
-            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(e) => {
-                Err(LlmError::Tokenizer { path: self.path.clone(), reason: format!("the text has no tokens ({e})") })
-            }
-        }
+        let ids = || inner.encode_fast(text, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
+        guarded(ids).flatten().map_err(|e| LlmError::Tokenizer {
+            path: self.path.clone(),
+            reason: format!("the text has no tokens ({})", first_line(&e)),
+        })
     }
 }
 
@@ -105,7 +105,8 @@ impl Tokenizer {
         let damaged = |e: String| fail(format!("this is no tokenizer: {}", first_line(&e)));
         let spec: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
+        let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
+        let mut inner = guarded(read).flatten().map_err(damaged)?;
         inner.with_truncation(None).map_err(|e| damaged(e.to_string()))?;
         inner.with_padding(None);
 
@@ -138,7 +139,7 @@ impl Tokenizer {
         let (bos, eos) = (id("bos_token")?, id("eos_token")?);
         let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
             // What the file's own rules add to any text.
-            let begun = inner.encode_fast("a", true).ok();
+            let begun = guarded(|| inner.encode_fast("a", true).ok()).ok().flatten();
             id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
         };
         let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {

@@ -5,6 +5,7 @@
 
 mod bpe;
 mod decode;
+mod guard;
 mod index;
 pub(crate) mod json;
 mod merge;
