@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use hologram_isa::{Capability, Program};
@@ -52,7 +53,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Threads that run work at the same time on a CPU; multiprocessors or cores on a GPU.
+    /// Threads that run work at the same time on a CPU; multiprocessors on an NVIDIA GPU; 1 where the device does not tell.
     pub parallelism: usize,
     /// What programs may need that not every device has.
     pub capabilities: Vec<Capability>,
@@ -404,6 +405,23 @@ pub trait Backend: Send + Sync {
         Err(BackendError::Unsupported { device, what })
     }
 
+    /// Verdicts on native kernels that this device compiles where it runs, and which a self-test must therefore pass before they serve; none
+    /// where kernels come compiled.
+    fn verdicts(&self) -> Option<&dyn Verdicts> {
+        None
+    }
+
+    /// Does some work while the device's own tools capture what it is given, into a new document with this name (for Metal a `.gputrace`,
+    /// which Xcode opens).
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] for a device that has no such tools; [`BackendError::Device`] with why the system does not capture.
+    /// The work is then not done.
+    fn capture(&self, _path: &Path, _work: &mut dyn FnMut()) -> Result<()> {
+        let (device, what) = (self.info().backend.to_string(), "a frame capture, which Metal makes,".into());
+        Err(BackendError::Unsupported { device, what })
+    }
+
     /// Counters since the device was opened.
     fn metrics(&self) -> Metrics;
 
@@ -475,6 +493,19 @@ pub trait Backend: Send + Sync {
     }
 }
 
+/// What self-tests have said of native kernels, kept for this system and device: see [`Backend::verdicts`].
+pub trait Verdicts {
+    /// The texts that a pipeline's kernels are compiled from; none for a program.
+    fn texts(&self, kernel: &Pipeline) -> Vec<&'static str>;
+
+    /// Whether the kernels of a text compute an operation as they should; `None` where that was not tested.
+    fn get(&self, text: &'static str, op: &str) -> Option<bool>;
+
+    /// Keeps a verdict: how many cases were right, or how the first failed that was not. Returns whether the text may serve. A device keeps
+    /// no verdict of no case beyond this process.
+    fn put(&self, text: &'static str, op: &str, verdict: std::result::Result<usize, String>) -> bool;
+}
+
 /// Checks that `offset..offset + bytes` lies in a buffer.
 ///
 /// # Errors
@@ -488,4 +519,24 @@ pub fn check_range(device: BackendType, operation: &str, buffer: &Buffer, offset
             reason: format!("bytes {offset}..+{bytes} lie outside a buffer of {} bytes", buffer.bytes()),
         }),
     }
+}
+
+/// Checks that the two ranges of a copy do not overlap.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`].
+pub fn check_apart(
+    device: BackendType,
+    (from, from_offset): (&Buffer, usize),
+    (to, to_offset): (&Buffer, usize),
+    bytes: usize,
+) -> Result<()> {
+    if !from.same_memory(to) || from_offset.abs_diff(to_offset) >= bytes {
+        return Ok(());
+    }
+    Err(BackendError::InvalidArgument {
+        device: device.to_string(),
+        operation: "copy_buffer".into(),
+        reason: format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap"),
+    })
 }

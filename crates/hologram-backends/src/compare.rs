@@ -1,6 +1,6 @@
 //! Programs on a device beside the reference interpreter: what the device computes otherwise is a fault of the device.
 
-use hologram_isa::{ParamKind, Program, Type, print, random};
+use hologram_isa::{Capability, ParamKind, Program, Type, print, random};
 
 use crate::backend::{Backend, Binding, LaunchConfig};
 use crate::error::Result;
@@ -62,13 +62,15 @@ pub fn difference(device: &dyn Backend, program: &Program, grid: [u32; 3], seed:
     Ok(None)
 }
 
-/// Runs the random program of a seed on a device and on the interpreter; where they differ, says how, with the smallest program that
+/// Runs the random program of a seed, of what the device has, on it and on the interpreter; where they differ, says how, with the smallest program that
 /// still shows a difference.
 ///
 /// # Errors
 /// As [`difference`].
 pub fn random_program(device: &dyn Backend, seed: u64) -> Result<Option<String>> {
-    let random::Case { program, grid } = random::case(seed)?;
+    let there = &device.info().capabilities;
+    let lacking: Vec<Capability> = Capability::ALL.into_iter().filter(|c| !there.contains(c)).collect();
+    let random::Case { program, grid } = random::case_without(seed, &lacking)?;
     let Some(text) = difference(device, &program, grid, seed)? else { return Ok(None) };
     let program = random::shrink(program, |p| matches!(difference(device, p, grid, seed), Ok(Some(_))));
     Ok(Some(format!("seed {seed}: {text}\n{}", print(&program))))

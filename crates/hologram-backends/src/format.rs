@@ -1,5 +1,6 @@
 //! How the elements of a tensor lie in memory: plain types and block-quantised layouts.
 
+use crate::Packed;
 use hologram_isa::Type;
 
 /// The storage format of a tensor.
@@ -62,6 +63,8 @@ pub enum Format {
     Q4Planes,
     /// [`Format::TQ2_0`] in two planes: the 64 code bytes of every block of 256, then the `f16` scales.
     T2Planes,
+    /// One of the other types in planes.
+    Planes(Packed),
     /// Activations quantised to `i8` in groups of `group` elements of a row: a plane of `i8` codes in row-major order, then, at the
     /// next multiple of 64 bytes, a plane of `f32` scales, one for each group; the value is `scale·code`.
     I8Groups {
@@ -109,6 +112,7 @@ impl Format {
             Format::Q8Planes => "Q8_0 (planes)".into(),
             Format::Q4Planes => "Q4_0 (planes)".into(),
             Format::T2Planes => "TQ2_0 (planes)".into(),
+            Format::Planes(packed) => format!("{packed:?} (planes)"),
             Format::I8Groups { group } => format!("i8/{group}"),
             other => format!("{other:?}"),
         }
@@ -122,6 +126,7 @@ impl Format {
             Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::IQ4_NL => 32,
             Format::Q2_K | Format::Q3_K | Format::Q4_K | Format::Q5_K | Format::Q6_K | Format::IQ4_XS => 256,
             Format::TQ1_0 | Format::TQ2_0 | Format::T2Planes => 256,
+            Format::Planes(packed) => packed.blocks().block_len(),
             Format::I8Groups { group } => group as usize,
         }
     }
@@ -144,6 +149,10 @@ impl Format {
             Format::IQ4_NL => 18,
             Format::IQ4_XS => 136,
             Format::TQ1_0 => 54,
+            Format::Planes(packed) => {
+                let [low, high, record] = packed.plane_bytes();
+                low + high + record
+            }
             Format::I8Groups { group } => group as usize + 4,
         }
     }
@@ -153,13 +162,17 @@ impl Format {
         match self {
             Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
             Format::Q4_K | Format::Q5_K | Format::IQ4_XS => 32,
+            Format::Planes(packed) => packed.blocks().scale_len(),
             other => other.block_len(),
         }
     }
 
     /// Whether values are scale·code - minimum, with a minimum for each scale; else they are scale·code.
     pub const fn has_minimum(self) -> bool {
-        matches!(self, Format::Q4_1 | Format::Q5_1 | Format::Q2_K | Format::Q4_K | Format::Q5_K)
+        match self {
+            Format::Planes(packed) => packed.blocks().has_minimum(),
+            other => matches!(other, Format::Q4_1 | Format::Q5_1 | Format::Q2_K | Format::Q4_K | Format::Q5_K),
+        }
     }
 
     /// Whether codes are -1, 0 and 1.
@@ -183,7 +196,8 @@ impl Format {
             Format::Q6_K => &[208],
             Format::TQ1_0 => &[52],
             Format::TQ2_0 => &[64],
-            Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Plain(_) | Format::I8Groups { .. } => &[],
+            Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Planes(_) => &[],
+            Format::Plain(_) | Format::I8Groups { .. } => &[],
         }
     }
 
@@ -204,6 +218,7 @@ impl Format {
             Format::IQ4_NL => [1.0 / 69.0, 0.0],
             Format::IQ4_XS => [1.0 / 1280.0, 0.0],
             Format::TQ1_0 | Format::TQ2_0 | Format::T2Planes => [1.25, 0.0],
+            Format::Planes(packed) => packed.blocks().unit_numbers(),
             Format::Plain(_) | Format::I8Groups { .. } => [1.0, 0.0],
         }
     }
@@ -217,17 +232,27 @@ impl Format {
         }
     }
 
-    /// The layout in two planes that holds the same values; the format itself where there is none.
+    /// The layout in planes that holds the same values; the format itself where there is none.
     pub const fn in_planes(self) -> Format {
         match self {
             Format::Q8_0 => Format::Q8Planes,
             Format::Q4_0 => Format::Q4Planes,
             Format::TQ2_0 => Format::T2Planes,
+            Format::Q4_1 => Format::Planes(Packed::Q4_1),
+            Format::Q5_0 => Format::Planes(Packed::Q5_0),
+            Format::Q5_1 => Format::Planes(Packed::Q5_1),
+            Format::Q2_K => Format::Planes(Packed::Q2_K),
+            Format::Q3_K => Format::Planes(Packed::Q3_K),
+            Format::Q4_K => Format::Planes(Packed::Q4_K),
+            Format::Q5_K => Format::Planes(Packed::Q5_K),
+            Format::Q6_K => Format::Planes(Packed::Q6_K),
+            Format::IQ4_NL => Format::Planes(Packed::IQ4_NL),
+            Format::IQ4_XS => Format::Planes(Packed::IQ4_XS),
             other => other,
         }
     }
 
-    /// The format and, where there is one, its layout in two planes.
+    /// The format and, where there is one, its layout in planes.
     pub fn layouts(self) -> impl Iterator<Item = Format> {
         std::iter::once(self).chain((self.in_planes() != self).then_some(self.in_planes()))
     }
@@ -239,6 +264,9 @@ impl Format {
             return None;
         }
         let blocks = rows.checked_mul(row_len / self.block_len())?;
+        if let Format::Planes(packed) = self {
+            return packed.planes(blocks).map(|at| at[3]);
+        }
         match self.planes() {
             Some((codes, scale)) => {
                 let codes = blocks.checked_mul(codes)?.checked_next_multiple_of(PLANE_ALIGN)?;
@@ -257,6 +285,7 @@ impl Format {
             Format::Q8_0 => vec![whole(Type::I8), whole(Type::F16)],
             Format::Q8Planes | Format::I8Groups { .. } => self.two_views(Type::I8, rows, row_len),
             Format::Q4Planes | Format::T2Planes => self.two_views(Type::U8, rows, row_len),
+            Format::Planes(packed) => packed.views(rows * row_len / self.block_len()),
             _ => vec![whole(Type::U8), whole(Type::F16)],
         }
     }
@@ -284,7 +313,7 @@ impl Format {
 /// What the codes of [`Format::IQ4_NL`] and [`Format::IQ4_XS`] stand for.
 pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Alignment in bytes of the second plane of a two-plane format.
+/// Alignment in bytes of the planes of a format in planes.
 pub const PLANE_ALIGN: usize = 64;
 
 /// One view of a tensor's bytes.

@@ -6,6 +6,8 @@ use crate::backend::{Backend, BackendType, DeviceInfo};
 use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::{self, CudaBackend, CudaOptions, Presence};
 use crate::error::{BackendError, Result};
+#[cfg(any(target_vendor = "apple", feature = "host-double"))]
+use crate::metal::{self, MetalBackend, MetalOptions};
 use crate::reference::ReferenceBackend;
 
 /// How a device is opened.
@@ -20,8 +22,9 @@ pub struct OpenOptions {
 /// The kinds of device that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {
     let gpu = matches!(cuda::presence(), Presence::Gpus(gpus) if gpus.iter().any(Result::is_ok));
-    let gpu = gpu.then_some(BackendType::Cuda);
-    gpu.into_iter().chain([BackendType::Cpu, BackendType::Reference]).collect()
+    let gpus = [(gpu, BackendType::Cuda), (metal_device().is_ok(), BackendType::Metal)];
+    let gpus = gpus.into_iter().filter_map(|(there, gpu)| there.then_some(gpu));
+    gpus.chain([BackendType::Cpu, BackendType::Reference]).collect()
 }
 
 /// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A GPU's
@@ -38,10 +41,13 @@ pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
             vec![(cuda.to_string(), Err(BackendError::Unavailable { device: cuda.to_string(), reason }))]
         }
     };
+    // Elsewhere there is nothing to say of Metal.
+    let metal = cfg!(any(target_vendor = "apple", feature = "host-double"))
+        .then(|| (BackendType::Metal.to_string(), metal_device()));
     let cpu = CpuBackend::new(None).map(|device| device.info().clone());
     let reference = ReferenceBackend::new().info().clone();
     let host = [(BackendType::Cpu.to_string(), cpu), (BackendType::Reference.to_string(), Ok(reference))];
-    gpus.into_iter().chain(host).collect()
+    gpus.into_iter().chain(metal).chain(host).collect()
 }
 
 /// Opens a device by its name on the command line: `auto` for the best there is, a [`BackendType::name`], or `cuda:N` for GPU number N in
@@ -79,15 +85,27 @@ pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend
         Err(BackendError::Unavailable { device: shown(device), reason: format!("{reason}; {}", there_are()) })
     };
     match device.to_ascii_lowercase().as_str() {
-        "auto" => match best_gpu(memory_cap) {
-            Ok(gpu) => Ok((Arc::new(gpu), None)),
-            // No NVIDIA driver has been made for Apple's machines for years: its absence is no news there.
-            Err(_) if cfg!(target_vendor = "apple") => Ok((cpu()?, None)),
-            Err(why) => Ok((cpu()?, Some(format!("the CPU did the work: {why}")))),
-        },
+        "auto" => {
+            let gpu = match best_gpu(memory_cap) {
+                Ok(gpu) => Ok(Arc::new(gpu) as Arc<dyn Backend>),
+                // No NVIDIA driver has been made for Apple's machines for years: what is news there is a Mac's own GPU.
+                Err(_) if cfg!(any(target_vendor = "apple", feature = "host-double")) => {
+                    open_metal(memory_cap).map_err(|e| e.to_string())
+                }
+                Err(why) => Err(why),
+            };
+            match gpu {
+                Ok(gpu) => Ok((gpu, None)),
+                Err(why) => Ok((cpu()?, Some(format!("the CPU did the work: {why}")))),
+            }
+        }
         "cpu" => Ok((cpu()?, None)),
         "reference" => Ok((Arc::new(ReferenceBackend::with_memory_cap(memory_cap)), None)),
-        "metal" => unavailable("this build runs no programs on Apple GPUs".into()),
+        "metal" => match open_metal(memory_cap) {
+            Ok(gpu) => Ok((gpu, None)),
+            Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
+            Err(error) => Err(error),
+        },
         name => match name.strip_prefix("cuda").map(ordinal) {
             None => unavailable("no device has this name".into()),
             Some(None) => unavailable("a GPU is named cuda or cuda:N".into()),
@@ -98,6 +116,31 @@ pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend
             },
         },
     }
+}
+
+/// The Apple GPU.
+#[cfg(any(target_vendor = "apple", feature = "host-double"))]
+fn open_metal(memory_cap: Option<u64>) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(MetalBackend::with_options(MetalOptions { memory_cap })?))
+}
+
+#[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
+fn open_metal(_memory_cap: Option<u64>) -> Result<Arc<dyn Backend>> {
+    Err(no_metal())
+}
+
+/// The description of the Apple GPU.
+fn metal_device() -> Result<DeviceInfo> {
+    #[cfg(any(target_vendor = "apple", feature = "host-double"))]
+    return metal::device();
+    #[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
+    Err(no_metal())
+}
+
+#[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
+fn no_metal() -> BackendError {
+    let reason = "Metal is there only on Apple platforms".into();
+    BackendError::Unavailable { device: BackendType::Metal.to_string(), reason }
 }
 
 /// Whether [`open`] would open a device of this name on a machine that has it.

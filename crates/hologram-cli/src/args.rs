@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use hologram_backends::Format;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
@@ -37,7 +37,7 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Show how a model cuts a text into tokens
     Tokenize(TokenizeArgs),
-    /// Show a model file's metadata, tensors and memory
+    /// Show a model's metadata, tensors and memory
     Inspect(InspectArgs),
     /// Run an Atlas program
     Exec(ExecArgs),
@@ -60,7 +60,7 @@ pub enum Command {
 /// Options of commands that use a device.
 #[derive(Args, Clone)]
 pub struct DeviceArgs {
-    /// Device to use: auto, cuda, cuda:N, cpu, reference
+    /// Device to use: auto, cuda, cuda:N, metal, cpu, reference
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one for each physical core that the process may use]
@@ -72,14 +72,30 @@ pub struct DeviceArgs {
 #[derive(Args, Clone)]
 pub struct ProfileArgs {
     /// Write what host and device did when, a trace that ui.perfetto.dev opens; kernels then run one by one
-    #[arg(long, value_name = "OUT.json", value_parser = trace_file)]
+    #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]
     pub profile: Option<PathBuf>,
+    /// Write what an Apple GPU is given, a Metal frame capture that Xcode opens; METAL_CAPTURE_ENABLED=1 must be set in the environment
+    #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
+    pub capture: Option<PathBuf>,
 }
 
 /// The ending keeps a forgotten name from replacing the model or program that stands next.
 fn trace_file(name: &str) -> Result<PathBuf, String> {
+    named(name, "json")
+}
+
+/// As [`trace_file`]; Xcode knows the document by it too.
+fn capture_file(name: &str) -> Result<PathBuf, String> {
+    named(name, "gputrace")
+}
+
+fn named(name: &str, ending: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
-    if path.extension().is_some_and(|e| e == "json") { Ok(path) } else { Err("its name must end in .json".into()) }
+    if path.extension().is_some_and(|e| e == ending) {
+        Ok(path)
+    } else {
+        Err(format!("its name must end in .{ending}"))
+    }
 }
 
 /// Why `auto` took a lesser device.
@@ -87,8 +103,8 @@ static NOTE: OnceLock<String> = OnceLock::new();
 
 /// Says, once, on standard error, that the command ran on a lesser device and why; what failed has its own message.
 pub fn print_note() {
-    if let Some(note) = NOTE.get() {
-        let _ = writeln!(std::io::stderr(), "note: {}", crate::text::printable(note, crate::text::MESSAGE));
+    for note in NOTE.get().cloned().into_iter().chain(hologram_backends::take_notes()) {
+        let _ = writeln!(std::io::stderr(), "note: {}", crate::text::printable(&note, crate::text::MESSAGE));
     }
 }
 
@@ -135,7 +151,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
     /// Seed of the random choice [default: another one each time]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Positions of the context [default: the model's, but at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -143,6 +159,10 @@ pub struct SamplingArgs {
     /// Numbers of the KV cache [default: what suits the model and the device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// Types of the KV cache.
@@ -200,7 +220,7 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// The most tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -225,6 +245,9 @@ pub struct ChatArgs {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// The most tokens of a reply [default: until the model or the context ends it]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub max_tokens: Option<usize>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -236,7 +259,7 @@ pub struct ChatArgs {
 pub struct PerplexityArgs {
     /// Model: a .gguf file, or a folder of safetensors
     pub model: PathBuf,
-    /// The text, in UTF-8
+    /// The text, in UTF-8; - is standard input
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens of a window, of which the second half counts
@@ -270,19 +293,20 @@ const MAX_TEST: i64 = 1 << 20;
 /// Options of `bench`.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
-#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, cpu")))]
+#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
 pub struct BenchArgs {
     /// What else to measure
     #[command(subcommand)]
     pub what: Option<BenchCommand>,
-    /// Model file (.gguf) [default: the model that ships with the program]
+    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
     #[arg(conflicts_with = "shape")]
     pub model: Option<PathBuf>,
     /// Random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
-    #[arg(long, value_name = "SHAPE", requires = "type_")]
+    #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
-    /// Format of the random weights: F32, F16, BF16 or a block format of GGUF such as Q8_0, Q4_0, Q4_K, TQ2_0
-    #[arg(long = "type", id = "type_", value_name = "T", requires = "shape")]
+    /// Format of the random weights: F32, F16, BF16 or a block format of GGUF such as Q8_0, Q4_0, Q4_K, TQ2_0;
+    /// Q4_K_M and Q5_K_M are the mixtures with Q6_K that llama.cpp makes of Llama models
+    #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
     /// Tokens of the prefill test; 0 leaves it out
     #[arg(short, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
@@ -298,11 +322,18 @@ pub struct BenchArgs {
     pub batch: u32,
     /// Also print the kernels of each test's last step by their time, and write a trace of each test's last steps that ui.perfetto.dev
     /// opens
-    #[arg(long, value_name = "OUT.json", value_parser = trace_file)]
+    #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]
     pub profile: Option<PathBuf>,
+    /// Also write the last test's last steps as an Apple GPU is given them, a Metal frame capture that Xcode opens;
+    /// METAL_CAPTURE_ENABLED=1 must be set in the environment
+    #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
+    pub capture: Option<PathBuf>,
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// Count what a token would launch on an Apple GPU, and bound its speed by each chip's memory; runs nothing, on any machine
+    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object a line
@@ -319,7 +350,7 @@ pub enum BenchCommand {
 
 /// Options of `bench ops`.
 #[derive(Args)]
-#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, cpu, or all side by side")))]
+#[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu, or all side by side")))]
 pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -342,7 +373,7 @@ pub struct BenchOpsArgs {
 /// Options of `logits`.
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// Model file (.gguf)
+    /// Model: a .gguf file, or a folder of safetensors
     pub model: PathBuf,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
@@ -357,7 +388,7 @@ pub struct LogitsArgs {
 /// Options of `inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Model file (.gguf) [default: the model that ships with the program]
+    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
     pub model: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
@@ -450,6 +481,22 @@ pub struct HelpArgs {
     pub command: Vec<String>,
 }
 
+/// Checks that these words name a command.
+///
+/// # Errors
+/// A usage error where there is no such command.
+pub fn check_command(words: &[String]) -> anyhow::Result<()> {
+    let all = Cli::command();
+    let (mut command, mut call) = (&all, "hologram".to_string());
+    for word in words {
+        let Some(next) = command.find_subcommand(word) else {
+            return usage(format!("unrecognized subcommand '{word}'; see {call} --help"));
+        };
+        (command, call) = (next, format!("{call} {word}"));
+    }
+    Ok(())
+}
+
 /// Prints the help or the version that was asked for.
 ///
 /// # Errors
@@ -466,10 +513,13 @@ fn sentence(text: &str) -> String {
     let mut paragraphs = text.trim().split("\n\n").map(str::trim);
     let error = paragraphs.next().unwrap_or_default();
     let mut lines = error.strip_prefix("error: ").unwrap_or(error).lines().map(str::trim);
-    let mut sentence = lines.next().unwrap_or_default().to_string();
+    let mut sentence = plain(lines.next().unwrap_or_default());
     let rest = lines.collect::<Vec<_>>().join(", ");
     if !rest.is_empty() {
         sentence += &format!(" {rest}");
+    }
+    if ["'-m'", "'--model'"].iter().any(|name| sentence == format!("unexpected argument {name} found")) {
+        sentence += "; this command takes the model without it";
     }
     for paragraph in paragraphs {
         if let Some(usage) = paragraph.strip_prefix("Usage: ") {
@@ -477,10 +527,26 @@ fn sentence(text: &str) -> String {
             sentence += &format!("; see {} --help", words.collect::<Vec<_>>().join(" "));
         } else {
             let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+            // Options that a command does not have are seldom meant as text.
+            let tips = tips.filter(|tip| !tip.starts_with("to pass '-"));
             tips.for_each(|tip| sentence += &format!("; {tip}"));
         }
     }
     sentence
+}
+
+/// A line of clap's where what Rust says of a number is put in words that say what is expected; all whole numbers here are 0 or more.
+fn plain(line: &str) -> String {
+    let whole = "it must be a whole number, 0 or more";
+    let words = [
+        ("invalid digit found in string", whole),
+        ("cannot parse integer from empty string", whole),
+        ("number too large to fit in target type", "it is too large"),
+        ("invalid float literal", "it must be a number"),
+        ("cannot parse float from empty string", "it must be a number"),
+    ];
+    let found = words.iter().find_map(|(rust, said)| Some(line.strip_suffix(rust)?.to_string() + said));
+    found.unwrap_or_else(|| line.to_string())
 }
 
 /// An error in how the command was called: exit code 2.

@@ -1,6 +1,7 @@
 //! The `hologram` command: runs language models and Atlas programs on the best device of the machine.
 
 mod args;
+mod capture;
 mod commands;
 mod npy;
 mod output;
@@ -26,9 +27,21 @@ fn main() -> ExitCode {
         }
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
+            // What fails to be read or written is named by whoever does it, but for standard output.
+            let e = if e.chain().len() == 1 && e.is::<std::io::Error>() {
+                e.context("cannot write to standard output")
+            } else {
+                e
+            };
             // One sentence, with its causes, whatever the error's type; a closed standard error changes nothing.
             let _ = writeln!(std::io::stderr(), "hologram: {}", text::printable(&format!("{e:#}"), text::MESSAGE));
-            ExitCode::from(if e.is::<args::UsageError>() { 2 } else { 1 })
+            ExitCode::from(if e.is::<args::UsageError>() {
+                2
+            } else if e.is::<status::Interrupted>() {
+                status::INTERRUPTED
+            } else {
+                1
+            })
         }
     }
 }

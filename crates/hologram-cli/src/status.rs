@@ -8,3 +8,11 @@ macro_rules! status {
 }
 
 pub(crate) use status;
+
+/// The exit code of a program that Ctrl-C ended.
+pub const INTERRUPTED: u8 = 130;
+
+/// Ctrl-C ended the work; what was done till then is written.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;

@@ -53,10 +53,10 @@ pub fn read_input(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
         return read_bounded(std::io::stdin().lock(), limit).context("cannot read standard input");
     }
     let read = || {
-        let file = std::fs::File::open(path)?;
-        let kind = file.metadata()?.file_type();
+        // Looked at before it is opened: opening a device may wait, or do something.
+        let kind = std::fs::metadata(path)?.file_type();
         ensure!(kind.is_file() || is_pipe(kind), "it is not a regular file, nor a pipe");
-        read_bounded(file, limit)
+        read_bounded(std::fs::File::open(path)?, limit)
     };
     read().with_context(|| format!("cannot read {}", path.display()))
 }
@@ -77,9 +77,9 @@ fn is_pipe(_: std::fs::FileType) -> bool {
 /// With the file's name.
 pub fn read_file(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let read = || {
-        let file = std::fs::File::open(path)?;
-        ensure!(file.metadata()?.is_file(), "it is not a regular file");
-        read_bounded(file, limit)
+        // Looked at before it is opened: a pipe would wait for its writer.
+        ensure!(std::fs::metadata(path)?.is_file(), "it is not a regular file");
+        read_bounded(std::fs::File::open(path)?, limit)
     };
     read().with_context(|| format!("cannot read {}", path.display()))
 }

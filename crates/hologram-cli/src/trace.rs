@@ -327,6 +327,14 @@ impl Backend for Traced {
         self.inner.profile(list)
     }
 
+    fn verdicts(&self) -> Option<&dyn Verdicts> {
+        self.inner.verdicts()
+    }
+
+    fn capture(&self, path: &Path, work: &mut dyn FnMut()) -> Result<()> {
+        self.inner.capture(path, work)
+    }
+
     fn metrics(&self) -> Metrics {
         self.inner.metrics()
     }

@@ -55,6 +55,16 @@ fn replies_are_repeatable_and_can_be_written_anew() {
 }
 
 #[test]
+fn replies_have_a_length() {
+    let (whole, _) = talk(&GREEDY, "Hello\n");
+    let (cut, err) = talk(&[&GREEDY[..], &["--max-tokens", "2"]].concat(), "Hello\n/stats\n");
+    assert!(whole.starts_with(cut.trim_end_matches('\n')) && cut.len() < whole.len(), "{cut:?} of {whole:?}");
+    assert!(err.contains("(cut off by --max-tokens)") && err.contains("generated: 2 tokens"), "{err}");
+    let (_, err) = talk(&["--ctx", "30000"], "");
+    assert!(err.contains("note: the model was trained for"), "{err}");
+}
+
+#[test]
 fn system_texts() {
     let (plain, _) = talk(&GREEDY, "Hello\n");
     let (told, err) = talk(&[&GREEDY[..], &["--system", "Be brief."]].concat(), "/system\nHello\n");
@@ -83,14 +93,33 @@ fn conversations_that_cannot_be() {
     let long = talk(&["--ctx", "16"], b"a long first turn that does not fit into so short a context\n");
     let message = text(&long.stderr);
     assert!(long.status.code() == Some(1) && message.contains("context holds 16"), "{message}");
+    // From a pipe the lines after go on, after /clear with room; what had no reply is told by the exit code.
+    let long = talk(&["--ctx", "24", "--max-tokens", "3"], b"a long first turn that does not fit at all\n/clear\nHi\n");
+    let message = text(&long.stderr);
+    assert!(long.status.code() == Some(1) && !long.stdout.is_empty(), "{message}");
+    assert!(
+        message.contains("context holds 24") && message.contains("; /clear begins a new conversation\n"),
+        "{message}"
+    );
+    assert!(message.ends_with("hologram: 1 line without a reply, as the context was full\n"), "{message}");
     let bytes = talk(&[], b"caf\xe9\n");
     assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
     let folder = Folder::new("template");
     let mut file = fs::read(CHAT).unwrap();
     let at = file.windows(9).position(|w| w == b"{%- endif").unwrap();
     file[at..at + 9].copy_from_slice(b"{%- endof");
-    let path = folder.write("broken.gguf", file);
+    let path = folder.write("broken.gguf", &file);
     refused(&["chat", "-m", &path], 1, &["broken.gguf: the chat template has an error in line 5"]);
+    // All of it a comment.
+    let key = b"tokenizer.chat_template";
+    let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    let length = u64::from_le_bytes(*file[at..].first_chunk().unwrap()) as usize;
+    let template = &mut file[at + 8..at + 8 + length];
+    template.fill(b' ');
+    template[..2].copy_from_slice(b"{#");
+    template[length - 2..].copy_from_slice(b"#}");
+    let path = folder.write("empty.gguf", file);
+    refused(&["chat", "-m", &path], 1, &["the chat template writes nothing for a conversation"]);
 }
 
 /// Ctrl-C stops a reply, and not the program.
@@ -211,6 +240,16 @@ fn perplexity_of_a_text() {
     assert!(ok(&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--ctx", "64"]).starts_with("perplexity "));
     refused(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
     refused(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
+    let piped = with_input(
+        &["perplexity", CHAT, "--file", "-", "--device", "cpu", "--ctx", "64", "--json"],
+        &fs::read(&path).unwrap(),
+    );
+    let piped = objects(&text(&piped.stdout)).remove(0);
+    assert_eq!((&piped["nll"], piped["file"].as_str()), (&short["nll"], Some("standard input")));
+    refused(&["perplexity", CHAT, "--file", "-"], 1, &["standard input has", "fewer than a window"]);
+    let long = folder.write("long.txt", "The page and the model, once upon a time. ".repeat(80));
+    let beyond = command(&["perplexity", CHAT, "--file", &long, "--device", "cpu", "--ctx", "600"]).output().unwrap();
+    assert!(text(&beyond.stderr).contains("note: the model was trained for"), "{}", text(&beyond.stderr));
     let bytes = folder.write("bytes.txt", b"caf\xe9");
     refused(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
     refused(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);

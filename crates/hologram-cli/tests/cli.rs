@@ -68,6 +68,39 @@ fn endless_input_is_refused() {
     check_refusal(&"a long prompt", &output, 1, &["standard input", "longer than 64 MiB"]);
 }
 
+/// What would wait for a writer that never comes is refused before it is opened.
+#[cfg(unix)]
+#[test]
+fn pipes_in_place_of_files_are_refused() {
+    let folder = Folder::new("pipes");
+    let (pipe, out) = (folder.path("pipe"), folder.path("out.npy"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let array = format!("x=@{pipe}");
+    for call in [
+        &["run", "-m", &pipe, "a"][..],
+        &["inspect", &pipe],
+        &["tokenize", &pipe, "a"],
+        &["logits", &pipe, "--tokens", "1", "--out", &out],
+        &["perplexity", LLAMA, "--file", &pipe],
+        &["exec", VECTOR_ADD, "--grid", "1", "--arg", &array],
+    ] {
+        refused(call, 1, &["pipe", "it is not a regular file"]);
+    }
+    let folder = folder.0.to_str().unwrap();
+    refused(&["perplexity", LLAMA, "--file", folder], 1, &["it is not a regular file"]);
+}
+
+#[test]
+fn tensors_are_shown_in_columns() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/qwen3");
+    for model in [LLAMA, folder] {
+        let shown = ok(&["inspect", model]);
+        let lines = shown.lines().skip_while(|l| *l != "tensors").skip(1).take_while(|l| !l.is_empty());
+        let columns: Vec<_> = lines.map(|l| l.find('[').unwrap()).collect();
+        assert!(columns.len() > 10 && columns.iter().all(|c| *c == columns[0]), "{shown}");
+    }
+}
+
 #[test]
 fn text_of_a_file_cannot_drive_the_terminal() {
     let folder = Folder::new("escapes");
@@ -118,6 +151,38 @@ fn a_full_standard_error_is_no_error() {
         let status = command(args).stdout(Stdio::null()).stderr(full).status().unwrap();
         assert_eq!(status.code(), Some(code), "{args:?}");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_standard_output_is_named() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = command(&["run", "-m", LLAMA, "a", "--max-tokens", "2"]).stdout(full).output().unwrap();
+    let message = text(&output.stderr);
+    assert!(output.status.code() == Some(1), "{message}");
+    assert!(
+        message.ends_with("hologram: cannot write to standard output: No space left on device (os error 28)\n"),
+        "{message}"
+    );
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_run_writes_its_json() {
+    use std::io::Read;
+
+    let args =
+        ["run", "-m", LLAMA, "a", "--json", "--ctx", "100000", "--max-tokens", "100000", "--device", "reference"];
+    let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The note on the long context comes when Ctrl-C is watched for.
+    let mut note = [0; 5];
+    child.stderr.as_mut().unwrap().read_exact(&mut note).unwrap();
+    assert_eq!(&note, b"note:");
+    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["finish"], "interrupted");
 }
 
 #[test]
@@ -292,6 +357,10 @@ fn wrong_calls_are_usage_errors() {
         (&["logits", LLAMA, "--out", "x.npy"], "--tokens"),
         (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
         (&["inspect", LLAMA, "--yaml"], "--yaml"),
+        (&["run", "a", "--seed", "-1"], "must be a whole number from 0 to"),
+        (&["bench", "-m", LLAMA], "'-m' found; this command takes the model without it; see hologram bench --help"),
+        (&["run", "-m", "-", "a"], "not read from standard input"),
+        (&["inspect", "-"], "not read from standard input"),
     ];
     for (args, message) in cases {
         refused(args, 2, &[message]);
@@ -348,6 +417,9 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
     assert!(ok(&["help"]) == ok(&["--help"]) && ok(&["help"]).contains("help  "));
     for (call, sentence) in [
         (&["help", "fly"][..], "hologram: unrecognized subcommand 'fly'; see hologram --help\n"),
+        (&["help", "run", "bogus"], "hologram: unrecognized subcommand 'bogus'; see hologram run --help\n"),
+        (&["help", "bench", "ops", "x"], "hologram: unrecognized subcommand 'x'; see hologram bench ops --help\n"),
+        (&["help", "--", "--version"], "hologram: unrecognized subcommand '--version'; see hologram --help\n"),
         (
             &["bench", "--devic", "cpu"],
             "unexpected argument '--devic' found; a similar argument exists: '--device'; see hologram bench --help\n",
@@ -356,7 +428,12 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
             &["logits", LLAMA],
             "the following required arguments were not provided: --tokens <IDS>, --out <FILE.npy>; see hologram logits --help\n",
         ),
-        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': invalid digit found in string\n"),
+        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number, 0 or more\n"),
+        (&["run", "--temperature", "x"], "for '--temperature <T>': it must be a number\n"),
+        (&["bench", "--shape", "gpt5"], "hologram: --shape is gpt5, but must be one of llama-8b, "),
+        (&["bench", LLAMA, "--type", "Q4_0"], "--type is the format of random weights: it needs --shape"),
+        (&["bench", "--type", "Q4_0"], "--type is the format of random weights: it needs --shape"),
+        (&["bench", "--shape", "llama-8b"], "needs the format of its weights, for instance --type Q8_0\n"),
         (
             &["bench", "-d", "5000"],
             "hologram: -d 5000 and the test after it take 5512 positions of the context, but the model has 1024\n",
@@ -440,4 +517,40 @@ fn a_broken_driver_is_told() {
     let line = &objects(&devices(&["devices", "--json"]))[0];
     let error = line["error"].as_str().unwrap();
     assert!(line["device"] == "cuda" && error.starts_with("libcuda.so.1 cannot be loaded: "), "{line:?}");
+}
+
+/// A quantised Llama takes at most 8 launches a layer on an Apple GPU, and no program in a step of decoding.
+#[test]
+fn a_dry_run_counts_what_apple_gpus_would_launch() {
+    for (shape, format) in [
+        ("llama-1b", "Q8_0"),
+        ("llama-8b", "Q4_0"),
+        ("llama-8b", "Q4_K"),
+        ("llama-8b", "Q4_K_M"),
+        ("llama-1b", "BF16"),
+        ("llama-1b", "F16"),
+        ("bitnet-2b", "TQ2_0"),
+    ] {
+        let args = ["bench", "--shape", shape, "--type", format, "--device", "metal", "--dry-run", "--json"];
+        let plan: serde_json::Value = serde_json::from_str(&ok(&args)).unwrap();
+        let number = |name: &str| plan[name].as_u64().unwrap();
+        let (launches, layers) = (number("launches_per_token"), number("layers"));
+        assert!(
+            launches > layers && launches <= 8 * layers + 8,
+            "{shape} {format}: {launches} launches, {layers} layers"
+        );
+        assert_eq!(number("programs_per_token"), 0, "{shape} {format}: {}", plan["programs"]);
+        assert_eq!(number("programs_per_prompt"), 0, "{shape} {format}: {}", plan["prompt_programs"]);
+        let launches = number("launches_per_prompt");
+        assert!(launches > layers && launches <= 10 * layers + 10, "{shape} {format}: {launches} launches of a prompt");
+        assert!(2 * number("flops_per_token") > number("bytes_per_token"));
+        let bound = plan["upper_bound_tokens_per_s"]["M1"].as_f64().unwrap();
+        assert!((bound * number("bytes_per_token") as f64 - 68.25e9).abs() < 1e3);
+    }
+    refused(&["bench", "--dry-run"], 2, &["--device metal"]);
+    // What would change nothing is refused.
+    for option in [["-p", "8"], ["-n", "2"], ["-d", "1024"], ["-b", "4"], ["-r", "1"]] {
+        let args = [&["bench", "--device", "metal", "--dry-run"][..], &option].concat();
+        refused(&args, 2, &["--dry-run", option[0]]);
+    }
 }

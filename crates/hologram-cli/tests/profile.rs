@@ -133,6 +133,21 @@ fn traces_that_cannot_be_written_are_refused_at_once() {
     assert!(!fs::exists(&trace).unwrap());
 }
 
+/// What is captured is tested on a test double of Metal.
+#[test]
+fn captures_are_refused_elsewhere_before_the_work() {
+    let folder = Folder::new("capture-refused");
+    let out = folder.path("steps.gputrace");
+    let exec = ["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=0"];
+    for call in [&exec[..], &["run", "a"], &["bench"]] {
+        let here = ["--device", "cpu", "--capture", &out];
+        refused(&[call, &here].concat(), 1, &["--capture works only on Apple platforms", "this is device cpu"]);
+        refused(&[call, &["--capture", LLAMA]].concat(), 2, &["must end in .gputrace"]);
+        refused(&[call, &["--capture", &out, "--profile", "a.json"]].concat(), 2, &["cannot be used with"]);
+    }
+    assert!(!fs::exists(&out).unwrap());
+}
+
 /// An old trace stays until the new one is complete, by whatever name it is reached; no other file is left beside it.
 #[cfg(unix)]
 #[test]

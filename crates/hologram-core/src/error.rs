@@ -25,6 +25,14 @@ pub enum CoreError {
     /// A run does not fit its plan.
     #[error("plan: {0}")]
     Run(String),
+    /// Arguments do not fit a program.
+    #[error("program {program}: {reason}")]
+    Program {
+        /// The program's name.
+        program: String,
+        /// What does not fit.
+        reason: String,
+    },
     /// A tensor's data do not fit its shape.
     #[error("tensor: {0}")]
     Tensor(String),

@@ -54,25 +54,6 @@ pub struct Builder {
 }
 
 /// Declares one method for each operation of a shape.
-macro_rules! methods {
-    (unary { $($u:ident $uop:ident,)* } binary { $($b:ident $bop:ident,)* }) => {
-        $(
-            #[doc = concat!("[`Opcode::", stringify!($uop), "`].")]
-            pub fn $u(&mut self, a: impl Into<Value>) -> Value {
-                let a = a.into();
-                self.inst(Opcode::$uop, a.ty, &[a])
-            }
-        )*
-        $(
-            #[doc = concat!("[`Opcode::", stringify!($bop), "`].")]
-            pub fn $b(&mut self, a: impl Into<Value>, b: impl Into<Value>) -> Value {
-                let a = a.into();
-                self.inst(Opcode::$bop, a.ty, &[a, b.into()])
-            }
-        )*
-    };
-}
-
 impl Builder {
     /// Starts a program with a workgroup of these sizes.
     pub fn new(name: impl Into<String>, workgroup: [u32; 3]) -> Builder {
@@ -155,27 +136,6 @@ impl Builder {
             Operand::Reg(reg) => self.push_inst(op, var.ty, Some(reg), None, args),
             _ => self.fail(format!("cannot assign to {:?}", var.operand)),
         }
-    }
-
-    methods! {
-        unary { mov Mov, abs Abs, neg Neg, sqrt Sqrt, floor Floor, ceil Ceil, trunc Trunc, round Round, not Not,
-            popcount PopCount, clz LeadingZeros,
-            exp Exp, exp2 Exp2, log Log, log2 Log2, sin Sin, cos Cos, tanh Tanh, erf Erf,
-            subgroup_add SubgroupAdd, subgroup_min SubgroupMin, subgroup_max SubgroupMax, broadcast Broadcast, }
-        binary { add Add, sub Sub, mul Mul, mulhi MulHi, div Div, rem Rem, min Min, max Max, and And, or Or, xor Xor,
-            shl Shl, shr Shr, eq Eq, ne Ne, lt Lt, le Le, gt Gt, ge Ge, shuffle Shuffle, }
-    }
-
-    /// [`Opcode::Fma`]: a·b + c.
-    pub fn fma(&mut self, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
-        let a = a.into();
-        self.inst(Opcode::Fma, a.ty, &[a, b.into(), c.into()])
-    }
-
-    /// [`Opcode::Dot4`]: c plus the products of the bytes of a and b.
-    pub fn dot4(&mut self, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
-        let a = a.into();
-        self.inst(Opcode::Dot4, a.ty, &[a, b.into(), c.into()])
     }
 
     /// [`Opcode::TileFma`] on tiles of elements `ty`: c + a·b.

@@ -1,7 +1,10 @@
 //! Random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody: devices are tested by running
 //! them beside the reference interpreter.
 
-use crate::{Access, Array, Builder, IsaError, Opcode, Program, SUBGROUP_SIZE, Stmt, StmtKind, Type, Value, verify};
+use crate::{
+    Access, Array, Builder, Capability, IsaError, Opcode, ParamKind, Program, SUBGROUP_SIZE, Stmt, StmtKind, Type,
+    TypeSet, Value, verify,
+};
 
 /// Elements of each input buffer, a power of two.
 pub const INPUT_LEN: u32 = 4096;
@@ -70,7 +73,7 @@ impl Random {
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, buffers `all_T` that threads update together, then
-    /// [`SCALARS`].
+    /// [`SCALARS`]; without those of a type that the device lacks.
     pub program: Program,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -92,17 +95,29 @@ pub const SCALARS: [Type; 6] = [Type::F32, Type::U32, Type::I32, Type::Bool, Typ
 pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
     let mut random = Random(seed ^ 0x5555);
     let threads = program.workgroup_threads() * grid.iter().product::<u32>();
-    let mut fill = |ty: Type, len: u32| -> Vec<u8> {
-        (0..len).flat_map(|_| random.word(ty).to_le_bytes()[..ty.size()].to_vec()).collect()
-    };
-    let mut buffers: Vec<Vec<u8>> = Type::ALL.map(|ty| fill(ty, INPUT_LEN)).to_vec();
-    buffers.extend(Type::ALL.map(|ty| vec![0; (threads * SLOTS) as usize * ty.size()]));
-    buffers.extend(Opcode::AtomicAdd.info().types.iter().map(|ty| fill(ty, TALLIES)));
-    Arguments { buffers, scalars: SCALARS.map(|ty| random.word(ty)).to_vec() }
+    let mut arguments = Arguments { buffers: Vec::new(), scalars: Vec::new() };
+    for param in &program.params {
+        match param.kind {
+            ParamKind::Scalar(ty) => arguments.scalars.push(random.word(ty)),
+            ParamKind::Buffer { element: ty, .. } => {
+                let (random_len, zeros) = match param.name.split('_').next() {
+                    Some("in") => (INPUT_LEN, 0),
+                    Some("all") => (TALLIES, 0),
+                    _ => (0, (threads * SLOTS) as usize * ty.size()),
+                };
+                let words = (0..random_len).flat_map(|_| random.word(ty).to_le_bytes()[..ty.size()].to_vec());
+                arguments.buffers.push(words.chain(std::iter::repeat_n(0, zeros)).collect());
+            }
+        }
+    }
+    arguments
 }
 
 struct Generator<'r> {
     random: &'r mut Random,
+    /// The types that the device has, and whether it has matrix tiles.
+    types: TypeSet,
+    tiles: bool,
     workgroup: [u32; 3],
     threads: u32,
     inputs: Vec<Array>,
@@ -128,7 +143,18 @@ struct Generator<'r> {
 /// # Errors
 /// When the program is not one that the verifier accepts, which is a fault of this generator.
 pub fn case(seed: u64) -> Result<Case, IsaError> {
+    case_without(seed, &[])
+}
+
+/// The same for a device that lacks something; with nothing lacking [`case`].
+///
+/// # Errors
+/// As [`case`].
+pub fn case_without(seed: u64, lacking: &[Capability]) -> Result<Case, IsaError> {
     let random = &mut Random(seed);
+    let lacks = |what| lacking.contains(&what);
+    let types: Vec<Type> = Type::ALL.into_iter().filter(|ty| *ty != Type::F64 || !lacks(Capability::F64)).collect();
+    let atomic = |ty: &Type| types.contains(ty) && (!ty.is_wide() || !lacks(Capability::Atomic64));
     let workgroup = random.pick(&[
         [1, 1, 1],
         [7, 1, 1],
@@ -142,16 +168,18 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
     ]);
     let grid = random.pick(&[[1, 1, 1], [3, 1, 1], [2, 2, 1], [1, 2, 2]]);
     let mut b = Builder::new("random", workgroup);
-    let inputs = Type::ALL.map(|ty| b.buffer(&format!("in_{ty}"), ty, Access::Read)).to_vec();
-    let outputs = Type::ALL.map(|ty| b.buffer(&format!("out_{ty}"), ty, Access::ReadWrite)).to_vec();
-    let tallies: Vec<Array> =
-        Opcode::AtomicAdd.info().types.iter().map(|ty| b.buffer(&format!("all_{ty}"), ty, Access::ReadWrite)).collect();
-    let mut values = SCALARS.map(|ty| b.scalar(&format!("s_{ty}"), ty)).to_vec();
+    let inputs: Vec<Array> = types.iter().map(|ty| b.buffer(&format!("in_{ty}"), *ty, Access::Read)).collect();
+    let outputs: Vec<Array> = types.iter().map(|ty| b.buffer(&format!("out_{ty}"), *ty, Access::ReadWrite)).collect();
+    let sums = Opcode::AtomicAdd.info().types.iter().filter(atomic);
+    let tallies: Vec<Array> = sums.map(|ty| b.buffer(&format!("all_{ty}"), ty, Access::ReadWrite)).collect();
+    let scalars = SCALARS.into_iter().filter(|ty| types.contains(ty));
+    let mut values: Vec<Value> = scalars.map(|ty| b.scalar(&format!("s_{ty}"), ty)).collect();
     let uniform_bool = values[3];
     let threads: u32 = workgroup.iter().product();
-    let shared_type = random.pick(&Type::ALL);
+    let shared_type = random.pick(&types);
     let shared = b.shared("shared", shared_type, threads);
-    let tally_type = random.pick(&[Type::I32, Type::U32, Type::I64, Type::U64]);
+    let whole: Vec<Type> = [Type::I32, Type::U32, Type::I64, Type::U64].into_iter().filter(atomic).collect();
+    let tally_type = random.pick(&whole);
     let shared_tally = b.shared("tally", tally_type, threads.min(16));
     // The thread's index in the grid, in a form that the device may know to be affine.
     let (y, z) = (b.builtin(Opcode::GroupY), b.builtin(Opcode::GroupZ));
@@ -170,6 +198,8 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
     }
     let mut g = Generator {
         random,
+        types: TypeSet::of(&types),
+        tiles: !lacks(Capability::MatrixTile),
         workgroup,
         threads,
         inputs,
@@ -181,7 +211,7 @@ pub fn case(seed: u64) -> Result<Case, IsaError> {
         vars: Vec::new(),
         id,
         uniform_bool,
-        slots: vec![0; Type::ALL.len()],
+        slots: vec![0; types.len()],
         loops: 0,
         statements: 0,
     };
@@ -229,6 +259,17 @@ impl Generator<'_> {
         there[from + self.random.below(there.len() - from)]
     }
 
+    /// The input buffer of a type that every device has.
+    fn input(&self, ty: Type) -> Array {
+        self.inputs.iter().copied().find(|a| a.element == ty).unwrap_or(self.inputs[0])
+    }
+
+    /// A type of a set that the device has.
+    fn any_type(&mut self, set: TypeSet) -> Type {
+        let types: Vec<Type> = set.iter().filter(|ty| self.types.contains(*ty)).collect();
+        self.random.pick(&types)
+    }
+
     fn keep(&mut self, value: Value) {
         self.values.push(value);
     }
@@ -245,10 +286,10 @@ impl Generator<'_> {
                 45..55 => self.load(b),
                 55..60 => self.store(b),
                 60..62 => self.tally(b),
-                62..64 if uniform && self.threads.is_multiple_of(SUBGROUP_SIZE) => self.tile(b),
+                62..64 if uniform && self.tiles && self.threads.is_multiple_of(SUBGROUP_SIZE) => self.tile(b),
                 62..67 => self.subgroup(b),
                 67..72 => {
-                    let ty = self.random.pick(&Type::ALL);
+                    let ty = self.any_type(TypeSet::ANY);
                     let init = self.value(ty);
                     let var = b.var(init);
                     self.vars.push(var);
@@ -317,9 +358,9 @@ impl Generator<'_> {
                 b.for_(thread, end, step, |b, i| {
                     self.keep(i);
                     let element = b.and(i, INPUT_LEN - 1);
-                    let loaded = b.load(self.inputs[Type::F32 as usize], element);
+                    let loaded = b.load(self.input(Type::F32), element);
                     self.keep(loaded);
-                    let loaded = b.load(self.inputs[Type::F16 as usize], i);
+                    let loaded = b.load(self.input(Type::F16), i);
                     self.keep(loaded);
                     self.block(b, length, depth + 1, false);
                 });
@@ -359,8 +400,7 @@ impl Generator<'_> {
     fn compute(&mut self, b: &mut Builder) {
         use crate::Signature as S;
         let op = self.random.pick(Opcode::ALL);
-        let types: Vec<Type> = op.info().types.iter().collect();
-        let ty = self.random.pick(&types);
+        let ty = self.any_type(op.info().types);
         let result = match op.info().signature {
             S::Unary if op == Opcode::Broadcast => return,
             S::Unary => {
@@ -388,12 +428,12 @@ impl Generator<'_> {
                 b.inst(op, ty, &[a, n])
             }
             S::Convert => {
-                let from = self.random.pick(&Type::ALL);
+                let from = self.any_type(TypeSet::ANY);
                 let a = self.value(from);
                 b.inst(op, ty, &[a])
             }
             S::Bitcast => {
-                let same: Vec<Type> = Type::ALL.into_iter().filter(|t| t.size() == ty.size()).collect();
+                let same: Vec<Type> = self.types.iter().filter(|t| t.size() == ty.size()).collect();
                 let from = self.random.pick(&same);
                 let mut a = self.value(from);
                 if from.is_float() {
@@ -426,16 +466,15 @@ impl Generator<'_> {
     }
 
     fn subgroup(&mut self, b: &mut Builder) {
-        let types: Vec<Type> = Opcode::SubgroupAdd.info().types.iter().collect();
-        let ty = self.random.pick(&types);
+        let ty = self.any_type(Opcode::SubgroupAdd.info().types);
         let result = match self.random.below(5) {
             0 => {
-                let any = self.random.pick(&Type::ALL);
+                let any = self.any_type(TypeSet::ANY);
                 let (a, lane) = (self.value(any), self.value(Type::U32));
                 b.inst(Opcode::Shuffle, any, &[a, lane])
             }
             1 => {
-                let any = self.random.pick(&Type::ALL);
+                let any = self.any_type(TypeSet::ANY);
                 let a = self.value(any);
                 b.broadcast(a)
             }

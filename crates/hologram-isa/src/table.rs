@@ -1,6 +1,6 @@
 //! The instruction table: every instruction's mnemonic, operand and type rule, and documentation, once.
 
-use crate::{Type, TypeSet};
+use crate::{Type, TypeSet, Value};
 
 /// The operand and type rule of an instruction, in terms of the type `T` that its mnemonic carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ const fn first(list: &[&'static str]) -> Option<&'static str> {
 }
 
 macro_rules! instructions {
-    ($($name:ident $mnemonic:literal $signature:ident $types:ident $doc:literal $(fast $fast:literal)?;)*) => {
+    ($($name:ident $($method:ident)? $mnemonic:literal $signature:ident $types:ident $doc:literal $(fast $fast:literal)?;)*) => {
         /// The operations of Atlas; [`Opcode::info`] has the table row of each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Opcode { $(#[doc = $doc] $(#[doc = concat!("\n\nWith `.fast`: ", $fast)])? $name,)* }
@@ -157,6 +157,26 @@ macro_rules! instructions {
                 }
             }
         }
+
+        // A method for each row of the table that names one.
+        impl crate::Builder {
+            $($(method! { $signature $method $name })?)*
+        }
+    };
+}
+
+/// The method of an instruction whose type is that of its first operand.
+macro_rules! method {
+    (Unary $method:ident $name:ident) => { method! { ($method $name) a } };
+    (Reduce $method:ident $name:ident) => { method! { ($method $name) a } };
+    (Ternary $method:ident $name:ident) => { method! { ($method $name) a b c } };
+    ($signature:ident $method:ident $name:ident) => { method! { ($method $name) a b } };
+    (($method:ident $name:ident) $first:ident $($rest:ident)*) => {
+        #[doc = concat!("[`Opcode::", stringify!($name), "`].")]
+        pub fn $method(&mut self, $first: impl Into<Value> $(, $rest: impl Into<Value>)*) -> Value {
+            let first = $first.into();
+            self.inst(Opcode::$name, first.ty, &[first $(, $rest.into())*])
+        }
     };
 }
 
@@ -176,58 +196,58 @@ instructions! {
     Subgroup "subgroup" Builtin ANY "The subgroup's index in the workgroup: linear thread index / 32.";
 
     // Values.
-    Mov "mov" Unary ANY "The operand.";
+    Mov mov "mov" Unary ANY "The operand.";
     Select "select" Select ANY "The second operand where the first is true, else the third.";
     Cvt "cvt" Convert ANY "Conversion. To a float: rounded once, to nearest even. Float to integer: toward zero, clamped to the range, NaN to 0. Integer to integer: the low bits, to a wider one after extension by the source's sign. To bool: whether not zero (NaN is true). From bool: 0 or 1.";
     Bitcast "bitcast" Bitcast ANY "The same bits as another type of the same size.";
 
     // Arithmetic: integers wrap; floats are correctly rounded (nearest even), never contracted.
-    Add "add" Binary ARITH "Sum.";
-    Sub "sub" Binary ARITH "Difference.";
-    Mul "mul" Binary ARITH "Product (integers: its low half).";
-    MulHi "mulhi" Binary INT "The high half of the product of twice the width.";
-    Div "div" Binary ARITH "Quotient; integers toward zero. The least number by -1 gives itself. An integer division by zero is an error of the run." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
-    Rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: an error of the run.";
-    Fma "fma" Ternary FLOAT "a·b + c with one rounding.";
-    Dot4 "dot4" Ternary WORD "The third operand plus the products of the four bytes of the first with those of the second, signed for i32, unsigned for u32; wrapping.";
-    Min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
-    Max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
-    Abs "abs" Unary SIGNED "Absolute value; of the least integer itself. Clears a float's sign bit.";
-    Neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
-    Sqrt "sqrt" Unary FLOAT "Square root, correctly rounded." fast "within 1 ulp.";
-    Floor "floor" Unary FLOAT "The greatest whole number not above.";
-    Ceil "ceil" Unary FLOAT "The least whole number not below.";
-    Trunc "trunc" Unary FLOAT "The whole part.";
-    Round "round" Unary FLOAT "The nearest whole number, ties to even.";
+    Add add "add" Binary ARITH "Sum.";
+    Sub sub "sub" Binary ARITH "Difference.";
+    Mul mul "mul" Binary ARITH "Product (integers: its low half).";
+    MulHi mulhi "mulhi" Binary INT "The high half of the product of twice the width.";
+    Div div "div" Binary ARITH "Quotient; integers toward zero. The least number by -1 gives itself. An integer division by zero is an error of the run." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
+    Rem rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: an error of the run.";
+    Fma fma "fma" Ternary FLOAT "a·b + c with one rounding.";
+    Dot4 dot4 "dot4" Ternary WORD "The third operand plus the products of the four bytes of the first with those of the second, signed for i32, unsigned for u32; wrapping.";
+    Min min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
+    Max max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
+    Abs abs "abs" Unary SIGNED "Absolute value; of the least integer itself. Clears a float's sign bit.";
+    Neg neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
+    Sqrt sqrt "sqrt" Unary FLOAT "Square root, correctly rounded." fast "within 1 ulp.";
+    Floor floor "floor" Unary FLOAT "The greatest whole number not above.";
+    Ceil ceil "ceil" Unary FLOAT "The least whole number not below.";
+    Trunc trunc "trunc" Unary FLOAT "The whole part.";
+    Round round "round" Unary FLOAT "The nearest whole number, ties to even.";
 
     // Bits.
-    And "and" Binary LOGIC "Bitwise and.";
-    Or "or" Binary LOGIC "Bitwise or.";
-    Xor "xor" Binary LOGIC "Bitwise exclusive or.";
-    Not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
-    Shl "shl" Shift INT "Shift left by a u32; by the width or more gives 0.";
-    Shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; by the width or more leaves only what fills.";
+    And and "and" Binary LOGIC "Bitwise and.";
+    Or or "or" Binary LOGIC "Bitwise or.";
+    Xor xor "xor" Binary LOGIC "Bitwise exclusive or.";
+    Not not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
+    Shl shl "shl" Shift INT "Shift left by a u32; by the width or more gives 0.";
+    Shr shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; by the width or more leaves only what fills.";
 
-    PopCount "popcount" Unary INT "The number of bits that are 1.";
-    LeadingZeros "clz" Unary INT "The number of bits that are 0 before the highest 1; of 0 the width.";
+    PopCount popcount "popcount" Unary INT "The number of bits that are 1.";
+    LeadingZeros clz "clz" Unary INT "The number of bits that are 0 before the highest 1; of 0 the width.";
 
     // Comparisons: false where a float operand is NaN, except ne.
-    Eq "eq" Compare ANY "Equal.";
-    Ne "ne" Compare ANY "Not equal.";
-    Lt "lt" Compare ARITH "Less.";
-    Le "le" Compare ARITH "Less or equal.";
-    Gt "gt" Compare ARITH "Greater.";
-    Ge "ge" Compare ARITH "Greater or equal.";
+    Eq eq "eq" Compare ANY "Equal.";
+    Ne ne "ne" Compare ANY "Not equal.";
+    Lt lt "lt" Compare ARITH "Less.";
+    Le le "le" Compare ARITH "Less or equal.";
+    Gt gt "gt" Compare ARITH "Greater.";
+    Ge ge "ge" Compare ARITH "Greater or equal.";
 
     // Functions defined by decomposition into the arithmetic above: the same bits on every device.
-    Exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
-    Exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
-    Log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
-    Sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Cos "cos" Unary FLOAT "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
-    Tanh "tanh" Unary FLOAT "Hyperbolic tangent." fast "within 3 ulp.";
-    Erf "erf" Unary FLOAT "The error function.";
+    Exp exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
+    Exp2 exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
+    Log log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Log2 log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
+    Sin sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Cos cos "cos" Unary FLOAT "Cosine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
+    Tanh tanh "tanh" Unary FLOAT "Hyperbolic tangent." fast "within 3 ulp.";
+    Erf erf "erf" Unary FLOAT "The error function.";
 
     // Memory, barrier.
     Load "load" Load ANY "The element at an index. An index outside is an error with the line.";
@@ -246,11 +266,11 @@ instructions! {
     AtomicCompareExchange "atomic.cas" Exchange WORD "Sets the element at an index to the third operand if it is the second; gives what was there.";
 
     // Subgroup: only active lanes take part.
-    SubgroupAdd "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, inactive lanes counting 0 (floats: -0).";
-    SubgroupMin "subgroup.min" Reduce ARITH "Least over the active lanes.";
-    SubgroupMax "subgroup.max" Reduce ARITH "Greatest over the active lanes.";
-    Shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value where that lane is inactive or does not exist.";
-    Broadcast "broadcast" Unary ANY "The value of the lowest active lane of the subgroup.";
+    SubgroupAdd subgroup_add "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, inactive lanes counting 0 (floats: -0).";
+    SubgroupMin subgroup_min "subgroup.min" Reduce ARITH "Least over the active lanes.";
+    SubgroupMax subgroup_max "subgroup.max" Reduce ARITH "Greatest over the active lanes.";
+    Shuffle shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value where that lane is inactive or does not exist.";
+    Broadcast broadcast "broadcast" Unary ANY "The value of the lowest active lane of the subgroup.";
 
     // Matrix tiles: every thread of the workgroup must arrive.
     TileFma "tile.fma" Tile TILE "C + A·B of matrices that the subgroup holds, 8 × 8 (A and B of i8: 8 × 16 and 16 × 8). In lane 4·r + q the first operand has the elements 2·q and 2·q + 1 of A's row r (i8: 4·q to 4·q + 3), the second those of B's column r; the third and the result have the elements 2·q and 2·q + 1 of row r of C, as f32 (of i8: i32). The lower bits come first. i8: exact, wrapping. Floats: a chain of fma over the terms in order; a device may add them in another order and precision, within 2⁻¹⁹ of |C| + Σ|A·B| and 2⁻¹²⁶.";

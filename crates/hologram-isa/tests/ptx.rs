@@ -1,5 +1,5 @@
 //! The PTX of programs, as far as it can be judged without an assembler: what instructions it must and must not contain. The example
-//! `print_ptx` of hologram-core writes it for assembling; what it computes is tested on a device.
+//! `print_programs` of hologram-core writes it for assembling; what it computes is tested on a device.
 
 use hologram_isa::ptx::{PtxTarget, print};
 use hologram_isa::{Access, Builder, IsaError, Opcode, Signature, Type, parse, random};

@@ -108,6 +108,14 @@ pub enum LlmError {
         /// "refuses the conversation: …", "fails in line 3: …".
         reason: String,
     },
+    /// The chat template does not come to an end within its bounds of time and memory.
+    #[error("{}: the chat template takes more than {limit} for a conversation", path.display())]
+    RunawayTemplate {
+        /// The file.
+        path: PathBuf,
+        /// "20 seconds" or "1024 MiB of memory".
+        limit: String,
+    },
     /// The model has no chat template and no tokens of a known format.
     #[error(
         "{} has no chat template, and its vocabulary lacks the tokens of ChatML: it was not made for conversations; hologram run continues a text with it", path.display()
@@ -126,7 +134,8 @@ pub enum LlmError {
     },
     /// A prompt has more tokens than the context holds.
     #[error(
-        "the prompt has {tokens} tokens, but the context holds {context}: shorten the prompt or give a larger --ctx"
+        "the prompt has {tokens} token{}, but the context holds {context}: shorten the prompt or give a larger --ctx",
+        if *tokens == 1 { "" } else { "s" }
     )]
     PromptTooLong {
         /// Tokens of the prompt, special tokens included.

@@ -1,5 +1,6 @@
 //! A model's files: one in GGUF, or a folder of safetensors.
 
+use std::fs::File;
 use std::path::Path;
 
 use crate::chat::ChatTemplate;
@@ -27,7 +28,9 @@ impl ModelFiles {
         if path.is_dir() {
             return Ok(ModelFiles::Folder(Folder::open(path)?));
         }
-        if path.extension().is_some_and(|end| end == "safetensors") {
+        if path.extension().is_some_and(|end| end == "safetensors")
+            || path.file_name().is_some_and(|n| n == "config.json")
+        {
             let reason = "a model of safetensors files is given as the folder that holds them".into();
             return Err(LlmError::BadFile { path: path.into(), reason });
         }
@@ -111,6 +114,18 @@ impl ModelFiles {
             }
         }
     }
+}
+
+/// Opens a regular file. What is none is not opened at all: a pipe would wait for its writer, a device may do anything.
+///
+/// # Errors
+/// When it cannot be opened or is no regular file.
+pub(crate) fn open_regular(path: &Path) -> Result<File> {
+    let io = |reason| LlmError::Io { path: path.into(), reason };
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(LlmError::BadFile { path: path.into(), reason: "it is not a regular file".into() });
+    }
+    File::open(path).map_err(io)
 }
 
 impl From<GgufFile> for ModelFiles {

@@ -33,7 +33,7 @@ pub use model::Model;
 pub use models::config::Config;
 pub use models::rope::RopeScaling;
 pub use models::{ARCHITECTURES, Architecture, FolderNames, Gate, TernaryActivations, Windows};
-pub use random::{SHAPES, Shape, random_tensor};
+pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Logits, Session, SessionOptions};
 
 /// The README's code, compiled and run.

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hologram_backends::Format;
 use hologram_core::Executor;
 
 use crate::error::{LlmError, Result};
@@ -12,7 +11,7 @@ use crate::generate::{GenerateOptions, Generation};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
-use crate::random::{RandomWeights, Shape};
+use crate::random::{RandomWeights, Shape, WeightTypes};
 use crate::safetensors::FolderWeights;
 use crate::session::{Session, SessionOptions};
 use crate::tokenizer::Tokenizer;
@@ -89,10 +88,11 @@ impl Model {
     /// A model of a known shape with random weights, made on the device: for measuring speed without a download.
     ///
     /// # Errors
-    /// When the format does not fit the shape or the device has not that much memory.
-    pub fn random(shape: &Shape, format: Format, executor: &Executor) -> Result<Model> {
-        let weights = RandomWeights::new(executor, shape, format);
-        check_memory(executor, &format!("{} in {}", shape.name, format.name()), weights.bytes())?;
+    /// When the formats do not fit the shape or the device has not that much memory.
+    pub fn random(shape: &Shape, types: impl Into<WeightTypes>, executor: &Executor) -> Result<Model> {
+        let types = types.into();
+        let weights = RandomWeights::new(executor, shape, types);
+        check_memory(executor, &format!("{} in {}", shape.name, types.name()), weights.bytes())?;
         let decoder = Arc::new(Decoder::load(shape.config(), &weights, &mut |_, _| ())?);
         Ok(Model { executor: executor.clone(), decoder, files: None, tokenizer: None, end_tokens: Vec::new() })
     }
@@ -130,12 +130,12 @@ impl Model {
     /// The tokenizer in the model's file or folder.
     ///
     /// # Errors
-    /// When the file has none or one of an unknown kind.
+    /// When the file has none, one of an unknown kind, or one with more tokens than the model.
     pub fn tokenizer(&mut self) -> Result<&Tokenizer> {
         let tokenizer = match self.tokenizer.take() {
             Some(tokenizer) => tokenizer,
             None => match self.files.as_deref() {
-                Some(files) => files.tokenizer()?,
+                Some(files) => files.tokenizer()?.fit(files.path(), self.decoder.config.vocab)?,
                 None => {
                     return Err(LlmError::Tokenizer {
                         path: self.decoder.config.name.clone().into(),

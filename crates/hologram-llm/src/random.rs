@@ -111,16 +111,63 @@ impl Shape {
     }
 }
 
-/// Random weights of one format; norms are 1.
+/// The formats of a model's matrices, as files have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightTypes {
+    /// That of most matrices.
+    most: Format,
+    /// That of the output matrix, and in half of the layers of the values' and the last product's.
+    better: Option<Format>,
+}
+
+impl From<Format> for WeightTypes {
+    fn from(format: Format) -> WeightTypes {
+        WeightTypes { most: format, better: None }
+    }
+}
+
+impl WeightTypes {
+    /// Every choice, one format or llama.cpp's mixtures for Llama models.
+    pub fn all() -> impl Iterator<Item = WeightTypes> {
+        let plain = [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS);
+        let mixed = [Format::Q4_K, Format::Q5_K];
+        let mixed = mixed.map(|most| WeightTypes { most, better: Some(Format::Q6_K) });
+        plain.map(WeightTypes::from).chain(mixed)
+    }
+
+    /// The name users see.
+    pub fn name(self) -> String {
+        let name = self.most.name().to_uppercase();
+        if self.better.is_some() { name + "_M" } else { name }
+    }
+
+    /// The format of a matrix of a model with so many layers.
+    fn of(self, name: &str, layers: usize) -> Format {
+        let Some(better) = self.better else { return self.most };
+        let mut parts = name.split('.');
+        let layer = parts.next().filter(|first| *first == "blk").and_then(|_| parts.next()?.parse::<usize>().ok());
+        let (eighth, matrix) = (layers / 8, parts.next().unwrap_or_default());
+        let chosen = match layer {
+            Some(i) if matches!(matrix, "attn_v" | "ffn_down") => {
+                i < eighth || i >= 7 * layers / 8 || (i - eighth) % 3 == 2
+            }
+            Some(_) => false,
+            None => name == "output.weight",
+        };
+        if chosen { better } else { self.most }
+    }
+}
+
+/// Random weights; norms are 1.
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,
-    format: Format,
+    types: WeightTypes,
 }
 
 impl<'a> RandomWeights<'a> {
-    pub fn new(executor: &'a Executor, shape: &'a Shape, format: Format) -> RandomWeights<'a> {
-        RandomWeights { executor, shape, format }
+    pub fn new(executor: &'a Executor, shape: &'a Shape, types: WeightTypes) -> RandomWeights<'a> {
+        RandomWeights { executor, shape, types }
     }
 
     /// Bytes of all matrices; beside them the rest is nothing.
@@ -130,20 +177,25 @@ impl<'a> RandomWeights<'a> {
             |format: Format, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let matrices = [
-            (q, c.width),
-            (kv, c.width),
-            (kv, c.width),
-            (c.width, q),
-            (c.ffn, c.width),
-            (c.ffn, c.width),
-            (c.width, c.ffn),
+            ("attn_q", q, c.width),
+            ("attn_k", kv, c.width),
+            ("attn_v", kv, c.width),
+            ("attn_output", c.width, q),
+            ("ffn_gate", c.ffn, c.width),
+            ("ffn_up", c.ffn, c.width),
+            ("ffn_down", c.width, c.ffn),
         ];
-        let layer: u64 = matrices.iter().map(|(rows, row_len)| bytes(self.format, *rows, *row_len)).sum();
+        let format = |name: &str| self.types.of(name, c.layers);
+        let matrix = |i: usize, (name, rows, row_len): (&str, usize, usize)| {
+            bytes(format(&format!("blk.{i}.{name}.weight")), rows, row_len)
+        };
+        let layers: u64 = (0..c.layers).flat_map(|i| matrices.map(|m| matrix(i, m))).sum();
+        let table = |name: &str| bytes(format(name), c.vocab, c.width);
         let tables = match self.shape.tied_embedding {
             Some(format) => bytes(format, c.vocab, c.width),
-            None => 2 * bytes(self.format, c.vocab, c.width),
+            None => table("token_embd.weight") + table("output.weight"),
         };
-        c.layers as u64 * layer + tables
+        layers + tables
     }
 }
 
@@ -155,7 +207,7 @@ impl Weights for RandomWeights<'_> {
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let format = match self.shape.tied_embedding {
             Some(format) if name == "token_embd.weight" => format,
-            _ => self.format,
+            _ => self.types.of(name, self.shape.layers),
         };
         let format = self.executor.backend().weight_layout(format.at_load());
         self.executor.backend().expect_weights(format);
@@ -203,6 +255,10 @@ pub fn random_tensor(
     shape: &[usize],
     seed: u32,
 ) -> std::result::Result<Tensor, CoreError> {
+    if let Format::Planes(packed) = format {
+        let blocks = random_tensor(executor, packed.blocks(), shape, seed)?;
+        return executor.eval([&blocks], |g, [blocks]| g.repack(blocks));
+    }
     let tensor = Tensor::empty(executor, format, shape)?;
     let elements: usize = shape.iter().product();
     let run = |program: &Program, items: usize, views: &[usize]| -> std::result::Result<(), CoreError> {

@@ -321,7 +321,41 @@ fn wrong_folders_are_named() {
         assert!(want.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{want:?}: {error}");
     };
     type Damage = (&'static str, fn(&mut Value), &'static [&'static str]);
-    let of_config: [Damage; 17] = [
+    let of_config: [Damage; 36] = [
+        ("qwen3", |c| c["model_type"] = json!(""), &["model_type is empty"]),
+        ("qwen3", |c| c["partial_rotary_factor"] = json!(0.5), &["partial_rotary_factor 0.5 is not supported"]),
+        ("qwen3", |c| c["num_experts"] = json!(8), &["a mixture of 8 experts (num_experts) is not supported"]),
+        ("mistral", |c| c["num_local_experts"] = json!(2), &["a mixture of 2 experts (num_local_experts)"]),
+        ("qwen3", |c| c["num_experts"] = json!("8"), &["num_experts is a string"]),
+        ("qwen3", |c| c["logit_scale"] = json!(0.0625), &["logit_scale 0.0625 is not supported"]),
+        ("qwen3", |c| c["attention_multiplier"] = json!(0.5), &["attention_multiplier 0.5 (supported: 0.17"]),
+        ("qwen3", |c| c["query_pre_attn_scalar"] = json!(64), &["query_pre_attn_scalar 64 (supported: 32)"]),
+        ("qwen3", |c| c["final_logit_softcapping"] = json!(30.0), &["final_logit_softcapping 30"]),
+        ("qwen3", |c| c["tie_word_embeddings"] = json!("yes"), &["tie_word_embeddings is a string, not true or false"]),
+        ("qwen2-yarn", |c| c["rope_scaling"]["factor"] = json!(null), &["missing key rope_scaling.factor"]),
+        (
+            "qwen2-yarn",
+            |c| c["rope_scaling"]["rope_type"] = json!("linear"),
+            &["type is yarn, but rope_type is linear"],
+        ),
+        (
+            "qwen2-yarn",
+            |c| c["rope_parameters"] = json!({ "rope_type": "default" }),
+            &["rope_scaling and rope_parameters name different types"],
+        ),
+        ("llama-linear", |c| c["rope_scaling"]["type"] = json!(null), &["missing key rope_scaling.rope_type"]),
+        ("mistral", |c| c["rope_theta"] = json!(1e300), &["rope_theta is 1e300, which is beyond f32"]),
+        ("qwen3", |c| c["rope_theta"] = json!(500), &["rope_theta is 500, but 1000000 beside the scaling"]),
+        (
+            "llama3-scaled",
+            |c| c["layer_types"] = json!(["chunked_attention", "full_attention"]),
+            &["chunked_attention"],
+        ),
+        (
+            "qwen3",
+            |c| c["layer_types"][1] = json!("sliding_attention"),
+            &["layer_types names sliding_attention, but the model has no window in use"],
+        ),
         (
             "qwen3",
             |c| c["model_type"] = json!("gpt9"),
@@ -335,8 +369,9 @@ fn wrong_folders_are_named() {
         ("qwen3", |c| c["hidden_size"] = json!(64), &["has shape [32], but config.json asks for [64]"]),
         ("qwen3", |c| c["hidden_size"] = json!("32"), &["hidden_size", "is a string"]),
         ("qwen3", |c| c["hidden_size"] = json!(0), &["hidden_size", "is 0"]),
-        ("qwen3", |c| c["num_hidden_layers"] = json!(3), &["missing tensor model.layers.2."]),
-        ("qwen3", |c| c["num_hidden_layers"] = json!(1), &["model.layers.1.", "no use"]),
+        ("qwen3", |c| c["num_hidden_layers"] = json!(3), &["layer_types", "each of 3 layers"]),
+        ("llama3-scaled", |c| c["num_hidden_layers"] = json!(3), &["missing tensor model.layers.2."]),
+        ("llama3-scaled", |c| c["num_hidden_layers"] = json!(1), &["model.layers.1.", "no use"]),
         ("qwen3", |c| c["vocab_size"] = json!(null), &["missing key vocab_size"]),
         ("qwen3", |c| c["num_key_value_heads"] = json!(3), &["num_key_value_heads", "does not divide"]),
         ("qwen3", |c| c["hidden_act"] = json!("gelu"), &["activation gelu"]),
@@ -411,6 +446,72 @@ fn wrong_folders_are_named() {
     for n in (0..file.len()).step_by(997) {
         std::fs::write(copy.0.join("model.safetensors"), &file[..n]).unwrap();
         refused(&copy, &["model.safetensors"]);
+    }
+}
+
+/// Keys at the values that change nothing.
+#[test]
+fn keys_that_change_nothing() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let copy = Copy::of("qwen3");
+    copy.config(|c| {
+        for (key, value) in
+            [("partial_rotary_factor", json!(1.0)), ("num_experts", json!(0)), ("logit_scale", json!(null))]
+        {
+            c[key] = value;
+        }
+        c["attention_multiplier"] = json!(1.0 / 32f64.sqrt());
+        c["rope_theta"] = c["rope_parameters"]["rope_theta"].clone();
+        c["rope_parameters"]["type"] = json!("default");
+    });
+    agrees(&executor, "qwen3", &copy.0, 1e-5);
+}
+
+/// A tokenizer that has tokens without a row in the model: those that were added are told, others refused.
+#[test]
+fn tokenizers_larger_than_the_model() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let copy = Copy::of("qwen3");
+    let letters = |n: usize| -> serde_json::Map<String, Value> {
+        (0..n).map(|i| (char::from_u32(0x4e00 + i as u32).unwrap().to_string(), json!(i))).collect()
+    };
+    let write = |own: usize, added: Value| {
+        let mut vocabulary = letters(own);
+        // Texts need a token for what has none.
+        vocabulary.insert("<unk>".into(), json!(own));
+        let spec = json!({
+            "model": { "type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>" },
+            "decoder": { "type": "ByteLevel", "add_prefix_space": false, "use_regex": true, "trim_offsets": true },
+            "added_tokens": added,
+        });
+        std::fs::write(copy.0.join("tokenizer.json"), spec.to_string()).unwrap();
+        let mut model = Model::load_on(&copy.0, &executor).unwrap();
+        model.tokenizer().map(|t| (t.vocab_len(), t.notes().to_vec())).map_err(|e| e.to_string())
+    };
+    assert_eq!(write(95, json!([])), Ok((96, vec![])));
+    let error = write(96, json!([])).unwrap_err();
+    assert!(error.ends_with("the tokenizer has 97 tokens, but the model only 96"), "{error}");
+    let pad = json!([{
+        "id": 96, "content": "<pad>", "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false
+    }]);
+    let note = "the tokenizer has 97 tokens, but the model only 96: <pad> and what follows it cannot be used";
+    assert_eq!(write(95, pad), Ok((97, vec![note.into()])));
+}
+
+/// Nothing is waited for: a pipe in a file's place is refused before it is opened.
+#[cfg(unix)]
+#[test]
+fn files_that_are_none() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    for name in ["config.json", "model.safetensors.index.json", "model-00002-of-00003.safetensors", "tokenizer.json"] {
+        let copy = Copy::of("qwen3");
+        let path = copy.0.join(name);
+        let _ = std::fs::remove_file(&path);
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let loaded = Model::load_on(&copy.0, &executor).and_then(|mut model| model.tokenizer().map(|_| ()));
+        let error = loaded.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("{name}: it is not a regular file")), "{error}");
     }
 }
 

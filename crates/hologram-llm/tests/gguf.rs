@@ -238,6 +238,41 @@ fn a_tokenizer_larger_than_the_vocabulary_is_refused() {
     assert!(error(2).ends_with("missing key llama.embedding_length"), "{}", error(2));
 }
 
+/// Keys that change the numbers in ways that no graph has are refused by name, unless they hold what changes nothing.
+#[test]
+fn keys_that_nothing_serves() {
+    let config = |key: &str, value: f32| {
+        let sizes = [
+            ("block_count", 1),
+            ("embedding_length", 4),
+            ("feed_forward_length", 8),
+            ("attention.head_count", 1),
+            ("context_length", 16),
+        ];
+        let b = Bytes::header(3, 1, 8).str("general.architecture").u32(8).str("llama");
+        let b = sizes.iter().fold(b, |b, (key, n)| b.str(&format!("llama.{key}")).u32(4).u32(*n));
+        let b = b.str("llama.attention.layer_norm_rms_epsilon").u32(6).u32(1e-5f32.to_bits());
+        let b = match key {
+            "expert_count" => b.str("llama.expert_count").u32(4).u32(value as u32),
+            _ => b.str(&format!("llama.{key}")).u32(6).u32(value.to_bits()),
+        };
+        let file = parse(&b.tensor("token_embd.weight", &[4, 2], 0, 0).data(32).0).unwrap();
+        Config::from_gguf(&file).map(|_| ()).map_err(|e| e.to_string())
+    };
+    for (key, nothing, other, want) in [
+        ("expert_count", 0.0, 8.0, "a mixture of 8 experts"),
+        ("logit_scale", 1.0, 0.25, "llama.logit_scale 0.25"),
+        ("embedding_scale", 0.0, 12.0, "llama.embedding_scale 12"),
+        ("residual_scale", 1.0, 0.5, "llama.residual_scale 0.5"),
+        ("attention.scale", 0.5, 1.0, "llama.attention.scale 1"),
+        ("attn_logit_softcapping", 0.0, 50.0, "llama.attn_logit_softcapping 50"),
+        ("final_logit_softcapping", 0.0, 1.0, "llama.final_logit_softcapping 1"),
+    ] {
+        assert_eq!(config(key, nothing), Ok(()), "{key}");
+        assert_eq!(config(key, other), Err(format!("test.gguf: {want} is not supported")));
+    }
+}
+
 #[test]
 fn sizes_of_types_and_versions() {
     for (id, name, len, bytes) in
@@ -350,7 +385,8 @@ fn sets_of_files_are_checked() {
         (whole().drain(..2).collect(), names[0], "m-00003-of-00003.gguf, which belongs to it, is missing"),
         (whole().drain(..1).collect(), names[0], "is missing, the first of 2 that are missing of 3 parts"),
         (vec![("m.gguf", good(0))], "m.gguf", "its name does not end with -00001-of-00003.gguf"),
-        (with(1, good(2)), names[0], "but is part 3 of 3 of another model"),
+        (with(1, good(2)), names[0], "it should be part 2 of 3, but holds part 3"),
+        (with(1, good(0)), names[0], "it should be part 2 of 3, but holds part 1"),
         (with(2, part(2, 4, 3, "llama", "c")), names[0], "but is part 3 of 4 of another model"),
         (with(2, part(2, 3, 9, "llama", "c")), names[0], "but is part 3 of 3 of another model"),
         (with(2, part(2, 3, 3, "qwen2", "c")), names[0], "but is part 3 of 3 of another model"),

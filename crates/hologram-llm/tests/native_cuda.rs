@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use hologram_backends::Format;
 use hologram_core::Executor;
-use hologram_isa::Type;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, SessionOptions, Shape};
+use hologram_llm::{Logits, Model, SessionOptions, Shape, WeightTypes};
 
 /// Programs that a session compiles for steps of each of these numbers of tokens, and for tokens of several sequences.
-fn compiled(model: &Model, name: &str) -> Vec<String> {
+fn compiled(model: &Model, name: &str, kv: Option<Format>) -> Vec<String> {
     let executor = model.executor();
     let mut found = Vec::new();
     let count = || executor.backend().metrics().pipelines_compiled;
@@ -22,7 +21,7 @@ fn compiled(model: &Model, name: &str) -> Vec<String> {
         }
         before = now;
     };
-    let options = SessionOptions { context: 1024, sequences: 4, ..SessionOptions::default() };
+    let options = SessionOptions { context: 1024, sequences: 4, kv, ..SessionOptions::default() };
     let mut session = model.session(options).unwrap();
     note("a session");
     let ids = |n: usize| (0..n).map(|i| (i * 7919 % model.config().vocab) as u32).collect::<Vec<_>>();
@@ -47,15 +46,15 @@ fn compiled(model: &Model, name: &str) -> Vec<String> {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn no_program_is_compiled_in_a_run_of_a_model() {
     let mut found = Vec::new();
-    for (shape, formats) in [
-        ("llama-1b", vec![Format::BF16, Format::F16, Format::Plain(Type::F32), Format::Q8_0, Format::Q4_0]),
-        ("bitnet-2b", vec![Format::TQ2_0]),
-    ] {
-        for format in formats {
-            let executor = Executor::open("cuda", None).unwrap();
-            let model = Model::random(Shape::find(shape).unwrap(), format, &executor).unwrap();
-            found.extend(compiled(&model, &format!("{shape} {}", format.name())));
-        }
+    // Ternary weights belong to BitNet.
+    let types = WeightTypes::all().filter(|types| !types.name().starts_with("TQ"));
+    let mut models: Vec<_> = types.map(|types| ("llama-1b", types, None)).collect();
+    models.push(("llama-1b", Format::Q4_K.into(), Some(Format::Q8Planes)));
+    models.push(("bitnet-2b", Format::TQ2_0.into(), None));
+    for (shape, types, kv) in models {
+        let executor = Executor::open("cuda", None).unwrap();
+        let model = Model::random(Shape::find(shape).unwrap(), types, &executor).unwrap();
+        found.extend(compiled(&model, &format!("{shape} {} {kv:?}", types.name()), kv));
     }
     let executor = Executor::open("cuda", None).unwrap();
     let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../assets/rust-docs-bitnet.gguf");
@@ -64,7 +63,7 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
     if executor.backend().metrics().pipelines_compiled > before {
         found.push("the shipped model: programs for loading".into());
     }
-    found.extend(compiled(&model, "the shipped model"));
+    found.extend(compiled(&model, "the shipped model", None));
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

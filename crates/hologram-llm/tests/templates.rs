@@ -72,6 +72,36 @@ fn faults_are_one_sentence_with_the_line() {
         let error = render(source).expect_err(source);
         assert!(error.contains(want) && error.lines().count() == 1, "{error}\n  should say: {want}");
     }
+    let lists = ("[".repeat(60), "]".repeat(60));
+    let deep = format!(
+        "{{% set n = namespace(x=[]) %}}{{% for i in range(99999) %}}{{% set n.x = {}n.x{} %}}{{% endfor %}}",
+        lists.0, lists.1
+    );
+    // A few characters that ask for more text than there is memory, and lists in lists that are deeper than a stack.
+    let cases = [
+        ("{{ messages | tojson(indent=99999999) }}", "gives a text of more than 64 MiB"),
+        ("{{ messages | tojson(indent=9223372036854775807) }}", "gives a text of more than 64 MiB"),
+        ("{{ messages | tojson(separators=['x' * 90000000, ':']) }}", "gives a text of more than 64 MiB"),
+        ("{{ 'x' * 90000000 }}", "gives a text of more than 64 MiB"),
+        ("{% for i in range(1000) %}{{ 'x' * 90000 }}{% endfor %}", "gives a text of more than 64 MiB"),
+        (
+            "{% set a %}{% for i in range(1000) %}{{ 'x' * 90000 }}{% endfor %}{% endset %}",
+            "gives a text of more than 64 MiB",
+        ),
+        ("{% for i in range(90000) %}{% for i in range(900) %}a long raw text{% endfor %}{% endfor %}", "out of fuel"),
+        ("{{ 'a\nb' | indent(999999999) }}", "a filter takes numbers up to 10000"),
+        ("{{ 'a\nb' | indent(width=999999999) }}", "a filter takes numbers up to 10000"),
+        ("{{ [1] | batch(99999999999, 1) }}", "a filter takes numbers up to 10000"),
+        ("{{ [1] | slice(99999999999) }}", "a filter takes numbers up to 10000"),
+        ("{{ '%99999999999d' | format(1) }}{{ 1 }}", "a format takes no widths beyond 9999"),
+        ("{{ '{:99999999999}'.format(1) }}", "a format takes no widths beyond 9999"),
+        (&deep, "out of fuel"),
+    ];
+    for (source, want) in cases {
+        let error = render(source).expect_err(source);
+        assert!(error.contains(want) && error.lines().count() == 1, "{error}\n  should say: {want}");
+    }
+    assert_eq!(render("{{ 'a\nb' | indent(2) }}{{ [1, 2] | batch(2) | list }}").unwrap(), "a\n  b[[1, 2]]");
     assert_eq!(render("{%- generation -%} a {%- endgeneration %}b").unwrap(), "ab");
 }
 

@@ -10,14 +10,14 @@ use super::context::{Context, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
-use super::native::{self, BlasCall, NativeKernel, Part, Target};
+use super::native::{self, BlasCall, NativeKernel, Part, Target, Unpacked};
 use super::queue::{Queue, SLOT};
 use super::record::{Recording, program_values};
 use super::staging::Staging;
 use super::{bandwidth, builder};
 use crate::Format;
 use crate::backend::{
-    Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline, Pool,
+    Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline, Pool, check_apart,
 };
 use crate::error::{BackendError, Result};
 use crate::host::{
@@ -157,11 +157,12 @@ impl CudaBackend {
     }
 
     /// A product by cuBLASLt, where the library is there and has an algorithm for it.
-    fn by_blas(&self, call: Option<BlasCall>) -> Option<NativeKernel> {
-        let call = call?;
+    fn by_blas(&self, call: Option<(BlasCall, Unpacked)>) -> Option<NativeKernel> {
+        let (call, unpacked) = call?;
         let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
         blas.product(call.product)?;
-        Some(NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: WORKSPACE, counters: 0 })
+        let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: WORKSPACE, counters: 0 };
+        Some(unpacked.before(kernel))
     }
 
     /// Scratch memory of at least this size, for a new recording.
@@ -300,10 +301,7 @@ impl Backend for CudaBackend {
         self.context.enter()?;
         let source = range(&self.context, "copy_buffer", from, from_offset, bytes, false)?;
         let target = range(&self.context, "copy_buffer", to, to_offset, bytes, true)?;
-        if from.same_memory(to) && from_offset.abs_diff(to_offset) < bytes {
-            let reason = format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap");
-            return Err(self.invalid("copy_buffer".into(), &reason));
-        }
+        check_apart(BackendType::Cuda, (from, from_offset), (to, to_offset), bytes)?;
         if bytes == 0 {
             return Ok(());
         }
@@ -368,17 +366,19 @@ impl Backend for CudaBackend {
     }
 
     fn expect_weights(&self, layout: Format) {
-        if layout == Format::BF16 {
+        if matches!(layout, Format::BF16 | Format::Planes(_)) {
             Functions::load_ahead();
         }
     }
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
-        let dequantised =
-            matches!(weights, Format::Q8Planes | Format::Q4Planes) && tokens > native::FEW_TOKENS_AS_CODES;
-        let bf16 = choices.iter().find(|c| dequantised && **c == Format::BF16);
-        bf16.or(choices.first()).copied()
+        let planes = matches!(weights, Format::Q8Planes | Format::Q4Planes | Format::Planes(_));
+        let wanted = match tokens > native::FEW_TOKENS_AS_CODES {
+            true => Format::BF16,
+            false => Format::I8Groups { group: 32 },
+        };
+        choices.iter().find(|c| planes && **c == wanted).or(choices.first()).copied()
     }
 
     fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
@@ -415,6 +415,9 @@ impl Backend for CudaBackend {
                 return Err(self.invalid(operation, "its pipeline was made by another device"));
             }
         }
+        if self.target.capability == 90 {
+            builder.join(self.target.max_shared);
+        }
         let scratch = self.scratch(builder.scratch())?;
         let counters = match builder.counters() {
             0 => None,
@@ -425,6 +428,10 @@ impl Backend for CudaBackend {
                     let code = unsafe { (self.context.driver.cuMemsetD8Async)(memory.address(), 0, bytes, stream.raw) };
                     self.context.check(code, || "clearing counters".into())
                 })?;
+                for (offset, data) in builder.tables() {
+                    let to = memory.address() + offset as u64;
+                    self.told(self.staging.upload(&self.queue, to, memory.usages(), &data))?;
+                }
                 Some(memory)
             }
         };
@@ -442,7 +449,7 @@ impl Backend for CudaBackend {
         let recording = self.recording(list, "submit")?;
         self.context.enter()?;
         let number = self.queue().submit(recording);
-        Counters::add(&self.counters.launches, recording.names.len());
+        Counters::add(&self.counters.launches, recording.launches);
         self.told(number).map(Event)
     }
 

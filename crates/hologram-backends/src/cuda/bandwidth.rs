@@ -82,5 +82,9 @@ pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Resul
     for (step, pair) in steps.iter().zip(events.windows(2)) {
         times[step.launch].1 += pair[1].seconds_since(&pair[0])?;
     }
+    // Of launches that became one there are no times.
+    if times.len() > recording.launches {
+        times.retain(|(_, seconds)| *seconds > 0.0);
+    }
     Ok(times)
 }

@@ -14,10 +14,11 @@ use super::context::Context;
 use super::memory::{CudaMemory, Usage};
 use super::modules::{Function, Modules};
 use super::native::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
-use super::record::{self, Faults, Faulty, Kernel, Recording, Shape, Step, Value};
+use super::record::{self, Faults, Kernel, Recording, Shape, Step, Value};
+use super::stack::{self, Stack};
 use crate::backend::{BackendType, Launch};
 use crate::error::{BackendError, Result};
-use crate::host::{Argument, Use, buffers_of};
+use crate::host::{Argument, Faulty, Use, buffers_of, one_by_one};
 
 /// Alignment of each kernel's counters in their shared block.
 const COUNTERS_ALIGN: usize = 256;
@@ -36,6 +37,8 @@ pub(super) struct Builder<'a> {
     uses: Vec<Use>,
     scratch: usize,
     counters: usize,
+    /// Launches that become one, each with the place of its memory among the counters.
+    stacks: Vec<(Stack, usize)>,
 }
 
 enum Work<'a> {
@@ -86,7 +89,7 @@ impl<'a> Builder<'a> {
         launches: &'a [Launch],
     ) -> Builder<'a> {
         let (work, usages, uses) = (Vec::with_capacity(launches.len()), Vec::new(), Vec::new());
-        Builder { context, modules, blas, launches, work, usages, uses, scratch: 0, counters: 0 }
+        Builder { context, modules, blas, launches, work, usages, uses, scratch: 0, counters: 0, stacks: Vec::new() }
     }
 
     /// Notes what a launch touches.
@@ -129,9 +132,39 @@ impl<'a> Builder<'a> {
                 reason: format!("the grid {grid:?} is larger than [{}, {MAX_GRID_YZ}, {MAX_GRID_YZ}]", i32::MAX),
             });
         }
-        let shape = Shape { grid, block: program.workgroup, shared: 0, cluster: 1, early };
+        let shape = Shape { grid, block: program.workgroup, shared: 0, cluster: 1, early, together: false };
         self.work.push(Work::Program { function, program, values, elements, shape });
         Ok(())
+    }
+
+    /// Joins what can be one launch, unless launches are to run one by one.
+    pub(super) fn join(&mut self, max_shared: u32) {
+        if one_by_one() {
+            return;
+        }
+        let launches: Vec<_> = self
+            .work
+            .iter()
+            .map(|work| match work {
+                Work::Native { kernel, arguments, .. } => Some((*kernel, arguments.as_slice())),
+                Work::Program { .. } | Work::Nothing => None,
+            })
+            .collect();
+        let stacks = stack::plan(&launches, max_shared);
+        for stack in stacks {
+            let bytes = stack.bytes();
+            self.stacks.push((stack, self.counters));
+            self.counters += bytes.next_multiple_of(COUNTERS_ALIGN);
+        }
+    }
+
+    /// What belongs into the zeroed memory, and where.
+    pub(super) fn tables(&self) -> Vec<(usize, Vec<u8>)> {
+        let table = |(stack, at): &(Stack, usize)| {
+            let (offset, data) = stack.phases();
+            (at + offset, data)
+        };
+        self.stacks.iter().map(table).collect()
     }
 
     /// Bytes of scratch memory that the recording needs.
@@ -153,7 +186,7 @@ impl<'a> Builder<'a> {
         scratch: Option<Arc<CudaMemory>>,
         counters: Option<Arc<CudaMemory>>,
     ) -> Result<Recording> {
-        let names: Vec<_> = self.launches.iter().map(|l| l.pipeline.name.clone()).collect();
+        let mut names: Vec<_> = self.launches.iter().map(|l| l.pipeline.name.clone()).collect();
         let base = |memory: &Option<Arc<CudaMemory>>| memory.as_ref().map_or(0, |m| m.address());
         let (scratch_base, counters_base) = (base(&scratch), base(&counters));
         let has_record = |part: &Part| match part {
@@ -175,8 +208,30 @@ impl<'a> Builder<'a> {
         }
         let faults = if faulty.is_empty() { None } else { Some(Faults::new(self.context, faulty)?) };
         let (mut ready, mut records) = (Vec::new(), 0..);
+        let mut joined: Option<(Stack, usize, usize, u64)> = None;
         let mut record = || faults.as_ref().zip(records.next()).map_or(0, |(faults, index)| faults.address(index));
+        let mut stacks = self.stacks.into_iter().peekable();
         for (launch, work) in self.work.into_iter().enumerate() {
+            if let Some((stack, at)) = stacks.next_if(|(stack, _)| stack.launches.start == launch) {
+                let name = format!("{} launches from {}", stack.launches.len(), names[launch]);
+                names.push(name.into());
+                joined = Some((stack, at, names.len() - 1, 0));
+            }
+            if let Some((stack, at, name, fault)) = &mut joined {
+                // A fault is noted in the first record that there is.
+                if matches!(&work, Work::Native { kernel, .. } if kernel.parts.iter().any(has_record)) {
+                    let address = record();
+                    *fault = if *fault == 0 { address } else { *fault };
+                }
+                if stack.launches.end == launch + 1 {
+                    let function = self.modules.kernel(stack::IMAGE, stack::IMAGE, stack.shape().shared, 1)?;
+                    let values = stack.values(counters_base + *at as u64, *fault);
+                    let kernel = Ready { function, shape: stack.shape(), values, ahead: None };
+                    ready.push((*name, Prepared::Kernel(kernel)));
+                    joined = None;
+                }
+                continue;
+            }
             match work {
                 Work::Nothing => {}
                 Work::Program { function, mut values, shape, .. } => {
@@ -221,6 +276,7 @@ impl<'a> Builder<'a> {
         usages.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Ok(Recording {
             context: self.context.clone(),
+            launches: self.launches.len(),
             names,
             steps,
             graph: OnceLock::new(),
@@ -249,7 +305,7 @@ fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch,
     let values = |args: &[Arg]| args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>();
     let ahead = part.ahead.as_ref().map(|a| values(&a.reads).map(|reads| (reads, a.next))).transpose()?;
     let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
-    let shape = Shape { grid, block, shared, cluster, early };
+    let shape = Shape { grid, block, shared, cluster, early, together: false };
     Ok(Ready { function, shape, values: values(&part.args)?, ahead })
 }
 

@@ -14,6 +14,11 @@ use crate::error::{BackendError, Result};
 /// The codes after which a context answers nothing but the same error: the device is lost to this process.
 const LOST: &[Code] = &[214, 220, 221, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721];
 
+/// The code at the end of a capture that something else made invalid.
+const CAPTURE_INVALIDATED: Code = 901;
+/// How often a capture is tried.
+const CAPTURES: usize = 8;
+
 /// A GPU's primary context, which other libraries of the process share.
 pub(super) struct Context {
     pub(super) driver: &'static Driver,
@@ -225,24 +230,39 @@ impl Stream {
         self.context.check(code, || "waiting for its queue".into())
     }
 
-    /// Records what `work` puts into the stream as a graph, without running it.
+    /// Records what `work` puts into the stream as a graph, without running it. What another thread or library of the process does may
+    /// make a capture invalid; then it begins anew, after a pause in which that may end.
     ///
     /// # Errors
     /// Those of `work`, and the driver's.
-    pub(super) fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub(super) fn capture(&self, work: impl Fn() -> Result<()>) -> Result<Graph> {
+        const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+        for _ in 1..CAPTURES {
+            match self.capture_once(&work) {
+                (CAPTURE_INVALIDATED, _) => std::thread::sleep(PAUSE),
+                (_, captured) => return captured,
+            }
+        }
+        self.capture_once(&work).1
+    }
+
+    /// One capture: the driver's code at its end, and what came of it.
+    fn capture_once(&self, work: impl Fn() -> Result<()>) -> (Code, Result<Graph>) {
         let driver = self.context.driver;
         // SAFETY: the stream lives, and only this function's caller uses it.
-        let code =
+        let begun =
             unsafe { (driver.cuStreamBeginCapture_v2)(self.raw, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
-        self.context.check(code, || "beginning a graph".into())?;
+        if let Err(error) = self.context.check(begun, || "beginning a graph".into()) {
+            return (begun, Err(error));
+        }
         let done = work();
         let mut raw = std::ptr::null_mut();
         // SAFETY: ends the capture above; after a failure the graph is null.
         let code = unsafe { (driver.cuStreamEndCapture)(self.raw, &mut raw) };
         let graph = (!raw.is_null()).then(|| Graph { raw, context: self.context.clone() });
-        done?;
-        self.context.check(code, || "ending a graph".into())?;
-        graph.ok_or_else(|| self.context.error("ending a graph", "the driver gave none"))
+        let ended = done.and_then(|()| self.context.check(code, || "ending a graph".into()));
+        let none = || self.context.error("ending a graph", "the driver gave none");
+        (code, ended.and_then(|()| graph.ok_or_else(none)))
     }
 }
 

@@ -16,6 +16,7 @@ mod modules;
 pub(crate) mod native;
 mod queue;
 mod record;
+mod stack;
 mod staging;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUtensorMap,
 };
-use hologram_isa::{IsaError, ParamKind, Program, ptx, shown_index};
+use hologram_isa::{ParamKind, Program};
 
 use super::blas::{Blas, Operands, Product};
 use super::context::{Context, GraphExec, Pinned, Stream};
@@ -15,27 +15,17 @@ use super::memory::{CudaMemory, Usage};
 use super::modules::Function;
 use crate::backend::{BackendType, Buffer};
 use crate::error::{BackendError, Result};
-use crate::host::Use;
-
-/// Words of a fault record.
-pub(super) const FAULT_WORDS: usize = 8;
-
-/// Set to 1, a list's launches run one by one, each waited for: then the one that loses the device is known.
-pub(super) const ONE_BY_ONE: &str = "HOLOGRAM_ONE_BY_ONE";
+use crate::host::{FAULT_WORDS, Faulty, ONE_BY_ONE, Use, one_by_one};
 
 /// What is said of an error after which the device cannot be used.
 pub(super) const LOST: &str = "; the device is lost to this process";
 
-fn one_by_one() -> bool {
-    static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(|| std::env::var(ONE_BY_ONE).is_ok_and(|value| value == "1"))
-}
-
 /// What [`CommandList`](crate::CommandList) holds for a GPU.
 pub(super) struct Recording {
     pub(super) context: Arc<Context>,
-    /// The launches' names, in order.
+    /// The launches' names, in order, then those of stacks.
     pub(super) names: Vec<Arc<str>>,
+    pub(super) launches: usize,
     pub(super) steps: Vec<Step>,
     /// All steps as one graph: of several from the start, of one from its second run on.
     pub(super) graph: OnceLock<GraphExec>,
@@ -170,6 +160,8 @@ pub(super) struct Shape {
     pub(super) cluster: u32,
     /// Whether it may start while the kernel before it ends.
     pub(super) early: bool,
+    /// Whether all workgroups must be there at the same time.
+    pub(super) together: bool,
 }
 
 impl Kernel {
@@ -187,6 +179,12 @@ impl Kernel {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
             value.programmaticStreamSerializationAllowed = 1;
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
+        }
+        if shape.together {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            value.cooperative = 1;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
             attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
         }
         // Little-endian words: a 32-bit argument is the first half of its word.
@@ -249,17 +247,6 @@ pub(super) struct Faults {
     pub(super) programs: Vec<(usize, Faulty)>,
 }
 
-/// What a fault record is explained by.
-pub(super) enum Faulty {
-    Program {
-        program: Arc<Program>,
-        /// Elements of each parameter's buffer; 0 for scalars.
-        elements: Vec<u32>,
-    },
-    /// A native kernel, by its launch's name.
-    Native(Arc<str>),
-}
-
 impl Faults {
     pub(super) fn new(context: &Arc<Context>, programs: Vec<(usize, Faulty)>) -> Result<Faults> {
         Ok(Faults { records: Pinned::new(context, programs.len() * FAULT_WORDS * 4)?, programs })
@@ -287,47 +274,12 @@ impl Faults {
             // SAFETY: the device is done with the records.
             let words = unsafe { self.record(index).cast::<[u32; FAULT_WORDS]>().read_volatile() };
             if words[0] != 0 {
-                first = first.or_else(|| Some((*launch, faulty.error(words))));
+                first = first.or_else(|| Some((*launch, faulty.error(BackendType::Cuda, words))));
                 // SAFETY: as above.
                 unsafe { self.record(index).write_bytes(0, FAULT_WORDS) };
             }
         }
         first
-    }
-}
-
-impl Faulty {
-    /// For a program the sentence that the interpreter gives.
-    fn error(&self, [_, line, memory, element, x, y, z, thread]: [u32; FAULT_WORDS]) -> BackendError {
-        let (program, elements) = match self {
-            Faulty::Program { program, elements } => (program, elements),
-            Faulty::Native(kernel) => {
-                let reason = format!("index {element} is outside the {memory} that there are");
-                return BackendError::Kernel {
-                    device: BackendType::Cuda.to_string(),
-                    kernel: kernel.to_string(),
-                    reason,
-                };
-            }
-        };
-        let index = shown_index(element);
-        let outside = |what: &str, name: &str, len: u32| {
-            format!("element {index} of {what} {name} is outside: it has {len} elements")
-        };
-        let message = match memory {
-            ptx::STEP => format!("the step of a for loop is {}, it must be positive", element as i32),
-            ptx::DIV_BY_ZERO => "div by zero".into(),
-            ptx::REM_BY_ZERO => "rem by zero".into(),
-            _ if memory & ptx::SHARED != 0 => match program.shared.get((memory & !ptx::SHARED) as usize) {
-                Some(array) => outside("shared array", &array.name, array.len),
-                None => format!("element {index} is outside a shared array"),
-            },
-            _ => match (program.params.get(memory as usize), elements.get(memory as usize)) {
-                (Some(param), Some(len)) => outside("buffer", &param.name, *len),
-                _ => format!("element {index} is outside a buffer"),
-            },
-        };
-        IsaError::Run { program: program.name.clone(), line, group: [x, y, z], thread, message }.into()
     }
 }
 

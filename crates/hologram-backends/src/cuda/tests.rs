@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hologram_isa::parse;
 
 use super::backend::{CudaBackend, CudaOptions, ProgramPipeline};
-use super::record::ONE_BY_ONE;
 use crate::backend::{Backend, Binding, Launch, LaunchConfig, Pipeline};
 use crate::error::BackendError;
+use crate::host::ONE_BY_ONE;
 use crate::host::rules_of_program;
 
 const STORE: &str = "kernel store_one(x: buffer<u32, readwrite>) workgroup(1) {

@@ -4,6 +4,7 @@
 //! `gguf` Python package. Tuned kernels do not use them: a kernel reads the blocks itself.
 
 mod halves;
+mod packed;
 mod runs;
 mod ternary;
 
@@ -24,7 +25,7 @@ impl Format {
     }
 
     /// Decodes whole blocks: `out.len()` elements from exactly as many bytes as they take. A tensor is decoded row by row, or all
-    /// at once when its rows are whole blocks; one in two planes all at once.
+    /// at once when its rows are whole blocks; one in planes all at once.
     ///
     /// # Errors
     /// A length that is not a whole number of blocks, bytes that do not belong to that length, or a format that does not hold
@@ -64,6 +65,7 @@ impl Format {
                 b[64..].copy_from_slice(d);
                 decode(Format::TQ2_0, &b, y);
             }),
+            Format::Planes(of) => packed::decode(of, bytes, out),
             _ => decode(self, bytes, out),
         }
         Ok(())
@@ -111,7 +113,8 @@ pub(crate) fn each_block(format: Format, bytes: &[u8], visit: impl FnMut(&[i8], 
         Format::IQ4_XS => blocks::<136, 256, 8>(bytes, visit, runs::iq4_xs),
         Format::TQ1_0 => blocks::<54, 256, 1>(bytes, visit, ternary::tq1_0),
         Format::TQ2_0 => blocks::<66, 256, 1>(bytes, visit, ternary::tq2_0),
-        Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Plain(_) | Format::I8Groups { .. } => {}
+        Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Planes(_) => {}
+        Format::Plain(_) | Format::I8Groups { .. } => {}
     }
 }
 
@@ -158,6 +161,6 @@ fn planes<const CODES: usize, const LEN: usize>(
 
 /// The `f16` number at a place of a block.
 #[inline(always)]
-fn number<const BYTES: usize>(b: &[u8; BYTES], at: usize) -> f32 {
+fn number(b: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([b[at], b[at + 1]]).to_f32()
 }

@@ -5,8 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::allocator::{Allocated, CachingAllocator, Source, size_class};
-use crate::backend::BackendType;
-use crate::backend::{Buffer, DeviceMemory, ForeignMemory, check_range};
+use crate::backend::{BackendType, Buffer, DeviceMemory, ForeignMemory, check_apart, check_range};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
 
@@ -256,13 +255,7 @@ pub(crate) fn host_copy(
         host_memory(device, operation, from, from_offset, bytes, false)?,
         host_memory(device, operation, to, to_offset, bytes, true)?,
     );
-    if from.same_memory(to) && from_offset.abs_diff(to_offset) < bytes {
-        return Err(BackendError::InvalidArgument {
-            device: device.to_string(),
-            operation: operation.into(),
-            reason: format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap"),
-        });
-    }
+    check_apart(device, (from, from_offset), (to, to_offset), bytes)?;
     Ok(ranges)
 }
 

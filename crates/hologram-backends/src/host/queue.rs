@@ -1,8 +1,18 @@
-//! The device's counters.
+//! What a device counts, and how users may ask it to run.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::metrics::{MemoryMetrics, Metrics};
+
+/// Set to 1, a list's launches run one by one on a GPU, each waited for: then the one that loses the device is known.
+pub(crate) const ONE_BY_ONE: &str = "HOLOGRAM_ONE_BY_ONE";
+
+/// Whether [`ONE_BY_ONE`] is asked for.
+pub(crate) fn one_by_one() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| std::env::var(ONE_BY_ONE).is_ok_and(|value| value == "1"))
+}
 
 /// What a device counts, apart from its allocator.
 #[derive(Debug, Default)]

@@ -10,6 +10,10 @@
 #define ATTENTION_APPEND 1u
 #define ATTENTION_ADJACENT 2u
 #define ATTENTION_COMBINE 4u
+#define ATTENTION_WINDOW 3u /* the bit from which the flags say how many positions a token sees; 0: all up to its own */
+
+// An element in 8 bits; a scale f16 for each 32 neighbours lies in a plane of its own.
+struct eight { char code; };
 
 template <class T> struct Attention {
     device const float *q, *k, *v;
@@ -20,7 +24,34 @@ template <class T> struct Attention {
     device uint *counters, *fault;
     uint tokens, heads, kv_heads, d, shift, blocks, rows, columns, pairs, flags, splits;
     float scale;
+    device const half *key_scales, *value_scales;   // of elements in 8 bits
 };
+
+// Whether a lane reads the scale of its chunk: on Metal one of four neighbours does, which NVIDIA's caches make up for.
+#ifdef __CUDACC_RTC__
+FN constexpr bool reads_scale(uint) { return true; }
+#else
+FN constexpr bool reads_scale(uint chunk) { return chunk % 4 == 0; }
+#endif
+
+// Elements that are read together: 16 bytes, or 8 elements of 8 bits with their scale.
+template <class T> FN constexpr uint chunk_len() { return sizeof(T) == 1 ? 8 : 16 / sizeof(T); }
+template <class T> FN uint4 load_chunk(device const T *p, device const half *, uint chunk) { return ((device const uint4 *)p)[chunk]; }
+FN uint4 load_chunk(device const eight *p, device const half *scales, uint chunk)
+{
+    const uint2 codes = ((device const uint2 *)p)[chunk];
+    uint4 c;
+    c.x = codes.x; c.y = codes.y; c.z = reads_scale(chunk) ? as_uint(f32(scales[chunk / 4])) : 0; c.w = 0;
+    return c;
+}
+// Gives a scale to the four neighbouring lanes whose chunks have it.
+template <class T> FN void share_scale(thread uint4 &c, uint lane)
+{
+    if (sizeof(T) == 1 && !reads_scale(1)) c.z = simd_shuffle(c.z, lane & 28u);
+}
+// A new row's element.
+template <class T> FN void append_element(device T *p, float x) { *p = to<T>(x); }
+FN void append_element(device eight *, float) {}   // `kv_append.k` stores these
 
 // Elements 4·i and on of 16 bytes.
 template <class T> FN float4 four(uint4 c, uint i);
@@ -29,6 +60,13 @@ template <> FN float4 four<half>(uint4 c, uint i)
 {
     const float2 a = halves(i ? c.z : c.x), b = halves(i ? c.w : c.y);
     return make_float4(a.x, a.y, b.x, b.y);
+}
+
+template <> FN float4 four<eight>(uint4 c, uint i)
+{
+    const int a = int(i ? c.y : c.x);
+    const float scale = as_float(c.z);
+    return make_float4(float((a << 24) >> 24) * scale, float((a << 16) >> 24) * scale, float((a << 8) >> 24) * scale, float(a >> 24) * scale);
 }
 
 FN uint4 no_chunk() { uint4 c; c.x = c.y = c.z = c.w = 0; return c; }
@@ -95,7 +133,7 @@ template <class T, uint D, uint WIDTH, uint HEADS>
 FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadgroup float *angles, threadgroup float *weights,
                threadgroup float *maxima, threadgroup float *space, threadgroup uint *places, threadgroup uint *words, uint3 group, uint tid)
 {
-    constexpr uint THREADS = 256, CHUNK = 16 / sizeof(T), OWN = HEADS > 4 || WIDTH == 64 ? 8 : 16, TEAM = WIDTH / OWN, SIMDS = THREADS / 32;
+    constexpr uint THREADS = 256, CHUNK = chunk_len<T>(), OWN = HEADS > 4 || WIDTH == 64 ? 8 : 16, TEAM = WIDTH / OWN, SIMDS = THREADS / 32;
     constexpr uint CHUNKS = OWN / CHUNK, PASSES = 4 / CHUNKS, TEAMS = THREADS / TEAM, TILE = PASSES * TEAMS;
     constexpr uint SCORES = PASSES * HEADS, MINE = SCORES >= TEAM ? SCORES / TEAM : 1, COPIES = SCORES >= TEAM ? 1 : TEAM / SCORES;
     constexpr uint SHARERS = TEAM / HEADS, FOURS = HEADS * WIDTH / 4, TOGETHER = HEADS < 16 / CHUNK ? HEADS : 16 / CHUNK;
@@ -115,17 +153,17 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const uint len = position + 1, tiles = (len + TILE - 1) / TILE, used = min(tiles, a.splits);
+    const uint len = position + 1, window = a.flags >> ATTENTION_WINDOW, begin = window != 0 && len > window ? len - window : 0, first_tile = begin / TILE;
+    const uint tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
     if (group.x >= used) {
         DEPENDENCY_WAIT();
         return;
     }
     const uint heads = min(HEADS, of_kv - slice * HEADS), first_head = kv_head * of_kv + slice * HEADS;
     device const uint *blocks = a.table + sequence * a.columns;
-    // The cache in chunks of 16 bytes.
+    // The cache in chunks.
     const uint columns = d / CHUNK, of_head = columns << a.shift, mask = (1u << a.shift) - 1;
     const uint rows = THREADS / columns, column = tid % columns, row = tid / columns;
-    device const uint4 *key_chunks = (device const uint4 *)a.keys, *value_chunks = (device const uint4 *)a.values;
 
     // The maximum and the sum of weights so far of the head whose scores this lane gets.
     const uint own = member / SHARERS;
@@ -133,19 +171,20 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
     float sums[HEADS][CHUNK];
     UNROLL for (uint g = 0; g < HEADS; ++g) UNROLL for (uint e = 0; e < CHUNK; ++e) sums[g][e] = 0;
 
-    ROLLED for (uint base = group.x * TILE; base < len; base += a.splits * TILE) {
-        const bool first = base == group.x * TILE;
+    const uint start = (first_tile + group.x) * TILE;
+    ROLLED for (uint base = start; base < len; base += a.splits * TILE) {
+        const bool first = base == start;
         // Where the tile's rows begin; whether a new token takes one of them.
         uint is_new = 0;
         if (tid < TILE) {
-            const uint p = base + tid, block = p < len ? blocks[p >> a.shift] : ~0u;
+            const uint p = base + tid, block = p >= begin && p < len ? blocks[p >> a.shift] : ~0u;
             uint at = NO_ROW;
             // The workgroup of a token's own position stores its rows in any case.
             is_new = uint(append && p == position);
             if (block < a.blocks) {
                 at = (block * a.kv_heads + kv_head) * of_head + (p & mask) * columns;
                 if (append) ROLLED for (uint u = 0; u < a.tokens; ++u) is_new |= uint(a.slots[u] == (block << a.shift | (p & mask)));
-            } else if (p < len) {
+            } else if (p >= begin && p < len) {
                 note_fault(a.fault, block, a.blocks);
             }
             places[tid] = at;
@@ -171,8 +210,8 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
                         note_fault(a.fault, slot, a.blocks << a.shift);
                     } else {
                         const ulong to_ = ulong((slot >> a.shift) * a.kv_heads * of_head + kv_head * of_head + (slot & mask) * columns) * CHUNK + e;
-                        a.keys[to_] = to<T>(x);
-                        a.values[to_] = to<T>(fresh(a.v + from + e));
+                        append_element(a.keys + to_, x);
+                        append_element(a.values + to_, fresh(a.v + from + e));
                     }
                 }
                 BARRIER_DEVICE();
@@ -185,12 +224,12 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             const uint at = places[i * TEAMS + team];
             UNROLL for (uint c = 0; c < CHUNKS; ++c) {
                 const uint e = member + c * TEAM;
-                keys[i * CHUNKS + c] = at != NO_ROW && (D == WIDTH || e < columns) ? key_chunks[at + e] : no_chunk();
+                keys[i * CHUNKS + c] = at != NO_ROW && (D == WIDTH || e < columns) ? load_chunk(a.keys, a.key_scales, at + e) : no_chunk();
             }
         }
         UNROLL for (uint i = 0; i < 4; ++i) {
             const uint in_tile = row + rows * i, at = D == WIDTH || (row < rows && in_tile < TILE) ? places[in_tile] : NO_ROW;
-            values[i] = at != NO_ROW ? value_chunks[at + column] : no_chunk();
+            values[i] = at != NO_ROW ? load_chunk(a.values, a.value_scales, at + column) : no_chunk();
         }
         // While the first tile is on its way: queries, rotated and scaled.
         if (first) {
@@ -216,6 +255,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             BARRIER();
         }
 
+        UNROLL for (uint i = 0; i < 4; ++i) share_scale<T>(keys[i], lane);
         float scores[SCORES];
         UNROLL for (uint i = 0; i < SCORES; ++i) scores[i] = 0;
         UNROLL for (uint c = 0; c < CHUNKS; ++c) UNROLL for (uint f = 0; f < CHUNK / 4; ++f) {
@@ -246,7 +286,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         uint mine[MINE];
         UNROLL for (uint i = 0; i < MINE; ++i) {
             mine[i] = (member / COPIES * MINE + i) % PASSES * TEAMS + team;
-            if (base + mine[i] < len) most = max(most, scores[i]);
+            if (base + mine[i] >= begin && base + mine[i] < len) most = max(most, scores[i]);
         }
         UNROLL for (uint m = 1; m < SHARERS; m <<= 1) most = max(most, simd_shuffle_xor(most, m));
         UNROLL for (uint m = TEAM; m < 32; m <<= 1) most = max(most, simd_shuffle_xor(most, m));
@@ -261,7 +301,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         greatest = most;
         total *= correction;
         UNROLL for (uint i = 0; i < MINE; ++i) {
-            const float w = base + mine[i] < len ? exp2(scores[i] - most) : 0.0f;
+            const float w = base + mine[i] >= begin && base + mine[i] < len ? exp2(scores[i] - most) : 0.0f;
             if (member % COPIES == 0) {
                 total += w;
                 weights[mine[i] * HEADS + own] = w;
@@ -277,6 +317,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         }
         UNROLL for (uint i = 0; i < 4; ++i) {
             const uint in_tile = row + rows * i;
+            share_scale<T>(values[i], lane);
             if (D == WIDTH || (row < rows && in_tile < TILE)) {
                 float w[HEADS];
                 if (HEADS % 4 == 0) {

@@ -2,10 +2,16 @@
 #ifdef __CUDACC_RTC__
 FN uint4 stream16(const uchar *p, ulong policy) { uint4 v; asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(policy)); return v; }
 FN uint stream2(const uchar *p) { ushort v; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
+FN uint stream1(const uchar *p) { ushort v; asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
+FN uint stream4(const uchar *p) { uint v; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+FN uint2 stream8(const uchar *p) { uint2 v; asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p)); return v; }
 FN float4 constant4(const float *p) { float4 v; asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p)); return v; }
 #else
 FN uint4 stream16(device const uchar *p, ulong) { return *(device const uint4 *)p; }
 FN uint stream2(device const uchar *p) { return *(device const ushort *)p; }
+FN uint stream1(device const uchar *p) { return *p; }
+FN uint stream4(device const uchar *p) { return *(device const uint *)p; }
+FN uint2 stream8(device const uchar *p) { return *(device const uint2 *)p; }
 FN float4 constant4(device const float *p) { return *(device const float4 *)p; }
 #endif
 

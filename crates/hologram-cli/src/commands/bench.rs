@@ -5,16 +5,18 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
-use hologram_backends::{BackendType, Format};
+use hologram_backends::BackendType;
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape};
+use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, WeightTypes};
 use serde_json::json;
 
+use super::devices::workers;
 use super::shipped;
 use crate::args::{BenchArgs, usage};
+use crate::capture::{self, Capture};
 use crate::status::status;
-use crate::text::{NAME, counted, printable, shown};
+use crate::text::{NAME, printable, shown};
 use crate::trace::{self, Trace};
 
 /// One line of the table.
@@ -46,23 +48,24 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.model.as_deref().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
         return usage("options of `bench ops` stand after it: hologram bench ops [OPTIONS]");
     }
-    let random = match (&args.shape, &args.format) {
-        (Some(shape), Some(format)) => Some((parse_shape(shape)?, parse_format(format)?)),
-        _ => None,
-    };
+    if args.dry_run {
+        return super::bench_dry::run(args);
+    }
+    let random = random_weights(args)?;
     let trace = Trace::create(args.profile.as_deref())?;
     let executor = trace::open(&args.device, &trace)?;
     if executor.info().backend == BackendType::Reference {
         bail!("the reference interpreter is not made for speed; measure another device");
     }
+    let capture = Capture::of(args.capture.as_deref(), &executor)?;
     // Launches that are measured one by one are not those whose speed counts.
     if let Some(trace) = &trace {
         trace.turn(false);
     }
     let (model, name) = match random {
-        Some((shape, format)) => {
+        Some((shape, types)) => {
             status!("making random weights …\n");
-            (Model::random(shape, format, &executor)?, format!("{} {}", shape.name, format.name().to_uppercase()))
+            (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name()))
         }
         None => {
             let model = Model::from_files(shipped::open(args.model.as_deref())?, &executor)?;
@@ -129,7 +132,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let width = tests.iter().map(|t| t.name.len()).fold(8, usize::max);
     if !args.json {
-        writeln!(out, "{name} on {} ({}), {}", info.backend, info.name, counted(info.parallelism, "thread"))?;
+        let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
+        writeln!(out, "{name} on {} ({}){workers}", info.backend, info.name)?;
         let (weights, read) = (model.weight_bytes() as f64 / 1e6, bytes / 1e6);
         writeln!(
             out,
@@ -170,14 +174,13 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
     }
     drop(out);
+    if let (Some(_), Some(test)) = (&capture, tests.last()) {
+        let last = last_steps(&mut session, test)?;
+        capture::around(&capture, &executor, || extend(&mut session, test, last))?;
+    }
     let Some(trace) = trace else { return Ok(()) };
     for test in &tests {
-        let before = if test.prefill { 0 } else { test.tokens.len().saturating_sub(TRACED_STEPS) };
-        let (before, traced) = test.tokens.split_at(before);
-        rewind(&mut session, test);
-        if !before.is_empty() {
-            extend(&mut session, test, before)?;
-        }
+        let traced = last_steps(&mut session, test)?;
         trace.turn(true);
         trace.step(&test.name, || extend(&mut session, test, traced))?;
         trace.turn(false);
@@ -193,12 +196,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
     let backend = executor.backend();
     Ok(match backend.info().backend {
-        BackendType::Cuda => ("copy", backend.copy_bandwidth()?),
+        BackendType::Cuda | BackendType::Metal => ("copy", backend.copy_bandwidth()?),
         _ => ("read", backend.read_bandwidth()?),
     })
 }
 
-/// Steps of a decode test that a trace shows.
+/// Steps of a decode test that a trace or a capture shows.
 const TRACED_STEPS: usize = 4;
 
 /// How often the last step is profiled; the median of each kernel counts.
@@ -247,6 +250,17 @@ fn rewind(session: &mut Session, test: &Test) {
     }
 }
 
+/// Feeds a test's tokens up to the last steps, and gives those of these.
+fn last_steps<'a>(session: &mut Session, test: &'a Test) -> anyhow::Result<&'a [u32]> {
+    let before = if test.prefill { 0 } else { test.tokens.len().saturating_sub(TRACED_STEPS) };
+    let (before, last) = test.tokens.split_at(before);
+    rewind(session, test);
+    if !before.is_empty() {
+        extend(session, test, before)?;
+    }
+    Ok(last)
+}
+
 /// Feeds tokens of a test.
 fn extend(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<()> {
     // The most probable token is chosen, as a generation would, but the test goes on with tokens of its own.
@@ -272,6 +286,24 @@ pub(super) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
+/// The shape and the types of random weights, where they are asked for.
+///
+/// # Errors
+/// A usage error where there is no such shape or type, or no type is given.
+pub(super) fn random_weights(args: &BenchArgs) -> anyhow::Result<Option<(&'static Shape, WeightTypes)>> {
+    let Some(shape) = &args.shape else {
+        return match &args.format {
+            Some(_) => usage("--type is the format of random weights: it needs --shape; a file has its own"),
+            None => Ok(None),
+        };
+    };
+    let shape = parse_shape(shape)?;
+    match &args.format {
+        Some(types) => Ok(Some((shape, parse_types(types)?))),
+        None => usage(format!("--shape {} needs the format of its weights, for instance --type Q8_0", shape.name)),
+    }
+}
+
 fn parse_shape(name: &str) -> anyhow::Result<&'static Shape> {
     match Shape::find(name) {
         Some(shape) => Ok(shape),
@@ -282,12 +314,11 @@ fn parse_shape(name: &str) -> anyhow::Result<&'static Shape> {
     }
 }
 
-fn parse_format(name: &str) -> anyhow::Result<Format> {
-    let formats = [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS);
-    match formats.clone().find(|f| f.name().eq_ignore_ascii_case(name)) {
-        Some(format) => Ok(format),
+fn parse_types(name: &str) -> anyhow::Result<WeightTypes> {
+    match WeightTypes::all().find(|types| types.name().eq_ignore_ascii_case(name)) {
+        Some(types) => Ok(types),
         None => {
-            let names: Vec<String> = formats.map(|f| f.name().to_uppercase()).collect();
+            let names: Vec<String> = WeightTypes::all().map(WeightTypes::name).collect();
             usage(format!("--type is {}, but must be one of {}", shown(name), names.join(", ")))
         }
     }

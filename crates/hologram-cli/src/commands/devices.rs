@@ -45,7 +45,7 @@ fn in_json(name: &str, info: &DeviceInfo) -> Value {
     line.insert("device".into(), name.into());
     line.insert("name".into(), info.name.clone().into());
     line.insert("memory_bytes".into(), info.memory_bytes.into());
-    line.insert("parallelism".into(), info.parallelism.into());
+    line.insert("parallelism".into(), workers(info).map(|_| info.parallelism).into());
     line.insert("features".into(), info.features.clone().into());
     for (key, value) in &info.details {
         line.insert((*key).into(), value.clone().into());
@@ -53,10 +53,20 @@ fn in_json(name: &str, info: &DeviceInfo) -> Value {
     line.into()
 }
 
+/// What computes side by side in a device; Metal does not tell how many cores there are.
+pub(super) fn workers(info: &DeviceInfo) -> Option<String> {
+    match info.backend {
+        BackendType::Metal => None,
+        BackendType::Cuda => Some(text::counted(info.parallelism, "multiprocessor")),
+        BackendType::Cpu | BackendType::Reference => Some(text::counted(info.parallelism, "thread")),
+    }
+}
+
 fn in_words(info: &DeviceInfo) -> String {
     let gib = info.memory_bytes as f64 / f64::from(1u32 << 30);
-    let parallel = if info.backend == BackendType::Cuda { "multiprocessor" } else { "thread" };
-    let mut words = vec![info.name.clone(), text::counted(info.parallelism, parallel), format!("{gib:.1} GiB")];
+    let mut words = vec![info.name.clone()];
+    words.extend(workers(info));
+    words.push(format!("{gib:.1} GiB"));
     words.extend(info.details.iter().map(|(key, value)| format!("{key} {value}")));
     if !info.features.is_empty() {
         words.push(info.features.join(" "));

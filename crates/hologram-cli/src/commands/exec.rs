@@ -12,6 +12,7 @@ use hologram_isa::{Access, ParamKind, Program, Type};
 
 use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
+use crate::capture::{self, Capture};
 use crate::npy::{self, Array};
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
@@ -53,6 +54,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     }
     let outputs = output_files(args, &program)?;
     let executor = trace::open(&args.device, &trace)?;
+    let capture = Capture::of(args.profile.capture.as_deref(), &executor)?;
     let backend = executor.backend();
     let mut bindings = Vec::new();
     let mut results: Vec<(&str, Array, Buffer)> = Vec::new();
@@ -73,8 +75,10 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    let run = backend.execute_program(&program, &bindings, &LaunchConfig { grid });
-    run.with_context(|| file.display().to_string())?;
+    capture::around(&capture, &executor, || {
+        let run = backend.execute_program(&program, &bindings, &LaunchConfig { grid });
+        run.with_context(|| file.display().to_string())
+    })?;
     let mut out = std::io::stdout().lock();
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;

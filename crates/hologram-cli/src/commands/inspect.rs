@@ -43,9 +43,7 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
         writeln!(out, "  {key} = {}", show(&value))?;
     }
     writeln!(out, "\ntensors")?;
-    for t in file.tensors() {
-        line(&mut out, t.name(), t.ty().name, t.shape())?;
-    }
+    table(&mut out, file.tensors().map(|t| (t.name(), t.ty().name, t.shape())))?;
     writeln!(out, "\ntypes")?;
     for (ty, tensors, bytes) in types(file) {
         // What nothing here computes with is said where somebody looks for it.
@@ -87,15 +85,23 @@ fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
         writeln!(out, "  {} = {}", printable(key, NAME), printable(&value.to_string(), MESSAGE))?;
     }
     writeln!(out, "\ntensors")?;
-    for t in folder.tensors() {
-        line(&mut out, t.name, t.dtype.name, t.shape)?;
-    }
+    table(&mut out, folder.tensors().map(|t| (t.name, t.dtype.name, t.shape)))?;
     memory(&mut out, weights, parameters, config)
 }
 
-fn line(out: &mut impl Write, name: &str, ty: &str, shape: &[usize]) -> anyhow::Result<()> {
-    let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
-    Ok(writeln!(out, "  {:<28} {ty:<6} [{}]", printable(name, NAME), shape.join(", "))?)
+/// Names, types and shapes, each in its column.
+fn table<'a>(
+    out: &mut impl Write,
+    tensors: impl Iterator<Item = (&'a str, &'a str, &'a [usize])>,
+) -> anyhow::Result<()> {
+    let lines: Vec<(String, &str, &[usize])> = tensors.map(|(n, ty, shape)| (printable(n, NAME), ty, shape)).collect();
+    let names = lines.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    let types = lines.iter().map(|(_, ty, _)| ty.len()).max().unwrap_or(0);
+    for (name, ty, shape) in lines {
+        let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+        writeln!(out, "  {name:<names$}  {ty:<types$}  [{}]", shape.join(", "))?;
+    }
+    Ok(())
 }
 
 fn memory(

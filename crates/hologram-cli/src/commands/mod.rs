@@ -2,6 +2,7 @@
 
 mod asm;
 mod bench;
+mod bench_dry;
 mod bench_ops;
 mod cache;
 mod chat;
@@ -20,7 +21,7 @@ mod tokenize;
 
 use clap::Parser;
 
-use crate::args::{BenchCommand, Cli, Command, print_help_or_refuse};
+use crate::args::{BenchCommand, Cli, Command, check_command, print_help_or_refuse};
 
 /// Runs the command of the command line.
 ///
@@ -47,6 +48,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),
         Some(Command::Help(args)) => {
+            check_command(&args.command)?;
             let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);
             match Cli::try_parse_from(words) {
                 // A command that prints its help itself.

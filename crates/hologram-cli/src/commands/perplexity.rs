@@ -4,17 +4,19 @@
 //! token replaced by BOS where the model expects one, and the tokens after the middle of each window count.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use hologram_llm::{Logits, SessionOptions};
 use serde_json::json;
 
+use super::run::beyond_trained;
 use super::shipped;
 use crate::args::{Kv, PerplexityArgs};
 use crate::progress::Progress;
 use crate::status::status;
-use crate::text::{NAME, printable, read_file};
+use crate::text::{NAME, printable, read_file, read_input};
 
 /// Bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
@@ -27,8 +29,11 @@ const STEP: usize = 64;
 /// # Errors
 /// When the text is not UTF-8 or shorter than a window, or the device or the model fails.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
-    let text = String::from_utf8(read_file(&args.file, MAX_TEXT)?);
-    let text = text.with_context(|| format!("{} is not UTF-8", args.file.display()))?;
+    let (name, bytes) = match args.file.as_path() {
+        path if path == Path::new("-") => ("standard input".to_string(), read_input(path, MAX_TEXT)?),
+        path => (path.display().to_string(), read_file(path, MAX_TEXT)?),
+    };
+    let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
     let executor = args.device.open()?;
     let mut model = shipped::load(shipped::open(Some(&args.model))?, &executor)?;
     let tokenizer = model.tokenizer()?;
@@ -40,16 +45,18 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let size = args.ctx as usize;
     ensure!(
         tokens.len() >= size,
-        "{} has {} tokens, fewer than a window of {size}: give a longer text or a smaller --ctx",
-        args.file.display(),
+        "{name} has {} tokens, fewer than a window of {size}: give a longer text or a smaller --ctx",
         tokens.len()
     );
+    if let Some(note) = beyond_trained(size, model.config().context) {
+        status!("note: {note}\n");
+    }
     let options = SessionOptions { context: size, kv: args.kv.map(Kv::format), ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let vocab = session.vocab();
     if !args.json {
-        let name = printable(&model.config().name, NAME);
-        status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+        let model = printable(&model.config().name, NAME);
+        status!("{model} on {} ({})\n", executor.info().backend, executor.info().name);
     }
 
     let started = Instant::now();
@@ -88,7 +95,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
         let object = json!({
             "model": model.config().name,
             "device": executor.info().backend.to_string(),
-            "file": args.file.display().to_string(),
+            "file": name,
             "tokens": tokens.len(),
             "ctx": size,
             "windows": windows,

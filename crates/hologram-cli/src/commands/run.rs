@@ -3,16 +3,19 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hologram_llm::sampling::SamplerConfig;
-use hologram_llm::{Finish, GenerateOptions, GenerationStats};
+use hologram_llm::{Finish, GenerateOptions, GenerationStats, Piece};
 use serde_json::json;
+use signal_hook::consts::SIGINT;
 
 use super::shipped;
-use crate::args::{DeviceArgs, RunArgs, usage};
-use crate::status::status;
+use crate::args::{DeviceArgs, ProfileArgs, RunArgs, usage};
+use crate::capture::{self, Capture};
+use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
 
@@ -32,7 +35,8 @@ pub fn sample() -> anyhow::Result<()> {
         ..GenerateOptions::default()
     };
     let device = DeviceArgs { device: "auto".into(), threads: None };
-    stream(None, SAMPLE_PROMPT, &options, &device, &None, false)
+    let profile = ProfileArgs { profile: None, capture: None };
+    stream(None, SAMPLE_PROMPT, &options, &device, &profile, false)
 }
 
 /// Runs the command.
@@ -56,8 +60,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         },
         None => read_text("prompt")?,
     };
-    let trace = Trace::create(args.profile.profile.as_deref())?;
-    stream(args.model.as_deref(), &prompt, &options, &args.device, &trace, args.json)
+    stream(args.model.as_deref(), &prompt, &options, &args.device, &args.profile, args.json)
 }
 
 /// The text on standard input, without the newline that ends its last line; `what` it is stands in messages.
@@ -77,17 +80,23 @@ fn stream(
     prompt: &str,
     options: &GenerateOptions,
     device: &DeviceArgs,
-    trace: &Option<Arc<Trace>>,
+    profile: &ProfileArgs,
     json: bool,
 ) -> anyhow::Result<()> {
+    let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
+    let capture = Capture::of(profile.capture.as_deref(), &executor)?;
     let mut model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
-    let mut notes = model.tokenizer()?.notes().to_vec();
-    let trained = model.config().context;
-    if options.context.is_some_and(|n| n > trained) {
-        notes.push(format!("the model was trained for {trained} positions; text beyond them gets worse"));
+    let interrupted = Arc::new(AtomicBool::new(false));
+    if json || trace.is_some() || capture.is_some() {
+        // What is written at the end is written then too; a second Ctrl-C ends the program at once.
+        let end = signal_hook::flag::register_conditional_shutdown;
+        end(SIGINT, INTERRUPTED.into(), interrupted.clone()).context("cannot watch for Ctrl-C")?;
+        signal_hook::flag::register(SIGINT, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
+    let mut notes = model.tokenizer()?.notes().to_vec();
+    notes.extend(options.context.and_then(|n| beyond_trained(n, model.config().context)));
     let mut generation = model.generate(prompt, options)?;
     let name = printable(&generation.model().config().name, NAME);
     if !json {
@@ -103,11 +112,14 @@ fn stream(
     }
     let mut first_token = None;
     let mut text = String::new();
-    let mut print = || -> anyhow::Result<()> {
+    let print = || -> anyhow::Result<()> {
         let mut name = "prompt";
-        while let Some(piece) = step(trace, name, || generation.next()) {
+        let mut next = || -> anyhow::Result<Option<Piece>> {
+            while !interrupted.load(Ordering::Relaxed) && generation.prefill()? {}
+            if interrupted.load(Ordering::Relaxed) { Ok(None) } else { Ok(generation.next().transpose()?) }
+        };
+        while let Some(piece) = step(trace, name, &mut next)? {
             name = "token";
-            let piece = piece?;
             if json {
                 text += &piece.text;
             } else {
@@ -118,7 +130,7 @@ fn stream(
         }
         if json { Ok(()) } else { Ok(writeln!(out)?) }
     };
-    let printed = print();
+    let printed = capture::around(&capture, &executor, print);
     if !json {
         status!("\n");
     }
@@ -132,6 +144,7 @@ fn stream(
             Finish::ContextFull => "context full",
             Finish::Stop => "stop",
         });
+        let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
         let object = json!({
             "model": generation.model().config().name,
             "device": executor.info().backend.to_string(),
@@ -155,7 +168,13 @@ fn stream(
         }
         status!("{figures}\n");
     }
-    trace.as_ref().map_or(Ok(()), |trace| trace.finish())
+    trace.as_ref().map_or(Ok(()), |trace| trace.finish())?;
+    if interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+}
+
+/// The note on a context longer than the one that the model was trained for.
+pub fn beyond_trained(context: usize, trained: usize) -> Option<String> {
+    (context > trained).then(|| format!("the model was trained for {trained} positions; text beyond them gets worse"))
 }
 
 /// How many tokens there were, and how fast.

@@ -6,6 +6,7 @@ use hologram_core::Executor;
 use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::{Model, ModelFiles};
 
+use crate::args::usage;
 use crate::progress::Progress;
 
 /// Aligns the embedded file as a mapped one would be.
@@ -32,6 +33,9 @@ pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
 /// When a file cannot be read.
 pub fn open(path: Option<&Path>) -> anyhow::Result<ModelFiles> {
     Ok(match path {
+        Some(path) if path == Path::new("-") => {
+            return usage("a model is a .gguf file or a folder, and not read from standard input");
+        }
         Some(path) => ModelFiles::open(path)?,
         None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?.into(),
     })

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use hologram_backends::{Format, PLANE_ALIGN, TensorSpec};
+use hologram_backends::{Format, PLANE_ALIGN, Packed, TensorSpec};
 use hologram_isa::Type;
 
 use super::{CaseInput, Fill, HostTensor};
@@ -109,6 +109,10 @@ pub(super) fn draw(
                 scale.copy_from_slice(&random.scale(size_of_fill(fill) / 64.0).to_le_bytes());
             }
         }
+        (Format::Planes(packed), fill) => {
+            let blocks = |rows: usize| rows * row_len / input.format.block_len();
+            draw_planes(packed, [blocks(max_rows), blocks(rows)], size_of_fill(fill), &mut data, random)?;
+        }
         (format, fill) => {
             // Any byte is a code.
             let (size, numbers) = (size_of_fill(fill), format.unit_numbers());
@@ -130,6 +134,27 @@ pub(super) fn draw(
     }
     let values = decode(input.format, max_rows, row_len, len, &data)?;
     Ok((data, HostTensor { format: input.format, shape, values }))
+}
+
+/// Draws the second number of blocks of a tensor with room for the first: any byte is one of codes or of factors, scales and minimums are
+/// of the size that they have in blocks.
+fn draw_planes(packed: Packed, [max, used]: [usize; 2], size: f32, data: &mut [u8], random: &mut Random) -> Result<()> {
+    let overflow = || CoreError::Tensor(format!("{max} blocks do not fit {}", packed.blocks().name()));
+    let (at, record) = (packed.planes(max).ok_or_else(overflow)?, packed.record_bytes());
+    for (at, bytes) in at.into_iter().zip(packed.plane_bytes()) {
+        data[at..at + used * bytes].fill_with(|| random.next() as u8);
+    }
+    // Factors of 6 bits in the file have 8 here.
+    let wider = match packed {
+        Packed::Q4_K | Packed::Q5_K | Packed::Q3_K | Packed::IQ4_XS => 0.25,
+        _ => 1.0,
+    };
+    for record in data[at[2]..at[2] + used * record].chunks_exact_mut(record) {
+        for (at, number) in record.chunks_exact_mut(2).zip(packed.blocks().unit_numbers()).take(packed.numbers()) {
+            at.copy_from_slice(&f16::from_f32(random.scale(size * wider * number)).to_le_bytes());
+        }
+    }
+    Ok(())
 }
 
 /// Where the codes and the `f16` scale of a block lie in a tensor in planes of this many elements.
@@ -158,7 +183,7 @@ pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize
         }
         _ => {
             // Planes are decoded whole; elsewhere the first elements lie in the first bytes.
-            let planes = matches!(format, Format::Q8Planes | Format::Q4Planes | Format::T2Planes);
+            let planes = matches!(format, Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Planes(_));
             let decoded = if planes { max_rows * row_len } else { len };
             let bytes = format.bytes(1, decoded).unwrap_or(0).min(data.len());
             let mut values = vec![0.0f32; decoded];

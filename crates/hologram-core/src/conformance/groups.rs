@@ -11,15 +11,16 @@ use super::{CaseInput, Fill};
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, NodeId, Plan};
-use crate::ops::{AttentionPrecision, RopeStyle};
+use crate::ops::{AttentionOptions, AttentionPrecision, RopeStyle};
+use crate::selftest::with_all;
 use crate::tensor::{Dim, Tensor};
 
 /// The name of these cases among those of operations.
-pub(super) const NAME: &str = "groups";
+pub(crate) const NAME: &str = "groups";
 
 /// A case: what is computed of how many tokens.
 #[derive(Clone, Debug)]
-struct GroupCase {
+pub(super) struct GroupCase {
     /// The most tokens, and those of the run.
     tokens: (usize, usize),
     kind: Kind,
@@ -71,7 +72,7 @@ enum End {
 /// Rotary embedding, the cache's update and, if wanted, attention.
 #[derive(Clone, Debug)]
 struct Cache {
-    attention: Option<AttentionPrecision>,
+    attention: Option<AttentionOptions>,
     style: RopeStyle,
     kv: Type,
     heads: (usize, usize),
@@ -212,22 +213,26 @@ impl Cache {
         let k = d.graph.rope(k, positions, frequencies, self.style)?;
         let k = d.graph.kv_append(k_cache, k, slots)?;
         let v = d.graph.kv_append(v_cache, v, slots)?;
-        let Some(precision) = self.attention else { return Ok(vec![q]) };
+        let Some(options) = self.attention else { return Ok(vec![q]) };
         let scale = 1.0 / (self.d as f32).sqrt();
-        Ok(vec![d.graph.attention_with(q, k, v, positions, of, table, scale, precision)?])
+        Ok(vec![d.graph.attention_with(q, k, v, positions, of, table, scale, options)?])
     }
 }
 
 impl GroupCase {
     /// About how many multiplications it takes.
-    fn work(&self) -> usize {
+    pub(super) fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
     }
 
-    fn dtype(&self) -> String {
+    pub(super) fn name(&self) -> String {
+        format!("{:?} of {}/{} tokens", self.kind, self.tokens.1, self.tokens.0)
+    }
+
+    pub(super) fn dtype(&self) -> String {
         match &self.kind {
             Kind::Products(p) => match p.convert {
                 Convert::None => format!("f32 × {}", p.weights.name()),
@@ -239,7 +244,7 @@ impl GroupCase {
     }
 
     /// Runs it once; says whether kernels of groups took part.
-    fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Outcome)> {
+    pub(super) fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Outcome)> {
         let mut graph = Graph::new();
         graph.extent("tokens", self.tokens.0);
         let mut d = Drawing {
@@ -303,10 +308,10 @@ fn check(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Outcome> {
 pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
     let all = cases(|format| executor.backend().weight_layout(format)).into_iter().enumerate();
     let run = |(index, case): (usize, GroupCase)| {
-        let name = format!("{:?} of {}/{} tokens", case.kind, case.tokens.1, case.tokens.0);
-        let mut result = CaseResult { op: NAME, index, dtype: case.dtype(), case: name, native: false, failure: None };
+        let mut result =
+            CaseResult { op: NAME, index, dtype: case.dtype(), case: case.name(), native: false, failure: None };
         for (native, way) in [(false, "programs"), (true, "native kernels")] {
-            match case.attempt(executor, index, native) {
+            match with_all(|| case.attempt(executor, index, native)) {
                 Ok((grouped, Outcome::Wrong(reason))) => {
                     let way = if grouped { "a group's kernel" } else { way };
                     result.failure = Some(format!("{way}: {reason}"));
@@ -324,7 +329,7 @@ pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
 }
 
 /// All cases, with weights laid out for a device.
-fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
+pub(super) fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
     let mut cases = Vec::new();
     // Weights with the conversions of their left side that a row of this length admits.
     let pairs = |k: usize| {
@@ -383,11 +388,21 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         products((1, 1), true, 512, &[2300, 40, 41], End::Products, pairs(512)[i]);
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
     }
+    // Types that devices may lay out in planes of codes, factors and records.
+    for weights in Format::BLOCKS.into_iter().filter(|f| matches!(f.in_planes(), Format::Planes(_))) {
+        let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
+        products((1, 1), true, 2048, &[48, 16, 16], End::Products, codes);
+        products((1, 1), true, 512, &[40, 40], End::Swiglu, codes);
+        products((4, 3), false, 512, &[0], End::Add { first: true }, codes);
+        products((1, 1), false, 8192, &[40], End::Products, codes);
+        products((40, 33), true, 256, &[64, 64], End::Swiglu, (weights, Convert::BF16));
+        products((40, 33), false, 256, &[0], End::Add { first: true }, (weights, Convert::BF16));
+    }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
     }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
-        for attention in [None, Some(AttentionPrecision::F32)] {
+        for attention in [None, Some(AttentionPrecision::F32.into())] {
             let mut cache = |tokens, heads, d, first, batched| {
                 let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched });
                 cases.push(GroupCase { tokens, kind });
@@ -400,7 +415,20 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
             cache((40, 35), (4, 2), 64, 30, false);
         }
     }
-    let attention = Some(AttentionPrecision::BF16);
+    // Windows that end within a tile of any kernel.
+    for (kv, heads, d, window) in [
+        (Type::F32, (8, 2), 64, 1),
+        (Type::F32, (4, 1), 128, 70),
+        (Type::F16, (8, 2), 128, 33),
+        (Type::F16, (8, 1), 64, 150),
+    ] {
+        let attention = Some(AttentionOptions { precision: AttentionPrecision::F32, window: Some(window) });
+        for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
+            let kind = Kind::Cache(Cache { attention, style: RopeStyle::HalfSplit, kv, heads, d, first, batched });
+            cases.push(GroupCase { tokens, kind });
+        }
+    }
+    let attention = Some(AttentionPrecision::BF16.into());
     let cache = Cache {
         attention,
         style: RopeStyle::Adjacent,

@@ -5,10 +5,13 @@ mod chain;
 mod data;
 mod groups;
 mod run;
+mod verdict;
 mod view;
 
 pub use chain::chain;
+pub(crate) use groups::NAME as GROUPS;
 pub use run::{CaseResult, op_names, run, run_case, run_op};
+pub(crate) use verdict::self_test;
 pub use view::View;
 
 use std::fmt;

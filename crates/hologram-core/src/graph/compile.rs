@@ -17,6 +17,7 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::layout::Layout;
 use crate::ops::{Launchable, elementwise_program};
+use crate::selftest;
 use crate::tensor::{Dim, TensorType};
 
 /// Alignment in bytes of the step block's parts.
@@ -229,7 +230,8 @@ impl Graph {
         let bounds = Bounds { graph: self, max };
         let backend = executor.backend();
         let steps = self.steps();
-        let groups = if options.native { self.groups(&bounds, &steps, &**backend) } else { Vec::new() };
+        selftest::begin();
+        let groups = if options.native { self.groups(&bounds, &steps, backend) } else { Vec::new() };
         let units = units(&steps, &groups);
 
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
@@ -287,13 +289,15 @@ impl Graph {
                     let nothing = spec.inputs.iter().chain([&spec.output]).any(|t| t.shape.contains(&Extent::Fixed(0)));
                     let asked =
                         if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
-                    let kernel = asked.filter(|_| options.native && !nothing).and_then(|spec| backend.native(&spec));
+                    let kernel = asked.filter(|_| options.native && !nothing);
+                    let kernel = kernel.and_then(|s| selftest::admit(backend, spec.op, backend.native(&s)?));
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;
                             (pipeline, [1, 1, 1])
                         }
                         None => {
+                            selftest::before_program(backend)?;
                             let per_thread = backend.elements_per_thread();
                             let (program, grid) = self.program(one, &spec, &views, per_thread, options.fast)?;
                             (backend.compile(&program)?, grid)
@@ -307,6 +311,7 @@ impl Graph {
             }
             launches.push((pipeline, LaunchConfig { grid }, slots));
         }
+        selftest::end(backend)?;
         let output = |(name, id): &(String, NodeId)| {
             let Place::Dense(start) = self.place(*id) else {
                 return Err(CoreError::Graph(format!("output {name} is a view")));

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
 
@@ -10,6 +11,8 @@ use super::compile::Bounds;
 use super::fuse::Step;
 use super::view::Place;
 use super::{Graph, NodeId, Source};
+use crate::conformance::GROUPS;
+use crate::selftest;
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
@@ -38,7 +41,7 @@ impl Graph {
     /// those with the longer body; a norm and a conversion before a group that has no use for them are offered as a group of their own.
     ///
     /// The steps of a group are neighbours, so that it takes their place whatever else depends on them or on a state.
-    pub(super) fn groups(&self, bounds: &Bounds<'_>, steps: &[Step], backend: &dyn Backend) -> Vec<Group> {
+    pub(super) fn groups(&self, bounds: &Bounds<'_>, steps: &[Step], backend: &Arc<dyn Backend>) -> Vec<Group> {
         let mut users: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (i, step) in steps.iter().enumerate() {
             for input in &step.inputs {
@@ -145,7 +148,7 @@ impl Graph {
         steps: &[Step],
         users: &HashMap<NodeId, Vec<usize>>,
         range: Range<usize>,
-        backend: &dyn Backend,
+        backend: &Arc<dyn Backend>,
     ) -> Option<Group> {
         let members = steps.get(range.clone())?;
         let (mut inputs, mut nodes): (Vec<NodeId>, Vec<GroupNode>) = (Vec::new(), Vec::new());
@@ -185,7 +188,7 @@ impl Graph {
         let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
         let roots = outputs.iter().map(|i| members[*i].root).collect();
         let spec = GroupSpec { inputs: inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs };
-        let pipeline = backend.native_group(&spec)?;
+        let pipeline = backend.native_group(&spec).and_then(|kernel| selftest::admit(backend, GROUPS, kernel))?;
         Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
     }
 }

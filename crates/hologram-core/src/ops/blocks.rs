@@ -1,6 +1,6 @@
 //! The elements of tensors in every format, as programs read them: codes, scales and minimums.
 
-use hologram_backends::{Format, IQ4_VALUES};
+use hologram_backends::{Factors, Format, IQ4_VALUES, Packed};
 use hologram_isa::{Builder, Type, Value};
 
 use super::TensorArg;
@@ -37,6 +37,10 @@ impl TensorArg {
         if matches!(self.spec.format, Format::Plain(_) | Format::I8Groups { .. } | Format::Q8Planes) {
             let code = b.load(self.views[0], index);
             return b.cvt(Type::I32, code);
+        }
+        if let Format::Planes(packed) = self.spec.format {
+            let bits = self.packed_bits(b, packed, index);
+            return if packed.is_table() { iq4_value(b, bits) } else { signed(b, bits, -i32::from(packed.bias())) };
         }
         let at = self.element(b, index);
         match self.spec.format {
@@ -113,9 +117,34 @@ impl TensorArg {
         if format.scale_len() == format.block_len() {
             return d;
         }
+        let factor = self.scale_factor(b, index);
+        let factor = b.cvt(Type::F32, factor);
+        b.mul(d, factor)
+    }
+
+    /// What the scale of the run that holds an index is as a multiple of its block's, for formats whose runs are less than their blocks.
+    pub fn scale_factor(&self, b: &mut Builder, index: Value) -> Value {
+        let format = self.spec.format;
         let at = self.element(b, index);
         let run = b.shr(at.e, format.scale_len().trailing_zeros());
-        let factor = match format {
+        match format {
+            Format::Planes(packed) => {
+                let first = 2 * packed.numbers() as u32;
+                match packed.factors() {
+                    Factors::Pairs => {
+                        let place = b.shl(run, 1u32);
+                        self.record_byte(b, packed, index, place, first)
+                    }
+                    Factors::Halves => {
+                        let byte = self.record_byte(b, packed, index, run, first);
+                        b.and(byte, 15u32)
+                    }
+                    Factors::Signed(_) | Factors::None => {
+                        let byte = self.record_byte(b, packed, index, run, first);
+                        signed_byte(b, byte)
+                    }
+                }
+            }
             Format::Q2_K => {
                 let byte = self.byte(b, at.start, run, 0);
                 b.and(byte, 15u32)
@@ -136,14 +165,10 @@ impl TensorArg {
             }
             Format::Q6_K => {
                 let byte = self.byte(b, at.start, run, 192);
-                let byte = b.shl(byte, 24u32);
-                let byte = b.bitcast(Type::I32, byte);
-                b.shr(byte, 24u32)
+                signed_byte(b, byte)
             }
             _ => self.k_bits(b, &at, run, 0),
-        };
-        let factor = b.cvt(Type::F32, factor);
-        b.mul(d, factor)
+        }
     }
 
     /// The minimum of the block or run that holds a row-major index, as `f32`; `None` for formats without.
@@ -156,16 +181,103 @@ impl TensorArg {
         if format.scale_len() == format.block_len() {
             return Some(b.neg(number));
         }
-        let at = self.element(b, index);
-        let run = b.shr(at.e, format.scale_len().trailing_zeros());
-        let factor = if format == Format::Q2_K {
-            let byte = self.byte(b, at.start, run, 0);
-            b.shr(byte, 4u32)
-        } else {
-            self.k_bits(b, &at, run, 4)
-        };
+        let factor = self.minimum_factor(b, index);
         let factor = b.cvt(Type::F32, factor);
         Some(b.mul(number, factor))
+    }
+
+    /// As [`TensorArg::scale_factor`], of the minimum.
+    pub fn minimum_factor(&self, b: &mut Builder, index: Value) -> Value {
+        let format = self.spec.format;
+        let at = self.element(b, index);
+        let run = b.shr(at.e, format.scale_len().trailing_zeros());
+        match format {
+            Format::Planes(packed) => {
+                let first = 2 * packed.numbers() as u32;
+                if packed.factors() == Factors::Halves {
+                    let byte = self.record_byte(b, packed, index, run, first);
+                    b.shr(byte, 4u32)
+                } else {
+                    let place = b.shl(run, 1u32);
+                    self.record_byte(b, packed, index, place, first + 1)
+                }
+            }
+            Format::Q2_K => {
+                let byte = self.byte(b, at.start, run, 0);
+                b.shr(byte, 4u32)
+            }
+            _ => self.k_bits(b, &at, run, 4),
+        }
+    }
+
+    /// The bits of the code at a row-major index, as the file has them: [`Packed`].
+    pub fn packed_bits(&self, b: &mut Builder, packed: Packed, index: Value) -> Value {
+        if self.spec.format == packed.blocks() && packed.is_table() {
+            let at = self.element(b, index);
+            let code = self.half(b, &at, if packed == Packed::IQ4_NL { 2 } else { 8 }, 16, 0);
+            return b.cvt(Type::U32, code);
+        }
+        if self.spec.format == packed.blocks() {
+            let code = self.load_code(b, index);
+            let code = b.add(code, i32::from(packed.bias()));
+            return b.cvt(Type::U32, code);
+        }
+        let (chunk, e) = (b.shr(index, 5u32), b.and(index, 31u32));
+        // Byte `place` of a plane with so many bytes a chunk, shifted and masked.
+        let bits = |b: &mut Builder, view: usize, bytes: u32, place: Value, shift: Value, mask: u32| {
+            let at = b.mul(chunk, bytes);
+            let at = b.add(at, place);
+            let byte = b.load(self.views[view], at);
+            let byte = b.cvt(Type::U32, byte);
+            let byte = b.shr(byte, shift);
+            b.and(byte, mask)
+        };
+        let quarter = |b: &mut Builder, view: usize| {
+            let word = b.shr(e, 4u32);
+            let word = b.shl(word, 2u32);
+            let i = b.and(e, 3u32);
+            let place = b.or(word, i);
+            let shift = b.shr(e, 2u32);
+            let shift = b.and(shift, 3u32);
+            let shift = b.shl(shift, 1u32);
+            bits(b, view, 8, place, shift, 3)
+        };
+        let low = match (packed.low_bits(), packed.is_table()) {
+            (2, _) => quarter(b, 0),
+            (_, true) => {
+                let place = b.shr(e, 1u32);
+                let odd = b.and(e, 1u32);
+                let shift = b.shl(odd, 2u32);
+                bits(b, 0, 16, place, shift, 15)
+            }
+            (_, false) => {
+                let place = b.and(e, 15u32);
+                let upper = b.shr(e, 4u32);
+                let shift = b.shl(upper, 2u32);
+                bits(b, 0, 16, place, shift, 15)
+            }
+        };
+        let high = match packed.high_bits() {
+            2 => quarter(b, 1),
+            1 => {
+                let (place, shift) = (b.and(e, 3u32), b.shr(e, 2u32));
+                bits(b, 1, 4, place, shift, 1)
+            }
+            _ => return low,
+        };
+        let high = b.shl(high, packed.low_bits() as u32);
+        b.or(low, high)
+    }
+
+    /// Byte `place + first` of the record of the block that holds an index.
+    fn record_byte(&self, b: &mut Builder, packed: Packed, index: Value, place: Value, first: u32) -> Value {
+        let block = b.shr(index, self.spec.format.block_len().trailing_zeros());
+        let start = b.mul(block, packed.record_bytes() as u32);
+        let at = b.add(start, place);
+        let at = b.add(at, first);
+        // The records as bytes are the last view but one.
+        let byte = b.load(self.views[self.views.len() - 2], at);
+        b.cvt(Type::U32, byte)
     }
 
     /// Where an element lies.
@@ -190,13 +302,16 @@ impl TensorArg {
     }
 
     /// One of the `f16` numbers of the block that holds an index.
-    fn number(&self, b: &mut Builder, index: Value, which: usize) -> Value {
+    pub fn number(&self, b: &mut Builder, index: Value, which: usize) -> Value {
         let format = self.spec.format;
-        let first = format.numbers_at().get(which).map_or(0, |at| *at as u32 / 2);
+        let (stride, first) = match format {
+            Format::Planes(packed) => (packed.record_bytes(), which as u32),
+            _ => (format.block_bytes(), format.numbers_at().get(which).map_or(0, |at| *at as u32 / 2)),
+        };
         let block = b.shr(index, format.block_len().trailing_zeros());
-        let at = b.mul(block, format.block_bytes() as u32 / 2);
+        let at = b.mul(block, stride as u32 / 2);
         let at = if first == 0 { at } else { b.add(at, first) };
-        b.load_f32(self.views[1], at)
+        b.load_f32(self.views[self.views.len() - 1], at)
     }
 
     /// A code of 4 bits, plus `offset`, as `i32`: from byte `first` on, runs of `bytes` bytes hold those of `bytes` elements in their low
@@ -300,6 +415,13 @@ impl TensorArg {
         let is_early = b.lt(run, 4u32);
         b.select(is_early, early, late)
     }
+}
+
+/// A byte with its sign, as `i32`.
+fn signed_byte(b: &mut Builder, byte: Value) -> Value {
+    let byte = b.shl(byte, 24u32);
+    let byte = b.bitcast(Type::I32, byte);
+    b.shr(byte, 24u32)
 }
 
 fn signed(b: &mut Builder, code: Value, offset: i32) -> Value {

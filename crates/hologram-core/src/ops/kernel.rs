@@ -122,7 +122,11 @@ impl TensorArg {
     fn declare(b: &mut Builder, name: &str, spec: &TensorSpec, access: Access) -> TensorArg {
         let views = spec.format.views(spec.max_rows(), spec.row_len());
         let declare = |(i, v): (usize, &hologram_backends::View)| {
-            let suffix = if i == 0 { "" } else { "_scale" };
+            let suffix = match i {
+                0 => String::new(),
+                1 => "_scale".into(),
+                _ => format!("_{i}"),
+            };
             b.buffer(&format!("{name}{suffix}"), v.element, access)
         };
         TensorArg { spec: spec.clone(), views: views.iter().enumerate().map(declare).collect() }

@@ -1,12 +1,16 @@
-//! Block-quantised weights from the blocks of a file to the two planes that GPUs read.
+//! Block-quantised weights from the blocks of a file to the planes that GPUs read.
 
-use hologram_backends::{Binding, Buffer, Extent, Format, KernelSpec, Launch, LaunchConfig, PLANE_ALIGN, TensorSpec};
+use hologram_backends::{
+    Binding, Buffer, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig, PLANE_ALIGN, Packed, TensorSpec,
+};
+use hologram_isa::{Array, Builder, Type, Value};
 
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, HostTensor, Reference};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
+use crate::selftest;
 use crate::tensor::{Dim, Tensor, TensorType};
 
 /// The operation; `x` is in a block format, with rows of any number of dimensions.
@@ -14,7 +18,7 @@ use crate::tensor::{Dim, Tensor, TensorType};
 struct Repack;
 
 impl Graph {
-    /// The same values in two planes ([`Format::in_planes`]), for `x` in `Q8_0`, `Q4_0` or `TQ2_0`.
+    /// The same values in planes ([`Format::in_planes`]), for `x` in a block format that has such a layout.
     ///
     /// # Errors
     /// When the operand is in another format.
@@ -42,13 +46,16 @@ impl Op for Repack {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
             [x] if x.format.in_planes() != x.format => Ok(TensorType::new(x.format.in_planes(), x.shape.clone())),
-            _ => Err("takes one tensor in Q8_0, Q4_0 or TQ2_0".into()),
+            _ => Err("takes one tensor in blocks for which there is a layout in planes".into()),
         }
     }
 
-    /// One thread for each byte of codes.
+    /// One thread for each byte of codes, or of [`Format::Planes`] for each chunk.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let format = spec.inputs[0].format;
+        if let Format::Planes(packed) = spec.output.format {
+            return pack(spec, packed);
+        }
         let (stride, header, scale_at) = block(format);
         let codes = stride - 2;
         let blocks_of_row = (spec.output.row_len() / format.block_len()) as u32;
@@ -85,6 +92,123 @@ impl Op for Repack {
         }
         out
     }
+}
+
+/// To [`Format::Planes`].
+fn pack(spec: &KernelSpec, packed: Packed) -> Result<Launchable> {
+    let len = spec.output.format.block_len() as u32;
+    let chunks_of_row = spec.output.row_len() as u32 / 32;
+    let mut k = Kernel::new(spec, THREADS);
+    let rows = k.rows(&spec.output);
+    let (x, y) = (k.inputs[0].clone(), k.output.clone());
+    let b = &mut k.b;
+    let total = b.mul(rows, chunks_of_row);
+    let chunk = b.global_x();
+    let inside = b.lt(chunk, total);
+    b.if_(inside, |b| {
+        let start = b.shl(chunk, 5u32);
+        // Byte `i` of a plane's `bytes` for each chunk: of `count` codes, that of element(b, l) from bit `l · bits` on, without its lower
+        // `skip` bits.
+        let plane = |b: &mut Builder,
+                     view: usize,
+                     bytes: u32,
+                     [bits, skip]: [u32; 2],
+                     element: &dyn Fn(&mut Builder, Value, Value) -> Value| {
+            let first = b.mul(chunk, bytes);
+            b.for_(0u32, bytes, 1u32, |b, i| {
+                let byte = b.var(0u32);
+                b.for_(0u32, 8 / bits, 1u32, |b, l| {
+                    let e = element(b, i, l);
+                    let index = b.or(start, e);
+                    let code = x.packed_bits(b, packed, index);
+                    let code = b.shr(code, skip);
+                    let code = b.and(code, (1u32 << bits) - 1);
+                    let shift = b.mul(l, bits);
+                    let code = b.shl(code, shift);
+                    b.assign_op(byte, hologram_isa::Opcode::Or, &[byte, code]);
+                });
+                store_byte(b, y.views[view], first, i, byte);
+            });
+        };
+        let quarters = |b: &mut Builder, i: Value, l: Value| {
+            let (word, i) = (b.shr(i, 2u32), b.and(i, 3u32));
+            let (word, l) = (b.shl(word, 4u32), b.shl(l, 2u32));
+            let e = b.or(word, l);
+            b.or(e, i)
+        };
+        let low = packed.low_bits() as u32;
+        match (low, packed.is_table()) {
+            (2, _) => plane(b, 0, 8, [2, 0], &quarters),
+            (_, true) => plane(b, 0, 16, [4, 0], &|b, i, l| {
+                let i = b.shl(i, 1u32);
+                b.or(i, l)
+            }),
+            (_, false) => plane(b, 0, 16, [4, 0], &|b, i, l| {
+                let l = b.shl(l, 4u32);
+                b.or(i, l)
+            }),
+        }
+        match packed.high_bits() {
+            2 => plane(b, 1, 8, [2, low], &quarters),
+            1 => plane(b, 1, 4, [1, low], &|b, i, l| {
+                let l = b.shl(l, 2u32);
+                b.or(l, i)
+            }),
+            _ => {}
+        }
+        // The record: numbers by the block's first chunk, factors by each for its runs.
+        let (bytes, numbers) = (y.views[y.views.len() - 2], y.views[y.views.len() - 1]);
+        let record = packed.record_bytes() as u32;
+        let (block, place) = (b.shr(start, len.trailing_zeros()), b.and(start, len - 1));
+        let begins = b.eq(place, 0u32);
+        b.if_(begins, |b| {
+            for which in 0..packed.numbers() {
+                let number = x.number(b, start, which);
+                let at = b.mul(block, record / 2);
+                let at = b.add(at, which as u32);
+                let number = b.cvt(Type::F16, number);
+                b.store(numbers, at, number);
+            }
+        });
+        let first = b.mul(block, record);
+        let first = b.add(first, 2 * packed.numbers() as u32);
+        let run = spec.output.format.scale_len() as u32;
+        for within in (0..if packed.factors() == Factors::None { 0 } else { 32 }).step_by(run as usize) {
+            let index = b.add(start, within as u32);
+            let at = b.add(place, within as u32);
+            let at = b.shr(at, run.trailing_zeros());
+            let scale = x.scale_factor(b, index);
+            let scale = b.cvt(Type::I32, scale);
+            let scale = b.bitcast(Type::U32, scale);
+            match packed.factors() {
+                Factors::None => {}
+                Factors::Signed(_) => store_byte(b, bytes, first, at, scale),
+                Factors::Halves => {
+                    let minimum = x.minimum_factor(b, index);
+                    let minimum = b.shl(minimum, 4u32);
+                    let both = b.or(scale, minimum);
+                    store_byte(b, bytes, first, at, both);
+                }
+                Factors::Pairs => {
+                    let at = b.shl(at, 1u32);
+                    store_byte(b, bytes, first, at, scale);
+                    let minimum = x.minimum_factor(b, index);
+                    let at = b.or(at, 1u32);
+                    store_byte(b, bytes, first, at, minimum);
+                }
+            }
+        }
+    });
+    let chunks = spec.output.max_rows() * chunks_of_row as usize;
+    k.finish(chunks.div_ceil(THREADS as usize))
+}
+
+/// Stores the lowest byte of a word.
+fn store_byte(b: &mut Builder, to: Array, first: Value, place: Value, word: Value) {
+    let at = b.add(first, place);
+    let byte = b.and(word, 255u32);
+    let byte = b.cvt(Type::U8, byte);
+    b.store(to, at, byte);
 }
 
 /// Bytes that are converted at a time: what is held twice.
@@ -224,7 +348,8 @@ fn repack_blocks(
     }
     let spec = KernelSpec { op: "repack", inputs: vec![x], output: y, in_place: None, attrs: Vec::new() };
     let backend = executor.backend();
-    let (pipeline, grid) = match backend.native(&spec) {
+    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op, kernel));
+    let (pipeline, grid) = match kernel {
         Some(pipeline) => (pipeline, [1, 1, 1]),
         None => {
             let (program, grid) = Repack.program(&spec)?;
@@ -240,7 +365,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(Repack, &[]).input(CaseInput::normal(format, &[Dim::Fixed(rows), Dim::Fixed(d)]))
     };
     let mut cases = Vec::new();
-    for (format, block) in [(Format::Q8_0, 32), (Format::Q4_0, 32), (Format::TQ2_0, 256)] {
+    for format in Format::BLOCKS.into_iter().filter(|f| f.in_planes() != *f) {
+        let block = format.block_len();
         cases.extend([case(format, 1, block), case(format, 3, 5 * block), case(format, 33, 1024)]);
     }
     cases
@@ -253,12 +379,9 @@ mod tests {
     #[test]
     fn pieces_make_the_whole() -> Result<()> {
         let executor = Executor::open("cpu", Some(2))?;
-        for (format, layouts) in [
-            (Format::Q8_0, vec![Format::Q8Planes]),
-            (Format::Q4_0, vec![Format::Q4Planes]),
-            (Format::TQ2_0, vec![Format::T2Planes]),
-            (Format::TQ1_0, vec![Format::TQ2_0, Format::T2Planes]),
-        ] {
+        for format in Format::BLOCKS {
+            let loaded = format.at_load();
+            let layouts = [loaded, loaded.in_planes()].into_iter().filter(|f| *f != format);
             let (rows, row_len, chunk) = (190, 768, 5000);
             let row_bytes = format.bytes(1, row_len).unwrap_or(0);
             let bytes: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 31 % 240 / 2) as u8).collect();

@@ -10,9 +10,9 @@ use super::Printer;
 use super::asm::{Label, Pred, Word, line};
 use super::vector::Action;
 use super::{STEP, subgroup};
+use crate::Type;
+use crate::joint::{is_joint, is_joint_stmt, leaves};
 use crate::program::{Operand, Stmt, StmtKind};
-use crate::table::Signature;
-use crate::{Opcode, Type};
 
 /// An open loop.
 #[derive(Clone, Copy)]
@@ -31,44 +31,6 @@ struct Counter {
     signed: bool,
     /// Whether the count may pass the greatest number.
     wraps: bool,
-}
-
-/// The blocks inside a statement.
-pub(super) fn inner(kind: &StmtKind) -> impl Iterator<Item = &[Stmt]> {
-    let (a, b): (&[Stmt], &[Stmt]) = match kind {
-        StmtKind::If { then, otherwise, .. } => (then, otherwise),
-        StmtKind::For { body, .. } | StmtKind::Loop { body, .. } => (body, &[]),
-        _ => (&[], &[]),
-    };
-    [a, b].into_iter()
-}
-
-/// Whether a block holds a subgroup operation.
-pub(super) fn is_joint(block: &[Stmt]) -> bool {
-    block.iter().any(is_joint_stmt)
-}
-
-fn is_joint_stmt(stmt: &Stmt) -> bool {
-    match &stmt.kind {
-        StmtKind::Inst(inst) => is_subgroup(inst.op),
-        kind => inner(kind).any(is_joint),
-    }
-}
-
-pub(super) fn is_subgroup(op: Opcode) -> bool {
-    matches!(op.info().signature, Signature::Reduce | Signature::Shuffle) || op == Opcode::Broadcast
-}
-
-/// Whether a `break` or `continue` in a statement leaves `loops` loops around it, or more.
-fn leaves(kind: &StmtKind, loops: u32) -> bool {
-    match kind {
-        StmtKind::Inst(_) => false,
-        StmtKind::Break { depth, .. } | StmtKind::Continue { depth, .. } => *depth >= loops,
-        StmtKind::For { .. } | StmtKind::Loop { .. } => {
-            inner(kind).any(|b| b.iter().any(|s| leaves(&s.kind, loops + 1)))
-        }
-        StmtKind::If { .. } => inner(kind).any(|b| b.iter().any(|s| leaves(&s.kind, loops))),
-    }
 }
 
 impl Printer<'_> {

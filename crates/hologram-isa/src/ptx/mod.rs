@@ -80,7 +80,7 @@ pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaErro
     }
     let entry = format!("hologram_{}", program.name.replace('.', "_"));
     let mut printer = Printer::new(program);
-    if flow::is_joint(&numbered.body) {
+    if crate::joint::is_joint(&numbered.body) {
         let whole = printer.whole_subgroup();
         printer.joint_block(&numbered.body, whole);
     } else {
@@ -141,7 +141,7 @@ impl<'a> Printer<'a> {
         if inst.op == crate::Opcode::TileFma {
             return self.tiles(&[inst]);
         }
-        if flow::is_subgroup(inst.op) {
+        if crate::joint::is_subgroup(inst.op) {
             let value = self.subgroup(inst, mask);
             return self.set(dst, value);
         }

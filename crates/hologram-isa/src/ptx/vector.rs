@@ -72,7 +72,7 @@ impl Facts {
                 StmtKind::For { var, .. } => self.sets[var.0 as usize] += 1,
                 _ => {}
             }
-            super::flow::inner(&stmt.kind).for_each(|block| self.count(block));
+            crate::joint::inner(&stmt.kind).for_each(|block| self.count(block));
         }
     }
 
@@ -93,7 +93,7 @@ impl Facts {
                 }
                 _ => {}
             }
-            super::flow::inner(&stmt.kind).for_each(|block| self.learn(block));
+            crate::joint::inner(&stmt.kind).for_each(|block| self.learn(block));
         }
     }
 

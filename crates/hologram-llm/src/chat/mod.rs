@@ -5,11 +5,13 @@
 //! `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and dictionary methods, and `tojson` as Python
 //! writes JSON.
 
+mod bounds;
 mod python;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -23,7 +25,7 @@ use crate::tokenizer::Tokenizer;
 use crate::tokenizer::json::{named_token, read, read_settings};
 
 /// The steps that a template may take: many times those of long conversations.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 2_000_000;
 
 /// A turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Message {
 pub struct ChatTemplate {
     /// For messages.
     path: PathBuf,
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
     /// `bos_token` and its like.
     tokens: BTreeMap<String, String>,
     note: Option<&'static str>,
@@ -71,8 +73,8 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| fault(path, &e))?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", python::tojson);
+        bounds::install(&mut environment);
         environment.add_function("strftime_now", python::strftime_now);
         environment.add_function(
             "raise_exception",
@@ -83,7 +85,7 @@ impl ChatTemplate {
         );
         let added = environment.add_template_owned(NAME, without_generation_marks(source));
         added.map_err(|e| fault(path, &e))?;
-        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
+        Ok(ChatTemplate { path: path.into(), environment: Arc::new(environment), tokens, note: None })
     }
 
     /// The template of a GGUF file; where it has none, ChatML if the vocabulary has ChatML's tokens.
@@ -151,7 +153,8 @@ impl ChatTemplate {
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
-    /// When the template refuses these messages, with its own sentence, or fails, with the line.
+    /// When the template refuses these messages, with its own sentence, or fails, with the line. After [`LlmError::RunawayTemplate`] the
+    /// rendering goes on on a thread of its own, which nothing can stop: the program should end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let message = |m: &Message| json!({ "role": m.role, "content": m.content });
         let mut context: serde_json::Map<String, serde_json::Value> =
@@ -160,8 +163,14 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         context.insert("tools".into(), serde_json::Value::Null);
         context.insert("documents".into(), serde_json::Value::Null);
-        let template = self.environment.get_template(NAME).map_err(|e| fault(&self.path, &e))?;
-        template.render(Value::from(Serde(context))).map_err(|e| fault(&self.path, &e))
+        let environment = self.environment.clone();
+        let text = bounds::render(bounds::LIMITS, move |text| {
+            environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
+        });
+        text.map_err(|failure| match failure {
+            bounds::Failure::Template(e) => fault(&self.path, &e),
+            bounds::Failure::Runaway(limit) => LlmError::RunawayTemplate { path: self.path.clone(), limit },
+        })
     }
 }
 
@@ -177,6 +186,10 @@ fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
             return LlmError::Template { path: path.into(), reason: format!("refuses the conversation: {message}") };
         }
         cause = e.source();
+    }
+    if error.kind() == ErrorKind::WriteFailure {
+        let reason = format!("gives a text of more than {} MiB", bounds::MAX_TEXT >> 20);
+        return LlmError::Template { path: path.into(), reason };
     }
     let line = error.line().map_or(String::new(), |n| format!(" in line {n}"));
     let detail = error.detail().map_or(String::new(), |d| format!(": {}", d.replace('\n', " ")));

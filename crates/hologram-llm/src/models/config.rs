@@ -253,8 +253,22 @@ impl Config {
             }
             Some(other) => return Err(unsupported(format!("rope scaling {other} (supported: none, linear, yarn)"))),
         };
-        if keys.size_opt("expert_count", MAX_SIZE).is_ok_and(|n| n.is_some_and(|n| n > 1)) {
-            return Err(unsupported("a mixture of experts".into()));
+        if let Some(n) = keys.unsigned("expert_count")?.filter(|n| *n > 1) {
+            return Err(unsupported(format!("a mixture of {n} experts")));
+        }
+        // What changes the numbers in ways that no graph here has, with the value that changes nothing; files write 0 for none.
+        let usual = (head_dim as f64).sqrt().recip();
+        for (key, neutral) in [
+            ("logit_scale", 1.0),
+            ("embedding_scale", 1.0),
+            ("residual_scale", 1.0),
+            ("attention.scale", usual),
+            ("attn_logit_softcapping", 0.0),
+            ("final_logit_softcapping", 0.0),
+        ] {
+            if let Some(v) = keys.float(key)?.filter(|v| *v != 0.0 && (v / neutral - 1.0).abs() >= 1e-6) {
+                return Err(unsupported(format!("{} {v}", keys.full(key))));
+            }
         }
         if file.value(&keys.full("attention.sliding_window_pattern")).is_some() {
             return Err(unsupported("a sliding window in some blocks only".into()));

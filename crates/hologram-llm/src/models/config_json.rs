@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::error::{LlmError, Result};
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::rope::{RopeScaling, yarn_attention};
-use crate::models::{self, TernaryActivations, Windows};
+use crate::models::{self, TernaryActivations, Windows, config_unknown};
 
 /// A JSON object of a file, or one inside it whose keys are shown after a prefix.
 pub(crate) struct JsonKeys<'a> {
@@ -157,6 +157,9 @@ impl Config {
         let classes = keys.strings("architectures")?.unwrap_or_default();
         let named =
             keys.string("model_type")?.or(classes.first().copied()).ok_or_else(|| keys.missing("model_type"))?;
+        if named.is_empty() {
+            return Err(keys.bad("model_type", "is empty".into()));
+        }
         let architecture = models::find_folder(named)
             .ok_or_else(|| unsupported(format!("architecture {named} (supported: {})", models::supported_folders())))?;
         // The class decides what the weights are for: one that gives no logits is no language model.
@@ -173,6 +176,7 @@ impl Config {
         if ternary(path, object)?.is_some() {
             config.ternary = TernaryActivations::PerToken;
         }
+        config_unknown::refuse(&keys, &config)?;
         rope(&keys, &mut config)?;
         windows(&keys, &mut config)?;
         config.validated(unsupported)
@@ -212,31 +216,37 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
 /// The rotary base and its scaling: in `rope_parameters`, or, as older files have it, at the top and in `rope_scaling`.
 fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     let unsupported = |what: String| Err(LlmError::Unsupported { path: keys.path.into(), what });
-    let scaling = match keys.object("rope_parameters")? {
-        Some(parameters) => Some(parameters),
-        None => keys.object("rope_scaling")?,
+    let scaling = match (keys.object("rope_parameters")?, keys.object("rope_scaling")?) {
+        (Some(new), Some(old)) if rope_type(&new)? != rope_type(&old)? => {
+            return Err(keys.bad("rope_scaling", "and rope_parameters name different types of scaling".into()));
+        }
+        (new, old) => new.or(old),
     };
     let of_scaling = |key: &str| scaling.as_ref().map_or(Ok(None), |s| s.above(key, 1.0));
-    let base = match of_scaling("rope_theta")? {
-        Some(base) => Some(base),
-        None => keys.above("rope_theta", 1.0)?,
+    let base = match (of_scaling("rope_theta")?, keys.above("rope_theta", 1.0)?) {
+        (Some(inside), Some(outside)) if inside != outside => {
+            return Err(keys.bad("rope_theta", format!("is {outside}, but {inside} beside the scaling")));
+        }
+        (inside, outside) => inside.or(outside),
     };
+    if let Some(base) = base.filter(|base| !(*base as f32).is_finite()) {
+        return Err(keys.bad("rope_theta", format!("is {base:e}, which is beyond f32")));
+    }
     config.rope_base = base.map_or(config.architecture.folder.rope_base, |base| base as f32);
     let Some(scaling) = scaling else { return Ok(()) };
     if scaling.float("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
         return unsupported("rotary embedding of a part of each head".into());
     }
-    let ty = match scaling.string("rope_type")? {
-        Some(ty) => Some(ty),
-        None => scaling.string("type")?,
-    };
     let original = || -> Result<f64> {
         let key = "original_max_position_embeddings";
         let inside = scaling.size_opt(key, MAX_CONTEXT)?;
         let outside = keys.size_opt(key, MAX_CONTEXT)?;
         Ok(inside.or(outside).unwrap_or(config.context) as f64)
     };
-    config.rope_scaling = match ty {
+    config.rope_scaling = match rope_type(&scaling)? {
+        None if scaling.float("factor")?.is_some_and(|factor| factor != 1.0) => {
+            return Err(scaling.missing("rope_type"));
+        }
         None | Some("default") => RopeScaling::None,
         Some("linear") => RopeScaling::Linear { factor: scaling.positive("factor")? },
         Some("dynamic") => RopeScaling::Dynamic,
@@ -249,7 +259,7 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         }
         Some("yarn") => {
             let original = original()?;
-            let factor = scaling.above("factor", 0.0)?.unwrap_or(config.context as f64 / original);
+            let factor = scaling.positive("factor")?;
             let mscale = (scaling.float("mscale")?, scaling.float("mscale_all_dim")?);
             let attention = match (scaling.above("attention_factor", 0.0)?, mscale) {
                 (Some(own), _) => own,
@@ -276,12 +286,20 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+/// The type of scaling, under its new or its old name.
+fn rope_type<'a>(scaling: &JsonKeys<'a>) -> Result<Option<&'a str>> {
+    match (scaling.string("rope_type")?, scaling.string("type")?) {
+        (Some(new), Some(old)) if new != old => Err(scaling.bad("type", format!("is {old}, but rope_type is {new}"))),
+        (new, old) => Ok(new.or(old)),
+    }
+}
+
 /// The sliding window of each block.
 fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     let kind = config.architecture.folder.windows;
     let asked = kind == Windows::All || keys.truth("use_sliding_window")? == Some(true);
     let window = keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32);
-    let Some(window) = window.filter(|_| kind != Windows::Never && asked) else { return Ok(()) };
+    let window = window.filter(|_| kind != Windows::Never && asked);
     let from = match kind {
         Windows::Last => keys.unsigned("max_window_layers")?.unwrap_or(28).min(MAX_LAYERS as u64) as usize,
         _ => 0,
@@ -293,13 +311,18 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     for (i, own) in config.windows.iter_mut().enumerate() {
         let slides = match types.as_ref().map(|types| types[i]) {
             None => i >= from,
+            Some("sliding_attention") if window.is_none() => {
+                return Err(
+                    keys.bad("layer_types", "names sliding_attention, but the model has no window in use".into())
+                );
+            }
             Some("sliding_attention") => true,
             Some("full_attention") => false,
             Some(other) => {
                 return Err(keys.bad("layer_types", format!("names {other}, which is not supported")));
             }
         };
-        *own = slides.then_some(window);
+        *own = window.filter(|_| slides);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod bitnet;
 pub(crate) mod config;
 pub(crate) mod config_json;
+mod config_unknown;
 pub(crate) mod decoder;
 mod llama;
 mod mistral;

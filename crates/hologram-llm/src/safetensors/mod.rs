@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
+use crate::files::open_regular;
 use crate::models::config::Config;
 use crate::models::config_json::{self, JsonKeys, Ternary};
 pub use map::Dtype;
@@ -194,7 +195,7 @@ fn object(path: &Path) -> Result<Map<String, Value>> {
     let io = |reason| LlmError::Io { path: path.into(), reason };
     let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
     let mut text = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(MAX_JSON + 1).read_to_end(&mut text).map_err(io)?;
+    open_regular(path)?.take(MAX_JSON + 1).read_to_end(&mut text).map_err(io)?;
     if text.len() as u64 > MAX_JSON {
         return Err(bad(format!("it is larger than {} MiB", MAX_JSON >> 20)));
     }

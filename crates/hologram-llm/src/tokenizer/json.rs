@@ -10,6 +10,7 @@ use super::index::StringIndex;
 use super::special::Specials;
 use super::{Model, Spelling, TokenType, Tokenizer, spm};
 use crate::error::{LlmError, Result};
+use crate::files::open_regular;
 use crate::gguf::Strings;
 
 /// Bytes of a file of settings: many times those of the largest vocabularies.
@@ -54,14 +55,11 @@ pub(crate) fn read_settings(path: &Path) -> Result<Option<serde_json::Map<String
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     use std::io::Read;
     let io = |reason| LlmError::Io { path: path.into(), reason };
-    let file = match std::fs::File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io(e)),
+        Err(LlmError::Io { reason, .. }) if reason.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
     };
-    if !file.metadata().map_err(io)?.is_file() {
-        return Err(LlmError::Tokenizer { path: path.into(), reason: "this is not a regular file".into() });
-    }
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > MAX_FILE {

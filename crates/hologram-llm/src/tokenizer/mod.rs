@@ -24,6 +24,7 @@ use pre::PreTokenizer;
 use special::{Fragment, Specials};
 use spm::Spm;
 use std::borrow::Cow;
+use std::path::Path;
 
 /// What a token is for, with GGUF's numbers 1 to 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +209,26 @@ impl Tokenizer {
         };
         tokenizer.find_ends(eos, eom);
         Ok(tokenizer)
+    }
+
+    /// Compares the vocabulary with the model's, whose embedding has so many rows. Tokens that were only added to the tokenizer, such as
+    /// one for padding, need none: a note says that they cannot be used.
+    ///
+    /// # Errors
+    /// When other tokens have no row.
+    pub(crate) fn fit(mut self, path: &Path, rows: usize) -> Result<Tokenizer> {
+        let (tokens, without) = (self.types.len(), self.types.get(rows..).unwrap_or_default());
+        if without.iter().any(|ty| !matches!(ty, TokenType::Control | TokenType::UserDefined)) {
+            let reason = format!("the tokenizer has {tokens} tokens, but the model only {rows}");
+            return Err(LlmError::Tokenizer { path: path.into(), reason });
+        }
+        if let Some(first) = self.token_text(rows as u32).filter(|_| !without.is_empty()) {
+            let note = format!(
+                "the tokenizer has {tokens} tokens, but the model only {rows}: {first} and what follows it cannot be used"
+            );
+            self.notes.push(note);
+        }
+        Ok(self)
     }
 
     /// Notes the tokens that end a text: these, and those that are spelled like one.

@@ -150,8 +150,9 @@ impl Reduce {
         if self.sums() {
             return Part { value: sum(self.isa, x), index: NONE };
         }
-        let nan = || x.iter().position(|x| x.wide().is_nan());
-        if let Some(at) = (self.reduction == Reduction::ArgMax).then(nan).flatten() {
+        // A NaN is the greatest; few rows have one, which is seen without looking at each element.
+        let asked = self.reduction == Reduction::ArgMax && !finite(self.isa, x);
+        if let Some(at) = x.iter().take(if asked { x.len() } else { 0 }).position(|x| x.wide().is_nan()) {
             return Part { value: f32::NAN, index: (first + at) as u32 };
         }
         let (value, block) = greatest(self.isa, x, self.sign());
@@ -331,6 +332,27 @@ fn sum_with<S: Simd, E: Element>(s: S, x: &[E]) -> f32 {
     s.sum(s.add(low, high)) + x[whole..].iter().map(|x| x.wide()).sum::<f32>()
 }
 
+simd_entry! {
+    /// Whether no element is a NaN or infinite.
+    fn finite<E: Element>(x: &[E]) -> bool = finite_with
+}
+
+#[inline(always)]
+fn finite_with<S: Simd, E: Element>(s: S, x: &[E]) -> bool {
+    // Any number times 0 is 0, but for NaN and infinity.
+    let (zero, step) = (s.splat(0.0), 4 * S::LANES);
+    let (mut sums, whole) = ([zero; 4], x.len() / step * step);
+    for at in (0..whole).step_by(step) {
+        ask_ahead(x, at, step);
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the vector lies in the slice.
+            *sum = s.fma(unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) }, zero, *sum);
+        }
+    }
+    let [a, b, c, d] = sums;
+    s.sum(s.add(s.add(a, b), s.add(c, d))) + x[whole..].iter().map(|x| x.wide() * 0.0).sum::<f32>() == 0.0
+}
+
 /// Asks for the memory ahead of the block of `len` elements at `at`.
 #[inline(always)]
 fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
@@ -374,7 +396,7 @@ simd_entry! {
 }
 
 #[inline(always)]
-fn add_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
+pub(super) fn add_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
     let whole = x.len().min(to.len()) / S::LANES * S::LANES;
     for at in (0..whole).step_by(S::LANES) {
         // SAFETY: the vector lies in both.
@@ -420,6 +442,30 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
     use crate::{Attr, Extent, TensorSpec};
+
+    #[test]
+    fn the_first_nan_is_the_greatest() {
+        for (n, odd, want) in [
+            (100, &[(7, f32::NAN), (9, f32::NAN), (3, f32::INFINITY)][..], 7),
+            (5000, &[(4999, f32::NAN)], 4999),
+            (5000, &[(4098, -f32::NAN), (12, f32::NEG_INFINITY)], 4098),
+            (5000, &[(40, f32::INFINITY), (4000, f32::INFINITY)], 40),
+            (3, &[(0, f32::NEG_INFINITY), (1, f32::NEG_INFINITY), (2, f32::NEG_INFINITY)], 0),
+            (3 * PART, &[(2 * PART + 1, f32::NAN)], 2 * PART + 1),
+        ] {
+            let mut values = Random(n as u64).floats(n);
+            odd.iter().for_each(|(at, x)| values[*at] = *x);
+            let x = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(1), Extent::Fixed(n)] };
+            let output = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(1)] };
+            let attrs = vec![("axis", Attr::U32(1))];
+            let spec = KernelSpec { op: "arg_max", inputs: vec![x], output, in_place: None, attrs };
+            for features in feature_sets() {
+                let mut memory = [Memory::of(&values), Memory::filled(4, 0xff)];
+                launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
+                assert_eq!(memory[1].elements::<u32>()[0] as usize, want, "{features:?}, {n} elements");
+            }
+        }
+    }
 
     #[test]
     fn lines_are_reduced() {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::lines::Lines;
 use super::narrow::{Element, convert, is_in_f32};
-use super::simd::{Isa, Simd, simd_entry};
+use super::reduce::add_row_with;
+use super::simd::{Isa, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::{Format, KernelSpec};
@@ -157,18 +158,5 @@ impl Scatter {
 }
 
 simd_entry! {
-    fn add<E: Element>(x: &[E], to: &mut [f32]) = add_with
-}
-
-#[inline(always)]
-fn add_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
-    let whole = x.len().min(to.len()) / S::LANES * S::LANES;
-    for at in (0..whole).step_by(S::LANES) {
-        // SAFETY: the vector lies in both.
-        unsafe {
-            let sum = s.add(s.load(to.as_ptr().add(at)), E::load(s, x.as_ptr().add(at)));
-            s.store(to.as_mut_ptr().add(at), sum);
-        }
-    }
-    to.iter_mut().zip(x).skip(whole).for_each(|(to, x)| *to += x.wide());
+    fn add<E: Element>(x: &[E], to: &mut [f32]) = add_row_with
 }

@@ -8,7 +8,8 @@
 #include "attention_tiles.h"
 
 constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
-constexpr unsigned APPEND = 1, ADJACENT = 2;
+// Above the flags: how many positions a token sees; 0: all up to its own.
+constexpr unsigned APPEND = 1, ADJACENT = 2, WINDOW = 3;
 constexpr float LOWEST = -1e38f;
 
 struct Few {
@@ -168,7 +169,8 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const unsigned len = position + 1, tiles = (len + TILE - 1) / TILE, used = min(tiles, a.splits);
+    const unsigned len = position + 1, window = a.flags >> WINDOW, begin = window && len > window ? len - window : 0, first_tile = begin / TILE;
+    const unsigned tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
     if (blockIdx.x >= used) {
         dependency_wait();
         return;
@@ -177,11 +179,12 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
     const unsigned *blocks = a.table + size_t(sequence) * a.columns;
 
     float sums[D / 8][4] = {}, most = LOWEST, total = 0, unit = 1;
-    for (unsigned base = blockIdx.x * TILE; base < len; base += used * TILE) {
+    const unsigned start = (first_tile + blockIdx.x) * TILE;
+    for (unsigned base = start; base < len; base += used * TILE) {
         // This warp's positions lie in one block.
-        const unsigned from = base + warp * Of::POSITIONS, block = from < len ? blocks[from >> a.shift] : ~0u;
+        const unsigned from = base + warp * Of::POSITIONS, block = from < len && from + Of::POSITIONS > begin ? blocks[from >> a.shift] : ~0u;
         const bool there = block < a.blocks;
-        if (from < len && !there && lane == 0) note_fault(a.fault, block, a.blocks);
+        if (from < len && from + Of::POSITIONS > begin && !there && lane == 0) note_fault(a.fault, block, a.blocks);
         const unsigned row = ((block * a.kv_heads + kv_head) << a.shift) + (from & mask), valid = there ? min(len - from, unsigned(Of::POSITIONS)) : 0;
         // The token of this step whose row position `from + lane` is.
         unsigned newest = ~0u;
@@ -200,7 +203,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
             const unsigned p = Of::value_position(i, lane);
             v[i] = p < valid ? reinterpret_cast<const uint4 *>(values)[size_t(row + p) * CHUNKS + Of::value_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
         }
-        if (base == blockIdx.x * TILE) {
+        if (base == start) {
             // While the first tile is on its way: queries and this step's rows.
             for (unsigned i = tid; i < a.pairs; i += THREADS) angles[i] = cos_sin(float(position) * a.freqs[i]);
             __syncthreads();
@@ -220,7 +223,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
             }
             if (append) {
                 // The workgroup of a token's own position stores its rows. The last threads begin, which often have no query.
-                const bool stores = slice == 0 && position / TILE % used == blockIdx.x;
+                const bool stores = slice == 0 && (position / TILE - first_tile) % used == blockIdx.x;
                 const unsigned slot = a.slots[token];
 #pragma unroll 1
                 for (unsigned i = THREADS - 1 - tid; i < 2 * a.tokens * FOURS; i += THREADS) {
@@ -249,12 +252,12 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
                 if (u != ~0u) v[i] = rows[(2 * u + 1) * CHUNKS + Of::value_chunk(i, lane)];
             }
         }
-        if (from >= len) continue;
+        if (from >= len || from + Of::POSITIONS <= begin) continue;
         float scores[Of::SCORES], greatest = most;
         Of::score(scores, k, queries, lane);
 #pragma unroll
         for (int i = 0; i < Of::SCORES; ++i) {
-            scores[i] = Of::score_position(i, lane) < valid ? scores[i] * unit : -__int_as_float(0x7f800000);
+            scores[i] = Of::score_position(i, lane) < valid && from + Of::score_position(i, lane) >= begin ? scores[i] * unit : -__int_as_float(0x7f800000);
             greatest = fmaxf(greatest, scores[i]);
         }
         greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
@@ -267,7 +270,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
             scores[i] = exp2_fast(scores[i] - greatest);
             total += scores[i];
         }
-        if (base != blockIdx.x * TILE) {
+        if (base != start) {
 #pragma unroll
             for (int n = 0; n < D / 8; ++n)
 #pragma unroll

@@ -24,8 +24,20 @@ template <class T, class E> __device__ __forceinline__ void convert_block(const 
     }
 }
 
+// Of a cache in 8 bits, with its planes of scales.
+template <class E> __device__ __forceinline__ void widen_block(const signed char *from, const __half *scales, E *to, unsigned elements)
+{
+    for (unsigned i = threadIdx.x * 8; i < elements; i += 256 * 8) {
+        const uint2 codes = *reinterpret_cast<const uint2 *>(from + i);
+        const float scale = __half2float(scales[i / 32]);
+        float x[8];
+        for (int j = 0; j < 8; ++j) x[j] = float(int((j < 4 ? codes.x : codes.y) << (24 - j % 4 * 8)) >> 24) * scale;
+        store8(to + i, x);
+    }
+}
+
 template <class T, class E>
-__device__ __forceinline__ void convert_cache(const T *k, const T *v, const unsigned *positions, const unsigned *sequences, const unsigned *table, E *kc, E *vc,
+__device__ __forceinline__ void convert_cache(const T *k, const T *v, const __half *ks, const __half *vs, const unsigned *positions, const unsigned *sequences, const unsigned *table, E *kc, E *vc,
                                               unsigned tokens, unsigned blocks, unsigned columns, unsigned kv_heads, unsigned of_block, unsigned shift, unsigned *fault)
 {
     const unsigned sequence = blockIdx.y, head = blockIdx.z;
@@ -46,23 +58,30 @@ __device__ __forceinline__ void convert_cache(const T *k, const T *v, const unsi
             continue;
         }
         const size_t at = (size_t(block) * kv_heads + head) * of_block;
-        convert_block(k + at, kc + at, of_block);
-        convert_block(v + at, vc + at, of_block);
+        if constexpr (sizeof(T) == 1) {
+            widen_block(k + at, ks + at / 32, kc + at, of_block);
+            widen_block(v + at, vs + at / 32, vc + at, of_block);
+        } else {
+            convert_block(k + at, kc + at, of_block);
+            convert_block(v + at, vc + at, of_block);
+        }
     }
 }
 
 #define CONVERT_CACHE(name, T, E) \
-extern "C" __global__ __launch_bounds__(256) void name(const T *k, const T *v, const unsigned *positions, const unsigned *sequences, const unsigned *table, \
+extern "C" __global__ __launch_bounds__(256) void name(const T *k, const T *v, const __half *ks, const __half *vs, const unsigned *positions, const unsigned *sequences, const unsigned *table, \
     E *kc, E *vc, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned blocks, unsigned columns, unsigned kv_heads, \
     unsigned of_block, unsigned shift, unsigned *fault) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    convert_cache(k, v, positions, sequences, table, kc, vc, count(step, tokens_slot, tokens_most), blocks, columns, kv_heads, of_block, shift, fault); \
+    convert_cache(k, v, ks, vs, positions, sequences, table, kc, vc, count(step, tokens_slot, tokens_most), blocks, columns, kv_heads, of_block, shift, fault); \
 }
 CONVERT_CACHE(attention_round_f32, float, __nv_bfloat16)
 CONVERT_CACHE(attention_round_f16, __half, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_f16, __half, float)
+CONVERT_CACHE(attention_round_eight, signed char, __nv_bfloat16)
+CONVERT_CACHE(attention_widen_eight, signed char, float)
 
 // ---- attention
 // What a warp computes with elements E, __nv_bfloat16 or float, of 32 positions and its 16 rows, for D elements a head.
@@ -181,7 +200,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale)
+    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale, unsigned window)
     {
         extern __shared__ __align__(16) unsigned char memory[];
         E *queries = reinterpret_cast<E *>(memory), *keys = queries + ROWS * LINE, *values = keys + 2 * TILE;
@@ -232,13 +251,15 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                 limit[h] = token >= from && token < run.end ? int(rows.position[token]) : -1;
             }
             const unsigned len = run.most + 1, steps = (len + KEYS - 1) / KEYS;
-            look_up(places[0], t, blocks, head, 0, len);
-            look_up(places[1], t, blocks, head, KEYS, len);
+            // What no token of the run sees is passed over.
+            const unsigned start = run.least >= window ? (run.least + 1 - window) / KEYS : 0, edge = run.most >= window ? run.most + 1 - window : 0;
+            look_up(places[start % 3], t, blocks, head, start * KEYS, len);
+            look_up(places[(start + 1) % 3], t, blocks, head, (start + 1) * KEYS, len);
             __syncthreads();
-            fetch(keys, k_cache, places[0]);
-            fetch(values, v_cache, places[0]);
+            fetch(keys + start % 2 * TILE, k_cache, places[start % 3]);
+            fetch(values + start % 2 * TILE, v_cache, places[start % 3]);
             copies_commit();
-            for (unsigned s = 0; s < steps; ++s) {
+            for (unsigned s = start; s < steps; ++s) {
                 if (s + 1 < steps) {
                     const unsigned next = (s + 1) % 2 * TILE;
                     fetch(keys + next, k_cache, places[(s + 1) % 3]);
@@ -249,7 +270,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                 copies_wait<1>();
                 __syncthreads();
                 const E *k = keys + s % 2 * TILE, *v = values + s % 2 * TILE;
-                const bool masked = run.shortened || (s + 1) * KEYS - 1 > run.least;
+                const bool masked = run.shortened || (s + 1) * KEYS - 1 > run.least || s * KEYS < edge;
 #pragma unroll
                 for (int i = 0; i < KEYS / 32 / SIDES; ++i) {
                     const unsigned half = i * SIDES + side;
@@ -274,7 +295,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
 #pragma unroll
                             for (int i = 0; i < 4; ++i) {
                                 const int p = int(s * KEYS + half * 32) + n * 8 + int(lane % 4) * 2 + (i & 1);
-                                if (p > limit[i >> 1]) scores[n][i] = -__int_as_float(0x7f800000);
+                                if (p > limit[i >> 1] || unsigned(limit[i >> 1] - p) >= window) scores[n][i] = -__int_as_float(0x7f800000);
                             }
                     }
                     float correction[2];
@@ -341,16 +362,16 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
     }
 };
 
-// Grid: kv heads, tiles of tokens; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
+// window: how many positions a token sees, up to its own. Grid: kv heads, tiles of tokens; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
 #define ATTENTION_PREFILL(name, E, D, WARPS, KEYS, SIDES) \
 extern "C" __global__ __launch_bounds__(WARPS * SIDES * 32) void name(const float *q, const E *keys, const E *values, const unsigned *positions, \
     const unsigned *sequences, const unsigned *table, float *out, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned heads, unsigned kv_heads, \
-    unsigned shift, unsigned blocks, unsigned rows, unsigned columns, float scale, unsigned *fault) \
+    unsigned shift, unsigned blocks, unsigned rows, unsigned columns, float scale, unsigned window, unsigned *fault) \
 { \
     dependency_wait(); \
     dependency_launch(); \
     const Tokens t = {positions, sequences, table, count(step, tokens_slot, tokens_most), heads, kv_heads, shift, blocks, rows, columns, fault}; \
-    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale); \
+    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, window); \
 }
 ATTENTION_PREFILL(attention_prefill_bf16_64, __nv_bfloat16, 64, 8, 64, 1)
 ATTENTION_PREFILL(attention_prefill_bf16_80, __nv_bfloat16, 80, 4, 64, 1)

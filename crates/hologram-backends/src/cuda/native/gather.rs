@@ -1,6 +1,6 @@
 //! `gather`: rows of a table in any weight format by ids u32 [n] → f32 [n, d].
 
-use super::launch::{Count, Places, launch, single};
+use super::launch::{Count, Places, launch, packed_args, packed_name, single};
 use super::{Arg, NativeKernel, Target};
 use crate::{Extent, Format, KernelSpec};
 use hologram_isa::Type;
@@ -27,6 +27,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         Format::Q8Planes => ("gather_q8_planes", 2),
         Format::Q4Planes => ("gather_q4_planes", 2),
         Format::T2Planes => ("gather_t2_planes", 2),
+        Format::Planes(_) => ("", 0),
         _ => return None,
     };
     let (places, tokens) = (Places::of(spec), Count::of(&[*n])?);
@@ -35,9 +36,14 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         Extent::Step { slot, max } => [slot, u32::try_from(max).ok()?],
     };
     let mut args: Vec<Arg> = (0..views).map(|view| places.input(0, view)).collect();
+    let (mut kernel, mut columns) = (("gather", entry.to_string()), 1024);
+    if let Format::Planes(packed) = table.format {
+        args.extend(packed_args(packed, |view| places.input(0, view), 0));
+        (kernel, columns) = (("packed", format!("gather_{}", packed_name(packed))), 2048);
+    }
     args.extend([places.input(1, 0), places.output(0), places.step()]);
     args.extend(tokens.numbers());
     args.extend([slot, most, u32::try_from(*d).ok()?].map(Arg::U32));
     args.push(Arg::Fault);
-    Some(single(launch("gather", entry.into(), [tokens.max(), d.div_ceil(1024)], 256, args)?))
+    Some(single(launch(kernel.0, kernel.1, [tokens.max(), d.div_ceil(columns)], 256, args)?))
 }

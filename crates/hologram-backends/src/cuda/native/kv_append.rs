@@ -21,10 +21,13 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let entry = match cache.format {
         Format::Plain(Type::F32) if served => "kv_append_f32",
         Format::Plain(Type::F16) if served => "kv_append_f16",
+        Format::Q8Planes if served && d.is_multiple_of(32) => "kv_append_eight",
         _ => return None,
     };
     let (places, tokens) = (Places::of(spec), Count::of(&[n])?);
-    let mut args = vec![places.input(0, 0), places.input(1, 0), places.input(2, 0), places.step()];
+    let mut args = vec![places.input(0, 0)];
+    args.extend((cache.format == Format::Q8Planes).then(|| places.input(0, 1)));
+    args.extend([places.input(1, 0), places.input(2, 0), places.step()]);
     args.extend(tokens.numbers());
     for size in [blocks, heads, block, d] {
         args.push(Arg::U32(u32::try_from(size).ok()?));

@@ -1,7 +1,7 @@
 //! What the kernels of this folder have in common: counts that are known only when they run, places of bindings, launches of one part.
 
 use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Packed, TensorSpec};
 
 /// A product of fixed sizes and at most one extent, as kernels take it: `COUNT` in `dialect.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,11 @@ impl Places {
         Places { inputs, output: next, step: group.uses_step().then_some(next + group.outputs.len()) }
     }
 
+    /// The place of an input's first view.
+    pub fn at(&self, input: usize) -> usize {
+        self.inputs.get(input).copied().unwrap_or(usize::MAX)
+    }
+
     /// View `view` of an input.
     pub fn input(&self, input: usize, view: usize) -> Arg {
         Arg::Binding(self.inputs.get(input).map_or(usize::MAX, |at| at + view))
@@ -165,4 +170,15 @@ pub(super) fn row_in_registers(n: usize, rows: usize, target: Target, few: usize
     let few = rows <= few * target.multiprocessors as usize && threads(2) <= 1024;
     let fours = if few || n <= 256 { 2 } else { 8 };
     (n > 0 && n.is_multiple_of(4) && threads(fours) <= 1024).then(|| (fours, threads(fours)))
+}
+
+/// The name of a packed type in those of kernels.
+pub(super) fn packed_name(packed: Packed) -> String {
+    format!("{packed:?}").to_lowercase()
+}
+
+/// The low plane, the high plane where there is one, and the records of packed weights whose first view is at a place.
+pub(super) fn packed_args(packed: Packed, arg: impl Fn(usize) -> Arg, at: usize) -> [Arg; 3] {
+    let high = usize::from(packed.high_bits() > 0);
+    [arg(at), if high == 1 { arg(at + 1) } else { Arg::Null }, arg(at + 1 + high)]
 }

@@ -20,6 +20,8 @@ mod softmax;
 mod take;
 mod top_k;
 
+pub(crate) use gemm::Unpacked;
+
 use crate::{Format, GroupSpec, KernelSpec};
 
 /// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
@@ -32,7 +34,7 @@ pub(crate) const FEW_TOKENS_AS_CODES: usize = 4;
 /// What kernels are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Compute capability as major · 10 + minor: 90 for an H100 or H200.
+    /// Compute capability as major · 10 + minor: 90 for an H100 or H200. 0 for an Apple GPU, which the kernels of `../../kernels/` serve too.
     pub capability: u32,
     /// Multiprocessors.
     pub multiprocessors: u32,
@@ -199,22 +201,17 @@ pub(crate) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     GROUPS.iter().find_map(|find| find(group, target))
 }
 
-/// What cuBLASLt computes faster than the native kernel for a spec, where the library is there.
-pub(crate) fn find_blas(spec: &KernelSpec, target: Target) -> Option<BlasCall> {
+/// What cuBLASLt computes faster than the native kernel for a spec, where the library is there, and what is unpacked before it.
+pub(crate) fn find_blas(spec: &KernelSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
     gemm::find_blas(spec, target)
 }
 
 /// As [`find_blas`], for a group.
-pub(crate) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<BlasCall> {
+pub(crate) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
     gemm::find_blas_group(group, target)
 }
 
 /// The layout that kernels read weights of a format in.
 pub(crate) fn weight_layout(format: Format) -> Format {
-    match format {
-        Format::Q8_0 => Format::Q8Planes,
-        Format::Q4_0 => Format::Q4Planes,
-        Format::TQ2_0 => Format::T2Planes,
-        other => other,
-    }
+    format.in_planes()
 }

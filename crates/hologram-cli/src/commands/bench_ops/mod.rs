@@ -15,8 +15,9 @@ use serde_json::json;
 
 use self::cases::{Case, Cases, NAMES, SWEPT, Sizes};
 use super::bench::median;
+use super::devices::workers;
 use crate::args::{BenchOpsArgs, usage};
-use crate::text::{counted, shown};
+use crate::text::shown;
 
 /// How long a sample takes at least.
 const SAMPLE: Duration = Duration::from_millis(25);
@@ -71,7 +72,8 @@ pub fn run(args: &BenchOpsArgs) -> Result<()> {
     let info = executor.info();
     if !args.json {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{} ({}), {}", info.backend, info.name, counted(info.parallelism, "thread"))?;
+        let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
+        writeln!(out, "{} ({}){workers}", info.backend, info.name)?;
         writeln!(
             out,
             "{:<12} {:<18} {:<32} {:>12} {:>9} {:>10} {:>7} of",

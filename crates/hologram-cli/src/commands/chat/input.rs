@@ -9,13 +9,10 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 
-use crate::status::status;
+use crate::status::{INTERRUPTED, status};
 
 /// Bytes of a line.
 const MAX_LINE: u64 = 16 << 20;
-
-/// The exit code of a program that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
 
 /// Where lines come from.
 pub enum Input {
@@ -37,7 +34,7 @@ impl Input {
         } else {
             let waiting = Arc::new(AtomicBool::new(false));
             let end = signal_hook::flag::register_conditional_shutdown;
-            end(signal_hook::consts::SIGINT, INTERRUPTED, waiting.clone()).context("cannot watch for Ctrl-C")?;
+            end(signal_hook::consts::SIGINT, INTERRUPTED.into(), waiting.clone()).context("cannot watch for Ctrl-C")?;
             Input::Lines(waiting)
         };
         signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())

@@ -7,9 +7,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, Message, Model, Session};
+use anyhow::ensure;
+use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmError, Message, Model, Session};
 
-use super::run::{figures, fresh_seed};
+use super::run::{beyond_trained, figures, fresh_seed};
 use super::shipped;
 use crate::args::ChatArgs;
 use crate::status::status;
@@ -33,7 +34,8 @@ const HELP: &str = "\
 /// attached also when a turn fails.
 pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     // A conversation ends its turns by itself, or where the context does.
-    let options = GenerateOptions { max_tokens: usize::MAX, ..args.sampling.options(fresh_seed())? };
+    let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
+    let options = GenerateOptions { max_tokens, ..args.sampling.options(fresh_seed())? };
     let files = shipped::open(args.model.as_deref())?;
     // What refuses the conversation does so before the weights are read.
     let tokenizer = files.tokenizer()?;
@@ -41,7 +43,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let first = |system: Option<&str>| -> Vec<Message> {
         system.map(|text| Message::new("system", text)).into_iter().chain([Message::new("user", "Hello")]).collect()
     };
-    template.render(&first(args.system.as_deref()), true)?;
+    written(&template, &first(args.system.as_deref()))?;
 
     let executor = args.device.open()?;
     let mut model = shipped::load(files, &executor)?;
@@ -51,7 +53,9 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let mut input = Input::open(&interrupted)?;
     let name = printable(&model.config().name, NAME);
     status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
-    for note in tokenizer.notes().iter().map(String::as_str).chain(template.note()) {
+    let beyond = options.context.and_then(|n| beyond_trained(n, model.config().context));
+    let notes = model.tokenizer()?.notes().iter().map(String::as_str).chain(template.note()).chain(beyond.as_deref());
+    for note in notes {
         status!("note: {note}\n");
     }
     if input.is_terminal() {
@@ -68,6 +72,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         stats: None,
         interrupted,
     };
+    let mut unanswered = 0;
     while let Some(line) = input.line()? {
         let line = line.trim();
         let done = match Command::parse(line) {
@@ -77,22 +82,41 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
             None => chat.say(line),
         };
         match done {
-            // On a terminal the conversation goes on as it was before the turn that failed.
-            Err(e) if input.is_terminal() && !is_output(&e) => {
-                status!("hologram: {}\n", printable(&format!("{e:#}"), MESSAGE));
+            // On a terminal the conversation goes on as it was before the turn that failed, from a pipe if the next line can help.
+            Err(e) if (input.is_terminal() || is_full(&e)) && !is_last(&e) => {
+                let hint = if is_full(&e) { "; /clear begins a new conversation" } else { "" };
+                status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
+                unanswered += 1;
             }
             done => done?,
         }
     }
     if input.is_terminal() {
         status!("\n");
+        return Ok(());
     }
+    ensure!(unanswered == 0, "{} without a reply, as the context was full", counted(unanswered, "line"));
     Ok(())
 }
 
-/// Whether standard output failed: there is nobody left to talk to.
-fn is_output(e: &anyhow::Error) -> bool {
-    e.is::<std::io::Error>()
+/// Whether the conversation, or its last turn, is too long for the context.
+fn is_full(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(LlmError::PromptTooLong { .. } | LlmError::ContextFull { .. }))
+}
+
+/// The text of a conversation.
+///
+/// # Errors
+/// When the template refuses it, or writes nothing.
+fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<String> {
+    let text = template.render(messages, true)?;
+    ensure!(!text.is_empty(), "the chat template writes nothing for a conversation: it is empty, or damaged");
+    Ok(text)
+}
+
+/// Whether standard output failed, so that nobody is left to talk to, or a template runs on that nothing stops.
+fn is_last(e: &anyhow::Error) -> bool {
+    e.is::<std::io::Error>() || matches!(e.downcast_ref(), Some(LlmError::RunawayTemplate { .. }))
 }
 
 /// A line that is meant for the program.
@@ -155,9 +179,9 @@ impl Chat {
             },
             Command::System(text) => {
                 let old = self.system.replace(text.into());
-                if let Err(e) = self.template.render(&self.messages(Some(Message::new("user", "Hello"))), true) {
+                if let Err(e) = written(&self.template, &self.messages(Some(Message::new("user", "Hello")))) {
                     self.system = old;
-                    return Err(e.into());
+                    return Err(e);
                 }
             }
             Command::Stats => self.show_stats(),
@@ -205,7 +229,7 @@ impl Chat {
 
     /// Writes the model's reply to the last turn, and remembers it.
     fn reply(&mut self) -> anyhow::Result<()> {
-        let text = self.template.render(&self.messages(None), true)?;
+        let text = written(&self.template, &self.messages(None))?;
         // The template writes all control tokens, BOS included.
         let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
         let mut options = self.options.clone();
@@ -227,8 +251,12 @@ impl Chat {
         if interrupted() {
             status!("(stopped)\n");
         }
-        if generation.finish() == Some(Finish::ContextFull) {
-            status!("note: the context is full; /clear begins a new conversation, --ctx gives a longer one\n");
+        match generation.finish() {
+            Some(Finish::ContextFull) => {
+                status!("note: the context is full; /clear begins a new conversation, --ctx gives a longer one\n");
+            }
+            Some(Finish::MaxTokens) => status!("(cut off by --max-tokens)\n"),
+            _ => {}
         }
         self.stats = Some(generation.stats());
         self.turns.push(Message::new("assistant", reply));

@@ -56,31 +56,43 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     b.select(undefined, number(f64::NAN), power)
 }
 
-/// log₂ of an `f32` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻³⁰.
-fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
-    // x = 2^k·m with √½ < m ≤ √2; subnormal numbers are scaled up first.
-    let tiny = b.lt(x, f32::MIN_POSITIVE);
-    let scaled = b.mul(x, 16_777_216.0f32);
+/// x = 2^k·m with √½ < m ≤ √2, as k and, with f = m - 1, the quotient f / (2 + f) with what its rounding lost: ln m is
+/// 2·(s + s³/3 + s⁵/5 + …).
+fn split(b: &mut Builder, x: Value) -> (Value, Value, Value) {
+    let ty = x.ty;
+    let number = |v: f64| constant(ty, v);
+    // Subnormal numbers are scaled up first. The bits of √½, and those of the fraction.
+    let (least, up, digits, root, shift) = match ty {
+        Type::F64 => (f64::MIN_POSITIVE, (1u64 << 54) as f64, 54.0, Value::from(0x3fe6_a09e_667f_3bcdi64), 52u32),
+        _ => (f32::MIN_POSITIVE.into(), 16_777_216.0, 24.0, Value::from(0x3f35_04f4i32), 23),
+    };
+    let tiny = b.lt(x, number(least));
+    let scaled = b.mul(x, number(up));
     let scaled = b.select(tiny, scaled, x);
-    let bits = b.bitcast(Type::I32, scaled);
-    let above = b.sub(bits, 0x3f35_04f4i32);
-    let k = b.shr(above, 23u32);
-    let exponent = b.shl(k, 23u32);
+    let bits = b.bitcast(root.ty, scaled);
+    let above = b.sub(bits, root);
+    let k = b.shr(above, shift);
+    let exponent = b.shl(k, shift);
     let mantissa = b.sub(bits, exponent);
-    let m = b.bitcast(Type::F32, mantissa);
-    let k = b.cvt(Type::F32, k);
-    let shifted = b.sub(k, 24.0f32);
+    let m = b.bitcast(ty, mantissa);
+    let k = b.cvt(ty, k);
+    let shifted = b.sub(k, number(digits));
     let k = b.select(tiny, shifted, k);
-    // With s = f / (2 + f) and f = m - 1: ln m = 2·(s + s³/3 + s⁵/5 + …). The quotient with its remainder:
-    let f = b.sub(m, 1.0f32);
-    let d = b.add(f, 2.0f32);
-    let rounded = b.sub(d, 2.0f32);
+    let f = b.sub(m, number(1.0));
+    let d = b.add(f, number(2.0));
+    let rounded = b.sub(d, number(2.0));
     let d_low = b.sub(f, rounded);
     let s = b.div(f, d);
     let minus = b.neg(s);
     let rest = b.fma(minus, d, f);
     let rest = b.fma(minus, d_low, rest);
     let s_low = b.div(rest, d);
+    (k, s, s_low)
+}
+
+/// log₂ of an `f32` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻³⁰.
+fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
+    let (k, s, s_low) = split(b, x);
     // 2/ln 2 as a sum.
     const C: f32 = 2.885_39;
     const C_LOW: f32 = (std::f64::consts::LOG2_E * 2.0 - C as f64) as f32;
@@ -101,28 +113,7 @@ fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
 
 /// log₂ of an `f64` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻⁶³.
 fn log2_pair_f64(b: &mut Builder, x: Value) -> (Value, Value) {
-    // As for `f32`.
-    let tiny = b.lt(x, f64::MIN_POSITIVE);
-    let scaled = b.mul(x, (1u64 << 54) as f64);
-    let scaled = b.select(tiny, scaled, x);
-    let bits = b.bitcast(Type::I64, scaled);
-    let above = b.sub(bits, 0x3fe6_a09e_667f_3bcdi64);
-    let k = b.shr(above, 52u32);
-    let exponent = b.shl(k, 52u32);
-    let mantissa = b.sub(bits, exponent);
-    let m = b.bitcast(Type::F64, mantissa);
-    let k = b.cvt(Type::F64, k);
-    let shifted = b.sub(k, 54.0f64);
-    let k = b.select(tiny, shifted, k);
-    let f = b.sub(m, 1.0f64);
-    let d = b.add(f, 2.0f64);
-    let rounded = b.sub(d, 2.0f64);
-    let d_low = b.sub(f, rounded);
-    let s = b.div(f, d);
-    let minus = b.neg(s);
-    let rest = b.fma(minus, d, f);
-    let rest = b.fma(minus, d_low, rest);
-    let s_low = b.div(rest, d);
+    let (k, s, s_low) = split(b, x);
     // s², s³ and s³/3 as sums; what follows is at most 2⁻¹² of s and needs one number.
     let z = product(b, (s, s_low), (s, s_low));
     let cube = product(b, z, (s, s_low));

@@ -2,7 +2,7 @@
 //! and along the values' elements for the sums of values.
 
 use super::product::{Left, product};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace, power};
 use crate::cpu::native::simd::Simd;
 
 static LANE_NUMBERS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
@@ -128,12 +128,12 @@ fn soften<S: Simd>(s: S, row: Row<'_>, visible: usize, count: usize) {
             peak = s.max(peak, s.load(scores.add(i * S::LANES)));
         }
         let new_peak = s.peak(peak);
-        let factor = s.exp2(s.splat(*row.peak - new_peak));
+        let factor = power(s, s.splat(*row.peak - new_peak));
         *row.peak = new_peak;
         let peak = s.splat(new_peak);
         let mut sum = s.mul(s.load(total), factor);
         for i in 0..vectors {
-            let power = s.exp2(s.sub(s.load(scores.add(i * S::LANES)), peak));
+            let power = power(s, s.sub(s.load(scores.add(i * S::LANES)), peak));
             s.store(scores.add(i * S::LANES), power);
             sum = s.add(sum, power);
         }

@@ -32,6 +32,10 @@ const STEP: usize = 128;
 const MAX_PARTS: usize = 64;
 /// Least positions of a part.
 const MIN_PART: usize = 128;
+/// The exponent at which powers end: what is so far below a row's maximum is 0. Smaller powers add nothing to a sum, but they, their
+/// products with values and sums brought to a new maximum with them would be subnormal numbers, each of which costs a processor
+/// more than a hundred cycles.
+const LEAST_POWER: f32 = -48.0;
 /// The running maximum before the first score: finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN / 2.0;
 
@@ -506,6 +510,14 @@ impl NativeKernel for Attention {
         }
         Ok(())
     }
+}
+
+/// 2 to the power `x` for `x` ≤ 0 less 2^[`LEAST_POWER`], and exactly 0 from there on; NaN for NaN.
+#[inline(always)]
+fn power<S: Simd>(s: S, x: S::V) -> S::V {
+    // The second operand wins when one is NaN.
+    let x = s.max(s.splat(LEAST_POWER), x);
+    s.sub(s.exp2(x), s.splat(LEAST_POWER.exp2()))
 }
 
 simd_entry! {

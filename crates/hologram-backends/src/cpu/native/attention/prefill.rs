@@ -2,7 +2,7 @@
 //! kept as [position, row], sums of values as [element, row].
 
 use super::product::{Left, product};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace, power};
 use crate::cpu::native::simd::Simd;
 
 #[inline(always)]
@@ -166,10 +166,10 @@ fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, d: usize, limits: Opt
         }
         let peak = s.max(s.max(peaks[0], peaks[1]), s.max(peaks[2], peaks[3]));
         s.store(column.peak.as_mut_ptr(), peak);
-        let factor = s.exp2(s.sub(old_peak, peak));
+        let factor = power(s, s.sub(old_peak, peak));
         let mut sum = s.mul(s.load(column.total.as_ptr()), factor);
         for p in 0..count {
-            let power = s.exp2(s.sub(s.load(scores.add(p * width)), peak));
+            let power = power(s, s.sub(s.load(scores.add(p * width)), peak));
             s.store(scores.add(p * width), power);
             sum = s.add(sum, power);
         }

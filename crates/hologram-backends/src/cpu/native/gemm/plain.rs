@@ -1,5 +1,6 @@
 //! The kernels of the portable path.
 
+use super::super::matmul::PackedRows;
 use super::super::matmul::float::{Element, Kernels, Words};
 
 /// Columns of a panel, lines of a tile.
@@ -10,9 +11,15 @@ const TOKENS: usize = 4;
 pub(super) const FLOAT: Kernels =
     Kernels { rows: ROWS, together: 1, tokens: TOKENS, few: 0, by_row: no_rows, transpose, multiply };
 
-/// Products of single rows are never asked for here: `few` is 0.
-unsafe fn no_rows(_: Words, _: Element, _: *const u8, _: *const u8, _: usize, _: usize) -> [f32; 4] {
-    [f32::NAN; 4]
+/// Products of single rows are never asked for here, as `few` is 0.
+///
+/// # Safety
+/// The output can be written.
+unsafe fn no_rows(_: Words, _: Element, w: &PackedRows, _: *const u8, tokens: usize) {
+    for (token, row) in (0..tokens).flat_map(|token| (0..w.count).map(move |row| (token, row))) {
+        // SAFETY: promised by the caller.
+        unsafe { *w.y.add(token * w.stride + row) = f32::NAN };
+    }
 }
 
 /// # Safety

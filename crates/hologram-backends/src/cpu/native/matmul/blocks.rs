@@ -19,13 +19,15 @@ mod q8_0;
 use super::bytes::{Bytes, Field};
 use crate::Format;
 
-/// A block of 256 elements, each of value d·s·code − m·n, where s and n are integers of its run.
+/// A block of 256 elements, each of value d·s·code − [`OFFSET`](SuperBlock::OFFSET)·m·n, where s and n are integers of its run.
 pub trait SuperBlock {
     const FORMAT: Format;
     /// Bytes of a block.
     const BYTES: usize;
     /// Elements of a run: 16 or 32.
     const RUN: usize;
+    /// What was added to signed codes to make them unsigned, where m is d and n is s; 1 where they are the block's own.
+    const OFFSET: f32 = 1.0;
 
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
     fn fields(unit: usize) -> [Field; 2];
@@ -34,18 +36,23 @@ pub trait SuperBlock {
     ///
     /// # Safety
     /// The block can be read.
-    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales;
+    unsafe fn scales(block: *const u8) -> Scales;
 }
 
 /// The factors of a block of 256.
 #[derive(Clone, Copy)]
 pub struct Scales {
-    pub d: f32,
-    pub m: f32,
+    /// The bits of d, and above them those of m.
+    pub halves: u32,
     /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.
     pub of_runs: [u64; 2],
     /// n of each of 16 runs where it is not s.
     pub minimums: Option<[u64; 2]>,
+}
+
+impl Scales {
+    /// A block of zeros.
+    pub const NONE: Scales = Scales { halves: 0, of_runs: [0; 2], minimums: None };
 }
 
 /// Units of 32 elements with an `f32` scale each.
@@ -66,14 +73,19 @@ pub trait Block32 {
     /// The units exist in the row.
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V;
 
-    /// Scales and, where `OFFSET` is 0, minimums of `count` (up to `LANES`) units from `first` on; 0 for the others.
+    /// Scales and, where `OFFSET` is 0, minimums of `count` (up to `LANES`) units from `first` on; 0 for the others. Without minimums
+    /// the scales take their place.
     ///
     /// # Safety
     /// The units exist in the row.
     #[inline(always)]
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
         // SAFETY: promised by the caller; a block is longer than 4 bytes.
-        unsafe { s.halves(row.add(first * Self::BYTES), Self::BYTES, count) }
+        unsafe {
+            let first = row.add(first * Self::BYTES);
+            let scales = s.halves(first, 0, Self::BYTES, count);
+            (scales, if Self::OFFSET == 0 { s.halves(first, 2, Self::BYTES, count) } else { scales })
+        }
     }
 }
 
@@ -85,6 +97,12 @@ pub trait Block32 {
 unsafe fn word(from: *const u8) -> u16 {
     // SAFETY: promised by the caller.
     u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
+}
+
+/// The bits of one half as those of both.
+#[inline(always)]
+fn twice(half: u16) -> u32 {
+    u32::from(half) * 0x1_0001
 }
 
 /// The bits of a `u32`.

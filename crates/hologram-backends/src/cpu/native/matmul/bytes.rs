@@ -44,6 +44,8 @@ pub trait Bytes: Copy {
     type H: Copy;
     /// 8 values of `f32`.
     type M: Copy;
+    /// Two factors.
+    type P: Copy;
     /// Bytes of a vector: 32 or 64.
     const LEN: usize;
     /// Units of a vector.
@@ -81,8 +83,8 @@ pub trait Bytes: Copy {
     /// 32 bytes at each used place can be read.
     unsafe fn pair(self, units: [*const u8; 2]) -> Self::V;
 
-    /// 16 where a unit's bit is set, 0 elsewhere.
-    fn sixteens(self, units: [u32; 2]) -> Self::V;
+    /// Half bytes, and 16 more where a unit's bit is set.
+    fn add_sixteens(self, halves: Self::V, units: [u32; 2]) -> Self::V;
 
     fn or(self, a: Self::V, b: Self::V) -> Self::V;
     fn xor(self, a: Self::V, byte: u8) -> Self::V;
@@ -105,14 +107,17 @@ pub trait Bytes: Copy {
     /// The scales of vector `index` of a block of 256 for its products, where `GROUP` (16 or 32) elements share one.
     fn spread<const GROUP: usize>(self, scales: Self::H, index: usize) -> Self::V;
 
-    /// Adds factor times the dot product of 16 values with those at `with`, in parts.
+    /// Two `f16`, the first in the low bits, times a factor.
+    fn scaled(self, halves: u32, factor: f32) -> Self::P;
+
+    /// Adds the second factor times the dot product of 16 values with those at `with`, in parts.
     ///
     /// # Safety
     /// 16 values can be read.
-    unsafe fn add_minimums(self, sum: Self::M, values: Self::H, with: *const i16, factor: f32) -> Self::M;
+    unsafe fn add_minimums(self, sum: Self::M, values: Self::H, with: *const i16, factors: Self::P) -> Self::M;
 
-    /// Adds integers times a factor.
-    fn add_sums(self, to: Self::F, sums: Self::V, factor: f32) -> Self::F;
+    /// Adds integers times the first factor.
+    fn add_sums(self, to: Self::F, sums: Self::V, factors: Self::P) -> Self::F;
 
     /// Adds integers times factors.
     fn add_products(self, to: Self::F, sums: Self::V, factors: Self::F) -> Self::F;
@@ -123,17 +128,17 @@ pub trait Bytes: Copy {
     fn total_m(self, v: Self::M) -> f32;
     fn half(self, bits: u16) -> f32;
 
-    /// Of `count` (up to `LANES`) places `stride` bytes apart the two `f16` that lie there; 0 for the others.
+    /// The `f16` at byte `at` of each of `count` (up to `LANES`) blocks of `stride` bytes; 0 for the others.
     ///
     /// # Safety
-    /// 4 bytes at each place can be read.
-    unsafe fn halves(self, first: *const u8, stride: usize, count: usize) -> (Self::F, Self::F);
+    /// The blocks can be read.
+    unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> Self::F;
 
-    /// Of `LANES` signed bytes, the values.
-    ///
-    /// # Safety
-    /// `LANES` bytes can be read.
-    unsafe fn signed(self, from: *const u8) -> Self::F;
+    /// Numbers of six bits less 32, of eight lanes each: their low four bits, and their high two.
+    fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> Self::F;
+
+    /// One value in the first eight lanes, the other in those after them.
+    fn by_eights(self, values: [f32; 2]) -> Self::F;
 
     /// For vector `index` of `LANES` units: each unit's factor in all lanes of its sums.
     fn pick(self, factors: Self::F, index: usize) -> Self::F;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::blocks::{Block32, SuperBlock, for_format};
-use super::bytes::Vnni;
+use super::bytes::{Bytes, Vnni};
 use super::rows::codes_super;
 use crate::Format;
 
@@ -81,15 +81,16 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
     let (mut scales, mut minimums) = ([0f32; 16], [0f32; 16]);
     // SAFETY: promised by the caller; the arrays hold a vector.
     unsafe {
-        let of_block = B::scales(Vnni::assume(), block);
+        let of_block = B::scales(block);
+        let (d, m) = (Vnni::assume().half(of_block.halves as u16), Vnni::assume().half((of_block.halves >> 16) as u16));
         let numbers = |bytes: [u64; 2]| {
             let bytes = _mm_set_epi64x(bytes[1] as i64, bytes[0] as i64);
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
         };
-        let of_runs = _mm512_mul_ps(numbers(of_block.of_runs), _mm512_set1_ps(of_block.d));
+        let of_runs = _mm512_mul_ps(numbers(of_block.of_runs), _mm512_set1_ps(d));
         _mm512_storeu_ps(scales.as_mut_ptr(), of_runs);
         let of_runs = numbers(of_block.minimums.unwrap_or(of_block.of_runs));
-        _mm512_storeu_ps(minimums.as_mut_ptr(), _mm512_mul_ps(of_runs, _mm512_set1_ps(-of_block.m)));
+        _mm512_storeu_ps(minimums.as_mut_ptr(), _mm512_mul_ps(of_runs, _mm512_set1_ps(-B::OFFSET * m)));
     }
     (scales, minimums)
 }

@@ -1,9 +1,10 @@
 //! Float activations: weights decoded to `f32`, or `bf16` times `bf16`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::plain::dot_f32;
-use super::{NativeKernel, Operands, Problem, Tiles, piece_rows};
+use super::{NativeKernel, Operands, PackedRows, Problem, Tiles, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -43,8 +44,8 @@ pub struct Kernels {
     pub tokens: usize,
     /// The most tokens that are multiplied row by row, at most 4.
     pub few: usize,
-    /// The dot products of a weight row with tokens: (words, the weights' type, weights, activations, k, tokens).
-    pub by_row: unsafe fn(Words, Element, *const u8, *const u8, usize, usize) -> [f32; 4],
+    /// Multiplies rows with tokens: (words, the weights' type, weights, activations, tokens).
+    pub by_row: unsafe fn(Words, Element, &PackedRows, *const u8, usize),
     /// Interleaves rows by 32-bit words: (the first row, bytes of a row, rows that exist, words, rows written, where to).
     pub transpose: unsafe fn(*const u8, usize, usize, usize, usize, *mut u8),
     pub multiply: Multiply,
@@ -241,22 +242,23 @@ impl FloatMatmul {
         let x = self.row_activations(o, converted);
         let rows = piece_rows(o.y.m, worker.count, 4, 256);
         while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
-            for m in piece * rows..((piece + 1) * rows).min(o.y.m) {
-                let packed = o.row(m);
-                let (element, w) = match self.element() {
-                    Some(element) => (element, packed.as_ptr()),
-                    None => {
-                        decode(self.problem.w, packed, row);
-                        (Element::F32, row.as_ptr().cast())
-                    }
-                };
-                // SAFETY: the kernels are of this processor's instruction set; rows have `k` elements; the row is claimed.
+            let rows = piece * rows..((piece + 1) * rows).min(o.y.m);
+            let multiply = |element, first: *const u8, rows: Range<usize>| {
+                // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as have the tokens; this
+                // worker has claimed the rows' columns of the output.
                 unsafe {
-                    let sums = (kernels.by_row)(self.words, element, w, x.as_ptr(), k, o.n);
-                    for (t, sum) in sums.into_iter().take(o.n).enumerate() {
-                        o.y.set(t, m, sum);
-                    }
+                    let y = o.y.data.add(rows.start);
+                    let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: o.y.m };
+                    (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
                 }
+            };
+            if let Some(element) = self.element() {
+                multiply(element, o.row(rows.start).as_ptr(), rows);
+                continue;
+            }
+            for m in rows {
+                decode(self.problem.w, o.row(m), row);
+                multiply(Element::F32, row.as_ptr().cast(), m..m + 1);
             }
         }
     }
@@ -304,6 +306,9 @@ impl NativeKernel for FloatMatmul {
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let o = self.problem.operands(args)?;
+        if o.n == 0 {
+            return Ok(());
+        }
         let Some(kernels) = &self.kernels else {
             self.plain(&o, worker);
             return Ok(());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::plain::dot_codes;
-use super::rows::{self, PackedRows, Prepared, RowKernels, TOGETHER};
-use super::{NativeKernel, Operands, Problem, Tiles, fetch, for_pieces, piece_rows};
+use super::rows::{self, Prepared, RowKernels, TOGETHER};
+use super::{NativeKernel, Operands, PackedRows, Problem, Tiles, fetch, for_pieces, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};

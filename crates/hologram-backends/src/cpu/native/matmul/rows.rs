@@ -2,22 +2,22 @@
 //!
 //! Codes stay unsigned and meet the activations' signed bytes; what was added to make them so, and minimums, are taken off by sums of
 //! the activations, which are made once.
+//!
+//! Several rows are multiplied at once (see [`PackedRows::streams`]), which also share what is read of the activations.
 
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
 #[cfg(target_arch = "x86_64")]
 mod ternary;
 
-use super::blocks::{Block32, SuperBlock, for_format};
+use super::blocks::{Block32, Scales, SuperBlock, for_format};
 use super::bytes::Bytes;
+use super::{PackedRows, STREAMS, ahead};
 use crate::Format;
 use crate::cpu::features::Features;
 
 /// The most tokens that are multiplied with a row at a time.
 pub const TOGETHER: usize = 4;
-/// How far ahead of its use a row's memory is asked for: the processor foresees nothing beyond a page.
-const AHEAD: usize = 2048;
-
 /// The kernels of a format on an instruction set.
 #[derive(Clone, Copy)]
 pub struct RowKernels {
@@ -27,19 +27,6 @@ pub struct RowKernels {
     pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
     /// Multiplies rows with tokens, for each number of tokens: (rows, tokens).
     pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
-}
-
-/// Consecutive packed rows.
-pub struct PackedRows {
-    pub first: *const u8,
-    pub bytes: usize,
-    pub count: usize,
-    /// Elements of a row.
-    pub k: usize,
-    /// Output of the first row and token.
-    pub y: *mut f32,
-    /// Elements from a token's output to the next.
-    pub stride: usize,
 }
 
 /// Tokens, prepared.
@@ -111,39 +98,59 @@ unsafe fn prepare_super<B: SuperBlock>(codes: &[i8], scales: &[f32], group: usiz
 /// # Safety
 /// The rows and `T` prepared tokens exist; the output can be written; the processor has the instructions.
 #[inline(always)]
-unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize>(s: S, w: &PackedRows, x: &Prepared) {
+unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let blocks = w.k / 256;
-    for row in 0..w.count {
-        let first = w.first.wrapping_add(row * w.bytes);
-        let (mut acc, mut low) = ([s.zero_f(); T], [s.zero_m(); T]);
+    for rows in w.streams::<R>() {
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_m(); R]; T]);
         for b in 0..blocks {
-            let block = first.wrapping_add(b * B::BYTES);
-            ahead(block.wrapping_add(AHEAD), B::BYTES);
-            // SAFETY: the block lies in the row; tokens have as many elements as rows.
+            let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
+            for block in at {
+                ahead(block, B::BYTES);
+            }
+            // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
-                let scales = B::scales(s, block);
-                let of_runs = s.widen(scales.of_runs);
-                let mut sums = [s.zero(); T];
+                let mut scales = [Scales::NONE; R];
+                let mut of_runs = [s.widen([0; 2]); R];
+                for j in 0..R {
+                    scales[j] = B::scales(at[j]);
+                    of_runs[j] = s.widen(scales[j].of_runs);
+                }
+                let mut sums = [[s.zero(); R]; T];
                 for v in 0..256 / S::LEN {
-                    let codes = codes_super::<S, B>(s, block, v);
-                    let factors = if B::RUN == 32 { s.spread::<32>(of_runs, v) } else { s.spread::<16>(of_runs, v) };
+                    let mut x_of = [s.zero(); T];
                     for t in 0..T {
-                        let x = s.load(x.codes.add(t * w.k + b * 256 + v * S::LEN));
-                        sums[t] = s.add_scaled(sums[t], s.products(codes, x), factors);
+                        x_of[t] = s.load(x.codes.add(t * w.k + b * 256 + v * S::LEN));
+                    }
+                    for j in 0..R {
+                        let codes = codes_super::<S, B>(s, at[j], v);
+                        let factors =
+                            if B::RUN == 32 { s.spread::<32>(of_runs[j], v) } else { s.spread::<16>(of_runs[j], v) };
+                        for t in 0..T {
+                            sums[t][j] = s.add_scaled(sums[t][j], s.products(codes, x_of[t]), factors);
+                        }
                     }
                 }
-                let minimums = scales.minimums.map_or(of_runs, |bytes| s.widen(bytes));
                 for t in 0..T {
                     let extra = x.extra.add(t * x.extra_bytes);
                     let scale = extra.add(blocks * 32).cast::<f32>().add(b).read();
-                    acc[t] = s.add_sums(acc[t], sums[t], scales.d * scale);
-                    low[t] = s.add_minimums(low[t], minimums, extra.add(b * 32).cast(), scales.m * scale);
+                    for j in 0..R {
+                        let minimums = match scales[j].minimums {
+                            Some(bytes) => s.widen(bytes),
+                            None => of_runs[j],
+                        };
+                        let factors = s.scaled(scales[j].halves, scale);
+                        acc[t][j] = s.add_sums(acc[t][j], sums[t][j], factors);
+                        low[t][j] = s.add_minimums(low[t][j], minimums, extra.add(b * 32).cast(), factors);
+                    }
                 }
             }
         }
         for t in 0..T {
-            // SAFETY: promised by the caller.
-            unsafe { *w.y.add(t * w.stride + row) = s.total(acc[t]) - s.total_m(low[t]) };
+            for j in 0..R {
+                // SAFETY: promised by the caller.
+                unsafe { *w.y.add(t * w.stride + rows[j]) = s.total(acc[t][j]) - B::OFFSET * s.total_m(low[t][j]) };
+            }
         }
     }
 }
@@ -184,41 +191,56 @@ unsafe fn prepare_block(codes: &[i8], scales: &[f32], group: usize, to: *mut u8)
 /// # Safety
 /// As [`multiply_super`].
 #[inline(always)]
-unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize>(s: S, w: &PackedRows, x: &Prepared) {
+unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let units = w.k / 32;
     let padded = units.next_multiple_of(16);
-    for row in 0..w.count {
-        let first = w.first.wrapping_add(row * w.bytes);
-        let (mut acc, mut low) = ([s.zero_f(); T], [s.zero_f(); T]);
+    for rows in w.streams::<R>() {
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_f(); R]; T]);
         for from in (0..units).step_by(S::LANES) {
             let count = (units - from).min(S::LANES);
             let at = from / B::UNITS * B::BYTES;
-            ahead(first.wrapping_add(at + AHEAD), S::LANES / B::UNITS * B::BYTES);
-            // SAFETY: the units lie in the row; tokens have as many elements as rows, and scales for whole vectors.
+            // SAFETY: the units lie in the rows; tokens have as many elements as rows, and scales for whole vectors.
             unsafe {
-                let (scales, minimums) = B::scales(s, first, from, count);
-                let mut factors = [s.zero_f(); T];
-                for t in 0..T {
-                    let extra = x.extra.add(t * x.extra_bytes).cast::<f32>().add(from);
-                    factors[t] = s.mul(scales, s.load_f(extra));
-                    low[t] = s.fma(if B::OFFSET == 0 { minimums } else { scales }, s.load_f(extra.add(padded)), low[t]);
+                let mut factors = [[s.zero_f(); R]; T];
+                for j in 0..R {
+                    ahead(firsts[j].wrapping_add(at), S::LANES / B::UNITS * B::BYTES);
+                    let (scales, minimums) = B::scales(s, firsts[j], from, count);
+                    for t in 0..T {
+                        let extra = x.extra.add(t * x.extra_bytes).cast::<f32>().add(from);
+                        factors[t][j] = s.mul(scales, s.load_f(extra));
+                        let with = if B::OFFSET == 0 { minimums } else { scales };
+                        low[t][j] = s.fma(with, s.load_f(extra.add(padded)), low[t][j]);
+                    }
                 }
                 // A macro: a closure that is not inlined would be compiled without the instruction set.
                 macro_rules! vector {
                     ($v:expr) => {
                         let unit = from + $v * S::UNITS;
-                        let codes = B::codes(s, first, [unit, unit + S::UNITS - 1]);
+                        let mut x_of = [s.zero(); T];
                         for t in 0..T {
-                            let x = s.load(x.codes.add(t * w.k + unit * 32));
-                            let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
-                            acc[t] = s.add_products(acc[t], sums, s.pick(factors[t], $v));
+                            x_of[t] = s.load(x.codes.add(t * w.k + unit * 32));
+                        }
+                        for j in 0..R {
+                            let codes = B::codes(s, firsts[j], [unit, unit + S::UNITS - 1]);
+                            for t in 0..T {
+                                let x = x_of[t];
+                                let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
+                                acc[t][j] = s.add_products(acc[t][j], sums, s.pick(factors[t][j], $v));
+                            }
                         }
                     };
                 }
                 if count == S::LANES {
-                    for v in 0..8 {
-                        vector!(v);
-                    }
+                    // Written out, so that places are constants.
+                    vector!(0);
+                    vector!(1);
+                    vector!(2);
+                    vector!(3);
+                    vector!(4);
+                    vector!(5);
+                    vector!(6);
+                    vector!(7);
                 } else {
                     for v in 0..count / S::UNITS {
                         vector!(v);
@@ -228,17 +250,11 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize>(s: S, w: &PackedR
         }
         let offset = if B::OFFSET == 0 { 1.0 } else { -B::OFFSET as f32 };
         for t in 0..T {
-            // SAFETY: promised by the caller.
-            unsafe { *w.y.add(t * w.stride + row) = s.total(acc[t]) + offset * s.total(low[t]) };
+            for j in 0..R {
+                // SAFETY: promised by the caller.
+                unsafe { *w.y.add(t * w.stride + rows[j]) = s.total(acc[t][j]) + offset * s.total(low[t][j]) };
+            }
         }
-    }
-}
-
-/// Asks for memory that will be read soon; it need not exist.
-#[inline(always)]
-fn ahead(from: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        crate::cpu::native::simd::prefetch_near(from.wrapping_add(64 * line));
     }
 }
 
@@ -251,16 +267,21 @@ mod x86 {
         ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident $(::<$of:ident>)?, $prepared:ident, $group:literal) => {
             pub fn $name<B: $bound>() -> Found {
                 #[target_feature(enable = $features)]
-                unsafe fn multiply<B: $bound, const T: usize>(w: &PackedRows, x: &Prepared) {
+                unsafe fn multiply<B: $bound, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
                     // SAFETY: the processor has the features; the rest is promised by the caller.
-                    unsafe { $multiply::<$isa, B, T>($isa::assume(), w, x) }
+                    unsafe { $multiply::<$isa, B, T, R>($isa::assume(), w, x) }
                 }
                 #[target_feature(enable = $features)]
                 unsafe fn prepare<B: $bound>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
                     // SAFETY: promised by the caller.
                     unsafe { $prepare$(::<$of>)?(codes, scales, group, to) }
                 }
-                let multiply = [multiply::<B, 1>, multiply::<B, 2>, multiply::<B, 3>, multiply::<B, 4>];
+                let multiply = [
+                    multiply::<B, 1, { STREAMS[0] }>,
+                    multiply::<B, 2, { STREAMS[1] }>,
+                    multiply::<B, 3, { STREAMS[1] }>,
+                    multiply::<B, 4, { STREAMS[1] }>,
+                ];
                 Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply }, $group)
             }
         };

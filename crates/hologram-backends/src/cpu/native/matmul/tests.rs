@@ -219,6 +219,10 @@ fn float_activations() {
     for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
         check(|_| Format::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
+    // On tiles in parts.
+    for w in [Format::F16, Format::BF16] {
+        check(|_| Format::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
+    }
     check(|_| Format::BF16, Format::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| Format::BF16, Format::Q4_K, (&[33], &[300], &[1280]));
     for w in Format::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {

@@ -1,5 +1,8 @@
 //! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements an instruction.
 //!
+//! `f32` tokens times `f16` or `bf16` weights are computed as exactly as in `f32`, by products of their [`parts`]; a result that an
+//! infinity takes part in may be NaN. With five products for each of `f32` that is still several times as fast.
+//!
 //! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows: a chunk of their elements is decoded to `bf16`
 //! and interleaved, then multiplied with all tokens' tiles, two by two, whose sums stay in the worker's memory until the last chunk.
 
@@ -7,16 +10,18 @@ use std::arch::asm;
 use std::sync::Arc;
 
 use super::decode::{Decode, decoder};
-use super::{NativeKernel, Operands, Problem};
+use super::{NativeKernel, Operands, Problem, parts};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
 
-/// The kernel for `bf16` tokens with `bf16` or quantised weights.
+/// The kernel for `bf16` tokens with `bf16` or quantised weights, and for `f32` tokens with `f16` or `bf16` weights.
 pub struct TileMatmul {
     problem: Problem,
-    /// Decodes weights; `None` where they are `bf16`.
-    decode: Option<Decode>,
+    /// For each part of the weights what decodes it; `None` where they are `bf16`.
+    weights: Vec<Option<Decode>>,
+    /// Parts of tokens and of weights that are multiplied with each other.
+    products: &'static [(usize, usize)],
 }
 
 /// Rows and columns of a tile.
@@ -29,6 +34,8 @@ const TILE: usize = 1024;
 const CHUNK: usize = 512;
 /// Panels of a piece.
 const PANELS: usize = 8;
+/// Bytes of a panel's chunk.
+const PANEL: usize = CHUNK * SIDE * 2;
 /// Bytes from a decoded row to the next: rows a power of two apart would share few sets of a cache.
 const DECODED: usize = CHUNK * 2 + 64;
 /// The fewest tokens that are worth a tile.
@@ -36,18 +43,37 @@ pub const FEWEST: usize = 8;
 
 impl TileMatmul {
     pub fn find(problem: &Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
-        let served = features.amx
-            && problem.x.format == Format::BF16
-            && problem.k.is_multiple_of(DEPTH)
-            && problem.x.max_rows() >= FEWEST;
+        let served = features.amx && problem.k.is_multiple_of(DEPTH) && problem.x.max_rows() >= FEWEST;
         if !served {
             return None;
         }
-        let decode = match problem.w {
-            Format::BF16 => None,
-            w => Some(decoder(w, problem.k)?),
+        // Of products of parts those are left out that are below the precision of `f32`.
+        let (weights, products): (_, &[_]) = match (problem.x.format, problem.w) {
+            (Format::BF16, Format::BF16) => (vec![None], &[(0, 0)]),
+            (Format::BF16, w) => (vec![Some(decoder(w, problem.k)?)], &[(0, 0)]),
+            (Format::F32, Format::BF16) => (vec![None], &[(2, 0), (1, 0), (0, 0)]),
+            (Format::F32, Format::F16) => {
+                let parts: [Decode; 2] = [parts::of_f16::<0>, parts::of_f16::<1>];
+                (parts.map(Some).to_vec(), &[(2, 0), (1, 1), (1, 0), (0, 1), (0, 0)])
+            }
+            _ => return None,
         };
-        Some(Arc::new(TileMatmul { problem: problem.clone(), decode }))
+        Some(Arc::new(TileMatmul { problem: problem.clone(), weights, products }))
+    }
+
+    /// Parts of the tokens.
+    fn token_parts(&self) -> usize {
+        if self.problem.x.format == Format::F32 { 3 } else { 1 }
+    }
+
+    /// Bytes of a piece's panels.
+    fn panel_bytes(&self) -> usize {
+        self.weights.len() * PANELS * PANEL
+    }
+
+    /// Bytes of a part of all packed tokens.
+    fn part_bytes(&self, n: usize) -> usize {
+        Self::token_tiles(n) * SIDE * self.problem.k * 2
     }
 
     /// Tiles of tokens, an even number.
@@ -55,21 +81,24 @@ impl TileMatmul {
         n.div_ceil(2 * SIDE) * 2
     }
 
-    /// Copies tokens into tiles: for 16 tokens, for each 32 elements, a row of 64 bytes each; rows without a token are 0.
+    /// Copies tokens into tiles, part by part: for 16 tokens, for each 32 elements, a row of 64 bytes each; rows without a token are 0.
     fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
         let (k, to) = (self.problem.k, worker.shared_scratch().data);
-        let row = k * 2;
+        let (row, part) = (k * 2, self.part_bytes(o.n));
         while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
             for r in 0..SIDE {
                 let token = tile * SIDE + r;
                 for step in 0..k / DEPTH {
-                    // SAFETY: the shared scratch holds the tiles of the greatest number of tokens; the token's elements exist.
+                    // SAFETY: the shared scratch holds the tiles of the greatest number of tokens; the token's elements exist; AMX comes
+                    // with AVX-512.
                     unsafe {
                         let to = to.add(tile * SIDE * row + step * TILE + r * 64);
-                        if token < o.n {
+                        if token >= o.n {
+                            (0..self.token_parts()).for_each(|p| to.add(p * part).write_bytes(0, 64));
+                        } else if self.token_parts() == 1 {
                             std::ptr::copy_nonoverlapping(o.x.as_ptr().add(token * row + step * 64), to, 64);
                         } else {
-                            to.write_bytes(0, 64);
+                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, part);
                         }
                     }
                 }
@@ -77,15 +106,15 @@ impl TileMatmul {
         }
     }
 
-    /// Decodes and interleaves a chunk of a panel's rows, of which `count` exist.
+    /// Decodes and interleaves a chunk of a part of a panel's rows, of which `count` exist.
     ///
     /// # Safety
     /// The processor has AVX-512 BF16; `buffer` holds 16 decoded rows and `to` a panel's chunk.
     unsafe fn panel(
         &self,
         o: &Operands<'_>,
-        first: usize,
-        count: usize,
+        part: usize,
+        (first, count): (usize, usize),
         chunk: (usize, usize),
         buffer: *mut u8,
         to: *mut u8,
@@ -93,7 +122,7 @@ impl TileMatmul {
         let (from, len) = chunk;
         // SAFETY: promised by the caller; the rows exist.
         unsafe {
-            let (rows, bytes) = match self.decode {
+            let (rows, bytes) = match self.weights[part] {
                 Some(decode) => {
                     for r in 0..count {
                         decode(o.row(first + r).as_ptr(), from, len, buffer.add(r * DECODED).cast());
@@ -112,7 +141,8 @@ impl TileMatmul {
         let scratch = worker.scratch.as_mut_ptr();
         // SAFETY: the scratch holds decoded rows, panels, and a tile for each tile of tokens and panel.
         let (buffer, panels, sums) =
-            unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + PANELS * CHUNK * SIDE * 2)) };
+            unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + self.panel_bytes())) };
+        let part_bytes = self.part_bytes(o.n);
         let count = (m.div_ceil(SIDE) / (worker.count * 3)).clamp(2, PANELS) / 2 * 2;
         let mut configured = false;
         while let Some(piece) = worker.next(m.div_ceil(SIDE * count)) {
@@ -125,20 +155,26 @@ impl TileMatmul {
             let panels_here = rows.len().div_ceil(SIDE).next_multiple_of(2);
             for from in (0..k).step_by(CHUNK) {
                 let len = CHUNK.min(k - from);
-                for p in 0..panels_here {
+                for (part, p) in (0..self.weights.len()).flat_map(|part| (0..panels_here).map(move |p| (part, p))) {
                     let first = (rows.start + p * SIDE).min((rows.end - 1) / SIDE * SIDE);
                     let existing = (rows.end - first).min(SIDE);
                     // SAFETY: the rows exist; the scratch holds what is written; AMX comes with AVX-512.
-                    unsafe { self.panel(o, first, existing, (from, len), buffer, panels.add(p * CHUNK * SIDE * 2)) };
+                    unsafe {
+                        let to = panels.add((part * PANELS + p) * PANEL);
+                        self.panel(o, part, (first, existing), (from, len), buffer, to);
+                    }
                 }
                 for pair in 0..tiles / 2 {
                     for p in (0..panels_here).step_by(2) {
                         // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured.
                         unsafe {
                             let x = packed.add(pair * 2 * SIDE * k * 2 + from / DEPTH * TILE);
-                            let w = panels.add(p * CHUNK * SIDE * 2);
+                            let w = panels.add(p * PANEL);
                             let sum = sums.add((pair * PANELS + p) * 2 * TILE);
-                            four(x, SIDE * k * 2, w, CHUNK * SIDE * 2, sum, len / DEPTH, from == 0);
+                            for (i, (of_x, of_w)) in self.products.iter().enumerate() {
+                                let (x, w) = (x.add(of_x * part_bytes), w.add(of_w * PANELS * PANEL));
+                                four(x, SIDE * k * 2, w, PANEL, sum, len / DEPTH, from == 0 && i == 0);
+                            }
                         }
                     }
                 }
@@ -170,11 +206,11 @@ impl NativeKernel for TileMatmul {
     }
 
     fn shared_scratch(&self) -> usize {
-        Self::token_tiles(self.problem.x.max_rows()) * SIDE * self.problem.k * 2
+        self.token_parts() * self.part_bytes(self.problem.x.max_rows())
     }
 
     fn worker_scratch(&self) -> usize {
-        SIDE * DECODED + PANELS * CHUNK * SIDE * 2 + Self::token_tiles(self.problem.x.max_rows()) * PANELS * TILE
+        SIDE * DECODED + self.panel_bytes() + Self::token_tiles(self.problem.x.max_rows()) * PANELS * TILE
     }
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use super::super::launch::{Count, Places, all_f32, launch, single};
 use super::super::{Arg, NativeKernel, Target};
-use super::{Sizes, few};
+use super::{Cache, Sizes, few};
 use crate::{Extent, Format, GroupNode, GroupSpec, Operand};
 
 /// The most pairs that kernels keep the angles of.
@@ -110,7 +110,6 @@ fn attend(group: &GroupSpec, update: &Update, node: &GroupNode, target: Target) 
     };
     let ordered = node.op == "attention"
         && node.in_place.is_none()
-        && node.attr_u32("window").is_none()
         && q == Operand::Node(update.q_node)
         && k == Operand::Node(update.k_node)
         && v == Operand::Node(update.v_node)
@@ -121,8 +120,8 @@ fn attend(group: &GroupSpec, update: &Update, node: &GroupNode, target: Target) 
     let tensor = |i: usize| group.inputs.get(i);
     let specs = [update.q, update.keys, update.values, positions, sequences, table].map(tensor);
     let [Some(q), Some(keys), Some(values), Some(p), Some(s), Some(t)] = specs else { return None };
-    let sizes = Sizes::of([q, keys, values, p, s, t], &node.output)?;
-    if sizes.tokens.max() > few::MAX_APPEND {
+    let sizes = Sizes::of([q, keys, values, p, s, t], &node.output)?.seeing(node.attr_u32("window"))?;
+    if sizes.tokens.max() > few::MAX_APPEND || sizes.cache == Cache::Eight {
         return None;
     }
     let places = Places::of_group(group, &node.output);
@@ -137,7 +136,7 @@ fn attend(group: &GroupSpec, update: &Update, node: &GroupNode, target: Target) 
         adjacent: update.adjacent,
     };
     let scale = node.attr_f32("scale")?;
-    few::kernel(sizes, &operands, Some(fresh), places.output(0), places.step(), scale, target)
+    few::kernel(sizes, &operands, few::More::Fresh(fresh), places.output(0), places.step(), scale, target)
 }
 
 /// The update alone: a workgroup for each token.

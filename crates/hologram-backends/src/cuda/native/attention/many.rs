@@ -3,7 +3,7 @@
 
 use super::super::launch::{Places, launch};
 use super::super::{Arg, NativeKernel, Part, Target};
-use super::Sizes;
+use super::{Cache, Sizes};
 
 /// Positions that a workgroup goes over at a time, in two tiles of keys and two of values.
 const KEYS: usize = 64;
@@ -14,6 +14,7 @@ const CONVERTERS: usize = 64;
 pub(super) fn kernel(
     sizes: Sizes,
     operands: &[Arg; 6],
+    scales: &[Arg; 2],
     places: &Places,
     scale: f32,
     bf16: bool,
@@ -40,19 +41,22 @@ pub(super) fn kernel(
     let count = [places.step(), slot, Arg::U32(u32::try_from(tokens.max()).ok()?)];
 
     let (mut parts, mut scratch, mut cache) = (Vec::new(), 0, [keys, values]);
-    if bf16 || sizes.f16 {
+    if bf16 || sizes.cache != Cache::F32 {
         let bytes = (sizes.blocks * kv_heads * d).checked_mul(width << shift)?;
         scratch = bytes.checked_mul(2)?;
         let converted = [Arg::Scratch(0), Arg::Scratch(bytes)];
         let mut args = cache.to_vec();
+        args.extend(scales.clone());
         args.extend([positions.clone(), sequences.clone(), table.clone()]);
         args.extend(converted.clone());
         args.extend(count.clone());
         args.extend(Sizes::numbers([sizes.blocks, sizes.columns, kv_heads, d << shift, shift as usize]));
         args.push(Arg::Fault);
-        let entry = match (bf16, sizes.f16) {
-            (true, true) => "attention_round_f16",
-            (true, false) => "attention_round_f32",
+        let entry = match (bf16, sizes.cache) {
+            (true, Cache::F32) => "attention_round_f32",
+            (true, Cache::F16) => "attention_round_f16",
+            (true, Cache::Eight) => "attention_round_eight",
+            (false, Cache::Eight) => "attention_widen_eight",
             (false, _) => "attention_widen_f16",
         };
         let grid = [sizes.columns.min(CONVERTERS), sizes.rows];
@@ -66,7 +70,8 @@ pub(super) fn kernel(
     let mut args = vec![q, keys, values, positions, sequences, table, places.output(0)];
     args.extend(count);
     args.extend(Sizes::numbers([heads, kv_heads, shift as usize, sizes.blocks, sizes.rows, sizes.columns]));
-    args.extend([Arg::F32(scale * std::f32::consts::LOG2_E), Arg::Fault]);
+    let window = Arg::U32(sizes.window.unwrap_or(u32::MAX));
+    args.extend([Arg::F32(scale * std::f32::consts::LOG2_E), window, Arg::Fault]);
     let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
     let entry = format!("attention_prefill_{ty}_{d}");
     let mut attend = launch("attention_prefill", entry, grid, simds * sides * 32, args)?;

@@ -1,11 +1,13 @@
 //! `attention` over a paged cache, alone or with the rotary embedding and the cache's updates before it.
 //!
 //! Few tokens are served by the kernels of `attention_few.cu`, on tensor cores, where the cache is of `f16`, and else by those of
-//! `attention.h`; both split a token's positions over workgroups. Many are served by those of `attention_prefill.cu`, on tensor cores.
+//! `attention.h`; both split a token's positions over workgroups. Many are served by those of `attention_prefill.cu`, on tensor cores, or of
+//! `attention_prefill.metal`, on simdgroup matrices.
 
 mod few;
 mod group;
 mod many;
+mod simdgroup;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,15 @@ const FEW_SEQUENCES: usize = 256;
 /// The value of the attribute `precision` that lets products be rounded to `bf16`.
 const BF16: u32 = 1;
 
+/// The elements of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    F32,
+    F16,
+    /// In 8 bits, with a plane of scales.
+    Eight,
+}
+
 /// Sizes of attention.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -35,8 +46,10 @@ struct Sizes {
     /// Sequences and columns of the block table.
     rows: usize,
     columns: usize,
-    /// Whether the cache is of `f16`; else it is of `f32`.
-    f16: bool,
+    /// The cache's elements.
+    cache: Cache,
+    /// How many positions a token sees, up to its own.
+    window: Option<u32>,
 }
 
 impl Sizes {
@@ -49,9 +62,10 @@ impl Sizes {
             return None;
         };
         let [Extent::Fixed(rows), Extent::Fixed(columns)] = table.shape[..] else { return None };
-        let f16 = match k.format {
-            Format::Plain(Type::F32) => false,
-            Format::Plain(Type::F16) => true,
+        let cache = match k.format {
+            Format::Plain(Type::F32) => Cache::F32,
+            Format::Plain(Type::F16) => Cache::F16,
+            Format::Q8Planes => Cache::Eight,
             _ => return None,
         };
         let served = k == v
@@ -83,8 +97,15 @@ impl Sizes {
             shift: block.trailing_zeros(),
             rows,
             columns,
-            f16,
+            cache,
+            window: None,
         })
+    }
+
+    /// With a window; `None` for one that kernels do not serve.
+    fn seeing(self, window: Option<u32>) -> Option<Sizes> {
+        let window = window.filter(|n| (*n as usize) < self.columns << self.shift);
+        window.is_none_or(|n| n > 0 && n < 1 << 29).then_some(Sizes { window, ..self })
     }
 
     /// Numbers below 2³¹ as arguments.
@@ -96,15 +117,24 @@ impl Sizes {
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    if spec.op != "attention" || spec.in_place.is_some() || spec.attr_u32("window").is_some() {
+    if spec.op != "attention" || spec.in_place.is_some() {
         return None;
     }
-    let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?;
+    let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(spec.attr_u32("window"))?;
     let (scale, precision) = (spec.attr_f32("scale")?, spec.attr_u32("precision")?);
     let places = Places::of(spec);
     let (tokens, operands) = (sizes.tokens.max(), [0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0)));
+    let scales = match sizes.cache {
+        Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
+        _ => [Arg::Null, Arg::Null],
+    };
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
-    let many = || many::kernel(sizes, &operands, &places, scale, precision == BF16, target);
+    let many = || match target.capability {
+        0 => simdgroup::kernel(sizes, &operands, &scales, &places, scale),
+        _ => many::kernel(sizes, &operands, &scales, &places, scale, precision == BF16, target),
+    };
     let many = if few { None } else { many() };
-    many.or_else(|| few::kernel(sizes, &operands, None, places.output(0), places.step(), scale, target))
+    many.or_else(|| {
+        few::kernel(sizes, &operands, few::More::Scales(scales), places.output(0), places.step(), scale, target)
+    })
 }

@@ -46,6 +46,35 @@ fn entries(kernel: &NativeKernel) -> Vec<&str> {
     kernel.parts.iter().map(entry).collect()
 }
 
+/// Apple GPUs put the parts of few tokens together in a launch of its own, and have a kernel for many.
+#[test]
+fn attention_on_apple_gpus() {
+    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    for (tokens, d, cache, sequences, want) in [
+        (1, 128, Format::F32, 1, "attention_decode_float_128_4 attention_join_4"),
+        (1, 128, Format::F16, 64, "attention_decode_half_128_4 attention_join_4"),
+        (1, 128, Format::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
+        // As many workgroups as the device has places for without splitting.
+        (40, 128, Format::F32, 64, "attention_decode_float_128_4"),
+        (512, 128, Format::F16, 1, "attention_prefill_half_128"),
+        (512, 80, Format::F32, 4, "attention_prefill_float_80"),
+        (40, 64, Format::Q8Planes, 1, "attention_prefill_eight_64"),
+        // Elements of a head that the kernel is not made for.
+        (512, 256, Format::F16, 1, "attention_decode_half_0_4"),
+    ] {
+        for precision in [0, 1] {
+            let kernel = find(&spec(tokens, d, cache, sequences, precision), apple).unwrap();
+            assert_eq!(entries(&kernel).join(" "), want);
+        }
+    }
+    // Parts of a window are joined too.
+    let mut windowed = spec(1, 128, Format::F16, 1, 0);
+    windowed.attrs.push(("window", Attr::U32(1000)));
+    let kernel = find(&windowed, apple).unwrap();
+    let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
+    assert!(matches!(join.args.last(), Some(Arg::U32(1000))));
+}
+
 #[test]
 fn attention_is_served_by_tokens_size_and_precision() {
     let (f32, f16) = (Format::F32, Format::F16);
@@ -61,6 +90,9 @@ fn attention_is_served_by_tokens_size_and_precision() {
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
         (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
         (512, 256, f32, 1, 0, "attention_decode_float_0_4"),
+        (1, 128, Format::Q8Planes, 1, 0, "attention_decode_eight_128_4"),
+        (1, 96, Format::Q8Planes, 1, 0, "attention_decode_eight_0_4"),
+        (512, 64, Format::Q8Planes, 1, 1, "attention_round_eight attention_prefill_bf16_64"),
         (512, 72, f32, 1, 1, "attention_decode_float_0_4"),
     ] {
         let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
@@ -156,4 +188,28 @@ fn arguments_are_as_many_as_parameters() {
     // 2 · 132 workgroups for two heads, at most 64 parts.
     assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
     assert!(matches!(launch.args[11], Arg::Scratch(0)) && kernel.scratch == 64 * 2 * 4 * (128 + 2) * 4);
+}
+
+/// A window bounds the parts that a token's positions are split in, and is told in the flags or as a number; one that no sequence outgrows is none.
+#[test]
+fn windows_are_told() {
+    let windowed = |tokens: usize, window: u32| {
+        let mut spec = spec(tokens, 128, Format::F16, 1, 1);
+        spec.attrs.push(("window", Attr::U32(window)));
+        find(&spec, TARGET)
+    };
+    let last = |kernel: &NativeKernel| match kernel.parts.last() {
+        Some(Part::Kernel(launch)) => launch.clone(),
+        _ => panic!("a kernel"),
+    };
+    for (window, flags, splits) in [(100, 4 | 100 << 3, 2), (1900, 4 | 1900 << 3, 16), (2048, 4, 16), (1 << 30, 4, 16)]
+    {
+        let launch = last(&windowed(1, window).expect("served"));
+        assert!(matches!(launch.args[27], Arg::U32(f) if f == flags), "{window}: {:?}", launch.args[27]);
+        assert_eq!(launch.grid[0], splits, "{window}");
+    }
+    for (window, told) in [(100, 100), (2048, u32::MAX)] {
+        let launch = last(&windowed(512, window).expect("served"));
+        assert!(matches!(launch.args[launch.args.len() - 2], Arg::U32(n) if n == told));
+    }
 }

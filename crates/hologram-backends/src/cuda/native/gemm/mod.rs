@@ -1,18 +1,22 @@
 //! `matmul` for steps of many tokens: on tensor cores, alone or with what follows it, or in plain `f32`.
 //!
-//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`] and [`plain`] each know which products their kernels serve, [`blas`] which
+//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`], [`simdgroup`] and [`plain`] each know which products their kernels serve, [`blas`] which
 //! are better left to the library.
 
 mod blas;
 mod mma;
+mod packed;
 mod plain;
+mod simdgroup;
 #[cfg(test)]
 mod tests;
 mod wgmma;
 
+pub(crate) use packed::Unpacked;
+
 use super::launch::Places;
 use super::{Arg, BlasCall, NativeKernel, Target};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
 
 /// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,10 @@ enum Mode {
 #[derive(Clone, Debug)]
 struct Product {
     x: Format,
+    /// The matrices' format; `bf16` for packed ones, which are unpacked first.
     w: Format,
+    /// The formats and first places of packed matrices among them, in the order of `rows`.
+    packed: Vec<Option<(Packed, usize)>>,
     /// Tokens: rows of x.
     tokens: Extent,
     /// Elements of a row of x and of the matrices.
@@ -56,7 +63,7 @@ struct Product {
 /// The native kernel for `matmul`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let product = Product::of(spec)?;
-    served(&product, target).or_else(|| plain::find(&product))
+    served(&product, target).or_else(|| plain::find(&product).filter(|_| product.packed == [None]))
 }
 
 /// The native kernel for two or three products that share x, for a product and an addition to it, and for two products and their gate, with a
@@ -66,17 +73,33 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
 }
 
 /// The product that cuBLASLt computes faster than the kernels here, for `matmul`.
-pub(super) fn find_blas(spec: &KernelSpec, target: Target) -> Option<BlasCall> {
-    blas::find(&Product::of(spec)?, target)
+pub(super) fn find_blas(spec: &KernelSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
+    find_call(&Product::of(spec)?, target)
 }
 
 /// As [`find_blas`], for a product and an addition to it.
-pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<BlasCall> {
-    blas::find(&Product::of_group(group)?, target)
+pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
+    find_call(&Product::of_group(group)?, target)
+}
+
+fn find_call(product: &Product, target: Target) -> Option<(BlasCall, Unpacked)> {
+    let unpacked = packed::unpack(product)?;
+    Some((blas::find(&unpacked.product, target)?, unpacked))
 }
 
 fn served(product: &Product, target: Target) -> Option<NativeKernel> {
-    wgmma::find(product, target).or_else(|| mma::find(product, target))
+    if target.capability == 0
+        && let Some(kernel) = simdgroup::find(product)
+    {
+        return Some(kernel);
+    }
+    let unpacked = packed::unpack(product)?;
+    if target.capability == 0 {
+        let kernel = simdgroup::find(&unpacked.product)?;
+        return Some(unpacked.before(kernel));
+    }
+    let kernel = wgmma::find(&unpacked.product, target).or_else(|| mma::find(&unpacked.product, target))?;
+    Some(unpacked.before(kernel))
 }
 
 /// Tokens, row length and rows of w of a product x [n, k] · w [m, k]ᵀ = y [n, m].
@@ -86,6 +109,14 @@ fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usiz
     };
     let fits = k == l && *k > 0 && *m > 0 && y.format == Format::F32 && y.shape == [*n, Extent::Fixed(*m)];
     fits.then_some((*n, *k, *m))
+}
+
+/// The format of a matrix for the kernels, and what is packed of it at a place.
+fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(Packed, usize)>) {
+    match w.format {
+        Format::Planes(packed) => (Format::BF16, Some((packed, at))),
+        format => (format, None),
+    }
 }
 
 /// The arguments of a tensor's views.
@@ -104,9 +135,11 @@ impl Product {
             return None;
         }
         let ((tokens, k, m), places) = (shape(x, w, &spec.output)?, Places::of(spec));
+        let (format, packed) = unpacked(w, places.at(1));
         Some(Product {
             x: x.format,
-            w: w.format,
+            w: format,
+            packed: vec![packed],
             tokens,
             k,
             rows: vec![m],
@@ -152,16 +185,19 @@ impl Product {
         let places = Places::of_results(group);
         let [Operand::Input(x_at), _] = products[0].operands[..] else { return None };
         let x = group.inputs.get(x_at)?;
-        let (mut rows, mut w_args, mut w_format, mut size) = (Vec::new(), Vec::new(), None, None);
+        let (mut rows, mut w_args, mut packed, mut w_format, mut size) =
+            (Vec::new(), Vec::new(), Vec::new(), None, None);
         for at in order {
             let node = &products[at];
             let [left, right] = &node.operands[..] else { return None };
             let (w_at, w) = input(right)?;
             let (tokens, k, m) = shape(x, w, &node.output)?;
-            if *left != Operand::Input(x_at) || w_format.is_some_and(|f| f != w.format) {
+            let (format, of) = unpacked(w, places.at(w_at));
+            if *left != Operand::Input(x_at) || w_format.is_some_and(|f| f != format) {
                 return None;
             }
-            (w_format, size) = (Some(w.format), Some((tokens, k)));
+            (w_format, size) = (Some(format), Some((tokens, k)));
+            packed.push(of);
             rows.push(m);
             w_args.push(views(&places, w_at, w));
         }
@@ -187,6 +223,7 @@ impl Product {
         Some(Product {
             x: x.format,
             w: w_format?,
+            packed,
             tokens,
             k,
             rows,

@@ -1,6 +1,6 @@
 use super::super::{Arg, BlasProduct, KernelLaunch, NativeKernel, Part, Target};
 use super::{find, find_blas, find_blas_group, find_group};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
 
 const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
 const A100: Target = Target { capability: 80, multiprocessors: 108, max_shared: 163 * 1024 };
@@ -32,6 +32,78 @@ fn launch(kernel: Option<NativeKernel>) -> Option<KernelLaunch> {
 
 fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
     launch(kernel).map(|l| (l.entry, l.cluster))
+}
+
+/// On Apple GPUs one kernel serves most formats of activations and weights, whatever the shape.
+#[test]
+fn products_on_apple_gpus() {
+    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let cases = [
+        (Format::F32, Format::Q8Planes, 256, Some("matmul_f32_q8")),
+        (Format::F32, Format::BF16, 131, Some("matmul_f32_bf16")),
+        (Format::BF16, Format::BF16, 256, Some("matmul_bf16_bf16")),
+        (Format::BF16, Format::Q4Planes, 256, Some("matmul_bf16_q4")),
+        (Format::BF16, Format::F32, 256, None),
+        (Format::I8Groups { group: 256 }, Format::T2Planes, 256, Some("matmul_i8_t2")),
+        (Format::I8Groups { group: 6 }, Format::T2Planes, 768, None),
+        (Format::BF16, Format::Q8_0, 256, None),
+    ];
+    for (x, w, k, want) in cases {
+        let found = launch(find(&spec(x, w, 70, 67, k), apple));
+        assert_eq!(found.as_ref().map(|l| l.entry.as_str()), want, "{} · {}", x.name(), w.name());
+        if let Some(launch) = found {
+            assert_eq!((launch.image, launch.grid, launch.block), ("matmul_simdgroup", [2, 2, 1], [128, 1, 1]));
+        }
+    }
+}
+
+/// Products that share activations are one launch for each format of matrices; a gate, whose halves share a tile, and an addition are one.
+#[test]
+fn groups_on_apple_gpus() {
+    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let planes = Format::Planes;
+    let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
+    let product = |w| node("matmul", &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);
+    let parts = |group: &GroupSpec| -> Vec<(String, [u32; 3])> {
+        let part = |part| match part {
+            Part::Kernel(l) => (l.entry, l.grid),
+            Part::Blas(_) => Default::default(),
+        };
+        find_group(group, apple).map_or_else(Vec::new, |k| k.parts.into_iter().map(part).collect())
+    };
+    let group = |x, w: &[Format], rest: Vec<GroupNode>| {
+        let mut inputs = vec![tensor(x, [tokens(512), Extent::Fixed(2048)])];
+        inputs.extend(w.iter().map(|w| matrix(*w, 1024)));
+        let mut nodes: Vec<GroupNode> = (1..=w.len()).map(product).collect();
+        nodes.extend(rest);
+        let outputs = if nodes.len() == w.len() { (0..w.len()).collect() } else { vec![nodes.len() - 1] };
+        GroupSpec { inputs, nodes, outputs }
+    };
+    let (q4, q6, f32) = (planes(Packed::Q4_K), planes(Packed::Q6_K), Format::F32);
+    let one = |entry: &str, tiles| vec![(entry.to_string(), [8, tiles, 1])];
+    assert_eq!(parts(&group(f32, &[q4, q4, q4], vec![])), one("matmul_f32_q4_k", 48));
+    let mixed = [one("matmul_f32_q4_k", 32), one("matmul_f32_q6_k", 16)].concat();
+    assert_eq!(parts(&group(f32, &[q4, q4, q6], vec![])), mixed);
+    let gate = |x| node("swiglu", &[Operand::Node(1), Operand::Node(0)], x, 1024);
+    assert_eq!(parts(&group(f32, &[q4, q4], vec![gate(f32)])), one("matmul_f32_q4_k", 32));
+    assert_eq!(parts(&group(f32, &[q4, q6], vec![gate(f32)])), []);
+    let gated = group(Format::I8Groups { group: 2048 }, &[Format::T2Planes; 2], vec![gate(f32)]);
+    assert_eq!(parts(&gated), one("matmul_i8_t2", 32));
+    // Its operands come the other way round; there are no rows of a second matrix beside it.
+    let launch = launch(find_group(&gated, apple)).unwrap();
+    let place = |i: usize| if let Arg::Binding(at) = launch.args[i] { Some(at) } else { None };
+    assert_eq!([2, 3, 4, 5, 6, 12].map(place), [Some(4), Some(2), None, Some(5), Some(3), Some(6)]);
+    assert!(matches!(launch.args[19..21], [Arg::U32(1024), Arg::U32(0)]));
+    // Of at most 32 tokens a tile has more rows.
+    let mut few = group(f32, &[q4, q4, q4], vec![]);
+    few.inputs[0].shape[0] = tokens(32);
+    few.nodes.iter_mut().for_each(|node| node.output.shape[0] = tokens(32));
+    assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
+    // In front of activations in bf16 packed matrices are unpacked.
+    let unpacked = parts(&group(Format::BF16, &[q4], vec![]));
+    assert_eq!(unpacked, []);
+    let found = find(&spec(Format::BF16, q4, 70, 67, 256), apple).unwrap();
+    assert_eq!(found.parts.len(), 2);
 }
 
 /// Which kernel serves which product, on which device.
@@ -176,7 +248,7 @@ fn products_of_the_library() {
     let place = |arg: &Arg| if let Arg::Binding(at) = arg { Some(*at) } else { None };
     let places = |c: &super::BlasCall| [&c.x, &c.w, &c.add, &c.y].map(place);
     for (w, n, m, k, served) in cases {
-        let call = find_blas(&fixed(w, n, m, k), A100);
+        let call = find_blas(&fixed(w, n, m, k), A100).map(|(call, _)| call);
         let product = BlasProduct { n, m, k, adds: false };
         assert_eq!(call.as_ref().map(|c| c.product), served.then_some(product), "{} {n} {m} {k}", w.name());
         assert!(call.is_none_or(|c| places(&c) == [Some(0), Some(1), None, Some(2)]));
@@ -199,7 +271,7 @@ fn products_of_the_library() {
             outputs: vec![1],
         }
     };
-    let call = find_blas_group(&added(512), H200).unwrap();
+    let (call, _) = find_blas_group(&added(512), H200).unwrap();
     assert_eq!(call.product, BlasProduct { n: 512, m: 4096, k: 4096, adds: true });
     assert_eq!(places(&call), [Some(0), Some(1), Some(2), Some(3)]);
     assert!(find_blas_group(&added(1024), H200).is_none());
@@ -207,4 +279,59 @@ fn products_of_the_library() {
     two.nodes[1] = two.nodes[0].clone();
     two.outputs = vec![0, 1];
     assert!(find_blas_group(&two, H200).is_none());
+}
+
+/// Packed matrices are unpacked behind the library's workspace, one after the other, and then multiplied as `bf16`.
+#[test]
+fn packed_matrices_are_unpacked_first() {
+    let (q4, q6) = (Format::Planes(Packed::Q4_K), Format::Planes(Packed::Q6_K));
+    let scratch = |arg: &Arg| if let Arg::Scratch(at) = arg { Some(*at - (32 << 20)) } else { None };
+    let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
+        let part = |part: &Part| match part {
+            Part::Kernel(l) if l.image == "packed" => (l.entry.clone(), scratch(&l.args[3])),
+            Part::Kernel(l) => {
+                let Arg::TensorMap(map) = &l.args[1] else { return (l.entry.clone(), None) };
+                (l.entry.clone(), scratch(&map.memory))
+            }
+            Part::Blas(call) => ("blas".into(), scratch(&call.w)),
+        };
+        kernel.parts.iter().map(part).collect()
+    };
+    let one = find(&spec(Format::BF16, q4, 512, 4096, 4096), H200).unwrap();
+    assert_eq!(parts(&one), [("unpack_q4_k".into(), Some(0)), ("wgmma_bf16_2_128".into(), Some(0))]);
+    assert_eq!(one.scratch, (32 << 20) + 4096 * 4096 * 2);
+    let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
+    assert!(matches!(unpack.args[..3], [Arg::Binding(1), Arg::Null, Arg::Binding(2)]));
+    // Of two formats, for a gate whose operands come the other way round.
+    let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
+    let node = |op, operands: [Operand; 2]| {
+        let output = tensor(Format::F32, [tokens(64), Extent::Fixed(1024)]);
+        GroupNode { op, operands: operands.to_vec(), output, in_place: None, attrs: Vec::new() }
+    };
+    let gate = GroupSpec {
+        inputs: vec![
+            tensor(Format::BF16, [tokens(64), Extent::Fixed(2048)]),
+            matrix(q4, 1024, 2048),
+            matrix(q6, 1024, 2048),
+        ],
+        nodes: vec![
+            node("matmul", [Operand::Input(0), Operand::Input(1)]),
+            node("matmul", [Operand::Input(0), Operand::Input(2)]),
+            node("swiglu", [Operand::Node(1), Operand::Node(0)]),
+        ],
+        outputs: vec![2],
+    };
+    let kernel = find_group(&gate, H200).unwrap();
+    let (first, second) = (Some(0), Some(1024 * 2048 * 2));
+    assert_eq!(parts(&kernel)[..2], [("unpack_q6_k".into(), first), ("unpack_q4_k".into(), second)]);
+    let mut fixed = spec(Format::BF16, q6, 512, 4096, 4096);
+    (fixed.inputs[0].shape[0], fixed.output.shape[0]) = (Extent::Fixed(512), Extent::Fixed(512));
+    let (call, unpacked) = find_blas(&fixed, H200).unwrap();
+    assert_eq!(scratch(&call.w), Some(0));
+    let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
+    assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
+    // Activations in f32 or 8 bits, and matrices of 2 GiB.
+    for (x, m) in [(Format::F32, 64), (Format::I8Groups { group: 32 }, 64), (Format::BF16, 1 << 18)] {
+        assert!(find(&spec(x, q4, 64, m, 4096), H200).is_none(), "{x:?} {m}");
+    }
 }

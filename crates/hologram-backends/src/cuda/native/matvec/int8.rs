@@ -6,21 +6,47 @@ use crate::cuda::native::launch::single;
 use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 
 pub(super) const IMAGE: &str = "matvec_i8";
-const THREADS: usize = 512;
+pub(super) const THREADS: usize = 512;
 /// Bytes that a launch fetches at most for the next one: what the memory delivers in about the time in which a launch reads nothing.
-const AHEAD_BYTES: usize = 10 << 20;
+pub(super) const AHEAD_BYTES: usize = 10 << 20;
 /// Arguments before those that tell what to fetch.
-const ARGUMENTS: usize = 26;
+pub(super) const ARGUMENTS: usize = 26;
 
-/// How rows and the blocks along them are shared by a workgroup's SIMD-groups.
-struct Tiles {
-    workgroups: usize,
+/// How rows and the blocks along them are shared by workgroups and their SIMD-groups.
+pub(super) struct Shares {
+    pub workgroups: usize,
     /// Tiles that are worked on together, SIMD-groups of each.
-    teams: usize,
-    slices: usize,
-    /// Fours of activations of a thread.
+    pub teams: usize,
+    pub slices: usize,
+    /// Bytes of shared memory.
+    pub shared: usize,
+}
+
+impl Shares {
+    /// Of so many rows, with so many bytes for activations; `None` where they do not fit.
+    pub fn of(rows: usize, gated: bool, activations: usize, target: Target) -> Option<Shares> {
+        let simds = THREADS / 32;
+        // A workgroup for each multiprocessor, or as many times more as it takes that their sums fit.
+        let counts = std::iter::successors(Some(target.multiprocessors as usize), |n| (*n < rows).then_some(2 * n));
+        let shares = counts.map(|most| {
+            let workgroups = rows.min(most).max(1);
+            let tiles = rows.div_ceil(workgroups).div_ceil(if gated { 8 } else { 16 });
+            let teams = tiles.min(simds);
+            let slices = simds / teams;
+            Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64 }
+        });
+        let found = shares.into_iter().find(|s| s.shared <= target.max_shared as usize)?;
+        // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
+        // another had none. On Apple GPUs none starts early.
+        let alone = if target.capability == 0 { 0 } else { target.max_shared as usize / 2 + 1 };
+        Some(Shares { shared: found.shared.max(alone), ..found })
+    }
+}
+
+/// [`Shares`] with the fours of activations of a thread.
+struct Tiles {
+    shares: Shares,
     held: usize,
-    shared: usize,
 }
 
 impl Tiles {
@@ -43,19 +69,14 @@ impl Tiles {
         if !served {
             return None;
         }
-        let workgroups = work.rows.min(target.multiprocessors as usize).max(1);
-        let tiles = work.rows.div_ceil(workgroups).div_ceil(if work.gated { 8 } else { 16 });
-        let simds = THREADS / 32;
-        let teams = tiles.min(simds);
-        let slices = simds / teams;
         let held = match (work.k <= 4_096, ternary) {
             (true, _) => 2,
             (false, true) => 4,
             (false, false) => 8,
         };
         let activations = if ternary { work.k / 128 * 160 } else { work.k };
-        let shared = activations + (work.k / scale).div_ceil(2) * 16 + 8 * simds + slices * tiles * 64;
-        (shared <= target.max_shared as usize).then_some(Tiles { workgroups, teams, slices, held, shared })
+        let activations = activations + (work.k / scale).div_ceil(2) * 16;
+        Some(Tiles { shares: Shares::of(work.rows, work.gated, activations, target)?, held })
     }
 }
 
@@ -71,7 +92,7 @@ impl Products<'_> {
         if matches!(self.after, After::SwigluBf16 | After::Relu2Bf16) {
             return None;
         }
-        let tiles = Tiles::of(work, target)?;
+        let Tiles { shares, held } = Tiles::of(work, target)?;
         let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
         let matrix = |i: usize| self.weights.get(i).map(|(_, at)| *at);
         let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
@@ -80,8 +101,8 @@ impl Products<'_> {
         args.extend((0..3).map(|i| optional(matrix(i).map(|at| at + 1))));
         args.extend((0..3).map(|i| optional(self.outputs.get(i).map(|(_, at)| *at))));
         args.extend([optional(self.residual.map(|(_, at)| at)), step.1.clone(), Arg::U32(step.0)]);
-        let (each, over) = (work.rows / tiles.workgroups, work.rows % tiles.workgroups);
-        for n in [work.k, rows[0], rows[1], each, over, tiles.teams, tiles.slices, 256 / tiles.teams + 1] {
+        let (each, over) = (work.rows / shares.workgroups, work.rows % shares.workgroups);
+        for n in [work.k, rows[0], rows[1], each, over, shares.teams, shares.slices, 256 / shares.teams + 1] {
             args.push(number(n)?);
         }
         args.push(Arg::U32(self.after as u32));
@@ -90,16 +111,13 @@ impl Products<'_> {
         debug_assert_eq!(args.len(), ARGUMENTS);
         let reads = self.reads(work, rows, target.multiprocessors as usize);
         args.extend((0..6).flat_map(|_| range(Arg::Null, 0, 0, 0)));
-        // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
-        // another had none.
-        let shared = tiles.shared.max(target.max_shared as usize / 2 + 1);
         let form = if work.gated { "gate" } else { "rows" };
         Some(single(KernelLaunch {
             image: IMAGE,
-            entry: format!("{}_{form}_h{}", work.weights.name, tiles.held),
-            grid: [u32::try_from(tiles.workgroups).ok()?, 1, 1],
+            entry: format!("{}_{form}_h{}", work.weights.name, held),
+            grid: [u32::try_from(shares.workgroups).ok()?, 1, 1],
             block: [THREADS as u32, 1, 1],
-            shared: u32::try_from(shared).ok()?,
+            shared: u32::try_from(shares.shared).ok()?,
             cluster: 1,
             early: true,
             ahead: Some(Ahead { reads, next: ARGUMENTS }),
@@ -131,6 +149,6 @@ impl Products<'_> {
     }
 }
 
-fn range(at: Arg, total: u32, stride: u32, len: u32) -> [Arg; 4] {
+pub(super) fn range(at: Arg, total: u32, stride: u32, len: u32) -> [Arg; 4] {
     [at, Arg::U32(total), Arg::U32(stride), Arg::U32(len)]
 }

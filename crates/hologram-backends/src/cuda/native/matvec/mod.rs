@@ -1,7 +1,8 @@
-//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`): alone, up to three that read the same activations, with the gate or the residual
+//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights `matvec_packed.k`): alone, up to three that read the same activations, with the gate or the residual
 //! addition after them, and with the norm and the conversion of the activations before them.
 
 mod int8;
+mod packed;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -202,6 +203,26 @@ fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
 }
 
 impl Products<'_> {
+    /// Matrices of several formats: a launch for each run of one format.
+    fn apart(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
+        if self.after != After::Store || self.outputs.len() != self.weights.len() {
+            return None;
+        }
+        let (mut parts, mut outputs) = (Vec::new(), &self.outputs[..]);
+        for weights in self.weights.chunk_by(|(a, _), (b, _)| a.format == b.format) {
+            let (own, rest) = outputs.split_at(weights.len());
+            outputs = rest;
+            let (weights, outputs) = (weights.to_vec(), own.to_vec());
+            let run = Products { weights, outputs, residual: None, ..*self };
+            let kernel = run.kernel(most_tokens, target)?;
+            if kernel.scratch + kernel.counters > 0 {
+                return None;
+            }
+            parts.extend(kernel.parts);
+        }
+        Some(NativeKernel { parts, scratch: 0, counters: 0 })
+    }
+
     fn kernel(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
         let (x, at) = self.x;
         let (converted, floor) = self.converted;
@@ -210,6 +231,13 @@ impl Products<'_> {
             Extent::Fixed(n) => (0, Arg::Null, n),
             Extent::Step { slot, max } => (slot, Arg::Binding(self.step?), max),
         };
+        if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
+            return self.apart(most_tokens, target);
+        }
+        if let Format::Planes(packed) = self.weights.first()?.0.format {
+            let few = (1..=most_tokens).contains(&most);
+            return if few { self.packed(packed, most, (slot, step), target) } else { None };
+        }
         let weights = Weights::of(self.weights.first()?.0.format)?;
         let activations = Activations::of(converted.format)?;
         // Converted before, or nothing to convert.

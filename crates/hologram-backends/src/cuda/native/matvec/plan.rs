@@ -78,7 +78,7 @@ impl Activations {
     /// Whether there is a kernel for the product.
     pub fn fits(self, weights: Weights, k: usize) -> bool {
         match self {
-            Activations::F32 => true,
+            Activations::F32 => !weights.scaled,
             Activations::Bf16 => weights.name == "bf16",
             Activations::I8 { group } => {
                 let group = group as usize;
@@ -183,16 +183,23 @@ impl Plan {
         let lanes = (2..=threads.ilog2() as usize).min_by_key(|l| cost(*l)).unwrap_or(5);
         let (sets, rounds) = iterations(lanes);
         let ring = (work.weights.ring() / rows).min(sets * rounds) * rows;
-        // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
-        // another had none.
-        let shared = shared(work, share, threads * ring, lanes, tokens).max(target.max_shared as usize / 2 + 1);
+        let shared = if target.capability == 0 {
+            // What is read ahead, a norm's weights and activations that nothing changes lie elsewhere.
+            let staged = if work.activations == Activations::F32 && !work.norm { 0 } else { work.activations.bytes() };
+            shared(&Work { norm: false, ..*work }, share, 0, lanes, tokens, staged)
+        } else {
+            // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor
+            // while another had none.
+            let all = shared(work, share, threads * ring, lanes, tokens, work.activations.bytes());
+            all.max(target.max_shared as usize / 2 + 1)
+        };
         Plan { workgroups, threads, lanes, rows, tokens, shared }
     }
 }
 
 /// The memory of a workgroup, in the kernel's order: the ring and its scales, activations with what belongs to their chunks, sums of
-/// norms, sums of rows with what is added to them, the norm's weights.
-fn shared(work: &Work, share: usize, ring: usize, lanes: usize, tokens: usize) -> usize {
+/// norms, sums of rows with what is added to them, the norm's weights. `staged`: bytes of an element of the activations.
+fn shared(work: &Work, share: usize, ring: usize, lanes: usize, tokens: usize, staged: usize) -> usize {
     let parts = match work.activations {
         Activations::I8 { group } if work.weights.name == "t2" && (group as usize) < ONE_SCALE => 4,
         _ => 1,
@@ -202,5 +209,5 @@ fn shared(work: &Work, share: usize, ring: usize, lanes: usize, tokens: usize) -
     let sums = share * (1 + usize::from(work.gated)) * (((1 << lanes) / 32).max(1) + usize::from(work.added)) * tokens;
     let norm = if work.norm { work.k * 4 } else { 0 };
     let ring = ring * if work.weights.scaled { 20 } else { 16 };
-    ring + tokens * work.k * work.activations.bytes() + meta + REDUCTION_BYTES + sums.div_ceil(4) * 16 + norm
+    ring + tokens * work.k * staged + meta + REDUCTION_BYTES + sums.div_ceil(4) * 16 + norm
 }

@@ -1,6 +1,6 @@
 use super::super::Part;
 use super::*;
-use crate::Attr;
+use crate::{Attr, Packed};
 
 const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
 const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
@@ -267,7 +267,6 @@ fn products_alone_have_kernels() {
         (Format::F32, Format::F16, 8, "f16_f32_t4_r2"),
         (Format::F32, Format::BF16, 320, "bf16_f32_t4_r2"),
         (Format::BF16, Format::BF16, 320, "bf16_bf16_t4_r2"),
-        (Format::F32, Format::Q8Planes, 32, "q8_f32_t4_r2"),
         (i8(32), Format::Q8Planes, 4096, "q8_i8_t4_r2"),
         (i8(32), Format::Q4Planes, 96, "q4_i8_t4_r2"),
         (i8(64), Format::T2Planes, 256, "t2_i8_t4_r2"),
@@ -288,5 +287,93 @@ fn products_alone_have_kernels() {
         (i8(96), Format::T2Planes, 1, 768),
     ] {
         assert!(find_rest(&spec(x, w, tokens, k), H200).is_none(), "{x:?} {w:?} {tokens} {k}");
+    }
+}
+
+/// Packed weights: which kernel, how many launches, where their planes stand; what has none.
+#[test]
+fn packed_weights_have_kernels() {
+    let planes = Format::Planes;
+    let entries = |kernel: &NativeKernel| -> Vec<String> {
+        let entry = |part: &Part| match part {
+            Part::Kernel(launch) => launch.entry.clone(),
+            Part::Blas(_) => String::new(),
+        };
+        kernel.parts.iter().map(entry).collect()
+    };
+    let q4 = shape(planes(Packed::Q4_K), Some(I32), true, 4096, &[4096, 1024, 1024], "");
+    for packed in Packed::ALL {
+        let s = Shape { weights: planes(packed), ..q4.clone() };
+        let found = find_group(&group(&s), H200).expect("a kernel");
+        assert_eq!(entries(&found), [format!("{}_rows", format!("{packed:?}").to_lowercase())]);
+        assert!(find_group(&group(&Shape { rows: vec![14336], after: "", ..s }), H200).is_some());
+    }
+    for (weights, norm, k, rows, after, entry) in [
+        (Packed::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
+        (Packed::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
+        (Packed::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
+        // Types without a kernel of a gate, norms of long rows.
+        (Packed::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
+        (Packed::Q4_K, true, 8192, vec![1024], "", None),
+    ] {
+        let s = shape(planes(weights), Some(I32), norm, k, &rows, after);
+        let found = find_group(&group(&s), H200);
+        assert_eq!(found.map(|k| entries(&k)), entry.map(|e| vec![e.to_string()]), "{weights:?} {k} {after}");
+    }
+    // A value matrix of another format is a launch of its own; its planes follow those of the others.
+    let mut mixed = group(&q4);
+    mixed.inputs[4].format = planes(Packed::Q6_K);
+    let found = find_group(&mixed, H200).expect("kernels");
+    assert_eq!(entries(&found), ["q4_k_rows", "q6_k_rows"]);
+    let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
+    let place = |a: &Arg| if let Arg::Binding(i) = a { Some(*i) } else { None };
+    let at = |l: &KernelLaunch, places: &[usize]| places.iter().map(|i| place(&l.args[*i])).collect::<Vec<_>>();
+    // Low planes, records, high planes, results.
+    assert_eq!(at(first, &[2, 3, 5, 6, 26, 8, 9]), [2, 5, 3, 6, 99, 12, 13].map(|i| Some(i).filter(|i| *i != 99)));
+    assert_eq!(at(second, &[2, 3, 5, 26, 8]), [Some(8), None, Some(10), Some(9), Some(14)]);
+    // Activations that are quantised already, rows of any length, up to 8 tokens.
+    let spec = |tokens: usize, k: usize| KernelSpec {
+        op: "matmul",
+        inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(Packed::Q5_1), &[70, k])],
+        output: tensor(Format::F32, &[tokens, 70]),
+        in_place: None,
+        attrs: Vec::new(),
+    };
+    for (tokens, k, served) in [(1, 96, true), (8, 28_672, true), (9, 96, false), (1, 1 << 20, false)] {
+        let found = find(&spec(tokens, k), H200);
+        assert_eq!(found.is_some(), served, "{tokens} {k}");
+        assert!(found.is_none_or(|f| launch(&f).grid == [70, tokens as u32, 1]));
+    }
+}
+
+/// Apple GPUs have 32 KiB a workgroup: of many rows there are more workgroups. No memory is asked for beyond what is used.
+#[test]
+fn products_fit_an_apple_gpu() {
+    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let planes = Format::Planes;
+    for (weights, norm, k, rows, after, groups) in [
+        (planes(Packed::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),
+        (planes(Packed::Q4_K), true, 4096, vec![14336, 14336], "swiglu", 32),
+        (planes(Packed::Q6_K), false, 14336, vec![4096], "add", 32),
+        (planes(Packed::Q6_K), true, 4096, vec![256_000], "", 64),
+        (planes(Packed::Q6_K), true, 3584, vec![1 << 20], "", 256),
+        (Format::Q8Planes, true, 4096, vec![256_000], "", 64),
+        (Format::Q4Planes, false, 14336, vec![4096], "add", 32),
+        (Format::BF16, true, 4096, vec![4096, 1024, 1024], "", 32),
+        (Format::BF16, true, 4096, vec![14336, 14336], "swiglu+cast", 32),
+        (Format::BF16, true, 4096, vec![128_256], "", 32),
+        (Format::F16, true, 4096, vec![14336, 14336], "swiglu", 32),
+        (Format::F16, false, 14336, vec![4096], "add", 32),
+    ] {
+        let converted: Option<fn(usize) -> Format> = match weights {
+            Format::BF16 => Some(BF16),
+            Format::F16 => None,
+            _ => Some(I32),
+        };
+        let s = shape(weights, converted, norm, k, &rows, after);
+        let found = find_group(&group(&s), apple).unwrap_or_else(|| panic!("{weights:?} {rows:?} {k} {after}"));
+        let launch = launch(&found);
+        assert_eq!(launch.grid, [groups, 1, 1], "{weights:?} {rows:?}");
+        assert!(launch.shared <= 32 << 10 && launch.shared as usize > rows[0] / 64, "{} of {weights:?}", launch.shared);
     }
 }

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::float::{Element, Words};
+use super::super::{PackedRows, STREAMS, ahead};
 use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
@@ -103,64 +104,68 @@ unsafe fn multiply_tile<const T: usize>(
     }
 }
 
-/// The dot products of one weight row with 1 to [`FEW`] rows of `x`.
+/// Multiplies rows with 1 to [`FEW`] rows of `x`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; the activations are `f32`; `k` elements of each row can be read.
-pub unsafe fn multiply_rows(
-    _words: Words,
-    element: Element,
-    w: *const u8,
-    x: *const u8,
-    k: usize,
-    tokens: usize,
-) -> [f32; 4] {
+/// The processor has AVX2, FMA and F16C; the activations are `f32`; `k` elements of each row can be read, and the output can be written.
+pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
+    const ONE: usize = STREAMS[0];
+    const MORE: usize = STREAMS[1];
     // SAFETY: promised by the caller.
     unsafe {
         match (element, tokens) {
-            (Element::F32, 1) => dot::<0, 1>(w, x, k),
-            (Element::F32, _) => dot::<0, 2>(w, x, k),
-            (Element::F16, 1) => dot::<1, 1>(w, x, k),
-            (Element::F16, _) => dot::<1, 2>(w, x, k),
-            (Element::Bf16, 1) => dot::<2, 1>(w, x, k),
-            (Element::Bf16, _) => dot::<2, 2>(w, x, k),
+            (Element::F32, 1) => dots::<0, 1, ONE>(w, x),
+            (Element::F32, _) => dots::<0, 2, MORE>(w, x),
+            (Element::F16, 1) => dots::<1, 1, ONE>(w, x),
+            (Element::F16, _) => dots::<1, 2, MORE>(w, x),
+            (Element::Bf16, 1) => dots::<2, 1, ONE>(w, x),
+            (Element::Bf16, _) => dots::<2, 2, MORE>(w, x),
         }
     }
 }
 
 /// Registers that a dot product sums in, to hide the latency of an addition.
-const SUMS: usize = 4;
+const SUMS: usize = 2;
 
-/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`.
+/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot<const KIND: u8, const N: usize>(w: *const u8, x: *const u8, k: usize) -> [f32; 4] {
-    let mut acc = [[_mm256_setzero_ps(); SUMS]; N];
-    let x = x.cast::<f32>();
-    let whole = k / 32 * 32;
-    let mut sums = [0.0; 4];
-    // SAFETY: the elements lie in the rows.
-    unsafe {
-        for at in (0..whole).step_by(32) {
-            for part in 0..SUMS {
-                let at = at + 8 * part;
-                let weights = weights::<KIND>(w, at);
-                for t in 0..N {
-                    acc[t][part] = _mm256_fmadd_ps(weights, _mm256_loadu_ps(x.add(t * k + at)), acc[t][part]);
+unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
+    let (k, x) = (w.k, x.cast::<f32>());
+    let whole = k / 16 * 16;
+    for rows in w.streams::<R>() {
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let mut acc = [[[_mm256_setzero_ps(); SUMS]; R]; N];
+        // SAFETY: the elements lie in the rows; the output of the rows can be written.
+        unsafe {
+            for at in (0..whole).step_by(16) {
+                for j in 0..R {
+                    let bytes = if KIND == 0 { 4 } else { 2 };
+                    ahead(firsts[j].wrapping_add(at * bytes), 16 * bytes);
+                    for part in 0..SUMS {
+                        let at = at + 8 * part;
+                        let weights = weights::<KIND>(firsts[j], at);
+                        for t in 0..N {
+                            let x = _mm256_loadu_ps(x.add(t * k + at));
+                            acc[t][j][part] = _mm256_fmadd_ps(weights, x, acc[t][j][part]);
+                        }
+                    }
+                }
+            }
+            for t in 0..N {
+                for j in 0..R {
+                    let [a, b] = acc[t][j];
+                    let sum = _mm256_add_ps(a, b);
+                    let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+                    let sum = _mm_hadd_ps(sum, sum);
+                    let mut sum = _mm_cvtss_f32(_mm_hadd_ps(sum, sum));
+                    for at in whole..k {
+                        sum += weight::<KIND>(firsts[j], at) * x.add(t * k + at).read_unaligned();
+                    }
+                    *w.y.add(t * w.stride + rows[j]) = sum;
                 }
             }
         }
-        for t in 0..N {
-            let [a, b, c, d] = acc[t];
-            let sum = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
-            let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-            let sum = _mm_hadd_ps(sum, sum);
-            sums[t] = _mm_cvtss_f32(_mm_hadd_ps(sum, sum));
-            for at in whole..k {
-                sums[t] += weight::<KIND>(w, at) * x.add(t * k + at).read_unaligned();
-            }
-        }
     }
-    sums
 }
 
 /// 8 weights from element `at` on.

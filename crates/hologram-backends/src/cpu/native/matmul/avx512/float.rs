@@ -2,12 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::super::Rows;
 use super::super::float::{Element, Words};
+use super::super::{PackedRows, Rows, STREAMS, ahead};
 use super::{first_lanes, transpose};
+use crate::cpu::native::simd::prefetch_near;
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;
+
+/// Steps ahead of which a tile's words are asked for: they are read once or twice, so they come from afar, and broadcasts of single words do not
+/// set the hardware's prefetching off early enough.
+const TILE_AHEAD: usize = 96;
 
 /// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. Rows up to the sixteenth
 /// repeat the last one when `to` takes `lanes` = 16.
@@ -164,6 +169,7 @@ macro_rules! tile {
                     }
                 }
                 for _ in 0..steps {
+                    prefetch_near(x.wrapping_add(TILE_AHEAD * T).cast());
                     let mut weights = [_mm512_setzero_si512(); P];
                     for p in 0..P {
                         weights[p] = _mm512_loadu_si512(w.add(p * apart).cast());
@@ -205,75 +211,74 @@ fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
     }
 }
 
-/// The dot products of one weight row with `tokens` (1 to [`FEW`]) rows of `x`, whose elements are `f32`, or for
-/// [`Words::Bf16Pairs`] `bf16`.
+/// Multiplies rows with `tokens` (1 to [`FEW`]) rows of `x`, whose elements are `f32`, or for [`Words::Bf16Pairs`] `bf16`.
 ///
 /// # Safety
-/// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read.
-pub unsafe fn multiply_rows(
-    words: Words,
-    element: Element,
-    w: *const u8,
-    x: *const u8,
-    k: usize,
-    tokens: usize,
-) -> [f32; FEW] {
+/// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
+pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
+    const ONE: usize = STREAMS[0];
+    const MORE: usize = STREAMS[1];
+    macro_rules! of {
+        ($dots:ident$(, $kind:literal)?) => {
+            match tokens {
+                1 => $dots::<$($kind,)? 1, ONE>(w, x),
+                2 => $dots::<$($kind,)? 2, MORE>(w, x),
+                3 => $dots::<$($kind,)? 3, MORE>(w, x),
+                _ => $dots::<$($kind,)? 4, MORE>(w, x),
+            }
+        };
+    }
     // SAFETY: promised by the caller.
     unsafe {
-        match words {
-            Words::Bf16Pairs => match tokens {
-                1 => dot_bf16::<1>(w, x, k),
-                2 => dot_bf16::<2>(w, x, k),
-                3 => dot_bf16::<3>(w, x, k),
-                _ => dot_bf16::<4>(w, x, k),
-            },
-            Words::F32 => match (element, tokens) {
-                (Element::F32, 1) => dot_f32::<0, 1>(w, x, k),
-                (Element::F32, 2) => dot_f32::<0, 2>(w, x, k),
-                (Element::F32, 3) => dot_f32::<0, 3>(w, x, k),
-                (Element::F32, _) => dot_f32::<0, 4>(w, x, k),
-                (Element::F16, 1) => dot_f32::<1, 1>(w, x, k),
-                (Element::F16, 2) => dot_f32::<1, 2>(w, x, k),
-                (Element::F16, 3) => dot_f32::<1, 3>(w, x, k),
-                (Element::F16, _) => dot_f32::<1, 4>(w, x, k),
-                (Element::Bf16, 1) => dot_f32::<2, 1>(w, x, k),
-                (Element::Bf16, 2) => dot_f32::<2, 2>(w, x, k),
-                (Element::Bf16, 3) => dot_f32::<2, 3>(w, x, k),
-                (Element::Bf16, _) => dot_f32::<2, 4>(w, x, k),
-            },
+        match (words, element) {
+            (Words::Bf16Pairs, _) => of!(dots_bf16),
+            (Words::F32, Element::F32) => of!(dots_f32, 0),
+            (Words::F32, Element::F16) => of!(dots_f32, 1),
+            (Words::F32, Element::Bf16) => of!(dots_f32, 2),
         }
     }
 }
 
 /// Registers that a dot product sums in, to hide the latency of an addition.
-const SUMS: usize = 4;
+const SUMS: usize = 2;
 
-/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`.
+/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn dot_f32<const KIND: u8, const N: usize>(w: *const u8, x: *const u8, k: usize) -> [f32; FEW] {
-    let mut acc = [[_mm512_setzero_ps(); SUMS]; N];
-    let x = x.cast::<f32>();
-    let whole = k / 64 * 64;
-    // SAFETY: the elements lie in the rows; the last ones are masked.
-    unsafe {
-        for at in (0..whole).step_by(64) {
-            for part in 0..SUMS {
-                let at = at + 16 * part;
-                let weights = weights::<KIND>(w, at, u16::MAX);
-                for t in 0..N {
-                    acc[t][part] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x.add(t * k + at)), acc[t][part]);
+unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
+    let (k, x) = (w.k, x.cast::<f32>());
+    let whole = k / 32 * 32;
+    for rows in w.streams::<R>() {
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
+        // SAFETY: the elements lie in the rows; the last ones are masked.
+        unsafe {
+            for at in (0..whole).step_by(32) {
+                for j in 0..R {
+                    let bytes = if KIND == 0 { 4 } else { 2 };
+                    ahead(firsts[j].wrapping_add(at * bytes), 32 * bytes);
+                    for part in 0..SUMS {
+                        let at = at + 16 * part;
+                        let weights = weights::<KIND>(firsts[j], at, u16::MAX);
+                        for t in 0..N {
+                            acc[t][j][part] =
+                                _mm512_fmadd_ps(weights, _mm512_loadu_ps(x.add(t * k + at)), acc[t][j][part]);
+                        }
+                    }
                 }
             }
-        }
-        for at in (whole..k).step_by(16) {
-            let mask = first_lanes((k - at).min(16));
-            let weights = weights::<KIND>(w, at, mask);
-            for t in 0..N {
-                acc[t][0] = _mm512_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x.add(t * k + at)), acc[t][0]);
+            for at in (whole..k).step_by(16) {
+                let mask = first_lanes((k - at).min(16));
+                for j in 0..R {
+                    let weights = weights::<KIND>(firsts[j], at, mask);
+                    for t in 0..N {
+                        let x = _mm512_maskz_loadu_ps(mask, x.add(t * k + at));
+                        acc[t][j][0] = _mm512_fmadd_ps(weights, x, acc[t][j][0]);
+                    }
+                }
             }
+            store_totals(acc, w, rows);
         }
     }
-    totals(acc)
 }
 
 /// 16 weights from element `at` on, those of the mask.
@@ -297,38 +302,56 @@ unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn dot_bf16<const N: usize>(w: *const u8, x: *const u8, k: usize) -> [f32; FEW] {
-    let (w, x) = (w.cast::<i16>(), x.cast::<i16>());
-    let mut acc = [[_mm512_setzero_ps(); SUMS]; N];
-    let whole = k / 128 * 128;
-    // SAFETY: as in `dot_f32`.
-    unsafe {
-        for at in (0..whole).step_by(128) {
-            for part in 0..SUMS {
-                let at = at + 32 * part;
-                let weights = _mm512_loadu_si512(w.add(at).cast());
-                for t in 0..N {
-                    acc[t][part] = bf16_step(acc[t][part], weights, _mm512_loadu_si512(x.add(t * k + at).cast()));
+unsafe fn dots_bf16<const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
+    let (k, x) = (w.k, x.cast::<i16>());
+    let whole = k / 64 * 64;
+    for rows in w.streams::<R>() {
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes).cast::<i16>());
+        let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
+        // SAFETY: as in `dots_f32`.
+        unsafe {
+            for at in (0..whole).step_by(64) {
+                for j in 0..R {
+                    ahead(firsts[j].wrapping_add(at).cast(), 128);
+                    for part in 0..SUMS {
+                        let at = at + 32 * part;
+                        let weights = _mm512_loadu_si512(firsts[j].add(at).cast());
+                        for t in 0..N {
+                            let x = _mm512_loadu_si512(x.add(t * k + at).cast());
+                            acc[t][j][part] = bf16_step(acc[t][j][part], weights, x);
+                        }
+                    }
                 }
             }
-        }
-        for at in (whole..k).step_by(32) {
-            let mask = ((1u64 << (k - at).min(32)) - 1) as u32;
-            let weights = _mm512_maskz_loadu_epi16(mask, w.add(at));
-            for t in 0..N {
-                acc[t][0] = bf16_step(acc[t][0], weights, _mm512_maskz_loadu_epi16(mask, x.add(t * k + at)));
+            for at in (whole..k).step_by(32) {
+                let mask = ((1u64 << (k - at).min(32)) - 1) as u32;
+                for j in 0..R {
+                    let weights = _mm512_maskz_loadu_epi16(mask, firsts[j].add(at));
+                    for t in 0..N {
+                        let x = _mm512_maskz_loadu_epi16(mask, x.add(t * k + at));
+                        acc[t][j][0] = bf16_step(acc[t][j][0], weights, x);
+                    }
+                }
             }
+            store_totals(acc, w, rows);
         }
     }
-    totals(acc)
 }
 
+/// # Safety
+/// The output of the rows can be written.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn totals<const N: usize>(acc: [[__m512; SUMS]; N]) -> [f32; FEW] {
-    let mut sums = [0.0; FEW];
-    for (sum, [a, b, c, d]) in sums.iter_mut().zip(acc) {
-        *sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+unsafe fn store_totals<const N: usize, const R: usize>(
+    acc: [[[__m512; SUMS]; R]; N],
+    w: &PackedRows,
+    rows: [usize; R],
+) {
+    for t in 0..N {
+        for j in 0..R {
+            let [a, b] = acc[t][j];
+            // SAFETY: promised by the caller.
+            unsafe { *w.y.add(t * w.stride + rows[j]) = _mm512_reduce_add_ps(_mm512_add_ps(a, b)) };
+        }
     }
-    sums
 }

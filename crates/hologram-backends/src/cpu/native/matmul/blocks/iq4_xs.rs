@@ -21,27 +21,16 @@ impl Block32 for Iq4Xs {
 
     #[inline(always)]
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
-        let (mut scales, mut factors) = ([0u64; 2], [0f32; 16]);
-        for (i, scales) in scales.iter_mut().enumerate().take(count.div_ceil(8)) {
+        let (mut low, mut high, mut factors) = ([0; 2], [0; 2], [0f32; 2]);
+        for i in 0..count.div_ceil(8) {
             // SAFETY: promised by the caller: `first` and the number of units are multiples of 8.
-            let (d, high, low) = unsafe {
+            unsafe {
                 let block = row.add((first / 8 + i) * 136);
-                (word(block), word(block.add(2)), double(block.add(4)))
-            };
-            // Half bytes and pairs of bits, each to a byte.
-            let low = u64::from(low);
-            let low = (low | low << 16) & 0x0000_ffff_0000_ffff;
-            let low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;
-            let low = (low | low << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-            let high = u64::from(high);
-            let high = (high | high << 24) & 0x0000_00ff_0000_00ff;
-            let high = (high | high << 12) & 0x000f_000f_000f_000f;
-            let high = (high | high << 6) & 0x0303_0303_0303_0303;
-            *scales = (((low | high << 4) | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020) ^ 0x8080_8080_8080_8080;
-            factors[8 * i..8 * i + 8].fill(s.half(d));
+                factors[i] = s.half(word(block));
+                (low[i], high[i]) = (double(block.add(4)), u32::from(word(block.add(2))));
+            }
         }
-        // SAFETY: the arrays hold the most lanes.
-        let scales = unsafe { s.mul(s.signed(scales.as_ptr().cast()), s.load_f(factors.as_ptr())) };
+        let scales = s.mul(s.six_bits(low, high), s.by_eights(factors));
         (scales, scales)
     }
 }

@@ -1,6 +1,6 @@
 //! `Q2_K`: 16 bytes of scales (low half) and minimums (high half), 64 bytes of two bits, d, dmin.
 
-use super::{Bytes, Field, Scales, SuperBlock, quad, word};
+use super::{Field, Scales, SuperBlock, double, quad};
 use crate::Format;
 
 pub struct Q2K;
@@ -16,11 +16,11 @@ impl SuperBlock for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+    unsafe fn scales(block: *const u8) -> Scales {
         const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         // SAFETY: promised by the caller.
-        let (both, d, m) = unsafe { ([quad(block), quad(block.add(8))], word(block.add(80)), word(block.add(82))) };
+        let (both, halves) = unsafe { ([quad(block), quad(block.add(8))], double(block.add(80))) };
         let minimums = Some(both.map(|bits| bits >> 4 & LOW));
-        Scales { d: s.half(d), m: s.half(m), of_runs: both.map(|bits| bits & LOW), minimums }
+        Scales { halves, of_runs: both.map(|bits| bits & LOW), minimums }
     }
 }

@@ -14,8 +14,8 @@ impl Block32 for Q5Min {
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
         // SAFETY: promised by the caller.
         unsafe {
-            let high = s.sixteens(units.map(|unit| double(row.add(unit * 24 + 4))));
-            s.or(s.nibbles(units.map(|unit| row.add(unit * 24 + 8))), high)
+            let high = units.map(|unit| double(row.add(unit * 24 + 4)));
+            s.add_sixteens(s.nibbles(units.map(|unit| row.add(unit * 24 + 8))), high)
         }
     }
 }

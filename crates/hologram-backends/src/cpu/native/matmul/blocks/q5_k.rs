@@ -1,6 +1,6 @@
 //! `Q5_K`: as `Q4_K` with a fifth bit of each code.
 
-use super::{Bytes, Field, Scales, SuperBlock, six_bits, word};
+use super::{Field, Scales, SuperBlock, double, six_bits};
 use crate::Format;
 
 pub struct Q5K;
@@ -19,9 +19,9 @@ impl SuperBlock for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+    unsafe fn scales(block: *const u8) -> Scales {
         // SAFETY: promised by the caller.
-        let (d, m, of_runs) = unsafe { (word(block), word(block.add(2)), six_bits(block.add(4))) };
-        Scales { d: s.half(d), m: s.half(m), of_runs, minimums: None }
+        let (halves, of_runs) = unsafe { (double(block), six_bits(block.add(4))) };
+        Scales { halves, of_runs, minimums: None }
     }
 }

@@ -60,11 +60,69 @@ macro_rules! wrapped {
     };
 }
 
+/// Where the first words of 16 blocks of `STRIDE` bytes lie, as permutations of 128 bytes each. These begin at `from`, end two bytes
+/// before the blocks' end at the latest, so that the second words can be had too, and hold the words of the lanes in `lanes`.
+struct Words<const STRIDE: usize>;
+
+impl<const STRIDE: usize> Words<STRIDE> {
+    /// Blocks whose first words lie in 128 bytes.
+    const TOGETHER: usize = 126 / STRIDE + 1;
+    const COUNT: usize = 16usize.div_ceil(Self::TOGETHER);
+    const FROM: [usize; 4] = {
+        let (mut from, mut i) = ([0; 4], 0);
+        while i < Self::COUNT {
+            let (at, last) = (i * Self::TOGETHER * STRIDE, 16 * STRIDE - 130);
+            from[i] = if at < last { at } else { last };
+            i += 1;
+        }
+        from
+    };
+    const LANES: [u32; 4] = {
+        let (mut lanes, mut unit) = ([0; 4], 0);
+        while unit < 16 {
+            lanes[unit / Self::TOGETHER] |= 1 << unit;
+            unit += 1;
+        }
+        lanes
+    };
+    const INDICES: [[u16; 32]; 4] = {
+        let (mut indices, mut unit) = ([[0; 32]; 4], 0);
+        while unit < 16 {
+            let i = unit / Self::TOGETHER;
+            indices[i][unit] = ((unit * STRIDE - Self::FROM[i]) / 2) as u16;
+            unit += 1;
+        }
+        indices
+    };
+}
+
+impl Vnni {
+    /// The `f16` at the first of 16 places `STRIDE` bytes apart: a gather would load them one by one.
+    ///
+    /// # Safety
+    /// All but the last two of the `16 * STRIDE` bytes from `first` on can be read.
+    #[inline(always)]
+    unsafe fn all_halves<const STRIDE: usize>(self, first: *const u8) -> __m512 {
+        wrapped!({
+            let mut words = _mm512_setzero_si512();
+            for i in 0..Words::<STRIDE>::COUNT {
+                let from = first.add(Words::<STRIDE>::FROM[i]);
+                let (low, high) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+                let indices = _mm512_loadu_si512(Words::<STRIDE>::INDICES[i].as_ptr().cast());
+                let part = _mm512_maskz_permutex2var_epi16(Words::<STRIDE>::LANES[i], low, indices, high);
+                words = _mm512_or_si512(words, part);
+            }
+            _mm512_cvtph_ps(_mm512_castsi512_si256(words))
+        })
+    }
+}
+
 impl Bytes for Vnni {
     type V = __m512i;
     type F = __m512;
     type H = __m256i;
     type M = __m256;
+    type P = __m128;
     const LEN: usize = 64;
 
     #[inline(always)]
@@ -141,8 +199,8 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn sixteens(self, [a, b]: [u32; 2]) -> __m512i {
-        wrapped!(_mm512_maskz_set1_epi8(u64::from(a) | u64::from(b) << 32, 16))
+    fn add_sixteens(self, halves: __m512i, [a, b]: [u32; 2]) -> __m512i {
+        wrapped!(_mm512_mask_add_epi8(halves, u64::from(a) | u64::from(b) << 32, halves, _mm512_set1_epi8(16)))
     }
 
     #[inline(always)]
@@ -189,16 +247,22 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factor: f32) -> __m256 {
+    fn scaled(self, halves: u32, factor: f32) -> __m128 {
+        wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factors: __m128) -> __m256 {
         wrapped!({
             let dots = _mm256_madd_epi16(values, _mm256_loadu_si256(with.cast()));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(factor), sum)
+            let factor = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), factor, sum)
         })
     }
 
     #[inline(always)]
-    fn add_sums(self, to: __m512, sums: __m512i, factor: f32) -> __m512 {
-        wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(factor), to))
+    fn add_sums(self, to: __m512, sums: __m512i, factors: __m128) -> __m512 {
+        wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_broadcastss_ps(factors), to))
     }
 
     #[inline(always)]
@@ -232,21 +296,46 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn halves(self, first: *const u8, stride: usize, count: usize) -> (__m512, __m512) {
+    unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m512 {
         wrapped!({
+            if count == 16 {
+                // Known where this is inlined: the block of a format.
+                match stride {
+                    18 => return self.all_halves::<18>(first.add(at)),
+                    20 => return self.all_halves::<20>(first.add(at)),
+                    22 => return self.all_halves::<22>(first.add(at)),
+                    24 => return self.all_halves::<24>(first.add(at)),
+                    34 => return self.all_halves::<34>(first.add(at)),
+                    _ => (),
+                }
+            }
             let stride = _mm512_set1_epi32(stride as i32);
             let places =
                 _mm512_mullo_epi32(stride, _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
             let mask = ((1u32 << count) - 1) as u16;
-            let words = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, places, first.cast());
-            let (low, high) = (_mm512_cvtepi32_epi16(words), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words)));
-            (_mm512_cvtph_ps(low), _mm512_cvtph_ps(high))
+            // A block is longer than the four bytes that are read.
+            let words = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, places, first.add(at).cast());
+            _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
         })
     }
 
     #[inline(always)]
-    unsafe fn signed(self, from: *const u8) -> __m512 {
-        wrapped!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))))
+    fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> __m512 {
+        wrapped!({
+            let low_bits = _mm512_mask_set1_epi32(_mm512_set1_epi32(low[0] as i32), 0xff00, low[1] as i32);
+            let high_bits = _mm512_mask_set1_epi32(_mm512_set1_epi32(high[0] as i32), 0xff00, high[1] as i32);
+            let twos = _mm512_set_epi32(14, 12, 10, 8, 6, 4, 2, 0, 14, 12, 10, 8, 6, 4, 2, 0);
+            let low = _mm512_srlv_epi32(low_bits, _mm512_add_epi32(twos, twos));
+            let high = _mm512_slli_epi32::<4>(_mm512_srlv_epi32(high_bits, twos));
+            let low = _mm512_and_si512(low, _mm512_set1_epi32(15));
+            let bits = _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi32(0x30)));
+            _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(32)))
+        })
+    }
+
+    #[inline(always)]
+    fn by_eights(self, [a, b]: [f32; 2]) -> __m512 {
+        wrapped!(_mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b)))
     }
 
     #[inline(always)]
@@ -260,6 +349,7 @@ impl Bytes for Avx2 {
     type F = __m256;
     type H = __m256i;
     type M = __m256;
+    type P = __m128;
     const LEN: usize = 32;
 
     #[inline(always)]
@@ -312,14 +402,14 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn sixteens(self, [a, _]: [u32; 2]) -> __m256i {
+    fn add_sixteens(self, halves: __m256i, [a, _]: [u32; 2]) -> __m256i {
         wrapped!({
             // Byte i of the bits to each of eight bytes, of which each keeps one bit.
             let order = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
             let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(a as i32), order);
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
             let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
-            _mm256_and_si256(set, _mm256_set1_epi8(16))
+            _mm256_or_si256(halves, _mm256_and_si256(set, _mm256_set1_epi8(16)))
         })
     }
 
@@ -389,16 +479,22 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factor: f32) -> __m256 {
+    fn scaled(self, halves: u32, factor: f32) -> __m128 {
+        wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factors: __m128) -> __m256 {
         wrapped!({
             let dots = _mm256_madd_epi16(values, _mm256_loadu_si256(with.cast()));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(factor), sum)
+            let factor = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), factor, sum)
         })
     }
 
     #[inline(always)]
-    fn add_sums(self, to: __m256, sums: __m256i, factor: f32) -> __m256 {
-        wrapped!(_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(factor), to))
+    fn add_sums(self, to: __m256, sums: __m256i, factors: __m128) -> __m256 {
+        wrapped!(_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_broadcastss_ps(factors), to))
     }
 
     #[inline(always)]
@@ -436,22 +532,30 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn halves(self, first: *const u8, stride: usize, count: usize) -> (__m256, __m256) {
-        let mut words = [0i32; 8];
+    unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m256 {
+        let mut words = [0u16; 8];
         for (i, word) in words.iter_mut().enumerate().take(count) {
-            *word = wrapped!(first.add(i * stride).cast::<i32>().read_unaligned());
+            *word = wrapped!(first.add(i * stride + at).cast::<u16>().read_unaligned());
         }
+        let [a, b, c, d, e, f, g, h] = words.map(|word| word as i16);
+        wrapped!(_mm256_cvtph_ps(_mm_set_epi16(h, g, f, e, d, c, b, a)))
+    }
+
+    #[inline(always)]
+    fn six_bits(self, [low, _]: [u32; 2], [high, _]: [u32; 2]) -> __m256 {
         wrapped!({
-            let words = _mm256_loadu_si256(words.as_ptr().cast());
-            let (low, high) = (_mm256_and_si256(words, _mm256_set1_epi32(0xffff)), _mm256_srli_epi32::<16>(words));
-            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
-            (_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(packed)))
+            let twos = _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0);
+            let low = _mm256_srlv_epi32(_mm256_set1_epi32(low as i32), _mm256_add_epi32(twos, twos));
+            let high = _mm256_slli_epi32::<4>(_mm256_srlv_epi32(_mm256_set1_epi32(high as i32), twos));
+            let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
+            let bits = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi32(0x30)));
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(32)))
         })
     }
 
     #[inline(always)]
-    unsafe fn signed(self, from: *const u8) -> __m256 {
-        wrapped!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))))
+    fn by_eights(self, [a, _]: [f32; 2]) -> __m256 {
+        wrapped!(_mm256_set1_ps(a))
     }
 
     #[inline(always)]

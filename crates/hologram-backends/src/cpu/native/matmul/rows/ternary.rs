@@ -6,14 +6,22 @@
 
 use std::arch::x86_64::*;
 
-use super::{AHEAD, PackedRows, Prepared, RowKernels, ahead};
+use super::{PackedRows, Prepared, RowKernels, STREAMS, ahead};
 
 /// Bytes of a block.
 const BYTES: usize = 66;
 
 /// The kernels; groups of activations are multiples of 256.
-pub const TQ2_0: RowKernels =
-    RowKernels { prepared, prepare, multiply: [multiply::<1>, multiply::<2>, multiply::<3>, multiply::<4>] };
+pub const TQ2_0: RowKernels = RowKernels {
+    prepared,
+    prepare,
+    multiply: [
+        multiply::<1, { STREAMS[0] }>,
+        multiply::<2, { STREAMS[1] }>,
+        multiply::<3, { STREAMS[1] }>,
+        multiply::<4, 1>,
+    ],
+};
 
 /// The codes in the order of a block's bytes, chain by chain; then for each block the sum of the codes before it, and after the last the
 /// sum of all; then the scale of each block.
@@ -44,7 +52,7 @@ unsafe fn prepare(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-unsafe fn multiply<const T: usize>(w: &PackedRows, x: &Prepared) {
+unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
     let blocks = w.k / 256;
     let masks = [0x03, 0x0c, 0x30, 0xc0].map(|bits: u8| _mm512_set1_epi8(bits as i8));
     // SAFETY: the rows and tokens exist and the output can be written, as the caller promises.
@@ -52,45 +60,66 @@ unsafe fn multiply<const T: usize>(w: &PackedRows, x: &Prepared) {
         let token = |t: usize| x.extra.add(t * x.extra_bytes);
         let sums = |t: usize, b: usize| token(t).add(w.k).cast::<i32>().add(b).read();
         let scale = |t: usize, b: usize| token(t).add(w.k + (blocks + 1) * 4).cast::<f32>().add(b).read();
-        for row in 0..w.count {
-            let first = w.first.add(row * w.bytes);
-            let d = |b: usize| first.add(b * BYTES + 64).cast::<u16>().read_unaligned();
-            let (mut acc, mut low) = ([_mm512_setzero_ps(); T], [0f32; T]);
+        for rows in w.streams::<R>() {
+            let firsts = rows.map(|row| w.first.add(row * w.bytes));
+            let bits_of = |j: usize, b: usize| firsts[j].add(b * BYTES + 64).cast::<u16>().read_unaligned();
+            let (mut acc, mut low) = ([[_mm512_setzero_ps(); R]; T], [[0f32; R]; T]);
             let mut b = 0;
             while b < blocks {
                 let start = b;
-                let bits = d(b);
-                let mut chains = [[_mm512_setzero_si512(); 4]; T];
+                let mut bits = [0; R];
+                for j in 0..R {
+                    bits[j] = bits_of(j, b);
+                }
+                let mut chains = [[[_mm512_setzero_si512(); 4]; R]; T];
                 loop {
-                    let block = first.add(b * BYTES);
-                    ahead(block.wrapping_add(AHEAD), BYTES);
-                    let packed = _mm512_loadu_si512(block.cast());
+                    let mut packed = [_mm512_setzero_si512(); R];
+                    for j in 0..R {
+                        let block = firsts[j].add(b * BYTES);
+                        ahead(block, BYTES);
+                        packed[j] = _mm512_loadu_si512(block.cast());
+                    }
                     for l in 0..4 {
-                        let codes = _mm512_and_si512(packed, masks[l]);
                         for t in 0..T {
                             let x = _mm512_loadu_si512(token(t).add(b * 256 + l * 64).cast());
-                            chains[t][l] = _mm512_dpbusd_epi32(chains[t][l], codes, x);
+                            for j in 0..R {
+                                let codes = _mm512_and_si512(packed[j], masks[l]);
+                                chains[t][j][l] = _mm512_dpbusd_epi32(chains[t][j][l], codes, x);
+                            }
                         }
                     }
                     b += 1;
-                    if b == blocks || d(b) != bits || (0..T).any(|t| scale(t, b).to_bits() != scale(t, start).to_bits())
-                    {
+                    if b == blocks {
+                        break;
+                    }
+                    let mut differs = false;
+                    for j in 0..R {
+                        differs |= bits_of(j, b) != bits[j];
+                    }
+                    for t in 0..T {
+                        differs |= scale(t, b).to_bits() != scale(t, start).to_bits();
+                    }
+                    if differs {
                         break;
                     }
                 }
-                let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))));
-                for t in 0..T {
-                    let [a, b_, c, e] = chains[t];
-                    let even = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b_));
-                    let odd = _mm512_add_epi32(c, _mm512_srai_epi32::<2>(e));
-                    let sum = _mm512_add_epi32(even, _mm512_srai_epi32::<4>(odd));
-                    let factor = d * scale(t, start);
-                    acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor), acc[t]);
-                    low[t] += (sums(t, b) - sums(t, start)) as f32 * factor;
+                for j in 0..R {
+                    let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits[j]))));
+                    for t in 0..T {
+                        let [a, b_, c, e] = chains[t][j];
+                        let even = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b_));
+                        let odd = _mm512_add_epi32(c, _mm512_srai_epi32::<2>(e));
+                        let sum = _mm512_add_epi32(even, _mm512_srai_epi32::<4>(odd));
+                        let factor = d * scale(t, start);
+                        acc[t][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor), acc[t][j]);
+                        low[t][j] += (sums(t, b) - sums(t, start)) as f32 * factor;
+                    }
                 }
             }
             for t in 0..T {
-                *w.y.add(t * w.stride + row) = _mm512_reduce_add_ps(acc[t]) - low[t];
+                for j in 0..R {
+                    *w.y.add(t * w.stride + rows[j]) = _mm512_reduce_add_ps(acc[t][j]) - low[t][j];
+                }
             }
         }
     }

@@ -1,10 +1,12 @@
-//! Writes the PTX of many programs into a directory, to be assembled without a GPU: the program of every conformance case but those of views, the
-//! programs of `examples/`, and N random ones, each for compute capability 8.0 and 9.0.
+//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of every conformance case but those
+//! of views, the programs of `examples/`, and N random ones. PTX for compute capability 8.0 and 9.0; Metal for version 3.2.
 //!
 //! ```text
-//! cargo run -p hologram-core --example print_ptx -- DIRECTORY [N]
+//! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [N]
 //! for f in DIRECTORY/*.sm_80.ptx; do ptxas -arch=sm_80 -warn-spills --warning-as-error -o /dev/null "$f"; done
 //! for f in DIRECTORY/*.sm_90.ptx; do ptxas -arch=sm_90a -warn-spills --warning-as-error -o /dev/null "$f"; done
+//! cargo run -p hologram-core --example print_programs -- metal DIRECTORY [N]
+//! tools/metal/mslc.py check DIRECTORY/*.metal
 //! ```
 
 use std::collections::HashSet;
@@ -14,25 +16,43 @@ use std::path::Path;
 use hologram_backends::{Extent, KernelSpec, TensorSpec};
 use hologram_core::conformance::Case;
 use hologram_core::{Dim, TensorType};
-use hologram_isa::{Program, parse, ptx, random};
+use hologram_isa::{Capability, Program, msl, parse, ptx, random};
 
 const TARGETS: [ptx::PtxTarget; 2] =
     [ptx::PtxTarget { capability: 80, version: (7, 0) }, ptx::PtxTarget { capability: 90, version: (7, 8) }];
 
+/// What Metal has no form for.
+const NOT_METAL: [Capability; 2] = [Capability::F64, Capability::Atomic64];
+const METAL: msl::MslTarget = msl::MslTarget { version: (3, 2) };
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let directory = args.next().filter(|d| !d.starts_with('-')).ok_or("usage: print_ptx DIRECTORY [N]")?;
+    let usage = "usage: print_programs ptx|metal DIRECTORY [N]";
+    let metal = match args.next().as_deref() {
+        Some("ptx") => false,
+        Some("metal") => true,
+        _ => return Err(usage.into()),
+    };
+    let directory = args.next().filter(|d| !d.starts_with('-')).ok_or(usage)?;
     let count: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
     std::fs::create_dir_all(&directory)?;
     let directory = Path::new(&directory);
     let mut seen = HashSet::new();
     let mut write = |name: String, program: &Program, grid: [u32; 3]| -> Result<(), Box<dyn Error>> {
-        if seen.insert(program.text_hash()) {
-            for target in &TARGETS {
-                let kernel = ptx::print(program, target)?;
-                let text = format!("// {name}, launched on a grid of {grid:?}.\n{}", kernel.text);
-                std::fs::write(directory.join(format!("{name}.sm_{}.ptx", target.capability)), text)?;
-            }
+        if !seen.insert(program.text_hash()) || metal && NOT_METAL.iter().any(|c| c.is_needed_by(program)) {
+            return Ok(());
+        }
+        let texts: Vec<(String, String)> = if metal {
+            vec![("metal".into(), msl::print(program, &METAL)?.text)]
+        } else {
+            let print = |target: &ptx::PtxTarget| {
+                ptx::print(program, target).map(|k| (format!("sm_{}.ptx", target.capability), k.text))
+            };
+            TARGETS.iter().map(print).collect::<Result<_, _>>()?
+        };
+        for (end, text) in texts {
+            let text = format!("// {name}, launched on a grid of {grid:?}.\n{text}");
+            std::fs::write(directory.join(format!("{name}.{end}")), text)?;
         }
         Ok(())
     };
@@ -49,7 +69,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     for seed in 0..count {
-        let random::Case { program, grid } = random::case(seed)?;
+        let lacking: &[Capability] = if metal { &NOT_METAL } else { &[] };
+        let random::Case { program, grid } = random::case_without(seed, lacking)?;
         write(format!("random{seed}"), &program, grid)?;
     }
     Ok(())

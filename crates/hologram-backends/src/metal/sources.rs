@@ -1,0 +1,53 @@
+//! The texts of native kernels, most of which NVIDIA GPUs share, with what they include.
+
+use super::texts::TEXTS;
+
+/// What they include.
+const HEADERS: &[(&str, &str)] = &[
+    ("attention.h", include_str!("../kernels/attention.h")),
+    ("dialect.h", include_str!("../kernels/dialect.h")),
+    ("matmul_simdgroup.h", include_str!("kernels/matmul_simdgroup.h")),
+    ("matvec_i8.h", include_str!("../kernels/matvec_i8.h")),
+    ("packed.h", include_str!("../kernels/packed.h")),
+    ("rows.h", include_str!("../kernels/rows.h")),
+    ("stream.h", include_str!("../kernels/stream.h")),
+];
+
+/// A text with its headers in their places, each once: Metal compiles a single string.
+pub(super) fn text(name: &str) -> Option<String> {
+    let (_, text) = TEXTS.iter().find(|(n, _)| *n == name)?;
+    let (mut out, mut seen) = (String::new(), Vec::new());
+    include(text, &mut seen, &mut out);
+    Some(out)
+}
+
+fn include(text: &str, seen: &mut Vec<&'static str>, out: &mut String) {
+    for line in text.lines() {
+        let header = line.trim().strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        match header.and_then(|name| HEADERS.iter().find(|(n, _)| *n == name)) {
+            Some((name, _)) if seen.contains(name) => {}
+            Some((name, text)) => {
+                seen.push(name);
+                include(text, seen, out);
+            }
+            None => {
+                *out += line;
+                out.push('\n');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_whole() {
+        for (name, _) in TEXTS {
+            let text = text(name).unwrap();
+            assert!(!text.lines().any(|line| line.trim_start().starts_with("#include \"")), "{name}");
+            assert_eq!(text.matches("One kernel text, two GPU languages").count(), 1, "{name}");
+        }
+    }
+}

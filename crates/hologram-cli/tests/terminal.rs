@@ -1,0 +1,101 @@
+//! A conversation on a terminal: line editing, history, and what Ctrl-C and Ctrl-D do. `script` lends the terminal.
+
+#![cfg(target_os = "linux")]
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
+
+/// A program on a terminal.
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    screen: Receiver<Vec<u8>>,
+    /// What was shown and not yet looked for.
+    shown: String,
+}
+
+impl Terminal {
+    fn run(command: &str) -> Terminal {
+        let mut child = Command::new("script")
+            // Without `exec` some shells stay, which Ctrl-C ends: their code would be the program's.
+            .args(["-q", "-e", "-c", &format!("exec {command}"), "/dev/null"])
+            .envs([("SHELL", "/bin/sh"), ("TERM", "xterm")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (keys, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (send, screen) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                let _ = send.send(bytes[..n].to_vec());
+            }
+        });
+        Terminal { child, keys, screen, shown: String::new() }
+    }
+
+    fn keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    /// Waits until this text is shown.
+    fn wait(&mut self, text: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(at) = self.shown.find(text) {
+                self.shown.drain(..at + text.len());
+                return;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let more = self.screen.recv_timeout(left);
+            let more = more.unwrap_or_else(|e| panic!("{text:?} is not shown ({e}), but {:?}", self.shown));
+            self.shown += &String::from_utf8_lossy(&more);
+        }
+    }
+}
+
+#[test]
+fn lines_are_edited_and_replies_stopped() {
+    // A reward for what occurs often: the reply repeats a part of the question until the context ends.
+    let options = "--device cpu --temperature 0 --frequency-penalty=-1000 --ctx 30000";
+    let mut terminal = Terminal::run(&format!("{} chat -m {CHAT} {options}", env!("CARGO_BIN_EXE_hologram")));
+    terminal.wait("/help lists the commands");
+    terminal.wait("> ");
+    // "hep", a step to the left, "l": a line that is edited.
+    terminal.keys("/hep\x1b[Dl\r");
+    terminal.wait("/regenerate    have");
+    terminal.wait("> ");
+    // The last line again, from the history.
+    terminal.keys("\x1b[A\r");
+    terminal.wait("/regenerate    have");
+    terminal.wait("> ");
+    terminal.keys("page page page page page page page\r");
+    // More than the question's own.
+    terminal.wait(&" page".repeat(20));
+    terminal.keys("\x03");
+    terminal.wait("(stopped)");
+    terminal.wait("> ");
+    terminal.keys("/stats\r");
+    terminal.wait("generated: ");
+    terminal.wait("> ");
+    // Where nothing is to be stopped, Ctrl-C says how to end; Ctrl-D does.
+    terminal.keys("half a line\x03");
+    terminal.wait("(/quit or Ctrl-D ends)");
+    terminal.wait("> ");
+    terminal.keys("\x04");
+    let end = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match terminal.child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < end, "Ctrl-D does not end it"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
+}

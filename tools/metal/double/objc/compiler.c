@@ -1,0 +1,105 @@
+// Kernel texts become libraries: each once, through a few `mslc.py serve` processes, with a cache on disk by the text's hash.
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+char *compile(const char *text, char **message);
+enum { SERVERS = 2 };
+static struct server { pthread_mutex_t lock; pid_t pid; FILE *to, *from; } servers[SERVERS] = {
+    {PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL}, {PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL}};
+
+static int start(struct server *s) {
+  int in[2], out[2];
+  if (s->pid) return 1;
+  // The ends are closed in other children, so that each server ends with this process.
+  if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC)) return 0;
+  pid_t pid = fork();
+  if (pid == 0) {
+    dup2(in[0], 0);
+    dup2(out[1], 1);
+    execlp("python3", "python3", MSLC, "serve", (char *)NULL);
+    _exit(127);
+  }
+  close(in[0]);
+  close(out[1]);
+  if (pid < 0) return 0;
+  s->to = fdopen(in[1], "w");
+  s->from = fdopen(out[0], "r");
+  s->pid = pid;
+  return 1;
+}
+
+// The text of a JSON string, in place of its escapes what they mean (but for \u, which stays).
+static char *unescaped(const char *s) {
+  char *out = malloc(strlen(s) + 1), *o = out;
+  for (; *s && *s != '"'; s++) {
+    if (*s != '\\' || !s[1]) { *o++ = *s; continue; }
+    s++;
+    *o++ = *s == 'n' ? '\n' : *s == 't' ? '\t' : *s;
+  }
+  *o = 0;
+  return out;
+}
+
+static int request(const char *source, const char *out, char **message) {
+  static unsigned next;
+  struct server *s = &servers[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % SERVERS];
+  // One that is free, if there is one.
+  for (int i = 0; i < SERVERS; i++)
+    if (!pthread_mutex_trylock(&servers[i].lock)) { s = &servers[i]; goto locked; }
+  pthread_mutex_lock(&s->lock);
+locked:;
+  int good = 0;
+  char *line = NULL;
+  size_t capacity = 0;
+  if (!start(s)) {
+    *message = strdup("python3 tools/metal/mslc.py serve does not start");
+  } else {
+    fprintf(s->to, "{\"source\": \"%s\", \"out\": \"%s\", \"level\": %s}\n", source, out, LEVEL);
+    fflush(s->to);
+    if (getline(&line, &capacity, s->from) < 0) *message = strdup("tools/metal/mslc.py has ended");
+    else if (strncmp(line, "{\"error\": \"", 11) == 0) *message = unescaped(line + 11);
+    else good = 1;
+  }
+  free(line);
+  pthread_mutex_unlock(&s->lock);
+  return good;
+}
+
+char *compile(const char *text, char **message) {
+  static unsigned count;
+  uint64_t hash[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
+  for (const char *c = text; *c; c++)
+    for (int i = 0; i < 2; i++) hash[i] = (hash[i] ^ (unsigned char)*c) * (i ? 0x9e3779b97f4a7c15u : 0x100000001b3u);
+  char path[512], source[600], fresh[600];
+  const char *tools = getenv("MSL_CACHE");
+  if (!tools) {
+    *message = strdup("MSL_CACHE is not set: run.sh does so");
+    return NULL;
+  }
+  snprintf(path, sizeof path, "%.400s/kernels", tools);
+  mkdir(tools, 0777);
+  mkdir(path, 0777);
+  snprintf(path, sizeof path, "%.400s/kernels/%016lx%016lx.so", tools, (unsigned long)hash[0], (unsigned long)hash[1]);
+  if (access(path, R_OK) == 0) return strdup(path);
+  unsigned number = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+  snprintf(source, sizeof source, "%s.%d.%u.metal", path, getpid(), number);
+  snprintf(fresh, sizeof fresh, "%s.%d.%u", path, getpid(), number);
+  FILE *f = fopen(source, "w");
+  if (!f) {
+    *message = strdup("the folder of compiled kernels, in MSL_CACHE, cannot be written");
+    return NULL;
+  }
+  fputs(text, f);
+  fclose(f);
+  int good = request(source, fresh, message) && rename(fresh, path) == 0;
+  unlink(source);
+  if (!good && !*message) *message = strdup("the compiled kernel cannot be moved to its place");
+  return good ? strdup(path) : NULL;
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs the Metal backend against the test double: run.sh [arguments of cargo test]. Needs clang-19 (with libobjc) and python3.
+set -euo pipefail
+cd "$(dirname "$0")"
+root=$(cd ../../.. && pwd)
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+# The one obstacle off Apple's platforms is that objc2-metal names a framework in its link attribute: a copy with that line changed.
+cargo fetch --quiet --manifest-path "$root/Cargo.toml"
+version=$(sed -n '/^name = "objc2-metal"$/{n;s/version = "\(.*\)"/\1/p}' "$root/Cargo.lock")
+patched=$CARGO_TARGET_DIR/metal-double/objc2-metal
+if ! grep -qs "^version = \"$version\"" "$patched/Cargo.toml"; then
+  source=$(ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"objc2-metal-$version" | head -1)
+  rm -rf "$patched" && mkdir -p "$(dirname "$patched")" && cp -r "$source" "$patched" && chmod -R u+w "$patched"
+  line='#[link(name = "Metal", kind = "framework")]'
+  sed -i 's/^#\[link(name = "Metal", kind = "framework")\]$/#[cfg_attr(target_vendor = "apple", link(name = "Metal", kind = "framework"))]/' "$patched/src/generated/mod.rs"
+  ! grep -qxF "$line" "$patched/src/generated/mod.rs" || { echo "objc2-metal's link attribute has another form" >&2; exit 1; }
+fi
+# Not the user's cache of compiled kernels.
+export HOLOGRAM_CACHE=$CARGO_TARGET_DIR/metal-double/cache
+# Compiled kernels, which stay in the target folder, name the runtime of the kernel tools by its path: it stays there too, for each state of the tools.
+tools=$(cat "$root"/tools/metal/*.py "$root"/tools/metal/shim/* | sha256sum | cut -c1-16)
+export MSL_CACHE=$CARGO_TARGET_DIR/metal-double/tools-$tools
+cp "$root/Cargo.lock" Cargo.lock
+run() { cargo test --config "patch.crates-io.objc2-metal.path=\"$patched\"" "$@"; }
+if [ $# -gt 0 ]; then
+  run "$@"
+  exit
+fi
+# The longest test, which is one thread, runs beside all others.
+run --no-run
+others=(--lib)
+for test in tests/*.rs; do
+  name=$(basename "$test" .rs)
+  [ "$name" = models ] || others+=(--test "$name")
+done
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run --test models >"$log" 2>&1 &
+models=$!
+good=0
+run "${others[@]}" || good=1
+wait "$models" || good=1
+cat "$log"
+exit "$good"

@@ -1,0 +1,131 @@
+"""Numbers for kernels.py: random ones, as bytes of each type and back, and weights in the layouts that kernels read, with their values."""
+import array, random, struct
+
+RNG = random.Random(12)
+
+
+def floats(n, scale=1.0):
+    return array.array("f", (RNG.gauss(0, scale) for _ in range(n)))
+
+
+def uints(*values):
+    return array.array("I", values)
+
+
+def halves(values):
+    return bytearray(struct.pack(f"<{len(values)}e", *values))
+
+
+def of_halves(data):
+    return struct.unpack(f"<{len(data) // 2}e", data)
+
+
+def bfloats(values):
+    words = array.array("I", struct.pack(f"<{len(values)}f", *values))
+    return array.array("H", ((w + 0x7fff + (w >> 16 & 1)) >> 16 for w in words))
+
+
+def of_bfloats(data):
+    words = array.array("I", (w << 16 for w in array.array("H", bytes(data))))
+    return struct.unpack(f"<{len(words)}f", words.tobytes())
+
+
+def one(value):
+    """A number as an argument."""
+    return array.array("f", [value]) if isinstance(value, float) else uints(value)
+
+
+def rows_of(x, n):
+    return [x[i:i + n] for i in range(0, len(x), n)]
+
+
+def dots(x, w, k):
+    """x [n, k] · w [m, k]ᵀ, row after row."""
+    return [sum(map(float.__mul__, map(float, a), map(float, b))) for a in rows_of(x, k) for b in rows_of(w, k)]
+
+
+def quantized(x, group, least=0.0):
+    """Codes, scales, and what they stand for."""
+    codes, scales, values = [], [], []
+    for part in rows_of(x, group):
+        most = max(max(abs(v) for v in part), least)
+        inverse = 127.0 / most if most else 0.0
+        own = [int(min(max(round(v * inverse), -128), 127)) for v in part]
+        codes += own
+        scales.append(most / 127)
+        values += [c * most / 127 for c in own]
+    return codes, scales, values
+
+
+def weights(format, m, k):
+    """Random weights in a layout: codes or elements, scales, and their values."""
+    if format in ("f32", "f16", "bf16"):
+        values = floats(m * k, 0.1)
+        if format == "f32":
+            return values, None, list(values)
+        data = halves(values) if format == "f16" else bfloats(values)
+        return data, None, list(of_halves(data) if format == "f16" else of_bfloats(data))
+    block, bits, zero = {"q8": (32, 8, 0), "q4": (32, 4, 8), "t2": (256, 2, 1)}[format]
+    codes = [RNG.randrange(-127, 128) if bits == 8 else RNG.randrange(16 if bits == 4 else 3) for _ in range(m * k)]
+    scales = halves([RNG.uniform(0.01, 0.02) for _ in range(m * k // block)])
+    values = [(c - zero) * s for c, s in zip(codes, (s for s in of_halves(scales) for _ in range(block)))]
+    out = bytearray(m * k * bits // 8)
+    for i, c in enumerate(codes):
+        if bits == 8:
+            out[i] = c & 255
+        elif bits == 4:
+            out[i // 32 * 16 + i % 16] |= c << (i // 16 % 2 * 4)
+        else:
+            out[i // 256 * 64 + i // 128 % 2 * 32 + i % 32] |= c << (i // 32 % 4 * 2)
+    return out, scales, values
+
+
+# Packed types (src/packed.rs): bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
+# are indices of IQ4, whether there are minimums, and what a record has for each so many elements.
+PACKED = {"q4_1": (4, 0, 32, 0, False, True, None), "q5_0": (4, 1, 32, 16, False, False, None), "q5_1": (4, 1, 32, 0, False, True, None),
+          "iq4_nl": (4, 0, 32, 0, True, False, None), "iq4_xs": (4, 0, 256, 0, True, False, ("signed", 32)),
+          "q2_k": (2, 0, 256, 0, False, True, ("halves", 16)), "q3_k": (2, 1, 256, 4, False, False, ("signed", 16)),
+          "q4_k": (4, 0, 256, 0, False, True, ("pairs", 32)), "q5_k": (4, 1, 256, 0, False, True, ("pairs", 32)),
+          "q6_k": (4, 2, 256, 32, False, False, ("signed", 16))}
+IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+
+
+def packed_weights(format, m, k):
+    """Random weights in planes: low, high (None where there is none), records, values."""
+    low_bits, high_bits, block, bias, table, minimum, factors = PACKED[format]
+    low, high, records, values = bytearray(m * k * low_bits // 8), bytearray(m * k * high_bits // 8), bytearray(), []
+    for at in range(0, m * k, block):
+        numbers = of_halves(halves([RNG.uniform(1, 2) / (5000 if factors else 100) for _ in range(2)]))
+        records += halves(numbers if minimum else numbers[:1])
+        kind, run = factors or (None, block)
+        for part in range(at, at + block, run):
+            scale, least = numbers[0], -numbers[1] if minimum else 0.0
+            if kind == "signed":
+                f = RNG.randrange(-128, 128)
+                records.append(f & 255)
+                scale *= f
+            elif kind == "pairs":
+                f = RNG.randbytes(2)
+                records += f
+                scale, least = scale * f[0], numbers[1] * f[1]
+            elif kind == "halves":
+                f = RNG.randrange(256)
+                records.append(f)
+                scale, least = scale * (f % 16), numbers[1] * (f // 16)
+            for i in range(part, part + run):
+                code, e = RNG.randrange(1 << low_bits + high_bits), i % 32
+                values.append(scale * (IQ4[code] if table else code - bias) - least)
+                lower, upper = code & (1 << low_bits) - 1, code >> low_bits
+                # In twos of bits: word and byte by element, bits by the four within 16.
+                two = lambda plane, v: (i // 32 * 8 + e // 16 * 4 + e % 4, v << e // 4 % 4 * 2)
+                if low_bits == 2:
+                    byte, bits = two(low, lower)
+                elif table:
+                    byte, bits = i // 32 * 16 + e // 2, lower << e % 2 * 4
+                else:
+                    byte, bits = i // 32 * 16 + e % 16, lower << e // 16 * 4
+                low[byte] |= bits
+                if high_bits:
+                    byte, bits = two(high, upper) if high_bits == 2 else (i // 32 * 4 + e % 4, upper << e // 4)
+                    high[byte] |= bits
+    return low, high if high_bits else None, records, values

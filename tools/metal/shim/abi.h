@@ -1,0 +1,12 @@
+// What a kernel library and the runtime say to each other; mslc.py writes the entries.
+#pragma once
+namespace msl_rt {
+struct V3 { unsigned x, y, z; };
+// What a kernel may be given: buffers, threadgroup memory of the launch, and where the thread is.
+struct Args {
+  void *buf[32]; void *tgm[8];
+  V3 tpig, tpit, gpig, tpt, tpg, gpg, tiit, lane, sg, nsg, spw, quad;
+};
+// A kernel of a library: `waits` says whether its threads may wait for each other; the image is the library's own memory.
+struct Entry { const char *name; void (*run)(const Args *); int waits; const char *image_begin, *image_end; };
+} // namespace msl_rt
