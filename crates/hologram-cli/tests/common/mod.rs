@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -57,10 +57,12 @@ pub fn ok(args: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// A call with this standard input.
+/// A call with this standard input, of which it may leave what it does not need: a refusal can end before it is written.
 pub fn with_input(args: &[&str], input: &[u8]) -> Output {
     let mut child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
+    if let Err(error) = child.stdin.take().unwrap().write_all(input) {
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{args:?}: {error}");
+    }
     child.wait_with_output().unwrap()
 }
 
