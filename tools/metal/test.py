@@ -96,8 +96,13 @@ def main():
             return path
 
         mslc.check(write("first", MATMUL))  # Makes what is made once.
-        messages = pool.map(lambda item: mslc.check(write(*item)), SNIPPETS.items())
-        for name, message in zip(SNIPPETS, messages):
+        good = [write(name, text) for name, text in SNIPPETS.items() if name.startswith("ok_")]
+
+        def among_good(item):
+            first, message, last = mslc.check_all([good[0], write(*item), good[-1]])
+            return first + last or message
+
+        for name, message in zip(SNIPPETS, pool.map(among_good, SNIPPETS.items())):
             if name.startswith("ok_") == bool(message):
                 wrong.append(f"{name}: {message or 'accepted'}")
 
