@@ -4,7 +4,7 @@ runs without a data race or an access out of bounds, and gives the interpreter's
 
     cases.py DIRECTORY [NAME…]
 """
-import json, os, struct, sys, time
+import itertools, json, os, struct, sys, time
 from concurrent.futures import ProcessPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,31 +43,36 @@ def difference(ty, got, want):
     return None
 
 
-def one(case):
-    """What is wrong with a case, or None."""
-    directory, name = case
-    base = os.path.join(directory, name)
+def some(directory, names):
+    """What is wrong with some cases: each one's name and what it is."""
+    texts = [os.path.join(directory, name + ".metal") for name in names]
+    libraries = [os.path.join(directory, name + ".so") for name in names]
+    wrong = [f"is not MSL: {message}" if message else None for message in mslc.check_all(texts)]
+    made = mslc.build_all([(text, library, (), ()) for text, library in zip(texts, libraries)], checked=True)
+    for i, (library, result) in enumerate(zip(libraries, made)):
+        wrong[i] = wrong[i] or (str(result) if isinstance(result, mslc.Failure) else ran(library))
+        if os.path.exists(library):
+            os.unlink(library)
+    return [f"{name}: {what}" for name, what in zip(names, wrong) if what]
+
+
+def ran(library):
+    """What is wrong with a case's library when it runs, or None."""
+    base = library.removesuffix(".so")
     with open(base + ".json", encoding="utf-8") as f:
         about = json.load(f)
-    wrong = mslc.check(base + ".metal")
-    if wrong:
-        return f"{name} is not MSL: {wrong}"
+    held = memories(base + ".bin")
     try:
-        mslc.build(base + ".metal", base + ".so", checked=True)
-        held = memories(base + ".bin")
         # One order of threads, and a shuffled one.
         for seed in (0, 9):
             buffers = [bytearray(b) for b, _ in held]
-            Library(base + ".so").run(about["entry"], about["grid"], about["threads"], buffers, seed=seed)
+            Library(library).run(about["entry"], about["grid"], about["threads"], buffers, seed=seed)
             for i, (ty, got, (_, want)) in enumerate(zip(about["types"], buffers, held)):
                 found = difference(ty, got, want)
                 if found:
-                    return f"{name}: buffer({i}) {found}"
-    except (Fault, mslc.Failure) as e:
-        return f"{name}: {e}"
-    finally:
-        if os.path.exists(base + ".so"):
-            os.unlink(base + ".so")
+                    return f"buffer({i}) {found}"
+    except Fault as e:
+        return str(e)
     return None
 
 
@@ -77,7 +82,8 @@ def main():
     if not names:
         sys.exit(f"{directory} has no cases")
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        wrong = [w for w in pool.map(one, [(directory, n) for n in names], chunksize=4) if w]
+        groups = [names[i:i + mslc.TOGETHER] for i in range(0, len(names), mslc.TOGETHER)]
+        wrong = [w for of in pool.map(some, itertools.repeat(directory), groups) for w in of]
     print("\n".join(wrong))
     print(f"{len(names)} programs in {time.time() - start:.0f} s: {len(wrong)} wrong")
     return bool(wrong)

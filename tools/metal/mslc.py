@@ -17,7 +17,7 @@ precompiled shim, is kept in MSL_CACHE, by default a folder of the user's in the
 
 Floats are computed as IEEE 754 says, contracted unless `#pragma METAL fp contract(off)`: Apple's compiler may do so too.
 """
-import argparse, functools, hashlib, itertools, json, os, re, subprocess, sys, tempfile, threading
+import argparse, functools, hashlib, itertools, json, os, queue, re, shlex, subprocess, sys, tempfile, threading
 from concurrent.futures import ProcessPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,6 +41,8 @@ PLAIN = re.compile(r"^\s*#(?!\s*(?:include\s*<metal_\w+>|pragma\b))", re.M)
 
 # How many texts the compiler gets at once where they are only checked: to start it takes ten times as long as one of them.
 GROUP = 50
+# And how many at most where libraries are made of them, each by itself.
+TOGETHER = 16
 
 
 class Failure(Exception):
@@ -182,25 +184,93 @@ def unit(result):
             "if (!__builtin_strcmp(k->name, name)) return k; return nullptr; }\n")
 
 
+@functools.cache
+def compiler(checked, level):
+    """A call of the compiler itself: one start makes an object beside each of the C++ files that are added to it."""
+    flags = [*BASE, *(SANITIZE if checked else []), f"-O{level}"]
+    driver = [*flags, *precompiled(flags, False, checked), "-x", "c++", "-c", "-o", "made", "-###", "-"]
+    done = subprocess.run(driver, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    call = next((shlex.split(line) for line in done.stderr.splitlines() if '"-cc1"' in line), None)
+    if not call or call[-1] != "-":
+        raise Failure(f"{CLANG} does not say how it compiles: {done.stderr}")
+    at = call.index("-o")
+    return call[:at] + call[at + 2:-1]
+
+
+def build_all(jobs, checked=False, level=1):
+    """Makes the library of each (path, out, defines, includes); gives the names of its kernels, or what failed, for each."""
+    results, units = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for i, (path, _, defines, includes) in enumerate(jobs):
+            try:
+                result = lowered(path, defines, includes)
+                results.append([host for host, _ in result.entries])
+                units[i] = os.path.join(folder, str(i))
+                with open(units[i] + ".cpp", "w", encoding="utf-8") as f:
+                    f.write(unit(result))
+            except (Failure, SyntaxError) as e:
+                results.append(Failure(str(e)))
+        try:
+            call = compiler(checked, level)
+            try:
+                run([*call, *(u + ".cpp" for u in units.values())])
+            except Failure:
+                for i, made in list(units.items()):
+                    try:
+                        run([*call, made + ".cpp"])
+                    except Failure as e:
+                        results[i] = e
+                        del units[i]
+            for i, made in units.items():
+                run(["ld", "-shared", "--hash-style=gnu", "-o", jobs[i][1], made + ".o", runtime(checked), "-lm"])
+        except Failure as e:
+            return [e] * len(jobs)
+    return results
+
+
 def build(path, out, defines=(), includes=(), checked=False, level=1):
     """Makes the library `out`; gives the names of its kernels."""
-    result = lowered(path, defines, includes)
-    flags = [*BASE, *(SANITIZE if checked else []), f"-O{level}"]
-    run([*flags, *precompiled(flags, False, checked), "-x", "c++", "-c", "-o", out + ".o", "-"], input=unit(result))
-    try:
-        run(["ld", "-shared", "--hash-style=gnu", "-o", out, out + ".o", runtime(checked), "-lm"])
-    finally:
-        os.unlink(out + ".o")
-    return [host for host, _ in result.entries]
+    result = build_all([(path, out, defines, includes)], checked, level)[0]
+    if isinstance(result, Failure):
+        raise result
+    return result
 
 
-def answer(request):
+def answers(requests):
+    """An answer to each request, in order: the one who asks waits for it."""
     try:
-        r = json.loads(request)
-        names = build(r["source"], r["out"], r.get("define", []), r.get("include", []), r.get("checked", False), r.get("level", 1))
-        return {"kernels": names}
-    except Exception as e:  # An answer to every request: the one who asks waits for it.
-        return {"error": str(e) or repr(e)}
+        parsed = [json.loads(r) for r in requests]
+        kind = lambda r: (r.get("checked", False), r.get("level", 1))
+        made = {}
+        for key in {kind(r) for r in parsed}:
+            those = [i for i, r in enumerate(parsed) if kind(r) == key]
+            jobs = [(parsed[i]["source"], parsed[i]["out"], parsed[i].get("define", []), parsed[i].get("include", [])) for i in those]
+            made.update(zip(those, build_all(jobs, *key)))
+        results = [made[i] for i in range(len(parsed))]
+    except Exception as e:
+        results = [e] * len(requests)
+    return [{"error": str(r) or repr(r)} if isinstance(r, Exception) else {"kernels": r} for r in results]
+
+
+def serve():
+    """What is asked while the compiler works is compiled together next."""
+    asked = queue.SimpleQueue()
+
+    def read():
+        for line in sys.stdin:
+            asked.put(line)
+        asked.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    end = False
+    while not end:
+        requests = [asked.get()]
+        while len(requests) < TOGETHER and requests[-1] is not None and not asked.empty():
+            requests.append(asked.get())
+        end = requests[-1] is None
+        for answer in answers([r for r in requests if r is not None]):
+            print(json.dumps(answer))
+        sys.stdout.flush()
 
 
 def main():
@@ -215,8 +285,7 @@ def main():
     p.add_argument("--dialect", action="store_true")
     a = p.parse_intermixed_args()
     if a.mode == "serve":
-        for request in sys.stdin:
-            print(json.dumps(answer(request)), flush=True)
+        serve()
         return 0
     if a.mode == "check":
         groups = [a.file[i:i + GROUP] for i in range(0, len(a.file), GROUP)]

@@ -332,7 +332,7 @@ pub struct BenchArgs {
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     /// Count what a token would launch on an Apple GPU, and bound its speed by each chip's memory; runs nothing, on any machine
-    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions"])]
+    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
     pub device: DeviceArgs,

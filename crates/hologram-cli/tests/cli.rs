@@ -549,7 +549,7 @@ fn a_dry_run_counts_what_apple_gpus_would_launch() {
     }
     refused(&["bench", "--dry-run"], 2, &["--device metal"]);
     // What would change nothing is refused.
-    for option in [["-p", "8"], ["-n", "2"], ["-d", "1024"], ["-b", "4"], ["-r", "1"]] {
+    for option in [["-p", "8"], ["-n", "2"], ["-d", "1024"], ["-b", "4"], ["-r", "1"], ["--threads", "1"]] {
         let args = [&["bench", "--device", "metal", "--dry-run"][..], &option].concat();
         refused(&args, 2, &["--dry-run", option[0]]);
     }

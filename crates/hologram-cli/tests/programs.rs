@@ -146,6 +146,7 @@ fn wrong_calls_are_usage_errors() {
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", ""], "--arg \"\": expected NAME=VALUE"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "=3"], "--arg =3: expected NAME=VALUE"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--out", ""], "--out \"\": the name of the file"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--out", "-"], "--out -: standard output takes no .npy file"),
         (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in all"),
         (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
@@ -206,10 +207,10 @@ fn help_shows_the_parameters_and_a_command_that_runs() {
     let shown = ok(&["exec", &program, "--help"]);
     let expected = "scale: workgroups of 8 threads (4 × 2 × 1)\nshared memory of each: t: u8[7]\n\n  Scales.\n  In place.\n\n\
                     parameter  kind    type  access\nx          buffer  f16   read and write\nby         scalar  f32\n\
-                    on         scalar  bool\nw          buffer  i32   read\n\nfor example:\n\n  hologram exec '";
+                    on         scalar  bool\nw          buffer  i32   read\n\nfor example, with files, sizes and numbers to be replaced by yours:\n\n  hologram exec '";
     assert!(shown.starts_with(expected), "{shown}");
     // The command line as a shell would read it.
-    let command_line = shown.split("for example:\n\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let command_line = shown.split("by yours:\n\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let words = command_line.replace("\\\n", " ").replace(&format!("'{program}'"), "FILE").replace('\'', "");
     let words: Vec<String> = words.split_whitespace().skip(1).map(|w| w.replace("FILE", &program)).collect();
     folder.write("w.npy", npy("<i4", "(2,)", [[0; 4]; 2]));

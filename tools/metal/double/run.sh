@@ -20,6 +20,8 @@ export HOLOGRAM_CACHE=$CARGO_TARGET_DIR/metal-double/cache
 # Compiled kernels, which stay in the target folder, name the runtime of the kernel tools by its path: it stays there too, for each state of the tools.
 tools=$(cat "$root"/tools/metal/*.py "$root"/tools/metal/shim/* | sha256sum | cut -c1-16)
 export MSL_CACHE=$CARGO_TARGET_DIR/metal-double/tools-$tools
+# The kernels' compiler takes what several tests ask for at once together.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
 cp "$root/Cargo.lock" Cargo.lock
 run() { cargo test --config "patch.crates-io.objc2-metal.path=\"$patched\"" "$@"; }
 if [ $# -gt 0 ]; then

@@ -232,6 +232,11 @@ fn output_files<'a>(args: &'a ExecArgs, program: &'a Program) -> anyhow::Result<
         if path.is_empty() {
             return usage(format!("--out {}: the name of the file is missing", shown(out)));
         }
+        if path == "-" {
+            return usage(format!(
+                "--out {out}: standard output takes no .npy file; without --out the buffer is printed there"
+            ));
+        }
         if files.insert(name, PathBuf::from(path)).is_some() {
             return usage(format!("--out {out}: {name} has a file already"));
         }

@@ -59,7 +59,11 @@ pub fn of_program(path: &Path) -> anyhow::Result<()> {
             writeln!(out, "{}", format!("{name:<a$}  {kind:<b$}  {ty:<c$}  {access}").trim_end())?;
         }
     }
-    writeln!(out, "\nfor example:\n\n  {}", example(path, &program))?;
+    writeln!(
+        out,
+        "\nfor example, with files, sizes and numbers to be replaced by yours:\n\n  {}",
+        example(path, &program)
+    )?;
     writeln!(out, "\n`hologram exec --help` explains the options.")?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-// Kernel texts become libraries: each once, through a few `mslc.py serve` processes, with a cache on disk by the text's hash.
+// Kernel texts become libraries: through a few `mslc.py serve` processes, with a cache on disk by the text's hash.
+// A server compiles what several threads ask for at once together, which takes half the time.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -11,8 +12,33 @@
 
 char *compile(const char *text, char **message);
 enum { SERVERS = 2 };
-static struct server { pthread_mutex_t lock; pid_t pid; FILE *to, *from; } servers[SERVERS] = {
-    {PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL}, {PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL}};
+// One who asks; answers come in the order of requests.
+struct asker { char *answer; int done; struct asker *next; };
+static struct server { pid_t pid; FILE *to, *from; int waiting; struct asker *first, *last; } servers[SERVERS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t answered = PTHREAD_COND_INITIALIZER;
+
+// Hands out answers until the server ends, which is an answer to all who wait.
+static void *receive(void *of) {
+  struct server *s = of;
+  for (;;) {
+    char *line = NULL;
+    size_t capacity = 0;
+    int ended = getline(&line, &capacity, s->from) < 0;
+    pthread_mutex_lock(&lock);
+    for (struct asker *a; (a = s->first);) {
+      s->first = a->next;
+      s->waiting--;
+      a->answer = ended ? strdup("{\"error\": \"tools/metal/mslc.py has ended\"}") : line;
+      a->done = 1;
+      if (!ended) break;
+    }
+    if (ended) s->pid = 0;
+    pthread_cond_broadcast(&answered);
+    pthread_mutex_unlock(&lock);
+    if (ended) return NULL;
+  }
+}
 
 static int start(struct server *s) {
   int in[2], out[2];
@@ -32,7 +58,8 @@ static int start(struct server *s) {
   s->to = fdopen(in[1], "w");
   s->from = fdopen(out[0], "r");
   s->pid = pid;
-  return 1;
+  pthread_t thread;
+  return !pthread_create(&thread, NULL, receive, s) && !pthread_detach(thread);
 }
 
 // The text of a JSON string, in place of its escapes what they mean (but for \u, which stays).
@@ -48,27 +75,27 @@ static char *unescaped(const char *s) {
 }
 
 static int request(const char *source, const char *out, char **message) {
-  static unsigned next;
-  struct server *s = &servers[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % SERVERS];
-  // One that is free, if there is one.
-  for (int i = 0; i < SERVERS; i++)
-    if (!pthread_mutex_trylock(&servers[i].lock)) { s = &servers[i]; goto locked; }
-  pthread_mutex_lock(&s->lock);
-locked:;
-  int good = 0;
-  char *line = NULL;
-  size_t capacity = 0;
+  struct asker me = {NULL, 0, NULL};
+  pthread_mutex_lock(&lock);
+  struct server *s = servers;
+  for (int i = 1; i < SERVERS; i++)
+    if (servers[i].waiting < s->waiting) s = &servers[i];
   if (!start(s)) {
+    pthread_mutex_unlock(&lock);
     *message = strdup("python3 tools/metal/mslc.py serve does not start");
-  } else {
-    fprintf(s->to, "{\"source\": \"%s\", \"out\": \"%s\", \"level\": %s}\n", source, out, LEVEL);
-    fflush(s->to);
-    if (getline(&line, &capacity, s->from) < 0) *message = strdup("tools/metal/mslc.py has ended");
-    else if (strncmp(line, "{\"error\": \"", 11) == 0) *message = unescaped(line + 11);
-    else good = 1;
+    return 0;
   }
-  free(line);
-  pthread_mutex_unlock(&s->lock);
+  if (s->first) s->last->next = &me;
+  else s->first = &me;
+  s->last = &me;
+  s->waiting++;
+  fprintf(s->to, "{\"source\": \"%s\", \"out\": \"%s\", \"level\": %s}\n", source, out, LEVEL);
+  fflush(s->to);
+  while (!me.done) pthread_cond_wait(&answered, &lock);
+  pthread_mutex_unlock(&lock);
+  int good = strncmp(me.answer, "{\"error\": \"", 11) != 0;
+  if (!good) *message = unescaped(me.answer + 11);
+  free(me.answer);
   return good;
 }
 
