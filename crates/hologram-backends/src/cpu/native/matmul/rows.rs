@@ -277,10 +277,10 @@ mod x86 {
                     unsafe { $prepare$(::<$of>)?(codes, scales, group, to) }
                 }
                 let multiply = [
-                    multiply::<B, 1, { STREAMS[0] }>,
-                    multiply::<B, 2, { STREAMS[1] }>,
-                    multiply::<B, 3, { STREAMS[1] }>,
-                    multiply::<B, 4, { STREAMS[1] }>,
+                    multiply::<B, 1, STREAMS>,
+                    multiply::<B, 2, STREAMS>,
+                    multiply::<B, 3, STREAMS>,
+                    multiply::<B, 4, STREAMS>,
                 ];
                 Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply }, $group)
             }

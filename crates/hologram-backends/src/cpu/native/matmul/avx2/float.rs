@@ -109,17 +109,15 @@ unsafe fn multiply_tile<const T: usize>(
 /// # Safety
 /// The processor has AVX2, FMA and F16C; the activations are `f32`; `k` elements of each row can be read, and the output can be written.
 pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
-    const ONE: usize = STREAMS[0];
-    const MORE: usize = STREAMS[1];
     // SAFETY: promised by the caller.
     unsafe {
         match (element, tokens) {
-            (Element::F32, 1) => dots::<0, 1, ONE>(w, x),
-            (Element::F32, _) => dots::<0, 2, MORE>(w, x),
-            (Element::F16, 1) => dots::<1, 1, ONE>(w, x),
-            (Element::F16, _) => dots::<1, 2, MORE>(w, x),
-            (Element::Bf16, 1) => dots::<2, 1, ONE>(w, x),
-            (Element::Bf16, _) => dots::<2, 2, MORE>(w, x),
+            (Element::F32, 1) => dots::<0, 1, STREAMS>(w, x),
+            (Element::F32, _) => dots::<0, 2, STREAMS>(w, x),
+            (Element::F16, 1) => dots::<1, 1, STREAMS>(w, x),
+            (Element::F16, _) => dots::<1, 2, STREAMS>(w, x),
+            (Element::Bf16, 1) => dots::<2, 1, STREAMS>(w, x),
+            (Element::Bf16, _) => dots::<2, 2, STREAMS>(w, x),
         }
     }
 }

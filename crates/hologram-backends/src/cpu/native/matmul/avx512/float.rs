@@ -216,15 +216,13 @@ fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
 /// # Safety
 /// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
 pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
-    const ONE: usize = STREAMS[0];
-    const MORE: usize = STREAMS[1];
     macro_rules! of {
         ($dots:ident$(, $kind:literal)?) => {
             match tokens {
-                1 => $dots::<$($kind,)? 1, ONE>(w, x),
-                2 => $dots::<$($kind,)? 2, MORE>(w, x),
-                3 => $dots::<$($kind,)? 3, MORE>(w, x),
-                _ => $dots::<$($kind,)? 4, MORE>(w, x),
+                1 => $dots::<$($kind,)? 1, STREAMS>(w, x),
+                2 => $dots::<$($kind,)? 2, STREAMS>(w, x),
+                3 => $dots::<$($kind,)? 3, STREAMS>(w, x),
+                _ => $dots::<$($kind,)? 4, STREAMS>(w, x),
             }
         };
     }

@@ -15,12 +15,7 @@ const BYTES: usize = 66;
 pub const TQ2_0: RowKernels = RowKernels {
     prepared,
     prepare,
-    multiply: [
-        multiply::<1, { STREAMS[0] }>,
-        multiply::<2, { STREAMS[1] }>,
-        multiply::<3, { STREAMS[1] }>,
-        multiply::<4, 1>,
-    ],
+    multiply: [multiply::<1, STREAMS>, multiply::<2, STREAMS>, multiply::<3, STREAMS>, multiply::<4, 1>],
 };
 
 /// The codes in the order of a block's bytes, chain by chain; then for each block the sum of the codes before it, and after the last the
