@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, STREAMS, ahead};
+use super::super::{FLOAT_STREAMS, PackedRows, STREAMS, ahead};
 use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
@@ -112,11 +112,11 @@ pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: 
     // SAFETY: promised by the caller.
     unsafe {
         match (element, tokens) {
-            (Element::F32, 1) => dots::<0, 1, STREAMS>(w, x),
+            (Element::F32, 1) => dots::<0, 1, FLOAT_STREAMS>(w, x),
             (Element::F32, _) => dots::<0, 2, STREAMS>(w, x),
-            (Element::F16, 1) => dots::<1, 1, STREAMS>(w, x),
+            (Element::F16, 1) => dots::<1, 1, FLOAT_STREAMS>(w, x),
             (Element::F16, _) => dots::<1, 2, STREAMS>(w, x),
-            (Element::Bf16, 1) => dots::<2, 1, STREAMS>(w, x),
+            (Element::Bf16, 1) => dots::<2, 1, FLOAT_STREAMS>(w, x),
             (Element::Bf16, _) => dots::<2, 2, STREAMS>(w, x),
         }
     }

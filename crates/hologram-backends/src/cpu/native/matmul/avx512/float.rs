@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, Rows, STREAMS, ahead};
+use super::super::{FLOAT_STREAMS, PackedRows, Rows, STREAMS, ahead};
 use super::{first_lanes, transpose};
 use crate::cpu::native::simd::prefetch_near;
 
@@ -219,7 +219,7 @@ pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *
     macro_rules! of {
         ($dots:ident$(, $kind:literal)?) => {
             match tokens {
-                1 => $dots::<$($kind,)? 1, STREAMS>(w, x),
+                1 => $dots::<$($kind,)? 1, FLOAT_STREAMS>(w, x),
                 2 => $dots::<$($kind,)? 2, STREAMS>(w, x),
                 3 => $dots::<$($kind,)? 3, STREAMS>(w, x),
                 _ => $dots::<$($kind,)? 4, STREAMS>(w, x),
