@@ -246,6 +246,7 @@ impl Rows {
 const STREAMS: usize = 2;
 /// Rows of floats that are multiplied at once with one token: their sums have to stay in registers, and more streams than two pay where
 /// little is to be computed.
+#[cfg(target_arch = "x86_64")]
 const FLOAT_STREAMS: usize = 4;
 /// How far ahead of its use a row's memory is asked for: beyond the next page's start, whose translation is then known in time too.
 const AHEAD: usize = 5120;
