@@ -2,7 +2,10 @@
 //! writes it with inputs and results, for `tools/metal` to compile and run.
 
 use hologram_isa::msl::{MslArgument, MslKernel, MslTarget, print};
-use hologram_isa::{Access, Builder, Capability, IsaError, Opcode, Signature, Type, parse};
+use hologram_isa::{Capability, IsaError, Type, parse};
+
+#[path = "common/single.rs"]
+mod single;
 
 const TARGET: MslTarget = MslTarget { version: (3, 1) };
 
@@ -67,44 +70,11 @@ kernel void hologram_scale_by(device const ushort *b0 [[buffer(0)]],
 
 #[test]
 fn every_instruction_has_a_form() {
-    for &op in Opcode::ALL {
-        let info = op.info();
-        let refused = |ty: Type| ty == Type::F64 || (info.signature.is_atomic() && ty.is_wide());
-        for ty in info.types.iter().filter(|t| info.signature.carries_type() || *t == Type::U32) {
-            let operands = info.signature.operands();
-            // Of conversions, from every type of the right size.
-            for from in Type::ALL.into_iter().filter(|f| info.signature != Signature::Bitcast || f.size() == ty.size())
-            {
-                let mut b = Builder::new("one", [32, 1, 1]);
-                let array = b.buffer("x", ty, Access::ReadWrite);
-                let types: Vec<Type> = operands.iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
-                for fast in [false, true] {
-                    b.fast(fast);
-                    let args: Vec<_> =
-                        types.iter().enumerate().map(|(i, t)| b.scalar(&format!("s{fast}{i}"), *t)).collect();
-                    match (info.signature, args.as_slice()) {
-                        (Signature::Load, [at]) => {
-                            b.load(array, *at);
-                        }
-                        (Signature::Store, [at, value]) => b.store(array, *at, *value),
-                        (Signature::Barrier, _) => b.barrier(),
-                        (signature, [at, values @ ..]) if signature.is_atomic() => {
-                            b.atomic(op, array, *at, values);
-                        }
-                        (_, args) => {
-                            b.inst(op, ty, args);
-                        }
-                    }
-                }
-                let printed = print(&b.finish().unwrap(), &TARGET);
-                assert_eq!(
-                    printed.is_err(),
-                    refused(ty) || types.iter().any(|t| refused(*t)),
-                    "{op:?} {ty} {printed:?}"
-                );
-            }
-        }
-    }
+    single::programs(|op, ty, types, program| {
+        let refused = |ty: &Type| *ty == Type::F64 || (op.info().signature.is_atomic() && ty.is_wide());
+        let printed = print(program, &TARGET);
+        assert_eq!(printed.is_err(), refused(&ty) || types.iter().any(refused), "{op:?} {ty} {printed:?}");
+    });
 }
 
 #[test]

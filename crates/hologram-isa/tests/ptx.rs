@@ -2,7 +2,10 @@
 //! `print_programs` of hologram-core writes it for assembling; what it computes is tested on a device.
 
 use hologram_isa::ptx::{PtxTarget, print};
-use hologram_isa::{Access, Builder, IsaError, Opcode, Signature, Type, parse, random};
+use hologram_isa::{IsaError, parse, random};
+
+#[path = "common/single.rs"]
+mod single;
 
 const SM_80: PtxTarget = PtxTarget { capability: 80, version: (7, 0) };
 const SM_90: PtxTarget = PtxTarget { capability: 90, version: (7, 8) };
@@ -45,39 +48,9 @@ fn moves(first: &str, order: [u32; 4], between: &str) -> String {
 
 #[test]
 fn every_instruction_has_a_form() {
-    for &op in Opcode::ALL {
-        let info = op.info();
-        for ty in info.types.iter().filter(|t| info.signature.carries_type() || *t == Type::U32) {
-            let operands = info.signature.operands();
-            // Of conversions, from every type of the right size.
-            for from in Type::ALL.into_iter().filter(|f| info.signature != Signature::Bitcast || f.size() == ty.size())
-            {
-                let mut b = Builder::new("one", [32, 1, 1]);
-                let array = b.buffer("x", ty, Access::ReadWrite);
-                let types: Vec<Type> = operands.iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
-                let scalars = [0, 1].map(|round| {
-                    types.iter().enumerate().map(|(i, t)| b.scalar(&format!("s{round}_{i}"), *t)).collect::<Vec<_>>()
-                });
-                for fast in [false, true] {
-                    b.fast(fast);
-                    match (info.signature, scalars[fast as usize].as_slice()) {
-                        (Signature::Load, [at]) => {
-                            b.load(array, *at);
-                        }
-                        (Signature::Store, [at, value]) => b.store(array, *at, *value),
-                        (Signature::Barrier, _) => b.barrier(),
-                        (signature, [at, values @ ..]) if signature.is_atomic() => {
-                            b.atomic(op, array, *at, values);
-                        }
-                        (_, args) => {
-                            b.inst(op, ty, args);
-                        }
-                    }
-                }
-                print(&b.finish().unwrap(), &SM_80).unwrap();
-            }
-        }
-    }
+    single::programs(|op, ty, _, program| {
+        print(program, &SM_80).unwrap_or_else(|e| panic!("{op:?} {ty}: {e}"));
+    });
 }
 
 #[test]
