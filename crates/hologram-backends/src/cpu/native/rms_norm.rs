@@ -6,8 +6,8 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
 use crate::cpu::native::narrow::{Element, widen, with_element};
-use crate::cpu::native::rows::{Mapped, Rows};
-use crate::cpu::native::simd::{Isa, Simd, prefetch, simd_entry};
+use crate::cpu::native::rows::{Mapped, Rows, ask};
+use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
 use crate::{Extent, Format, KernelSpec};
 
 struct RmsNorm {
@@ -17,6 +17,9 @@ struct RmsNorm {
     /// Format of the weights.
     weights: Format,
 }
+
+/// Chains of dependent additions that run side by side.
+const CHAINS: usize = 4;
 
 /// The native kernel for `rms_norm`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
@@ -45,52 +48,115 @@ impl NativeKernel for RmsNorm {
             widen(self.isa, self.weights, input::<u16>(args, 1, d)?, wide);
             wide
         };
-        with_element!(self.rows.format(), E => self.rows.map::<E>(args, 2, worker, |Mapped { row, out, past }| {
-            normalise(self.isa, row.x, row.next, w, out, self.eps, past);
-        }))
+        with_element!(self.rows.format(), E => self.rows::<E>(args, worker, w))
+    }
+}
+
+/// A row whose scale is known, but not stored yet.
+struct Unscaled<'a, E> {
+    x: &'a [E],
+    scale: f32,
+    out: &'a mut [E],
+}
+
+impl RmsNorm {
+    fn rows<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, w: &[f32]) -> Result<(), String> {
+        // A row that goes past the caches is stored while the next one is read from memory, which so has work all the time.
+        let mut unscaled: Option<Unscaled<'_, E>> = None;
+        self.rows.map::<E>(args, 2, worker, |Mapped { row, out, past }| {
+            let (x, mut none) = (row.x, []);
+            let earlier = unscaled.take().unwrap_or(Unscaled { x: &[], scale: 0.0, out: &mut none });
+            let scale = 1.0 / (square_and_scale(self.isa, x, row.next, w, earlier) / x.len() as f32 + self.eps).sqrt();
+            let here = Unscaled { x, scale, out };
+            if past {
+                unscaled = Some(here);
+            } else {
+                scale_row(self.isa, here, row.next, w, false);
+            }
+        })?;
+        if let Some(row) = unscaled {
+            let next = row.x.as_ptr();
+            scale_row(self.isa, row, next, w, true);
+            fence();
+        }
+        Ok(())
     }
 }
 
 simd_entry! {
-    /// Normalises a row as long as `w`. Meanwhile memory from `next` on, a row of it, is asked for.
-    fn normalise<E: Element>(x: &[E], next: *const E, w: &[f32], out: &mut [E], eps: f32, past: bool) = normalise_with
+    /// The sum of the squares of a row. Meanwhile memory from `next` on, a row of it, is asked for, and an earlier row, of whole vectors and
+    /// the same length or empty, is stored past the caches.
+    fn square_and_scale<E: Element>(x: &[E], next: *const E, w: &[f32], earlier: Unscaled<'_, E>) -> f32 = square_and_scale_with
 }
 
 #[inline(always)]
-fn normalise_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, w: &[f32], out: &mut [E], eps: f32, past: bool) {
-    let mean = sum_of_squares(s, x) / x.len() as f32;
-    let scale = 1.0 / (mean + eps).sqrt();
-    let (scales, d) = (s.splat(scale), x.len().min(w.len()).min(out.len()));
+fn square_and_scale_with<S: Simd, E: Element>(
+    s: S,
+    x: &[E],
+    next: *const E,
+    w: &[f32],
+    earlier: Unscaled<'_, E>,
+) -> f32 {
+    let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
+    let (scales, d) = (s.splat(earlier.scale), earlier.x.len().min(w.len()).min(earlier.out.len()));
+    let whole = x.len() / step * step;
+    for at in (0..whole).step_by(step) {
+        ask(next, at, step);
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let at = at + i * S::LANES;
+            // SAFETY: the vector lies in the row.
+            let v = unsafe { E::load(s, x.as_ptr().add(at)) };
+            *sum = s.fma(v, v, *sum);
+            if at + S::LANES <= d {
+                // SAFETY: the vector lies in all three.
+                unsafe { scale_vector(s, &earlier, at, scales, w, true) };
+            }
+        }
+    }
+    for at in (whole..d / S::LANES * S::LANES).step_by(S::LANES) {
+        // SAFETY: as above, where the earlier row is of whole vectors.
+        unsafe { scale_vector(s, &earlier, at, scales, w, true) };
+    }
+    let rest: f32 = x[whole..].iter().map(|v| v.wide() * v.wide()).sum();
+    s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
+}
+simd_entry! {
+    /// Stores a row, past the caches when `past`, which needs whole vectors. Meanwhile memory from `next` on, a row of it, is asked for.
+    fn scale_row<E: Element>(row: Unscaled<'_, E>, next: *const E, w: &[f32], past: bool) = scale_row_with
+}
+
+#[inline(always)]
+fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, next: *const E, w: &[f32], past: bool) {
+    let (scales, d) = (s.splat(row.scale), row.x.len().min(w.len()).min(row.out.len()));
     let whole = d / S::LANES * S::LANES;
     for at in (0..whole).step_by(S::LANES) {
         if at % (64 / size_of::<E>()) == 0 {
-            prefetch(next.wrapping_add(at).cast());
+            ask(next, at, 1);
         }
-        // SAFETY: the vector lies in all three; `out` is aligned when it goes past the caches.
-        unsafe {
-            let y = s.mul(s.mul(E::load(s, x.as_ptr().add(at)), scales), s.load(w.as_ptr().add(at)));
-            E::store(s, out.as_mut_ptr().add(at), y, past);
-        }
+        // SAFETY: the vector lies in all three.
+        unsafe { scale_vector(s, &row, at, scales, w, past) };
     }
-    for ((y, x), w) in out.iter_mut().zip(x).zip(w).skip(whole) {
-        *y = E::nearest(x.wide() * scale * w);
+    for ((y, x), w) in row.out.iter_mut().zip(row.x).zip(w).skip(whole) {
+        *y = E::nearest(x.wide() * row.scale * w);
     }
 }
 
+/// # Safety
+/// The vector at `at` lies in the row, in its result, which is aligned when it goes past the caches, and in `w`.
 #[inline(always)]
-fn sum_of_squares<S: Simd, E: Element>(s: S, x: &[E]) -> f32 {
-    let mut sums = [s.splat(0.0); 4];
-    let blocks = x.chunks_exact(4 * S::LANES);
-    let rest = blocks.remainder();
-    for block in blocks {
-        for (sum, v) in sums.iter_mut().zip(block.chunks_exact(S::LANES)) {
-            // SAFETY: `v` has LANES elements.
-            let v = unsafe { E::load(s, v.as_ptr()) };
-            *sum = s.fma(v, v, *sum);
-        }
+unsafe fn scale_vector<S: Simd, E: Element>(
+    s: S,
+    row: &Unscaled<'_, E>,
+    at: usize,
+    scales: S::V,
+    w: &[f32],
+    past: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let y = s.mul(s.mul(E::load(s, row.x.as_ptr().add(at)), scales), s.load(w.as_ptr().add(at)));
+        E::store(s, row.out.as_ptr().cast_mut().add(at), y, past);
     }
-    let rest: f32 = rest.iter().map(|v| v.wide() * v.wide()).sum();
-    s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
 }
 
 #[cfg(test)]
@@ -136,6 +202,22 @@ mod tests {
                 }
                 assert!(out[used..].iter().all(|y| y.is_nan()), "wrote behind the run's rows");
             }
+        }
+    }
+
+    #[test]
+    fn an_earlier_row_is_stored_meanwhile() {
+        let d = CHAINS * 16 * 3 + 48;
+        let (first, second, w) = (Random(5).floats(d), Random(6).floats(d), Random(7).floats(d));
+        for features in feature_sets() {
+            let (isa, next) = (Isa::widest(features), first.as_ptr());
+            let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
+            scale_row(isa, Unscaled { x: &first, scale: 0.3, out: &mut want }, next, &w, false);
+            let none = Unscaled { x: &[], scale: 0.0, out: &mut [] };
+            let alone = square_and_scale(isa, &second, next, &w, none);
+            let earlier = Unscaled { x: &first, scale: 0.3, out: out.elements_mut() };
+            assert_eq!(square_and_scale(isa, &second, next, &w, earlier), alone, "{features:?}");
+            assert_eq!(want, out.elements(), "{features:?}");
         }
     }
 }

@@ -199,7 +199,7 @@ pub(super) trait Simd: Copy {
         // The second operand wins when one is NaN.
         let x = self.max(self.splat(Self::LEAST), x);
         let n = self.round(x);
-        self.scale(exp2_near_zero(self, self.sub(x, n)), n)
+        self.scale(polynomial(self, EXP2, self.sub(x, n)), n)
     }
 
     /// e to the power `x` for `x` ≤ 0, with the error and the limits of [`Simd::exp2`].
@@ -211,7 +211,7 @@ pub(super) trait Simd: Copy {
         let n = self.round(self.mul(x, self.splat(std::f32::consts::LOG2_E)));
         let r = self.fma(n, self.splat(-LN_2[0]), x);
         let r = self.fma(n, self.splat(-LN_2[1]), r);
-        self.scale(exp2_near_zero(self, self.mul(r, self.splat(std::f32::consts::LOG2_E))), n)
+        self.scale(polynomial(self, EXP, r), n)
     }
 
     /// The sum of the lanes.
@@ -234,14 +234,17 @@ pub(super) trait Simd: Copy {
 const EXP2: [f32; 6] =
     [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
 
-/// 2 to the power of `f` in -½..=½.
+/// Coefficients of `(e^r - 1) / r` on -½ ln 2..=½ ln 2 from the constant up; relative error of `e^r` below 2e-9.
+const EXP: [f32; 6] = [1.0, 0.499_999_9, 0.166_664_2, 0.041_668_225, 0.008_374_833, 0.001_383_682_5];
+
+/// `1 + x · c(x)`
 #[inline(always)]
-fn exp2_near_zero<S: Simd>(s: S, f: S::V) -> S::V {
-    let mut p = s.splat(EXP2[5]);
-    for c in EXP2[..5].iter().rev() {
-        p = s.fma(p, f, s.splat(*c));
+fn polynomial<S: Simd>(s: S, c: [f32; 6], x: S::V) -> S::V {
+    let mut p = s.splat(c[5]);
+    for c in c[..5].iter().rev() {
+        p = s.fma(p, x, s.splat(*c));
     }
-    s.fma(p, f, s.splat(1.0))
+    s.fma(p, x, s.splat(1.0))
 }
 
 /// Plain Rust, four lanes: what SSE2 and NEON have.
