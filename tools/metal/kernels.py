@@ -18,10 +18,11 @@ from runner import Fault, Library
 ROOT = os.path.normpath(os.path.join(HERE, "..", "..", "crates", "hologram-backends", "src"))
 FOLDERS = [os.path.join(ROOT, "kernels"), os.path.join(ROOT, "metal", "kernels")]
 FIXED = 0xffffffff  # The slot of a count that is known: no word of the step block.
+NO_NORM, QUANTISED = -1.0, -2.0  # What stands for a norm's epsilon.
 
 
 class Case:
-    """A launch. `args`: buffers, numbers, None where nothing is bound; `results`: the reference by the argument's place, of what
+    """A launch. `args`: buffers, numbers, None for a byte that is not used; `results`: the reference by the argument's place, of what
     `read` makes numbers, within `bound` (of the greatest magnitude); `streams`: places that are read once, or tuples of places that
     are so together."""
 
@@ -34,7 +35,7 @@ class Case:
     def run(self, library):
         """What is wrong, or None."""
         for seed in (0, 3):
-            buffers = [bytearray(0) if a is None else a[:] for a in self.args]
+            buffers = [bytearray(1) if a is None else a[:] for a in self.args]
             done = library.run(self.kernel, self.grid, self.threads, buffers, [self.shared] if self.shared else (), seed)
             for place, want in self.results.items():
                 got = self.read.get(place, list)(buffers[place])
@@ -277,8 +278,8 @@ def matvec():
             pad = [None] * (3 - len(rows))
             name = f"{w}_{'i8' if a.startswith('i8') else a}_t{wide_tokens}_r{r}"
             args = [x, None, gain if form == "norm" else None, *[d[0] for d in data], *pad, *[d[1] for d in data], *pad, *outputs,
-                    added if form == "add" else None, None, 0, tokens, k, *(rows + [0, 0])[:3], each, over, lanes, after,
-                    int(a == "f32" and form != "norm"), k if ternary else 32, 1e-5, 0.0]
+                    added if form == "add" else None, None, FIXED, tokens, k, *(rows + [0, 0])[:3], each, over, lanes, after,
+                    int(a == "f32" and form != "norm"), k if ternary else 32, 1e-5 if form == "norm" else NO_NORM, 0.0]
             # A last pair that is half a pair reads its row twice.
             streams = [3 + i for i in range(len(rows))] if each % r == 0 or share > 10 else []
             yield Case("matvec.k", name, (groups, 1), (size,), args, {9 + i: v for i, v in enumerate(results)}, bound=3e-3 if a != "f32" else 2e-5, streams=streams,
@@ -308,8 +309,8 @@ def matvec_i8():
             shared = (k // 128 * 160 if w == "t2" else k) + (k // (256 if w == "t2" else 32) + 1) // 2 * 16 + 8 * 16 + slices * tiles * 64
             pad = [None] * (3 - len(rows))
             args = [x, gain if norm else None, *[d[0] for d in data], *pad, *[d[1] for d in data], *pad, *[floats(len(r)) for r in results],
-                    *[None] * (3 - len(results)), None, None, 0, k, rows[0], rows[1], each, over, teams, slices, 256 // teams + 1,
-                    1 if form == "gate" else 0, 1e-5, 0.0, 1.0 / k]
+                    *[None] * (3 - len(results)), None, None, FIXED, k, rows[0], rows[1], each, over, teams, slices, 256 // teams + 1,
+                    1 if form == "gate" else 0, 1e-5 if norm else NO_NORM, 0.0, 1.0 / k]
             yield Case("matvec_i8.k", f"{w}_{form}_h2", (groups,), (512,), args, {8 + i: v for i, v in enumerate(results)}, bound=3e-3,
                        streams=[(2 + i, 5 + i) for i in range(len(rows))] if whole else [], shared=shared)
 
@@ -352,8 +353,8 @@ def matvec_packed():
             pad = [None] * (3 - len(rows))
             planes = lambda i: [d[i] for d in data] + pad
             args = [array.array("b", codes) if ready else x, gain if norm else None, *planes(0), *planes(2), *[floats(len(r)) for r in results],
-                    *[None] * (3 - len(results)), added, None, 0, k, rows[0], (rows + [0])[1], each, over, teams, slices, 256 // teams + 1,
-                    1 if gate else 3 if added else 0, 1e-5, 0.0, 1.0 / k, *planes(1), array.array("f", x_scales) if ready else None, 0]
+                    *[None] * (3 - len(results)), added, None, FIXED, k, rows[0], (rows + [0])[1], each, over, teams, slices, 256 // teams + 1,
+                    1 if gate else 3 if added else 0, 1e-5 if norm else QUANTISED if ready else NO_NORM, 0.0, 1.0 / k, *planes(1), array.array("f", x_scales) if ready else None, 0]
             streams = [tuple(p + i for p in ((2, 5, 26) if data[i][1] else (2, 5))) for i in range(len(rows))] if whole else []
             yield Case("matvec_packed.k", f"{w}_{form}", (groups, tokens), (512,), args, {8 + i: v for i, v in enumerate(results)}, bound=3e-3,
                        streams=streams, shared=shared)

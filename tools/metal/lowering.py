@@ -45,7 +45,7 @@ class Kernel:
 
 
 class Lowered:
-    """`body`: C++; `entries`: (host name, text of the C entry); `problems`: (line, message)."""
+    """`body`: C++; `entries`: (host name, text of the C entry, C++ for a bit of each buffer); `problems`: (line, message)."""
 
     def __init__(self, body, entries, kernels, problems, waits):
         self.body, self.entries, self.kernels = body, entries, kernels
@@ -184,7 +184,9 @@ def lower(source, lint):
     wanted = [(k.name, k, k.name, "") for k in kernels.values() if not k.template]
     wanted += [(host, kernels[name], name, args) for host, name, args in instances if name in kernels]
     for host, kernel, name, args in wanted:
-        entries.append((host, entry(f"msl_entry_{len(entries)}", kernel, name + args)))
+        # The indices may be sums.
+        buffers = " | ".join(f"1u << ({index})" for (kind, index), _, _ in kernel.params if kind == "buf") or "0"
+        entries.append((host, entry(f"msl_entry_{len(entries)}", kernel, name + args), buffers))
     return Lowered("".join(t.text for t in tokens), entries, kernels, problems, waits)
 
 

@@ -177,9 +177,9 @@ def check(path, defines=(), includes=(), dialect=False):
 def unit(result):
     """The whole C++ of a library."""
     waits = int(result.waits)
-    entries = "".join(f'{{"{host}", msl_entry_{i}, {waits}, &__ehdr_start, &_end}}, ' for i, (host, _) in enumerate(result.entries))
-    return (result.body + "".join(text + "\n" for _, text in result.entries) +
-            f'extern "C" const msl_rt::Entry msl_kernels[] = {{{entries}{{0, 0, 0, 0, 0}}}};\n'
+    entries = "".join(f'{{"{host}", msl_entry_{i}, {waits}, {buffers}, &__ehdr_start, &_end}}, ' for i, (host, _, buffers) in enumerate(result.entries))
+    return (result.body + "".join(text + "\n" for _, text, _ in result.entries) +
+            f'extern "C" const msl_rt::Entry msl_kernels[] = {{{entries}{{0, 0, 0, 0, 0, 0}}}};\n'
             'extern "C" const msl_rt::Entry *msl_find(const char *name) { for (const msl_rt::Entry *k = msl_kernels; k->name; k++) '
             "if (!__builtin_strcmp(k->name, name)) return k; return nullptr; }\n")
 
@@ -204,7 +204,7 @@ def build_all(jobs, checked=False, level=1):
         for i, (path, _, defines, includes) in enumerate(jobs):
             try:
                 result = lowered(path, defines, includes)
-                results.append([host for host, _ in result.entries])
+                results.append([host for host, *_ in result.entries])
                 units[i] = os.path.join(folder, str(i))
                 with open(units[i] + ".cpp", "w", encoding="utf-8") as f:
                     f.write(unit(result))

@@ -24,7 +24,7 @@ class Library:
         self.lib.msl_launch.argtypes = [ctypes.c_void_p, ctypes.POINTER(Launch)]
 
     def run(self, kernel, grid, tg, buffers, tgmem=(), seed=0):
-        """Runs `kernel` on `grid` threadgroups of `tg` threads; `buffers` are arrays or bytearrays, by binding."""
+        """Runs `kernel` on `grid` threadgroups of `tg` threads; `buffers` are arrays or bytearrays, by binding, None where nothing is bound."""
         found = self.lib.msl_find(kernel.encode())
         if not found:
             raise Fault(f"{self.path} has no kernel {kernel}")
@@ -34,7 +34,8 @@ class Library:
         launch.seed, launch.strict = seed, 1
         for i, n in enumerate(tgmem):
             launch.tgmem[i] = n
-        views = [memoryview(b).cast("B") for b in buffers]
+        # What has no bytes lies somewhere all the same.
+        views = [memoryview(b"" if b is None else b or bytearray(1)).cast("B") for b in buffers]
         for i, view in enumerate(views):
             launch.len[i] = len(view)
             launch.buf[i] = ctypes.addressof((ctypes.c_char * len(view)).from_buffer(view)) if len(view) else None

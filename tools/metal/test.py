@@ -125,6 +125,12 @@ def main():
                 done = launch(Library(out), text, seed)
             if checked and name == "rows" and (done.loaded[0], done.unique[0]) != (7200, 7200):
                 wrong.append(f"rows loads {done.loaded[0]} bytes, {done.unique[0]} different")
+        try:
+            Library(os.path.join(folder, "rows.so")).run("rows", (6,), (128,), [array.array("f", [0] * 1800), None, array.array("I", [300]), array.array("I", [0])])
+            wrong.append("not found: a buffer that is not bound")
+        except Fault as e:
+            if "nothing is bound to buffer(1)" not in str(e):
+                wrong.append(f"a buffer that is not bound: {e}")
         for (text, old, new, want), out in zip(BUGS, list(pool.map(built, enumerate(BUGS)))):
             try:
                 launch(Library(out), text, 5)

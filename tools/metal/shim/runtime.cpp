@@ -220,6 +220,7 @@ MSL_API int msl_launch(const msl_rt::Entry *kernel, MslLaunch *L) {
   Machine &m = home.m;
   M = &m;
   const ulong n = (ulong)L->tg[0] * L->tg[1] * L->tg[2];
+  for (int i = 0; i < 31; i++) if (kernel->buffers >> i & 1 && !L->buf[i]) { snprintf(L->err, sizeof L->err, "nothing is bound to buffer(%d)", i); return 1; }
   if (n == 0 || n > THREADS) { snprintf(L->err, sizeof L->err, "%lu threads in a threadgroup", n); return 1; }
   if (!m.fib) { m.fib = (Fiber *)map(THREADS * sizeof(Fiber)); m.simd = (Simd *)map(THREADS / 32 * sizeof(Simd)); m.stacks = (char *)map(THREADS * STACK); m.arena = (char *)map(ARENA); }
   m.kernel = kernel; m.n = (uint)n; m.nsimd = (m.n + 31) / 32; m.strict = L->strict; m.rng = L->seed;

@@ -3,20 +3,22 @@
 #include "packed.h"
 
 enum After : uint { STORE, SWIGLU, RELU2, RESIDUAL };
+// `eps` below 0: no norm; this: and the activations are quantised already. An argument that is not used may point anywhere.
+#define QUANTISED -2.0f
 #define THREADS 512
 #define SIMDS (THREADS / 32)
 
 struct Task {
-  device const float *x; device const float *norm;     // norm null: none
+  device const float *x; device const float *norm;
   device const uchar *w0; device const uchar *w1; device const uchar *w2;
   device const uchar *s0; device const uchar *s1; device const uchar *s2;
   device float *y0; device float *y1; device float *y2; device const float *residual; device const uint *step;
-  uint slot;                  // the number of tokens, 0 or 1: word `slot` of the step block, where there is one
+  uint slot;                  // the number of tokens, 0 or 1: word `slot` of the step block; ~0: one
   uint k, m0, m1;             // length and numbers of rows; the third matrix has the others
   uint each, over;            // rows of a workgroup, and how many workgroups have one more
   uint teams, slices, magic;  // tiles that are worked on together, SIMD-groups of each, ⌊256 / teams⌋ + 1
-  uint after; float eps, floor, per;   // per: 1 / k
-  // Of packed weights: high planes; scales of activations that are quantised already, where they are; the token that is computed.
+  uint after; float eps, floor, per;   // eps: of the norm, or what stands for none; per: 1 / k
+  // Of packed weights: high planes; scales of activations that are quantised already; the token that is computed.
   device const uchar *h0; device const uchar *h1; device const uchar *h2; device const float *x_scales; uint token;
 };
 
@@ -214,16 +216,16 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     UNROLL for (uint p = 0; p < RING; ++p) if (block + p * slices < blocks) load<W>(ring[p], at, block + p * slices, t, a.k / 32, policy);
   }
   float4 v[HELD], gain[HELD];
-  const bool norm = HELD <= 4 && a.norm;
+  const bool norm = HELD <= 4 && a.eps >= 0.0f;
   if (norm) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
 
   DEPENDENCY_WAIT();
-  const bool ready = packed<W>() && a.x_scales, in_rounds = packed<W>() && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
+  const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = packed<W>() && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
   if (!ready && !in_rounds) UNROLL for (uint j = 0; j < HELD; ++j) v[j] = fresh((device const float4 *)a.x + min(j * THREADS + tid, n - 1));
   float residual = 0;
-  if (a.residual && tid < rows) residual = fresh(a.residual + begin + tid);
+  if (a.after == RESIDUAL && tid < rows) residual = fresh(a.residual + begin + tid);
   uint tokens = a.token + 1;
-  if (a.step) tokens = fresh(a.step + a.slot);
+  if (a.slot != ~0u) tokens = fresh(a.step + a.slot);
   if (packed<W>() && a.token > 0 && tokens <= a.token) return;
   fetch_ahead(ahead, group, tid, THREADS);
 
@@ -345,7 +347,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       else { y = max(y, 0.0f); y = y * y * up; }
       a.y0[i] = y;
     } else {
-      if (a.residual) y += e == tid ? residual : a.residual[i];
+      if (a.after == RESIDUAL) y += e == tid ? residual : a.residual[i];
       device float *to = a.y0;
       if (i >= a.m0) {
         i -= a.m0; to = a.y1;

@@ -234,7 +234,8 @@ impl<'a> Builder<'a> {
                     step.constants.push((index, number.to_le_bytes().into()));
                     continue;
                 }
-                Arg::Null => None,
+                // A kernel is told by its numbers what it uses.
+                Arg::Null => place((memory.nothing, 0)),
                 Arg::Fault => place(memory.record),
                 Arg::Counters(offset) => place((memory.counters.0, memory.counters.1 + offset)),
                 Arg::Scratch(offset) => match memory.scratch {
@@ -247,8 +248,8 @@ impl<'a> Builder<'a> {
                 },
                 Arg::TensorMap(_) => return Err(broken("it asks for CUDA's copy engine")),
             };
-            let (buffer, offset) = found.unzip();
-            step.buffers.push((index, buffer, offset.unwrap_or(0)));
+            let (buffer, offset) = found.ok_or_else(|| broken(&format!("argument {index} has no memory")))?;
+            step.buffers.push((index, buffer, offset));
         }
         Ok(step)
     }
@@ -268,7 +269,7 @@ fn program_step(pipeline: &ProgramPipeline, grid: [u32; 3], memory: &Memory<'_>)
         let value = match (argument, param.kind) {
             (Argument::Slice(slice), ParamKind::Buffer { element, .. }) => {
                 let place = slice.metal.as_ref().or(memory.nothing.metal.as_ref());
-                buffers.extend(place.map(|(buffer, offset)| (index, Some(buffer.clone()), *offset)));
+                buffers.extend(place.map(|(buffer, offset)| (index, buffer.clone(), *offset)));
                 u64::from(elements(slice, element.size()))
             }
             (Argument::Scalar(word), _) => *word,
@@ -278,7 +279,7 @@ fn program_step(pipeline: &ProgramPipeline, grid: [u32; 3], memory: &Memory<'_>)
         words[word.offset..word.offset + word.size].copy_from_slice(&value.to_le_bytes()[..word.size]);
     }
     if let (Some(index), Some((buffer, offset))) = (layout.faults, &memory.record.0.metal) {
-        buffers.push((index, Some(buffer.clone()), offset + memory.record.1));
+        buffers.push((index, buffer.clone(), offset + memory.record.1));
     }
     let constants = if words.is_empty() { Vec::new() } else { vec![(layout.argument_binding, words.into())] };
     let (kernel, block) = (pipeline.kernel.clone(), program.workgroup);

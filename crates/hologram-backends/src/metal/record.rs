@@ -41,8 +41,8 @@ pub(super) struct Step {
     /// The launch that it is part of.
     pub(super) launch: usize,
     pub(super) kernel: Kernel,
-    /// Buffers by their index, each with an offset; none where a kernel takes an optional one and gets a null pointer.
-    pub(super) buffers: Vec<(usize, Option<MetalBuffer>, usize)>,
+    /// Buffers by their index, each with an offset.
+    pub(super) buffers: Vec<(usize, MetalBuffer, usize)>,
     /// Constants by their index.
     pub(super) constants: Vec<(usize, Box<[u8]>)>,
     /// Bytes of threadgroup memory that the launch gives.
@@ -66,7 +66,7 @@ impl Step {
         encoder.setComputePipelineState(&self.kernel.pipeline);
         for (index, buffer, offset) in &self.buffers {
             // SAFETY: the recording keeps the buffer, the offset lies in it, and the index is one that the kernel declares.
-            unsafe { encoder.setBuffer_offset_atIndex(buffer.as_ref().map(|b| &*b.0), *offset, *index) };
+            unsafe { encoder.setBuffer_offset_atIndex(Some(&*buffer.0), *offset, *index) };
         }
         for (index, bytes) in &self.constants {
             let data = NonNull::from(&**bytes).cast::<c_void>();

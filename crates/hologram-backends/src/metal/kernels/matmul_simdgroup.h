@@ -190,7 +190,7 @@ template <typename X, uint W> FN void matmul(thread const Task &a, device const 
     }
 }
 
-// Grid: ⌈n / tokens of a tile⌉, and its rows of a matrix after the other; of a gate half as many. `add` f32 [n, m0] is null where nothing is added.
+// Grid: ⌈n / tokens of a tile⌉, and its rows of a matrix after the other; of a gate half as many. `add` f32 [n, m0] is used in mode ADD.
 #define MATMUL(name, X, W) \
 KERNEL(name, 128, IN(0, X, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, uchar, w1), IN(4, uchar, w2), IN(5, uchar, s0), IN(6, uchar, s1), IN(7, uchar, s2), \
        IN(8, uchar, h0), IN(9, uchar, h1), IN(10, uchar, h2), IN(11, float, add), OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), COUNT(15, tokens), \

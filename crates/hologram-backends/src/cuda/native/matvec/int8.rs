@@ -1,7 +1,7 @@
 //! Products of one token in 8-bit arithmetic (`matvec_i8.k`): what a decoding step of a quantised model mostly is.
 
 use super::plan::{Activations, Work};
-use super::{After, Products};
+use super::{After, NO_NORM, Products};
 use crate::cuda::native::launch::single;
 use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 
@@ -106,7 +106,7 @@ impl Products<'_> {
             args.push(number(n)?);
         }
         args.push(Arg::U32(self.after as u32));
-        args.extend([Arg::F32(self.norm.map_or(0.0, |(_, eps)| eps)), Arg::F32(self.converted.1)]);
+        args.extend([Arg::F32(self.norm.map_or(NO_NORM, |(_, eps)| eps)), Arg::F32(self.converted.1)]);
         args.push(Arg::F32(1.0 / work.k as f32));
         debug_assert_eq!(args.len(), ARGUMENTS);
         let reads = self.reads(work, rows, target.multiprocessors as usize);

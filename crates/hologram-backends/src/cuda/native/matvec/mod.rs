@@ -14,6 +14,9 @@ use hologram_isa::Type;
 use plan::{Activations, Plan, Weights, Work};
 
 const IMAGE: &str = "matvec";
+/// What stands for a norm's ε where there is none, and where the activations are quantised already too.
+const NO_NORM: f32 = -1.0;
+const QUANTISED: f32 = -2.0;
 /// Rows of all matrices, and elements of one: what the kernel's 32-bit numbers hold with room to spare.
 const MOST_ROWS: usize = 1 << 24;
 const MOST_ELEMENTS: usize = 1 << 38;
@@ -107,7 +110,7 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         if read != last || node.output != *x.0 {
             return None;
         }
-        norm = Some((input(weights)?, node.attr_f32("eps")?));
+        norm = Some((input(weights)?, node.attr_f32("eps").filter(|eps| *eps >= 0.0)?));
         last = Operand::Node(i);
     }
     let mut converted = (x.0, 0.0);
@@ -228,7 +231,7 @@ impl Products<'_> {
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
         let (slot, step, most) = match tokens {
-            Extent::Fixed(n) => (0, Arg::Null, n),
+            Extent::Fixed(n) => (u32::MAX, Arg::Null, n),
             Extent::Step { slot, max } => (slot, Arg::Binding(self.step?), max),
         };
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
@@ -298,7 +301,7 @@ impl Products<'_> {
         let (each, over) = (total / plan.workgroups, total % plan.workgroups);
         args.extend([number(each)?, number(over)?, number(plan.lanes)?, Arg::U32(self.after as u32)]);
         args.extend([Arg::U32(u32::from(ready)), Arg::U32(group)]);
-        args.extend([Arg::F32(self.norm.map_or(0.0, |(_, eps)| eps)), Arg::F32(floor)]);
+        args.extend([Arg::F32(self.norm.map_or(NO_NORM, |(_, eps)| eps)), Arg::F32(floor)]);
         Some(single(KernelLaunch {
             image: IMAGE,
             entry: format!("{}_{}_t{}_r{}", weights.name, activations.name(), plan.tokens, plan.rows),

@@ -1,7 +1,7 @@
 //! Products of a few tokens with packed weights (`matvec_packed.k`).
 
 use super::int8::{AHEAD_BYTES, ARGUMENTS, Shares, THREADS, range};
-use super::{After, MOST_ELEMENTS, MOST_ROWS, Products};
+use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
 use crate::cuda::native::launch::{packed_args, packed_name, single};
 use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 use crate::{Extent, Format, Packed};
@@ -62,8 +62,8 @@ impl Products<'_> {
         for n in [k, rows[0], rows[1], each, over, teams, slices, 256 / teams + 1, self.after as usize] {
             args.push(number(n)?);
         }
-        args.extend([Arg::F32(self.norm.map_or(0.0, |(_, eps)| eps)), Arg::F32(floor)]);
-        args.push(Arg::F32(1.0 / k as f32));
+        let no_norm = if ready { QUANTISED } else { NO_NORM };
+        args.extend([self.norm.map_or(no_norm, |(_, eps)| eps), floor, 1.0 / k as f32].map(Arg::F32));
         debug_assert_eq!(args.len(), ARGUMENTS);
         args.extend((0..3).map(|i| planes(i)[1].clone()));
         args.extend([optional(ready.then_some(at + 1)), number(rows[2])?]);
