@@ -66,6 +66,8 @@ pub trait Block32 {
     const OFFSET: i32;
     /// Whether codes exceed six bits.
     const WIDE: bool = false;
+    /// The byte of a block of one unit from which on the codes are nothing but half bytes.
+    const HALF_BYTES: Option<usize> = None;
 
     /// The codes of one unit or, for vectors of two, of two.
     ///

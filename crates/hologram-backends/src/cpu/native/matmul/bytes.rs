@@ -77,6 +77,18 @@ pub trait Bytes: Copy {
     /// 16 bytes at each used place can be read.
     unsafe fn nibbles(self, units: [*const u8; 2]) -> Self::V;
 
+    /// Half bytes of twice as many units: the low ones of the 16 bytes at `first` and at each `stride` after it, and the high ones.
+    ///
+    /// # Safety
+    /// The bytes can be read.
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [Self::V; 2];
+
+    /// The first 16 bytes of each of twice as many units, and the last 16.
+    ///
+    /// # Safety
+    /// The units can be read.
+    unsafe fn split_units(self, first: *const u8) -> [Self::V; 2];
+
     /// 32 bytes of each unit.
     ///
     /// # Safety
@@ -100,6 +112,9 @@ pub trait Bytes: Copy {
 
     /// Sums of four neighbouring products of any unsigned and signed bytes, exact, in 32 bits. Codes of more than six bits are `WIDE`.
     fn dots<const WIDE: bool>(self, codes: Self::V, x: Self::V) -> Self::V;
+
+    /// As [`Bytes::dots`], of half bytes as [`Bytes::half_bytes`] gives them: the sums of four lanes are of one unit.
+    fn dots_of_halves(self, codes: [Self::V; 2], x: [Self::V; 2]) -> Self::V;
 
     /// 16 signed bytes as `i16`.
     fn widen(self, bytes: [u64; 2]) -> Self::H;
@@ -142,4 +157,7 @@ pub trait Bytes: Copy {
 
     /// For vector `index` of `LANES` units: each unit's factor in all lanes of its sums.
     fn pick(self, factors: Self::F, index: usize) -> Self::F;
+
+    /// The same for the sums of [`Bytes::dots_of_halves`].
+    fn pick_of_halves(self, factors: Self::F, index: usize) -> Self::F;
 }

@@ -231,7 +231,28 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
                         }
                     };
                 }
-                if count == S::LANES {
+                macro_rules! halves {
+                    ($v:expr, $at:expr) => {
+                        let unit = from + $v * 2 * S::UNITS;
+                        let mut x_of = [[s.zero(); 2]; T];
+                        for t in 0..T {
+                            x_of[t] = s.split_units(x.codes.add(t * w.k + unit * 32));
+                        }
+                        for j in 0..R {
+                            let codes = s.half_bytes(firsts[j].add(unit * B::BYTES + $at), B::BYTES);
+                            for t in 0..T {
+                                let sums = s.dots_of_halves(codes, x_of[t]);
+                                acc[t][j] = s.add_products(acc[t][j], sums, s.pick_of_halves(factors[t][j], $v));
+                            }
+                        }
+                    };
+                }
+                if let (Some(at), true) = (B::HALF_BYTES, count == S::LANES) {
+                    halves!(0, at);
+                    halves!(1, at);
+                    halves!(2, at);
+                    halves!(3, at);
+                } else if count == S::LANES {
                     // Written out, so that places are constants.
                     vector!(0);
                     vector!(1);

@@ -53,6 +53,17 @@ static PICK: [[u32; 16]; 8] = {
     all
 };
 
+/// The same for vectors of four units.
+static PICK_OF_HALVES: [[u32; 16]; 4] = {
+    let mut all = [[0; 16]; 4];
+    let mut i = 0;
+    while i < 64 {
+        all[i / 16][i % 16] = (i / 4) as u32;
+        i += 1;
+    }
+    all
+};
+
 macro_rules! wrapped {
     ($e:expr) => {
         // SAFETY: the value `self` is the evidence that the processor has the instructions; what is read or written the caller promises.
@@ -191,6 +202,26 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m512i; 2] {
+        wrapped!({
+            let bytes = _mm512_castsi128_si512(_mm_loadu_si128(first.cast()));
+            let bytes = _mm512_inserti32x4::<1>(bytes, _mm_loadu_si128(first.add(stride).cast()));
+            let bytes = _mm512_inserti32x4::<2>(bytes, _mm_loadu_si128(first.add(2 * stride).cast()));
+            let bytes = _mm512_inserti32x4::<3>(bytes, _mm_loadu_si128(first.add(3 * stride).cast()));
+            let half = _mm512_set1_epi8(15);
+            [_mm512_and_si512(bytes, half), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), half)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn split_units(self, first: *const u8) -> [__m512i; 2] {
+        wrapped!({
+            let (a, b) = (_mm512_loadu_si512(first.cast()), _mm512_loadu_si512(first.add(64).cast()));
+            [_mm512_shuffle_i32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b)]
+        })
+    }
+
+    #[inline(always)]
     unsafe fn pair(self, [a, b]: [*const u8; 2]) -> __m512i {
         wrapped!({
             let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
@@ -231,6 +262,14 @@ impl Bytes for Vnni {
     #[inline(always)]
     fn dots<const WIDE: bool>(self, codes: __m512i, x: __m512i) -> __m512i {
         wrapped!(_mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, x))
+    }
+
+    #[inline(always)]
+    fn dots_of_halves(self, codes: [__m512i; 2], x: [__m512i; 2]) -> __m512i {
+        wrapped!({
+            let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[0], x[0]);
+            _mm512_dpbusd_epi32(sums, codes[1], x[1])
+        })
     }
 
     #[inline(always)]
@@ -342,6 +381,11 @@ impl Bytes for Vnni {
     fn pick(self, factors: __m512, index: usize) -> __m512 {
         wrapped!(_mm512_permutexvar_ps(_mm512_loadu_si512(PICK[index].as_ptr().cast()), factors))
     }
+
+    #[inline(always)]
+    fn pick_of_halves(self, factors: __m512, index: usize) -> __m512 {
+        wrapped!(_mm512_permutexvar_ps(_mm512_loadu_si512(PICK_OF_HALVES[index].as_ptr().cast()), factors))
+    }
 }
 
 impl Bytes for Avx2 {
@@ -393,6 +437,24 @@ impl Bytes for Avx2 {
             let bytes = _mm_loadu_si128(a.cast());
             let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
             _mm256_and_si256(both, _mm256_set1_epi8(15))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m256i; 2] {
+        wrapped!({
+            let bytes = _mm256_castsi128_si256(_mm_loadu_si128(first.cast()));
+            let bytes = _mm256_inserti128_si256::<1>(bytes, _mm_loadu_si128(first.add(stride).cast()));
+            let half = _mm256_set1_epi8(15);
+            [_mm256_and_si256(bytes, half), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), half)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn split_units(self, first: *const u8) -> [__m256i; 2] {
+        wrapped!({
+            let (a, b) = (_mm256_loadu_si256(first.cast()), _mm256_loadu_si256(first.add(32).cast()));
+            [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b)]
         })
     }
 
@@ -453,6 +515,15 @@ impl Bytes for Avx2 {
             let low = _mm256_maddubs_epi16(_mm256_and_si256(codes, half), x);
             let high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(codes), half), x);
             _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, _mm256_set1_epi16(16)))
+        })
+    }
+
+    #[inline(always)]
+    fn dots_of_halves(self, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
+        wrapped!({
+            // Four products of half bytes do not exceed 16 bits.
+            let sums = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], x[0]), _mm256_maddubs_epi16(codes[1], x[1]));
+            _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
         })
     }
 
@@ -561,5 +632,13 @@ impl Bytes for Avx2 {
     #[inline(always)]
     fn pick(self, factors: __m256, index: usize) -> __m256 {
         wrapped!(_mm256_permutevar8x32_ps(factors, _mm256_set1_epi32(index as i32)))
+    }
+
+    #[inline(always)]
+    fn pick_of_halves(self, factors: __m256, index: usize) -> __m256 {
+        wrapped!({
+            let first = _mm256_set1_epi32(2 * index as i32);
+            _mm256_permutevar8x32_ps(factors, _mm256_add_epi32(first, _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0)))
+        })
     }
 }
