@@ -64,7 +64,7 @@ pub struct DeviceArgs {
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one for each physical core that the process may use]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
@@ -154,7 +154,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Positions of the context [default: the model's, but at most 4096]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Numbers of the KV cache [default: what suits the model and the device]
     #[arg(long, value_name = "F", value_enum)]
@@ -263,7 +263,7 @@ pub struct PerplexityArgs {
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens of a window, of which the second half counts
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub ctx: u32,
     /// Numbers of the KV cache [default: what suits the model and the device]
     #[arg(long, value_name = "F", value_enum)]
@@ -309,16 +309,16 @@ pub struct BenchArgs {
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
     /// Tokens of the prefill test; 0 leaves it out
-    #[arg(short, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub prompt: u32,
     /// Tokens of the decode test; 0 leaves it out
-    #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub decode: u32,
     /// Tokens that are in the context before each test
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub depth: u32,
     /// Sequences that the decode test extends at once, a token each
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
     /// Also print the kernels of each test's last step by their time, and write a trace of each test's last steps that ui.perfetto.dev
     /// opens
@@ -329,7 +329,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
     pub capture: Option<PathBuf>,
     /// Repetitions
-    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     /// Count what a token would launch on an Apple GPU, and bound its speed by each chip's memory; runs nothing, on any machine
     #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions", "threads"])]
@@ -433,7 +433,7 @@ pub struct CheckArgs {
 pub struct AsmArgs {
     /// Program file (.atlas)
     pub file: PathBuf,
-    /// File to write [default: FILE with the ending .atlasb]
+    /// File to write, `-` for standard output [default: FILE with the ending .atlasb]
     #[arg(short, value_name = "OUT")]
     pub out: Option<PathBuf>,
 }

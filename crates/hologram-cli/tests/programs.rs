@@ -171,7 +171,7 @@ fn wrong_arguments_are_told_with_what_is_expected() {
         let others = all.into_iter().filter(|a| !a.starts_with(name));
         exec(&others.chain([value]).flat_map(|a| ["--arg", a]).collect::<Vec<_>>())
     };
-    let cases: [(Vec<&str>, &[&str]); 15] = [
+    let cases: [(Vec<&str>, &[&str]); 17] = [
         (vec!["exec"], &["<FILE>"]),
         (vec!["exec", VECTOR_ADD], &["--grid is missing", "each of 256 threads"]),
         (exec(&[]), &["--arg x=… is missing", "a buffer of f32, given as @FILE.npy or out:f32[LENGTH]", "--help"]),
@@ -187,6 +187,8 @@ fn wrong_arguments_are_told_with_what_is_expected() {
         (exec(&["--out", "z=z.npy"]), &["z is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out has a file already"]),
+        (exec(&["--out", "a.json", "--profile", "a.json"]), &["--out a.json: another option writes a.json already"]),
+        (exec(&["--threads", "-1"]), &["invalid value '-1' for '--threads <N>'"]),
     ];
     for (args, expected) in cases {
         refused(&args, 2, expected);
@@ -256,6 +258,8 @@ fn binary_programs_do_what_their_text_does() {
     let short = [&short[..], &["--arg", "out=out:f32[9]", "--arg", "n=9"]].concat();
     refused(&short, 1, &[&binary, "line 5", "buffer x"]);
     refused(&["asm", &binary], 1, &["binary form already"]);
+    let printed = command(&["asm", VECTOR_ADD, "-o", "-"]).output().unwrap().stdout;
+    assert_eq!(printed, fs::read(&binary).unwrap());
     refused(&["disasm", VECTOR_ADD], 1, &["no binary program"]);
     let array = folder.write("array.npy", f32_npy(&[1.0]));
     for call in [&["disasm"][..], &["check"], &["exec", "--grid", "1"]] {

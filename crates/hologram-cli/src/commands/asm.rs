@@ -27,6 +27,9 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
         bail!("{} is in binary form already; `hologram disasm` prints it as text", args.file.display());
     }
     let bytes = binary::encode(&source.program(&args.file)?);
+    if args.out.as_deref() == Some(Path::new("-")) {
+        return Ok(std::io::stdout().lock().write_all(&bytes)?);
+    }
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension(ENDING));
     if out == args.file {
         bail!("the binary program would replace its text {}: give another name with -o", out.display());

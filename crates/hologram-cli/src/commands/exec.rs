@@ -237,7 +237,11 @@ fn output_files<'a>(args: &'a ExecArgs, program: &'a Program) -> anyhow::Result<
                 "--out {out}: standard output takes no .npy file; without --out the buffer is printed there"
             ));
         }
-        if files.insert(name, PathBuf::from(path)).is_some() {
+        let file = PathBuf::from(path);
+        if files.values().chain(&args.profile.profile).any(|other| *other == file) {
+            return usage(format!("--out {out}: another option writes {path} already"));
+        }
+        if files.insert(name, file).is_some() {
             return usage(format!("--out {out}: {name} has a file already"));
         }
     }

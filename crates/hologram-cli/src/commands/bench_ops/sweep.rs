@@ -127,10 +127,7 @@ fn print(curves: &[(BackendType, Vec<Point>)]) -> Result<()> {
         }
     }
     if let [(device, _)] = curves {
-        writeln!(
-            out,
-            "{device} is the only device that was measured; --device all measures all that this machine has"
-        )?;
+        writeln!(out, "{device} is the only device that was measured (--device all: every one that this machine has)")?;
     }
     Ok(())
 }
