@@ -17,7 +17,7 @@ use crate::text::{NAME, printable};
 
 /// Chips with their memory bandwidth in 10⁹ bytes per second, as Apple publishes it ("Tech Specs" of the Macs with them; of chips sold with several
 /// the greatest).
-const CHIPS: [(&str, f64); 17] = [
+const CHIPS: [(&str, f64); 18] = [
     ("M1", 68.25),
     ("M1 Pro", 200.0),
     ("M1 Max", 400.0),
@@ -35,6 +35,7 @@ const CHIPS: [(&str, f64); 17] = [
     ("M4 Max", 546.0),
     ("M5", 153.0),
     ("M5 Pro", 307.0),
+    ("M5 Max", 614.0),
 ];
 
 /// Tokens of the prompt: more than the kernels of few tokens serve.

@@ -71,12 +71,11 @@ impl RmsNorm {
             if past {
                 unscaled = Some(here);
             } else {
-                scale_row(self.isa, here, row.next, w, false);
+                scale_row(self.isa, here, w, false);
             }
         })?;
         if let Some(row) = unscaled {
-            let next = row.x.as_ptr();
-            scale_row(self.isa, row, next, w, true);
+            scale_row(self.isa, row, w, true);
             fence();
         }
         Ok(())
@@ -99,6 +98,7 @@ fn square_and_scale_with<S: Simd, E: Element>(
 ) -> f32 {
     let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
     let (scales, d) = (s.splat(earlier.scale), earlier.x.len().min(w.len()).min(earlier.out.len()));
+    let (from, to) = (earlier.x.as_ptr(), earlier.out.as_mut_ptr());
     let whole = x.len() / step * step;
     for at in (0..whole).step_by(step) {
         ask(next, at, step);
@@ -109,32 +109,31 @@ fn square_and_scale_with<S: Simd, E: Element>(
             *sum = s.fma(v, v, *sum);
             if at + S::LANES <= d {
                 // SAFETY: the vector lies in all three.
-                unsafe { scale_vector(s, &earlier, at, scales, w, true) };
+                unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), true) };
             }
         }
     }
     for at in (whole..d / S::LANES * S::LANES).step_by(S::LANES) {
         // SAFETY: as above, where the earlier row is of whole vectors.
-        unsafe { scale_vector(s, &earlier, at, scales, w, true) };
+        unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), true) };
     }
     let rest: f32 = x[whole..].iter().map(|v| v.wide() * v.wide()).sum();
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
 }
+
 simd_entry! {
-    /// Stores a row, past the caches when `past`, which needs whole vectors. Meanwhile memory from `next` on, a row of it, is asked for.
-    fn scale_row<E: Element>(row: Unscaled<'_, E>, next: *const E, w: &[f32], past: bool) = scale_row_with
+    /// Stores a row, past the caches when `past`, which needs whole vectors.
+    fn scale_row<E: Element>(row: Unscaled<'_, E>, w: &[f32], past: bool) = scale_row_with
 }
 
 #[inline(always)]
-fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, next: *const E, w: &[f32], past: bool) {
+fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, w: &[f32], past: bool) {
     let (scales, d) = (s.splat(row.scale), row.x.len().min(w.len()).min(row.out.len()));
+    let (from, to) = (row.x.as_ptr(), row.out.as_mut_ptr());
     let whole = d / S::LANES * S::LANES;
     for at in (0..whole).step_by(S::LANES) {
-        if at % (64 / size_of::<E>()) == 0 {
-            ask(next, at, 1);
-        }
         // SAFETY: the vector lies in all three.
-        unsafe { scale_vector(s, &row, at, scales, w, past) };
+        unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), past) };
     }
     for ((y, x), w) in row.out.iter_mut().zip(row.x).zip(w).skip(whole) {
         *y = E::nearest(x.wide() * row.scale * w);
@@ -142,21 +141,11 @@ fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, next: *const 
 }
 
 /// # Safety
-/// The vector at `at` lies in the row, in its result, which is aligned when it goes past the caches, and in `w`.
+/// Vectors at `x` and `w` can be read, and one at `out` written, which is aligned when it goes past the caches.
 #[inline(always)]
-unsafe fn scale_vector<S: Simd, E: Element>(
-    s: S,
-    row: &Unscaled<'_, E>,
-    at: usize,
-    scales: S::V,
-    w: &[f32],
-    past: bool,
-) {
+unsafe fn scale_vector<S: Simd, E: Element>(s: S, x: *const E, scales: S::V, w: *const f32, out: *mut E, past: bool) {
     // SAFETY: the caller's promise.
-    unsafe {
-        let y = s.mul(s.mul(E::load(s, row.x.as_ptr().add(at)), scales), s.load(w.as_ptr().add(at)));
-        E::store(s, row.out.as_ptr().cast_mut().add(at), y, past);
-    }
+    unsafe { E::store(s, out, s.mul(s.mul(E::load(s, x), scales), s.load(w)), past) };
 }
 
 #[cfg(test)]
@@ -212,7 +201,7 @@ mod tests {
         for features in feature_sets() {
             let (isa, next) = (Isa::widest(features), first.as_ptr());
             let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
-            scale_row(isa, Unscaled { x: &first, scale: 0.3, out: &mut want }, next, &w, false);
+            scale_row(isa, Unscaled { x: &first, scale: 0.3, out: &mut want }, &w, false);
             let none = Unscaled { x: &[], scale: 0.0, out: &mut [] };
             let alone = square_and_scale(isa, &second, next, &w, none);
             let earlier = Unscaled { x: &first, scale: 0.3, out: out.elements_mut() };
