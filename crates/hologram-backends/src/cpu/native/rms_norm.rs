@@ -64,8 +64,8 @@ impl RmsNorm {
         // A row that goes past the caches is stored while the next one is read from memory, which so has work all the time.
         let mut unscaled: Option<Unscaled<'_, E>> = None;
         self.rows.map::<E>(args, 2, worker, |Mapped { row, out, past }| {
-            let (x, mut none) = (row.x, []);
-            let earlier = unscaled.take().unwrap_or(Unscaled { x: &[], scale: 0.0, out: &mut none });
+            let x = row.x;
+            let earlier = unscaled.take().unwrap_or(Unscaled { x: &[], scale: 0.0, out: &mut [] });
             let scale = 1.0 / (square_and_scale(self.isa, x, row.next, w, earlier) / x.len() as f32 + self.eps).sqrt();
             let here = Unscaled { x, scale, out };
             if past {

@@ -2,15 +2,13 @@
 
 use super::narrow::{Element, is_in_f32};
 use super::simd::{fence, prefetch};
-use super::stream::{PAST_CACHES, goes_past};
+use super::stream::goes_past;
 use super::{elements, input, is_dense};
 use crate::cpu::kernel::{Args, Worker};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 
 /// Elements of a piece of work, in whole rows.
 const PIECE: usize = 16 << 10;
-/// The same for tensors as large as those that go past the caches: longer runs of memory are read faster.
-const PIECE_PAST: usize = 64 << 10;
 
 /// The rows of the first input of an operation, and of its result.
 pub(super) struct Rows {
@@ -73,8 +71,7 @@ impl Rows {
     ) -> Result<(), String> {
         let (d, rows) = (self.d, self.count(args));
         let x = input::<E>(args, 0, rows * d)?;
-        let piece = if rows * d * size_of::<E>() >= PAST_CACHES { PIECE_PAST } else { PIECE };
-        let together = (piece / d).max(1);
+        let together = (PIECE / d).max(1);
         let pieces = rows.div_ceil(together);
         let mut claimed = worker.next(pieces);
         while let Some(piece) = claimed {

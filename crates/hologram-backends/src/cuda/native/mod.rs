@@ -137,7 +137,7 @@ pub(crate) enum Arg {
     /// The address of the launch's fault record (`FAULT` in `dialect.h`): a kernel that is given an index outside its range notes it
     /// there, leaves out what it cannot do, and goes on; the error comes at the next wait.
     Fault,
-    /// Memory that is not used: a kernel is told so by a number, as Metal has no null pointers.
+    /// Memory that is not used: a kernel is told so by a number, as Metal takes no null pointers for buffers.
     Null,
     /// A number.
     U32(u32),
