@@ -13,11 +13,14 @@ pub struct Features {
     pub bf16: bool,
     /// AMX tiles of BF16, with all others.
     pub amx: bool,
+    /// Memory is read fastest in one stream that the hardware foresees, rather than in several that are asked for ahead: AMD's processors.
+    pub one_stream: bool,
 }
 
 impl Features {
     /// No extension: the plain path.
-    pub const PLAIN: Features = Features { avx2: false, avx512: false, vnni: false, bf16: false, amx: false };
+    pub const PLAIN: Features =
+        Features { avx2: false, avx512: false, vnni: false, bf16: false, amx: false, one_stream: false };
 
     /// What this processor has.
     #[cfg(target_arch = "x86_64")]
@@ -31,7 +34,9 @@ impl Features {
             && is_x86_feature_detected!("avx512vl");
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
         let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
-        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted() }
+        let vendor = std::arch::x86_64::__cpuid(0);
+        let one_stream = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
+        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted(), one_stream }
     }
 
     /// What this processor has.
@@ -48,6 +53,7 @@ impl Features {
             vnni: self.vnni && other.vnni,
             bf16: self.bf16 && other.bf16,
             amx: self.amx && other.amx,
+            one_stream: self.one_stream && other.one_stream,
         }
     }
 

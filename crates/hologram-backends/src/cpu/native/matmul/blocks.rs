@@ -28,6 +28,8 @@ pub trait SuperBlock {
     const RUN: usize;
     /// What was added to signed codes to make them unsigned, where m is d and n is s; 1 where they are the block's own.
     const OFFSET: f32 = 1.0;
+    /// The order in which units are worked on: those of a vector of two best lie side by side, with their bits at the same place.
+    const ORDER: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
     fn fields(unit: usize) -> [Field; 2];
@@ -66,14 +68,28 @@ pub trait Block32 {
     const OFFSET: i32;
     /// Whether codes exceed six bits.
     const WIDE: bool = false;
-    /// The byte of a block of one unit from which on the codes are nothing but half bytes.
-    const HALF_BYTES: Option<usize> = None;
+    /// Whether [`Block32::halves`] are had more easily than [`Block32::codes`].
+    const HALVES: bool = false;
 
     /// The codes of one unit or, for vectors of two, of two.
     ///
     /// # Safety
     /// The units exist in the row.
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V;
+
+    /// The codes of twice as many units, split as by [`Bytes::split_units`].
+    ///
+    /// # Safety
+    /// The units exist in the row.
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        let next = unit + S::UNITS;
+        // SAFETY: promised by the caller.
+        unsafe {
+            let first = Self::codes(s, row, [unit, next - 1]);
+            s.split_units([first, Self::codes(s, row, [next, next + S::UNITS - 1])])
+        }
+    }
 
     /// Scales and, where `OFFSET` is 0, minimums of `count` (up to `LANES`) units from `first` on; 0 for the others. Without minimums
     /// the scales take their place.

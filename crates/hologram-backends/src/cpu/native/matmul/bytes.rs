@@ -5,9 +5,20 @@
 //! instruction set's type is the evidence that the processor has it.
 
 #[cfg(target_arch = "x86_64")]
-mod x86;
+macro_rules! wrapped {
+    ($e:expr) => {
+        // SAFETY: the value `self` is the evidence that the processor has the instructions; what is read or written the caller promises.
+        unsafe { $e }
+    };
+}
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Vnni};
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use vnni::Vnni;
 
 /// Bits of 32 consecutive elements in a block: byte `at + i` holds those of element `i`, from bit `shift` on; they are taken to bit `to`
 /// of the element's code.
@@ -77,17 +88,18 @@ pub trait Bytes: Copy {
     /// 16 bytes at each used place can be read.
     unsafe fn nibbles(self, units: [*const u8; 2]) -> Self::V;
 
-    /// Half bytes of twice as many units: the low ones of the 16 bytes at `first` and at each `stride` after it, and the high ones.
+    /// Half bytes of twice as many units: the low ones of the 16 bytes at `first` and at each `STRIDE` after it, and the high ones.
     ///
     /// # Safety
     /// The bytes can be read.
-    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [Self::V; 2];
+    unsafe fn half_bytes<const STRIDE: usize>(self, first: *const u8) -> [Self::V; 2];
 
-    /// The first 16 bytes of each of twice as many units, and the last 16.
-    ///
+    /// The first 16 bytes of each unit of two vectors, and the last 16.
+    fn split_units(self, vectors: [Self::V; 2]) -> [Self::V; 2];
+
     /// # Safety
-    /// The units can be read.
-    unsafe fn split_units(self, first: *const u8) -> [Self::V; 2];
+    /// `LEN` bytes can be written.
+    unsafe fn store(self, to: *mut u8, v: Self::V);
 
     /// 32 bytes of each unit.
     ///
@@ -97,6 +109,13 @@ pub trait Bytes: Copy {
 
     /// Half bytes, and 16 more where a unit's bit is set.
     fn add_sixteens(self, halves: Self::V, units: [u32; 2]) -> Self::V;
+
+    /// The same for vectors as [`Bytes::half_bytes`] gives them: the 32 bits of the first unit are at `first`, those of the others each
+    /// `stride` after it.
+    ///
+    /// # Safety
+    /// The bits can be read.
+    unsafe fn add_sixteens_to_halves(self, halves: [Self::V; 2], first: *const u8, stride: usize) -> [Self::V; 2];
 
     fn or(self, a: Self::V, b: Self::V) -> Self::V;
     fn xor(self, a: Self::V, byte: u8) -> Self::V;
@@ -113,14 +132,14 @@ pub trait Bytes: Copy {
     /// Sums of four neighbouring products of any unsigned and signed bytes, exact, in 32 bits. Codes of more than six bits are `WIDE`.
     fn dots<const WIDE: bool>(self, codes: Self::V, x: Self::V) -> Self::V;
 
-    /// As [`Bytes::dots`], of half bytes as [`Bytes::half_bytes`] gives them: the sums of four lanes are of one unit.
-    fn dots_of_halves(self, codes: [Self::V; 2], x: [Self::V; 2]) -> Self::V;
+    /// As [`Bytes::dots`], of units as [`Bytes::split_units`] gives them: the sums of four lanes are of one unit.
+    fn dots_of_halves<const WIDE: bool>(self, codes: [Self::V; 2], x: [Self::V; 2]) -> Self::V;
 
     /// 16 signed bytes as `i16`.
     fn widen(self, bytes: [u64; 2]) -> Self::H;
 
-    /// The scales of vector `index` of a block of 256 for its products, where `GROUP` (16 or 32) elements share one.
-    fn spread<const GROUP: usize>(self, scales: Self::H, index: usize) -> Self::V;
+    /// The scales of a vector of these units of a block of 256 for its products, where `GROUP` (16 or 32) elements share one.
+    fn spread<const GROUP: usize>(self, scales: Self::H, units: [usize; 2]) -> Self::V;
 
     /// Two `f16`, the first in the low bits, times a factor.
     fn scaled(self, halves: u32, factor: f32) -> Self::P;
@@ -139,8 +158,15 @@ pub trait Bytes: Copy {
 
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    fn total(self, v: Self::F) -> f32;
-    fn total_m(self, v: Self::M) -> f32;
+
+    /// Adds eight values times a factor.
+    fn add_halves(self, to: Self::F, values: Self::M, factor: f32) -> Self::F;
+
+    /// Stores what the lanes of each of the first `count` (up to `LANES`) vectors add up to.
+    ///
+    /// # Safety
+    /// `count` values can be written.
+    unsafe fn store_totals(self, vectors: &[Self::F; 16], to: *mut f32, count: usize);
     fn half(self, bits: u16) -> f32;
 
     /// The `f16` at byte `at` of each of `count` (up to `LANES`) blocks of `stride` bytes; 0 for the others.

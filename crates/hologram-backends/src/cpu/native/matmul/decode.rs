@@ -43,7 +43,10 @@ fn take_super<B: SuperBlock>() -> Taker {
         unsafe {
             let block = row.add(first / 256 * B::BYTES);
             for v in 0..4 {
-                _mm512_storeu_si512(to.add(64 * v).cast(), codes_super::<Vnni, B>(Vnni::assume(), block, v));
+                _mm512_storeu_si512(
+                    to.add(64 * v).cast(),
+                    codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1]),
+                );
             }
             let (scales, mut minimums) = factors::<B>(block);
             if B::RUN == 32 {
@@ -121,7 +124,7 @@ unsafe fn super_blocks<B: SuperBlock>(row: *const u8, first: usize, count: usize
             let block = row.add((first / 256 + b) * B::BYTES);
             let (scales, minimums) = factors::<B>(block);
             for v in 0..4 {
-                let codes = codes_super::<Vnni, B>(Vnni::assume(), block, v);
+                let codes = codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1]);
                 let factors = std::array::from_fn(|part| {
                     let run = (64 * v + 16 * part) / B::RUN;
                     let minimum = if B::RUN == 32 { run + 8 } else { run };

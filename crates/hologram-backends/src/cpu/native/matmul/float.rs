@@ -56,6 +56,7 @@ pub struct FloatMatmul {
     problem: Problem,
     words: Words,
     kernels: Option<Kernels>,
+    one_stream: bool,
 }
 
 /// Words of a row that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
@@ -75,7 +76,7 @@ impl FloatMatmul {
         }
         let kernels = kernels(features);
         let words = if both_bf16 && features.bf16 && features.avx512 { Words::Bf16Pairs } else { Words::F32 };
-        Some(Arc::new(FloatMatmul { problem, words, kernels }))
+        Some(Arc::new(FloatMatmul { problem, words, kernels, one_stream: features.one_stream }))
     }
 
     /// Elements of a word.
@@ -248,7 +249,8 @@ impl FloatMatmul {
                 // worker has claimed the rows' columns of the output.
                 unsafe {
                     let y = o.y.data.add(rows.start);
-                    let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: o.y.m };
+                    let (count, stride, one_stream) = (rows.len(), o.y.m, self.one_stream);
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, one_stream };
                     (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
                 }
             };

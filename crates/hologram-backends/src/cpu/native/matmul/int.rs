@@ -134,6 +134,7 @@ pub struct IntMatmul {
     group: usize,
     /// Kernels for a few tokens, row by row.
     rows: Option<RowKernels>,
+    one_stream: bool,
     /// Kernels over panels of unpacked rows.
     panels: Option<(Layout, Kernels)>,
 }
@@ -159,7 +160,7 @@ impl IntMatmul {
         let rows = rows::find(w, k, group, features);
         let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && k.is_multiple_of(64));
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
-        Some(Arc::new(IntMatmul { problem, group, rows, panels }))
+        Some(Arc::new(IntMatmul { problem, group, rows, one_stream: features.one_stream, panels }))
     }
 
     fn max_rows(&self) -> usize {
@@ -262,7 +263,8 @@ impl IntMatmul {
                 // processor's instruction set.
                 unsafe {
                     let y = o.y.data.add(token * m + rows.start);
-                    let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: m };
+                    let (count, one_stream) = (rows.len(), self.one_stream);
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: m, one_stream };
                     let (codes, extra) = (o.x.as_ptr().add(token * k), extra.add(token * extra_bytes));
                     (kernels.multiply[tokens - 1])(&w, &Prepared { codes, extra, extra_bytes });
                 }

@@ -153,13 +153,16 @@ pub(super) struct PackedRows {
     pub y: *mut f32,
     /// Elements from a token's output to the next.
     pub stride: usize,
+    /// Whether rows are read one after the other: [`Features::one_stream`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "so far only x86-64 has kernels by row"))]
+    pub one_stream: bool,
 }
 
 impl PackedRows {
     /// The rows in `R` streams, row by row; where they do not divide evenly the last row takes the place of those that do not exist.
     ///
-    /// Rows that lie far apart are read together, because a processor looks ahead within a page only. `benches/RESULTS.md` compares
-    /// numbers of streams.
+    /// Rows that lie far apart are read together, because many a processor looks ahead within a page only, and too little of one stream.
+    /// `benches/RESULTS.md` compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
         let (apart, last) = (self.count.div_ceil(R), self.count.saturating_sub(1));
@@ -242,21 +245,33 @@ impl Rows {
     }
 }
 
-/// Rows of blocks that are multiplied at once.
+/// Rows of blocks that are multiplied at once, other than in one stream.
 const STREAMS: usize = 2;
 /// Rows of floats that are multiplied at once with one token: their sums have to stay in registers, and more streams than two pay where
 /// little is to be computed.
 #[cfg(target_arch = "x86_64")]
 const FLOAT_STREAMS: usize = 4;
-/// How far ahead of its use a row's memory is asked for: `benches/RESULTS.md` compares distances on Zen 4.
+/// How far ahead of its use a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
 const AHEAD: usize = 5120;
+/// Bytes of a page, at whose end the hardware stops to foresee a stream, and of which the first two lines set it off again.
+const PAGE: usize = 4096;
 
-/// Asks for the memory [`AHEAD`] of a place; it need not exist. It comes into the second-level cache: into the first, from several streams,
-/// Zen 4 reads at half the speed.
+/// Asks for memory ahead of `bytes` bytes at a place, of one of `R` streams; it need not exist. Of several streams all of it, into the
+/// second-level cache: asked for into the first, Zen 4 reads at half the speed. A single stream the hardware foresees better than
+/// anything that is asked for, but for the beginning of each page.
 #[inline(always)]
-fn ahead(of: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        super::simd::prefetch(of.wrapping_add(AHEAD + 64 * line));
+fn ahead<const R: usize>(of: *const u8, bytes: usize) {
+    if R > 1 {
+        for line in 0..bytes.div_ceil(64) {
+            super::simd::prefetch(of.wrapping_add(AHEAD + 64 * line));
+        }
+        return;
+    }
+    let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
+    if of.addr() < page {
+        for line in 0..2 {
+            super::simd::prefetch(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE + 64 * line)));
+        }
     }
 }
 

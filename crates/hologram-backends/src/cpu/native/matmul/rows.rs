@@ -72,19 +72,27 @@ impl Found {
 }
 
 /// For a super-block: the sums of 16 runs of the codes, `i16` (or 8 zeros and the sums of 8 runs, where those of the weights are of 32),
-/// and after those of all blocks the scale of each.
+/// after those of all blocks the scale of each, and then the codes in [`SuperBlock::ORDER`].
 fn prepared_super(k: usize) -> usize {
-    k / 256 * 36
+    k / 256 * 36 + k
 }
 
 #[inline(always)]
-unsafe fn prepare_super<B: SuperBlock>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+unsafe fn prepare_super<S: Bytes, B: SuperBlock>(_: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     let blocks = codes.len() / 256;
     // SAFETY: the caller has room for `prepared_super` bytes, aligned to 4.
-    let (sums, factors) = unsafe {
-        let sums = std::slice::from_raw_parts_mut(to.cast::<i16>(), blocks * 16);
-        (sums, std::slice::from_raw_parts_mut(to.add(blocks * 32).cast::<f32>(), blocks))
+    let (sums, factors, ordered) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(to.cast::<i16>(), blocks * 16),
+            std::slice::from_raw_parts_mut(to.add(blocks * 32).cast::<f32>(), blocks),
+            std::slice::from_raw_parts_mut(to.add(blocks * 36).cast::<i8>(), codes.len()),
+        )
     };
+    for (block, ordered) in codes.chunks_exact(256).zip(ordered.chunks_exact_mut(256)) {
+        for (unit, to) in B::ORDER.iter().zip(ordered.chunks_exact_mut(32)) {
+            to.copy_from_slice(&block[32 * unit..32 * unit + 32]);
+        }
+    }
     for (b, (codes, sums)) in codes.chunks_exact(256).zip(sums.chunks_exact_mut(16)).enumerate() {
         let without = 16 - 256 / B::RUN;
         sums[..without].fill(0);
@@ -100,13 +108,14 @@ unsafe fn prepare_super<B: SuperBlock>(codes: &[i8], scales: &[f32], group: usiz
 #[inline(always)]
 unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let blocks = w.k / 256;
+    let mut totals = Totals::<S, T, R>::new(s, w);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_m(); R]; T]);
         for b in 0..blocks {
             let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
             for block in at {
-                ahead(block, B::BYTES);
+                ahead::<R>(block, B::BYTES);
             }
             // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
@@ -120,12 +129,15 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
                 for v in 0..256 / S::LEN {
                     let mut x_of = [s.zero(); T];
                     for t in 0..T {
-                        x_of[t] = s.load(x.codes.add(t * w.k + b * 256 + v * S::LEN));
+                        x_of[t] = s.load(x.extra.add(t * x.extra_bytes + blocks * 36 + b * 256 + v * S::LEN));
                     }
+                    let units = [B::ORDER[v * S::UNITS], B::ORDER[v * S::UNITS + S::UNITS - 1]];
                     for j in 0..R {
-                        let codes = codes_super::<S, B>(s, at[j], v);
-                        let factors =
-                            if B::RUN == 32 { s.spread::<32>(of_runs[j], v) } else { s.spread::<16>(of_runs[j], v) };
+                        let codes = codes_super::<S, B>(s, at[j], units);
+                        let factors = match B::RUN {
+                            32 => s.spread::<32>(of_runs[j], units),
+                            _ => s.spread::<16>(of_runs[j], units),
+                        };
                         for t in 0..T {
                             sums[t][j] = s.add_scaled(sums[t][j], s.products(codes, x_of[t]), factors);
                         }
@@ -148,21 +160,77 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
         }
         for t in 0..T {
             for j in 0..R {
-                // SAFETY: promised by the caller.
-                unsafe { *w.y.add(t * w.stride + rows[j]) = s.total(acc[t][j]) - B::OFFSET * s.total_m(low[t][j]) };
+                acc[t][j] = s.add_halves(acc[t][j], low[t][j], -B::OFFSET);
             }
         }
+        // SAFETY: promised by the caller.
+        unsafe { totals.add(s, w, acc) };
+    }
+    // SAFETY: promised by the caller.
+    unsafe { totals.store(s, w) };
+}
+
+/// The sums of as many rows as a vector has lanes, each in the lanes of a vector: what they add up to is found for all together, and
+/// the end of a row keeps nothing waiting.
+struct Totals<S: Bytes, const T: usize, const R: usize> {
+    sums: [[[S::F; 16]; R]; T],
+    /// Rows in each stream.
+    apart: usize,
+    /// The first row of each stream's sums, and how many there are.
+    first: usize,
+    count: usize,
+}
+
+impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
+    #[inline(always)]
+    fn new(s: S, w: &PackedRows) -> Totals<S, T, R> {
+        Totals { sums: [[[s.zero_f(); 16]; R]; T], apart: w.count.div_ceil(R), first: 0, count: 0 }
+    }
+
+    /// Adds the sums of each stream's next row.
+    ///
+    /// # Safety
+    /// The rows' output can be written; the processor has the instructions.
+    #[inline(always)]
+    unsafe fn add(&mut self, s: S, w: &PackedRows, sums: [[S::F; R]; T]) {
+        for t in 0..T {
+            for j in 0..R {
+                self.sums[t][j][self.count] = sums[t][j];
+            }
+        }
+        self.count += 1;
+        if self.count == S::LANES {
+            // SAFETY: promised by the caller.
+            unsafe { self.store(s, w) };
+        }
+    }
+
+    /// Stores what has been added since the last time.
+    ///
+    /// # Safety
+    /// As [`Totals::add`].
+    #[inline(always)]
+    unsafe fn store(&mut self, s: S, w: &PackedRows) {
+        for j in 0..R {
+            let first = self.first + j * self.apart;
+            let count = self.count.min(w.count.saturating_sub(first));
+            for t in 0..T {
+                // SAFETY: promised by the caller.
+                unsafe { s.store_totals(&self.sums[t][j], w.y.wrapping_add(t * w.stride + first), count) };
+            }
+        }
+        self.first += self.count;
+        self.count = 0;
     }
 }
 
-/// The codes of vector `v` of a block.
+/// The codes of a vector of these units of a block; of the first only, where a vector has one.
 ///
 /// # Safety
 /// The block can be read.
 #[inline(always)]
-pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, v: usize) -> S::V {
-    let unit = v * S::UNITS;
-    let ([low, high], [low_2, high_2]) = (B::fields(unit), B::fields(unit + S::UNITS - 1));
+pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, units: [usize; 2]) -> S::V {
+    let [[low, high], [low_2, high_2]] = units.map(B::fields);
     // SAFETY: promised by the caller.
     unsafe {
         let codes = s.field(block, [low, low_2]);
@@ -170,14 +238,24 @@ pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, v: us
     }
 }
 
-/// For units of 32: a scale for each, and the sum of its codes times the scale; numbers of both are rounded up to 16.
+/// For units of 32: a scale for each, and the sum of its codes times the scale; numbers of both are rounded up to 16. Then the codes,
+/// each two vectors split where the format has [`Block32::HALVES`].
 fn prepared_block(k: usize) -> usize {
-    (k / 32).next_multiple_of(16) * 8
+    (k / 32).next_multiple_of(16) * 8 + k
 }
 
 #[inline(always)]
-unsafe fn prepare_block(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+unsafe fn prepare_block<S: Bytes, B: Block32>(s: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     let units = (codes.len() / 32).next_multiple_of(16);
+    for at in (0..codes.len() / (2 * S::LEN) * (2 * S::LEN)).step_by(2 * S::LEN).filter(|_| B::HALVES) {
+        // SAFETY: both vectors lie in the codes, and the caller has room for as many bytes after the numbers.
+        unsafe {
+            let from = codes.as_ptr().cast::<u8>().add(at);
+            let [first, last] = s.split_units([s.load(from), s.load(from.add(S::LEN))]);
+            s.store(to.add(units * 8 + at), first);
+            s.store(to.add(units * 8 + at + S::LEN), last);
+        }
+    }
     // SAFETY: the caller has room for `prepared_block` bytes, aligned to 4.
     let (factors, sums) = unsafe { std::slice::from_raw_parts_mut(to.cast::<f32>(), 2 * units) }.split_at_mut(units);
     factors.fill(0.0);
@@ -194,89 +272,111 @@ unsafe fn prepare_block(codes: &[i8], scales: &[f32], group: usize, to: *mut u8)
 unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let units = w.k / 32;
     let padded = units.next_multiple_of(16);
+    let mut totals = Totals::<S, T, R>::new(s, w);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_f(); R]; T]);
-        for from in (0..units).step_by(S::LANES) {
-            let count = (units - from).min(S::LANES);
-            let at = from / B::UNITS * B::BYTES;
-            // SAFETY: the units lie in the rows; tokens have as many elements as rows, and scales for whole vectors.
-            unsafe {
-                let mut factors = [[s.zero_f(); R]; T];
+        // Macros: a closure that is not inlined would be compiled without the instruction set.
+        macro_rules! vector {
+            ($from:expr, $factors:expr, $v:expr) => {
+                let unit = $from + $v * S::UNITS;
+                let mut x_of = [s.zero(); T];
+                for t in 0..T {
+                    x_of[t] = s.load(x.codes.add(t * w.k + unit * 32));
+                }
                 for j in 0..R {
-                    ahead(firsts[j].wrapping_add(at), S::LANES / B::UNITS * B::BYTES);
-                    let (scales, minimums) = B::scales(s, firsts[j], from, count);
+                    let codes = B::codes(s, firsts[j], [unit, unit + S::UNITS - 1]);
                     for t in 0..T {
-                        let extra = x.extra.add(t * x.extra_bytes).cast::<f32>().add(from);
-                        factors[t][j] = s.mul(scales, s.load_f(extra));
-                        let with = if B::OFFSET == 0 { minimums } else { scales };
-                        low[t][j] = s.fma(with, s.load_f(extra.add(padded)), low[t][j]);
+                        let x = x_of[t];
+                        let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
+                        acc[t][j] = s.add_products(acc[t][j], sums, s.pick($factors[t][j], $v));
                     }
                 }
-                // A macro: a closure that is not inlined would be compiled without the instruction set.
-                macro_rules! vector {
-                    ($v:expr) => {
-                        let unit = from + $v * S::UNITS;
-                        let mut x_of = [s.zero(); T];
-                        for t in 0..T {
-                            x_of[t] = s.load(x.codes.add(t * w.k + unit * 32));
-                        }
-                        for j in 0..R {
-                            let codes = B::codes(s, firsts[j], [unit, unit + S::UNITS - 1]);
-                            for t in 0..T {
-                                let x = x_of[t];
-                                let sums = if B::WIDE { s.dots::<true>(codes, x) } else { s.dots::<false>(codes, x) };
-                                acc[t][j] = s.add_products(acc[t][j], sums, s.pick(factors[t][j], $v));
-                            }
-                        }
-                    };
+            };
+        }
+        macro_rules! halves {
+            ($from:expr, $factors:expr, $v:expr) => {
+                let unit = $from + $v * 2 * S::UNITS;
+                let mut x_of = [[s.zero(); 2]; T];
+                for t in 0..T {
+                    let split = x.extra.add(t * x.extra_bytes + padded * 8 + unit * 32);
+                    x_of[t] = [s.load(split), s.load(split.add(S::LEN))];
                 }
-                macro_rules! halves {
-                    ($v:expr, $at:expr) => {
-                        let unit = from + $v * 2 * S::UNITS;
-                        let mut x_of = [[s.zero(); 2]; T];
-                        for t in 0..T {
-                            x_of[t] = s.split_units(x.codes.add(t * w.k + unit * 32));
-                        }
-                        for j in 0..R {
-                            let codes = s.half_bytes(firsts[j].add(unit * B::BYTES + $at), B::BYTES);
-                            for t in 0..T {
-                                let sums = s.dots_of_halves(codes, x_of[t]);
-                                acc[t][j] = s.add_products(acc[t][j], sums, s.pick_of_halves(factors[t][j], $v));
-                            }
-                        }
-                    };
+                for j in 0..R {
+                    let codes = B::halves(s, firsts[j], unit);
+                    for t in 0..T {
+                        let sums = match B::WIDE {
+                            true => s.dots_of_halves::<true>(codes, x_of[t]),
+                            false => s.dots_of_halves::<false>(codes, x_of[t]),
+                        };
+                        acc[t][j] = s.add_products(acc[t][j], sums, s.pick_of_halves($factors[t][j], $v));
+                    }
                 }
-                if let (Some(at), true) = (B::HALF_BYTES, count == S::LANES) {
-                    halves!(0, at);
-                    halves!(1, at);
-                    halves!(2, at);
-                    halves!(3, at);
-                } else if count == S::LANES {
-                    // Written out, so that places are constants.
-                    vector!(0);
-                    vector!(1);
-                    vector!(2);
-                    vector!(3);
-                    vector!(4);
-                    vector!(5);
-                    vector!(6);
-                    vector!(7);
+            };
+        }
+        // Written out, so that places are constants.
+        macro_rules! each {
+            ($do:ident, $from:expr, $factors:expr, $($v:literal)*) => { $($do!($from, $factors, $v);)* };
+        }
+        let whole = units / S::LANES * S::LANES;
+        // SAFETY: the units lie in the rows; tokens have as many elements as rows, and scales for whole vectors.
+        unsafe {
+            for from in (0..whole).step_by(S::LANES) {
+                let factors = factors::<S, B, T, R>(s, firsts, x, [from, S::LANES, padded], &mut low);
+                if B::HALVES {
+                    each!(halves, from, factors, 0 1 2 3);
                 } else {
-                    for v in 0..count / S::UNITS {
-                        vector!(v);
-                    }
+                    each!(vector, from, factors, 0 1 2 3 4 5 6 7);
+                }
+            }
+            if whole < units {
+                let factors = factors::<S, B, T, R>(s, firsts, x, [whole, units - whole, padded], &mut low);
+                for v in 0..(units - whole) / S::UNITS {
+                    vector!(whole, factors, v);
                 }
             }
         }
-        let offset = if B::OFFSET == 0 { 1.0 } else { -B::OFFSET as f32 };
+        let offset = s.by_eights([if B::OFFSET == 0 { 1.0 } else { -B::OFFSET as f32 }; 2]);
         for t in 0..T {
             for j in 0..R {
-                // SAFETY: promised by the caller.
-                unsafe { *w.y.add(t * w.stride + rows[j]) = s.total(acc[t][j]) + offset * s.total(low[t][j]) };
+                acc[t][j] = s.fma(low[t][j], offset, acc[t][j]);
+            }
+        }
+        // SAFETY: promised by the caller.
+        unsafe { totals.add(s, w, acc) };
+    }
+    // SAFETY: promised by the caller.
+    unsafe { totals.store(s, w) };
+}
+
+/// The factors of `count` units from `from` on; adds what is taken off, or the minimums, to `low`. Each token has `padded` scales, and as
+/// many sums.
+///
+/// # Safety
+/// As [`multiply_super`].
+#[inline(always)]
+unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
+    s: S,
+    firsts: [*const u8; R],
+    x: &Prepared,
+    [from, count, padded]: [usize; 3],
+    low: &mut [[S::F; R]; T],
+) -> [[S::F; R]; T] {
+    let mut factors = [[s.zero_f(); R]; T];
+    for j in 0..R {
+        ahead::<R>(firsts[j].wrapping_add(from / B::UNITS * B::BYTES), S::LANES / B::UNITS * B::BYTES);
+        // SAFETY: promised by the caller.
+        unsafe {
+            let (scales, minimums) = B::scales(s, firsts[j], from, count);
+            for t in 0..T {
+                let extra = x.extra.add(t * x.extra_bytes).cast::<f32>().add(from);
+                factors[t][j] = s.mul(scales, s.load_f(extra));
+                let with = if B::OFFSET == 0 { minimums } else { scales };
+                low[t][j] = s.fma(with, s.load_f(extra.add(padded)), low[t][j]);
             }
         }
     }
+    factors
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -284,25 +384,28 @@ mod x86 {
     use super::super::bytes::{Avx2, Vnni};
     use super::*;
 
+    // The last argument: whether a code takes a byte, so that one token's products leave time for nothing but reading, and a single stream
+    // pays where the processor reads it best.
     macro_rules! kernels {
-        ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident $(::<$of:ident>)?, $prepared:ident, $group:literal) => {
+        ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident, $prepared:ident, $group:literal, $one:expr) => {
             pub fn $name<B: $bound>() -> Found {
                 #[target_feature(enable = $features)]
-                unsafe fn multiply<B: $bound, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
+                unsafe fn multiply<B: $bound, const T: usize>(w: &PackedRows, x: &Prepared) {
                     // SAFETY: the processor has the features; the rest is promised by the caller.
-                    unsafe { $multiply::<$isa, B, T, R>($isa::assume(), w, x) }
+                    unsafe {
+                        if T == 1 && $one && w.one_stream {
+                            $multiply::<$isa, B, T, 1>($isa::assume(), w, x)
+                        } else {
+                            $multiply::<$isa, B, T, STREAMS>($isa::assume(), w, x)
+                        }
+                    }
                 }
                 #[target_feature(enable = $features)]
                 unsafe fn prepare<B: $bound>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
-                    // SAFETY: promised by the caller.
-                    unsafe { $prepare$(::<$of>)?(codes, scales, group, to) }
+                    // SAFETY: as above.
+                    unsafe { $prepare::<$isa, B>($isa::assume(), codes, scales, group, to) }
                 }
-                let multiply = [
-                    multiply::<B, 1, STREAMS>,
-                    multiply::<B, 2, STREAMS>,
-                    multiply::<B, 3, STREAMS>,
-                    multiply::<B, 4, STREAMS>,
-                ];
+                let multiply = [multiply::<B, 1>, multiply::<B, 2>, multiply::<B, 3>, multiply::<B, 4>];
                 Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply }, $group)
             }
         };
@@ -313,9 +416,10 @@ mod x86 {
         "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
         SuperBlock,
         multiply_super,
-        prepare_super::<B>,
+        prepare_super,
         prepared_super,
-        256
+        256,
+        false
     );
     kernels!(
         vnni_block,
@@ -325,8 +429,19 @@ mod x86 {
         multiply_block,
         prepare_block,
         prepared_block,
-        32
+        32,
+        B::BYTES > 32 * B::UNITS
     );
-    kernels!(avx2_super, Avx2, "avx2,fma,f16c", SuperBlock, multiply_super, prepare_super::<B>, prepared_super, 256);
-    kernels!(avx2_block, Avx2, "avx2,fma,f16c", Block32, multiply_block, prepare_block, prepared_block, 32);
+    kernels!(avx2_super, Avx2, "avx2,fma,f16c", SuperBlock, multiply_super, prepare_super, prepared_super, 256, false);
+    kernels!(
+        avx2_block,
+        Avx2,
+        "avx2,fma,f16c",
+        Block32,
+        multiply_block,
+        prepare_block,
+        prepared_block,
+        32,
+        B::BYTES > 32 * B::UNITS
+    );
 }

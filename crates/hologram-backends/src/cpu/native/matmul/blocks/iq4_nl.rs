@@ -21,10 +21,18 @@ impl Block32 for Iq4Nl {
     const BYTES: usize = 18;
     const OFFSET: i32 = 128;
     const WIDE: bool = true;
+    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
         // SAFETY: promised by the caller.
         s.look_up(&VALUES, unsafe { s.nibbles(units.map(|unit| row.add(unit * 18 + 2))) })
+    }
+
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        // SAFETY: promised by the caller.
+        let [low, high] = unsafe { s.half_bytes::<18>(row.add(unit * 18 + 2)) };
+        [s.look_up(&VALUES, low), s.look_up(&VALUES, high)]
     }
 }

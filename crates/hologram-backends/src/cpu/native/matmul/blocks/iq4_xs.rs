@@ -12,6 +12,7 @@ impl Block32 for Iq4Xs {
     const UNITS: usize = 8;
     const OFFSET: i32 = 128;
     const WIDE: bool = true;
+    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
@@ -32,5 +33,12 @@ impl Block32 for Iq4Xs {
         }
         let scales = s.mul(s.six_bits(low, high), s.by_eights(factors));
         (scales, scales)
+    }
+
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        // SAFETY: promised by the caller.
+        let [low, high] = unsafe { s.half_bytes::<16>(row.add(unit / 8 * 136 + 8 + unit % 8 * 16)) };
+        [s.look_up(&VALUES, low), s.look_up(&VALUES, high)]
     }
 }

@@ -9,6 +9,7 @@ impl SuperBlock for Q2K {
     const FORMAT: Format = Format::Q2_K;
     const BYTES: usize = 84;
     const RUN: usize = 16;
+    const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
     #[inline(always)]
     fn fields(unit: usize) -> [Field; 2] {

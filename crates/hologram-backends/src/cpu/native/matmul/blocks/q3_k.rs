@@ -10,6 +10,7 @@ impl SuperBlock for Q3K {
     const BYTES: usize = 110;
     const RUN: usize = 16;
     const OFFSET: f32 = 4.0;
+    const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
     #[inline(always)]
     fn fields(unit: usize) -> [Field; 2] {

@@ -9,6 +9,7 @@ impl SuperBlock for Q4K {
     const FORMAT: Format = Format::Q4_K;
     const BYTES: usize = 144;
     const RUN: usize = 32;
+    const ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
     #[inline(always)]
     fn fields(unit: usize) -> [Field; 2] {

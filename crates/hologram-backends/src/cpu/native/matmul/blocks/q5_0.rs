@@ -9,6 +9,7 @@ impl Block32 for Q5 {
     const FORMAT: Format = Format::Q5_0;
     const BYTES: usize = 22;
     const OFFSET: i32 = 16;
+    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
@@ -17,5 +18,11 @@ impl Block32 for Q5 {
             let high = units.map(|unit| double(row.add(unit * 22 + 2)));
             s.add_sixteens(s.nibbles(units.map(|unit| row.add(unit * 22 + 6))), high)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        // SAFETY: promised by the caller.
+        unsafe { s.add_sixteens_to_halves(s.half_bytes::<22>(row.add(unit * 22 + 6)), row.add(unit * 22 + 2), 22) }
     }
 }

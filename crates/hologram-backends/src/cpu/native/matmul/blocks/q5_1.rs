@@ -9,6 +9,7 @@ impl Block32 for Q5Min {
     const FORMAT: Format = Format::Q5_1;
     const BYTES: usize = 24;
     const OFFSET: i32 = 0;
+    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
@@ -17,5 +18,11 @@ impl Block32 for Q5Min {
             let high = units.map(|unit| double(row.add(unit * 24 + 4)));
             s.add_sixteens(s.nibbles(units.map(|unit| row.add(unit * 24 + 8))), high)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        // SAFETY: promised by the caller.
+        unsafe { s.add_sixteens_to_halves(s.half_bytes::<24>(row.add(unit * 24 + 8)), row.add(unit * 24 + 4), 24) }
     }
 }

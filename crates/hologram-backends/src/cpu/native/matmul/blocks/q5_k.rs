@@ -9,6 +9,7 @@ impl SuperBlock for Q5K {
     const FORMAT: Format = Format::Q5_K;
     const BYTES: usize = 176;
     const RUN: usize = 32;
+    const ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
     #[inline(always)]
     fn fields(unit: usize) -> [Field; 2] {

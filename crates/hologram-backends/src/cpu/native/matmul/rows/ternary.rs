@@ -71,7 +71,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
                     let mut packed = [_mm512_setzero_si512(); R];
                     for j in 0..R {
                         let block = firsts[j].add(b * BYTES);
-                        ahead(block, BYTES);
+                        ahead::<STREAMS>(block, BYTES);
                         packed[j] = _mm512_loadu_si512(block.cast());
                     }
                     for l in 0..4 {

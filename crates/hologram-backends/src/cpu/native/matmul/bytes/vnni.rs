@@ -1,0 +1,432 @@
+//! [`Bytes`] on AVX-512 VNNI.
+
+use std::arch::x86_64::*;
+
+use super::{Bytes, Field};
+use crate::cpu::native::simd::{self, Simd};
+
+/// AVX-512 F, BW, DQ, VL and VNNI.
+#[derive(Clone, Copy)]
+pub struct Vnni(());
+
+impl Vnni {
+    /// # Safety
+    /// The processor has the features.
+    #[inline(always)]
+    pub unsafe fn assume() -> Vnni {
+        Vnni(())
+    }
+}
+
+/// Which of 16 scales each of the 32 products of a vector takes, by the elements that share one (16, 32) and the vector's two units.
+static SPREAD: [[[[u16; 32]; 8]; 8]; 2] = {
+    let mut all = [[[[0; 32]; 8]; 8]; 2];
+    let mut i = 0;
+    while i < 2 * 8 * 8 * 32 {
+        let (group, units, lane) = (i / 2048, [i / 256 % 8, i / 32 % 8], i % 32);
+        all[group][units[0]][units[1]][lane] = ((32 * units[lane / 16] + 2 * (lane % 16)) / (16 << group)) as u16;
+        i += 1;
+    }
+    all
+};
+
+/// Where the 16 bytes of four units lie that are `STRIDE` bytes apart, as permutations of the words of 64 bytes each: of those from the
+/// first on, and of those that end with the last.
+struct Quarters<const STRIDE: usize>;
+
+impl<const STRIDE: usize> Quarters<STRIDE> {
+    const SECOND: usize = (3 * STRIDE + 16).saturating_sub(64);
+    /// Words that lie in the first 64 bytes only, or in both; the others lie in the second.
+    const IN_FIRST: u32 = {
+        let (mut lanes, mut i) = (0, 0);
+        while i < 32 {
+            lanes |= ((i / 8 * STRIDE + i % 8 * 2 + 2 <= 64) as u32) << i;
+            i += 1;
+        }
+        lanes
+    };
+    const INDICES: [u16; 32] = {
+        let (mut indices, mut i) = ([0; 32], 0);
+        while i < 32 {
+            let from = if Self::IN_FIRST >> i & 1 == 1 { 0 } else { Self::SECOND };
+            indices[i] = ((i / 8 * STRIDE + i % 8 * 2 - from) / 2) as u16;
+            i += 1;
+        }
+        indices
+    };
+}
+
+/// Which of 16 units' factors each of the 16 sums of a vector of two units takes.
+static PICK: [[u32; 16]; 8] = {
+    let mut all = [[0; 16]; 8];
+    let mut i = 0;
+    while i < 128 {
+        all[i / 16][i % 16] = (i / 8) as u32;
+        i += 1;
+    }
+    all
+};
+
+/// The same for vectors of four units.
+static PICK_OF_HALVES: [[u32; 16]; 4] = {
+    let mut all = [[0; 16]; 4];
+    let mut i = 0;
+    while i < 64 {
+        all[i / 16][i % 16] = (i / 4) as u32;
+        i += 1;
+    }
+    all
+};
+
+/// The pointer, which the compiler does not know to be the same: where it sees that two vectors overlap it makes one from the other
+/// with a dozen shuffles, where a load does.
+#[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is done with the pointer")]
+fn apart(mut pointer: *const u8) -> *const u8 {
+    // SAFETY: no instruction is executed.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
+    pointer
+}
+
+/// Where the first words of 16 blocks of `STRIDE` bytes lie, as permutations of 128 bytes each. These begin at `from`, end two bytes
+/// before the blocks' end at the latest, so that the second words can be had too, and hold the words of the lanes in `lanes`.
+struct Words<const STRIDE: usize>;
+
+impl<const STRIDE: usize> Words<STRIDE> {
+    /// Blocks whose first words lie in 128 bytes.
+    const TOGETHER: usize = 126 / STRIDE + 1;
+    const COUNT: usize = 16usize.div_ceil(Self::TOGETHER);
+    const FROM: [usize; 4] = {
+        let (mut from, mut i) = ([0; 4], 0);
+        while i < Self::COUNT {
+            let (at, last) = (i * Self::TOGETHER * STRIDE, 16 * STRIDE - 130);
+            from[i] = if at < last { at } else { last };
+            i += 1;
+        }
+        from
+    };
+    const LANES: [u32; 4] = {
+        let (mut lanes, mut unit) = ([0; 4], 0);
+        while unit < 16 {
+            lanes[unit / Self::TOGETHER] |= 1 << unit;
+            unit += 1;
+        }
+        lanes
+    };
+    const INDICES: [[u16; 32]; 4] = {
+        let (mut indices, mut unit) = ([[0; 32]; 4], 0);
+        while unit < 16 {
+            let i = unit / Self::TOGETHER;
+            indices[i][unit] = ((unit * STRIDE - Self::FROM[i]) / 2) as u16;
+            unit += 1;
+        }
+        indices
+    };
+}
+
+impl Vnni {
+    /// The `f16` at the first of 16 places `STRIDE` bytes apart: a gather would load them one by one.
+    ///
+    /// # Safety
+    /// All but the last two of the `16 * STRIDE` bytes from `first` on can be read.
+    #[inline(always)]
+    unsafe fn all_halves<const STRIDE: usize>(self, first: *const u8) -> __m512 {
+        wrapped!({
+            let first = apart(first);
+            let mut words = _mm512_setzero_si512();
+            for i in 0..Words::<STRIDE>::COUNT {
+                let from = first.add(Words::<STRIDE>::FROM[i]);
+                let (low, high) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+                let indices = _mm512_loadu_si512(Words::<STRIDE>::INDICES[i].as_ptr().cast());
+                let part = _mm512_maskz_permutex2var_epi16(Words::<STRIDE>::LANES[i], low, indices, high);
+                words = _mm512_or_si512(words, part);
+            }
+            _mm512_cvtph_ps(_mm512_castsi512_si256(words))
+        })
+    }
+}
+
+impl Bytes for Vnni {
+    type V = __m512i;
+    type F = __m512;
+    type H = __m256i;
+    type M = __m256;
+    type P = __m128;
+    const LEN: usize = 64;
+
+    #[inline(always)]
+    fn zero(self) -> __m512i {
+        wrapped!(_mm512_setzero_si512())
+    }
+
+    #[inline(always)]
+    fn zero_f(self) -> __m512 {
+        wrapped!(_mm512_setzero_ps())
+    }
+
+    #[inline(always)]
+    fn zero_m(self) -> __m256 {
+        wrapped!(_mm256_setzero_ps())
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const u8) -> __m512i {
+        wrapped!(_mm512_loadu_si512(from.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f(self, from: *const f32) -> __m512 {
+        wrapped!(_mm512_loadu_ps(from))
+    }
+
+    #[inline(always)]
+    unsafe fn field(self, block: *const u8, [a, b]: [Field; 2]) -> __m512i {
+        wrapped!({
+            let v = if a.at == b.at {
+                _mm512_broadcast_i64x4(_mm256_loadu_si256(block.add(a.at).cast()))
+            } else if a.at + 32 == b.at {
+                _mm512_loadu_si512(block.add(a.at).cast())
+            } else {
+                self.pair([block.add(a.at), block.add(b.at)])
+            };
+            let v = match [a.left(), b.left()] {
+                [0, 0] => v,
+                [l, h] if l == h && l > 0 => _mm512_sll_epi16(v, _mm_cvtsi32_si128(l)),
+                [l, h] if l == h => _mm512_srl_epi16(v, _mm_cvtsi32_si128(-l)),
+                // A rotation moves bits within their bytes as a shift does, in either direction.
+                [l, h] => {
+                    let by = _mm512_inserti64x4::<1>(_mm512_set1_epi32(l), _mm256_set1_epi32(h));
+                    _mm512_rolv_epi32(v, by)
+                }
+            };
+            _mm512_and_si512(v, _mm512_set1_epi8(a.mask() as i8))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, [a, b]: [*const u8; 2]) -> __m512i {
+        wrapped!({
+            let a = _mm512_broadcast_i32x4(_mm_loadu_si128(a.cast()));
+            let both = _mm512_mask_broadcast_i32x4(a, 0xff00, _mm_loadu_si128(b.cast()));
+            let shifts = _mm512_set_epi64(
+                0x0004_0004_0004_0004,
+                0x0004_0004_0004_0004,
+                0,
+                0,
+                0x0004_0004_0004_0004,
+                0x0004_0004_0004_0004,
+                0,
+                0,
+            );
+            _mm512_and_si512(_mm512_srlv_epi16(both, shifts), _mm512_set1_epi8(15))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn half_bytes<const STRIDE: usize>(self, first: *const u8) -> [__m512i; 2] {
+        wrapped!({
+            let bytes = if STRIDE == 16 {
+                _mm512_loadu_si512(first.cast())
+            } else {
+                let indices = _mm512_loadu_si512(Quarters::<STRIDE>::INDICES.as_ptr().cast());
+                let (low, high) = (apart(first), apart(first.add(Quarters::<STRIDE>::SECOND)));
+                let high = _mm512_permutexvar_epi16(indices, _mm512_loadu_si512(high.cast()));
+                let low = _mm512_loadu_si512(low.cast());
+                _mm512_mask_permutexvar_epi16(high, Quarters::<STRIDE>::IN_FIRST, indices, low)
+            };
+            let half = _mm512_set1_epi8(15);
+            [_mm512_and_si512(bytes, half), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), half)]
+        })
+    }
+
+    #[inline(always)]
+    fn split_units(self, [a, b]: [__m512i; 2]) -> [__m512i; 2] {
+        wrapped!([_mm512_shuffle_i32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b)])
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, v: __m512i) {
+        wrapped!(_mm512_storeu_si512(to.cast(), v))
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, [a, b]: [*const u8; 2]) -> __m512i {
+        wrapped!({
+            let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
+            _mm512_inserti64x4::<1>(a, _mm256_loadu_si256(b.cast()))
+        })
+    }
+
+    #[inline(always)]
+    fn add_sixteens(self, halves: __m512i, [a, b]: [u32; 2]) -> __m512i {
+        wrapped!(_mm512_mask_add_epi8(halves, u64::from(a) | u64::from(b) << 32, halves, _mm512_set1_epi8(16)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_sixteens_to_halves(self, halves: [__m512i; 2], first: *const u8, stride: usize) -> [__m512i; 2] {
+        wrapped!({
+            let word = |at: usize| u64::from(first.add(at).cast::<u16>().read_unaligned());
+            let words = |at: usize| {
+                word(at) | word(at + stride) << 16 | word(at + 2 * stride) << 32 | word(at + 3 * stride) << 48
+            };
+            let sixteen = _mm512_set1_epi8(16);
+            [
+                _mm512_mask_add_epi8(halves[0], words(0), halves[0], sixteen),
+                _mm512_mask_add_epi8(halves[1], words(2), halves[1], sixteen),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        wrapped!(_mm512_or_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, byte: u8) -> __m512i {
+        wrapped!(_mm512_xor_si512(a, _mm512_set1_epi8(byte as i8)))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], indices: __m512i) -> __m512i {
+        wrapped!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices))
+    }
+
+    #[inline(always)]
+    fn products(self, codes: __m512i, x: __m512i) -> __m512i {
+        wrapped!(_mm512_maddubs_epi16(codes, x))
+    }
+
+    #[inline(always)]
+    fn add_scaled(self, sum: __m512i, products: __m512i, scales: __m512i) -> __m512i {
+        wrapped!(_mm512_dpwssd_epi32(sum, products, scales))
+    }
+
+    #[inline(always)]
+    fn dots<const WIDE: bool>(self, codes: __m512i, x: __m512i) -> __m512i {
+        wrapped!(_mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, x))
+    }
+
+    #[inline(always)]
+    fn dots_of_halves<const WIDE: bool>(self, codes: [__m512i; 2], x: [__m512i; 2]) -> __m512i {
+        wrapped!({
+            let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[0], x[0]);
+            _mm512_dpbusd_epi32(sums, codes[1], x[1])
+        })
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: [u64; 2]) -> __m256i {
+        wrapped!(_mm256_cvtepi8_epi16(_mm_set_epi64x(bytes[1] as i64, bytes[0] as i64)))
+    }
+
+    #[inline(always)]
+    fn spread<const GROUP: usize>(self, scales: __m256i, [a, b]: [usize; 2]) -> __m512i {
+        wrapped!({
+            let order = _mm512_loadu_si512(SPREAD[usize::from(GROUP == 32)][a][b].as_ptr().cast());
+            _mm512_permutexvar_epi16(order, _mm512_castsi256_si512(scales))
+        })
+    }
+
+    #[inline(always)]
+    fn scaled(self, halves: u32, factor: f32) -> __m128 {
+        wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factors: __m128) -> __m256 {
+        wrapped!({
+            let dots = _mm256_madd_epi16(values, _mm256_loadu_si256(with.cast()));
+            let factor = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), factor, sum)
+        })
+    }
+
+    #[inline(always)]
+    fn add_sums(self, to: __m512, sums: __m512i, factors: __m128) -> __m512 {
+        wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_broadcastss_ps(factors), to))
+    }
+
+    #[inline(always)]
+    fn add_products(self, to: __m512, sums: __m512i, factors: __m512) -> __m512 {
+        wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), factors, to))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        wrapped!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        wrapped!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn add_halves(self, to: __m512, values: __m256, factor: f32) -> __m512 {
+        wrapped!(_mm512_fmadd_ps(_mm512_zextps256_ps512(values), _mm512_set1_ps(factor), to))
+    }
+
+    #[inline(always)]
+    unsafe fn store_totals(self, vectors: &[__m512; 16], to: *mut f32, count: usize) {
+        wrapped!(_mm512_mask_storeu_ps(to, ((1u32 << count) - 1) as u16, simd::Avx512::assume().sums(vectors)))
+    }
+
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        wrapped!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))))
+    }
+
+    #[inline(always)]
+    unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m512 {
+        wrapped!({
+            if count == 16 {
+                // Known where this is inlined: the block of a format.
+                match stride {
+                    18 => return self.all_halves::<18>(first.add(at)),
+                    20 => return self.all_halves::<20>(first.add(at)),
+                    22 => return self.all_halves::<22>(first.add(at)),
+                    24 => return self.all_halves::<24>(first.add(at)),
+                    34 => return self.all_halves::<34>(first.add(at)),
+                    _ => (),
+                }
+            }
+            let stride = _mm512_set1_epi32(stride as i32);
+            let places =
+                _mm512_mullo_epi32(stride, _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+            let mask = ((1u32 << count) - 1) as u16;
+            // A block is longer than the four bytes that are read.
+            let words = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, places, first.add(at).cast());
+            _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+        })
+    }
+
+    #[inline(always)]
+    fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> __m512 {
+        wrapped!({
+            let low_bits = _mm512_mask_set1_epi32(_mm512_set1_epi32(low[0] as i32), 0xff00, low[1] as i32);
+            let high_bits = _mm512_mask_set1_epi32(_mm512_set1_epi32(high[0] as i32), 0xff00, high[1] as i32);
+            let twos = _mm512_set_epi32(14, 12, 10, 8, 6, 4, 2, 0, 14, 12, 10, 8, 6, 4, 2, 0);
+            let low = _mm512_srlv_epi32(low_bits, _mm512_add_epi32(twos, twos));
+            let high = _mm512_slli_epi32::<4>(_mm512_srlv_epi32(high_bits, twos));
+            let low = _mm512_and_si512(low, _mm512_set1_epi32(15));
+            let bits = _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi32(0x30)));
+            _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(32)))
+        })
+    }
+
+    #[inline(always)]
+    fn by_eights(self, [a, b]: [f32; 2]) -> __m512 {
+        wrapped!(_mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b)))
+    }
+
+    #[inline(always)]
+    fn pick(self, factors: __m512, index: usize) -> __m512 {
+        wrapped!(_mm512_permutexvar_ps(_mm512_loadu_si512(PICK[index].as_ptr().cast()), factors))
+    }
+
+    #[inline(always)]
+    fn pick_of_halves(self, factors: __m512, index: usize) -> __m512 {
+        wrapped!(_mm512_permutexvar_ps(_mm512_loadu_si512(PICK_OF_HALVES[index].as_ptr().cast()), factors))
+    }
+}
