@@ -68,8 +68,8 @@ pub trait Block32 {
     const OFFSET: i32;
     /// Whether codes exceed six bits.
     const WIDE: bool = false;
-    /// Whether [`Block32::halves`] are had more easily than [`Block32::codes`].
-    const HALVES: bool = false;
+    /// Whether a code takes a byte. Where it takes less, [`Block32::halves`] are had more easily than [`Block32::codes`].
+    const WHOLE_BYTES: bool = Self::BYTES > 32 * Self::UNITS;
 
     /// The codes of one unit or, for vectors of two, of two.
     ///
@@ -115,6 +115,21 @@ pub trait Block32 {
 unsafe fn word(from: *const u8) -> u16 {
     // SAFETY: promised by the caller.
     u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
+}
+
+/// Half bytes as [`Bytes::half_bytes`] gives them, and 16 more where a unit's bit is set: the 32 bits of the first unit are at `first`,
+/// those of the others each `stride` after it.
+///
+/// # Safety
+/// The bits can be read.
+#[inline(always)]
+unsafe fn add_fifth_bits<S: Bytes>(s: S, halves: [S::V; 2], first: *const u8, stride: usize) -> [S::V; 2] {
+    // SAFETY: promised by the caller; vectors of two units hold the halves of four.
+    let bits = |at: usize| unsafe {
+        let pair = |at: usize| u32::from(word(first.add(at))) | u32::from(word(first.add(at + stride))) << 16;
+        [pair(at), if S::UNITS == 2 { pair(at + 2 * stride) } else { 0 }]
+    };
+    [s.add_sixteens(halves[0], bits(0)), s.add_sixteens(halves[1], bits(2))]
 }
 
 /// The bits of one half as those of both.

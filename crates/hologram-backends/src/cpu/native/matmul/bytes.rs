@@ -110,13 +110,6 @@ pub trait Bytes: Copy {
     /// Half bytes, and 16 more where a unit's bit is set.
     fn add_sixteens(self, halves: Self::V, units: [u32; 2]) -> Self::V;
 
-    /// The same for vectors as [`Bytes::half_bytes`] gives them: the 32 bits of the first unit are at `first`, those of the others each
-    /// `stride` after it.
-    ///
-    /// # Safety
-    /// The bits can be read.
-    unsafe fn add_sixteens_to_halves(self, halves: [Self::V; 2], first: *const u8, stride: usize) -> [Self::V; 2];
-
     fn or(self, a: Self::V, b: Self::V) -> Self::V;
     fn xor(self, a: Self::V, byte: u8) -> Self::V;
 

@@ -159,13 +159,18 @@ pub(super) struct PackedRows {
 }
 
 impl PackedRows {
+    /// The rows of each of `R` streams, and from one to the next.
+    fn apart<const R: usize>(&self) -> usize {
+        self.count.div_ceil(R)
+    }
+
     /// The rows in `R` streams, row by row; where they do not divide evenly the last row takes the place of those that do not exist.
     ///
-    /// Rows that lie far apart are read together, because many a processor looks ahead within a page only, and too little of one stream.
-    /// `benches/RESULTS.md` compares numbers of streams.
+    /// Rows that lie far apart are read together, which is faster than one after the other but on AMD's processors: `benches/RESULTS.md`
+    /// compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
-        let (apart, last) = (self.count.div_ceil(R), self.count.saturating_sub(1));
+        let (apart, last) = (self.apart::<R>(), self.count.saturating_sub(1));
         (0..apart).map(move |row| std::array::from_fn(|j| (row + j * apart).min(last)))
     }
 }
@@ -253,12 +258,12 @@ const STREAMS: usize = 2;
 const FLOAT_STREAMS: usize = 4;
 /// How far ahead of its use a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
 const AHEAD: usize = 5120;
-/// Bytes of a page, at whose end the hardware stops to foresee a stream, and of which the first two lines set it off again.
+/// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
 const PAGE: usize = 4096;
 
 /// Asks for memory ahead of `bytes` bytes at a place, of one of `R` streams; it need not exist. Of several streams all of it, into the
-/// second-level cache: asked for into the first, Zen 4 reads at half the speed. A single stream the hardware foresees better than
-/// anything that is asked for, but for the beginning of each page.
+/// second-level cache: asked for into the first, Zen 4 reads at half the speed. Of a single stream the beginning of each page: for the
+/// rest Zen 4's hardware does better alone.
 #[inline(always)]
 fn ahead<const R: usize>(of: *const u8, bytes: usize) {
     if R > 1 {

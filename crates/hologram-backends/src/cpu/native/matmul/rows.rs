@@ -108,7 +108,7 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(_: S, codes: &[i8], scales: &[f
 #[inline(always)]
 unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let blocks = w.k / 256;
-    let mut totals = Totals::<S, T, R>::new(s, w);
+    let mut totals = Totals::<S, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_m(); R]; T]);
@@ -174,8 +174,6 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
 /// the end of a row keeps nothing waiting.
 struct Totals<S: Bytes, const T: usize, const R: usize> {
     sums: [[[S::F; 16]; R]; T],
-    /// Rows in each stream.
-    apart: usize,
     /// The first row of each stream's sums, and how many there are.
     first: usize,
     count: usize,
@@ -183,8 +181,8 @@ struct Totals<S: Bytes, const T: usize, const R: usize> {
 
 impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
     #[inline(always)]
-    fn new(s: S, w: &PackedRows) -> Totals<S, T, R> {
-        Totals { sums: [[[s.zero_f(); 16]; R]; T], apart: w.count.div_ceil(R), first: 0, count: 0 }
+    fn new(s: S) -> Totals<S, T, R> {
+        Totals { sums: [[[s.zero_f(); 16]; R]; T], first: 0, count: 0 }
     }
 
     /// Adds the sums of each stream's next row.
@@ -212,7 +210,7 @@ impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
     #[inline(always)]
     unsafe fn store(&mut self, s: S, w: &PackedRows) {
         for j in 0..R {
-            let first = self.first + j * self.apart;
+            let first = self.first + j * w.apart::<R>();
             let count = self.count.min(w.count.saturating_sub(first));
             for t in 0..T {
                 // SAFETY: promised by the caller.
@@ -239,7 +237,7 @@ pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, units
 }
 
 /// For units of 32: a scale for each, and the sum of its codes times the scale; numbers of both are rounded up to 16. Then the codes,
-/// each two vectors split where the format has [`Block32::HALVES`].
+/// each two vectors split, where those of the weights take less than a byte.
 fn prepared_block(k: usize) -> usize {
     (k / 32).next_multiple_of(16) * 8 + k
 }
@@ -247,7 +245,7 @@ fn prepared_block(k: usize) -> usize {
 #[inline(always)]
 unsafe fn prepare_block<S: Bytes, B: Block32>(s: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     let units = (codes.len() / 32).next_multiple_of(16);
-    for at in (0..codes.len() / (2 * S::LEN) * (2 * S::LEN)).step_by(2 * S::LEN).filter(|_| B::HALVES) {
+    for at in (0..codes.len() / (2 * S::LEN) * (2 * S::LEN)).step_by(2 * S::LEN).filter(|_| !B::WHOLE_BYTES) {
         // SAFETY: both vectors lie in the codes, and the caller has room for as many bytes after the numbers.
         unsafe {
             let from = codes.as_ptr().cast::<u8>().add(at);
@@ -272,7 +270,7 @@ unsafe fn prepare_block<S: Bytes, B: Block32>(s: S, codes: &[i8], scales: &[f32]
 unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
     let units = w.k / 32;
     let padded = units.next_multiple_of(16);
-    let mut totals = Totals::<S, T, R>::new(s, w);
+    let mut totals = Totals::<S, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_f(); R]; T]);
@@ -323,7 +321,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
         unsafe {
             for from in (0..whole).step_by(S::LANES) {
                 let factors = factors::<S, B, T, R>(s, firsts, x, [from, S::LANES, padded], &mut low);
-                if B::HALVES {
+                if !B::WHOLE_BYTES {
                     each!(halves, from, factors, 0 1 2 3);
                 } else {
                     each!(vector, from, factors, 0 1 2 3 4 5 6 7);
@@ -410,38 +408,23 @@ mod x86 {
             }
         };
     }
-    kernels!(
-        vnni_super,
-        Vnni,
-        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-        SuperBlock,
-        multiply_super,
-        prepare_super,
-        prepared_super,
-        256,
-        false
-    );
-    kernels!(
-        vnni_block,
-        Vnni,
-        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-        Block32,
-        multiply_block,
-        prepare_block,
-        prepared_block,
-        32,
-        B::BYTES > 32 * B::UNITS
-    );
-    kernels!(avx2_super, Avx2, "avx2,fma,f16c", SuperBlock, multiply_super, prepare_super, prepared_super, 256, false);
-    kernels!(
-        avx2_block,
-        Avx2,
-        "avx2,fma,f16c",
-        Block32,
-        multiply_block,
-        prepare_block,
-        prepared_block,
-        32,
-        B::BYTES > 32 * B::UNITS
-    );
+    /// Both kinds of kernels on an instruction set.
+    macro_rules! isa {
+        ($isa:ident, $features:literal, $super:ident, $block:ident) => {
+            kernels!($super, $isa, $features, SuperBlock, multiply_super, prepare_super, prepared_super, 256, false);
+            kernels!(
+                $block,
+                $isa,
+                $features,
+                Block32,
+                multiply_block,
+                prepare_block,
+                prepared_block,
+                32,
+                <B as Block32>::WHOLE_BYTES
+            );
+        };
+    }
+    isa!(Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c", vnni_super, vnni_block);
+    isa!(Avx2, "avx2,fma,f16c", avx2_super, avx2_block);
 }

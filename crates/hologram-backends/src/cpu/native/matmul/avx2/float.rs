@@ -138,7 +138,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
             for at in (0..whole).step_by(16) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    ahead::<STREAMS>(firsts[j].wrapping_add(at * bytes), 16 * bytes);
+                    ahead::<R>(firsts[j].wrapping_add(at * bytes), 16 * bytes);
                     for part in 0..SUMS {
                         let at = at + 8 * part;
                         let weights = weights::<KIND>(firsts[j], at);

@@ -241,8 +241,8 @@ pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *
 }
 
 /// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once, summed in `SUMS` registers each to hide the latency of an
-/// addition. A single stream takes eight: an instruction that loads every fourth line or more rarely leaves Zen 4's prefetching to the
-/// second-level cache, which has more lines on their way than the first.
+/// addition. A single stream takes eight, so that an instruction loads every fourth line at most: Zen 4 reads a third faster than where
+/// it loads each (`benches/RESULTS.md`).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize, const SUMS: usize>(w: &PackedRows, x: *const u8) {
     let (k, x) = (w.k, x.cast::<f32>());

@@ -21,7 +21,6 @@ impl Block32 for Iq4Nl {
     const BYTES: usize = 18;
     const OFFSET: i32 = 128;
     const WIDE: bool = true;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {

@@ -12,7 +12,6 @@ impl Block32 for Iq4Xs {
     const UNITS: usize = 8;
     const OFFSET: i32 = 128;
     const WIDE: bool = true;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {

@@ -9,7 +9,6 @@ impl Block32 for Q4 {
     const FORMAT: Format = Format::Q4_0;
     const BYTES: usize = 18;
     const OFFSET: i32 = 8;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {

@@ -9,7 +9,6 @@ impl Block32 for Q4Min {
     const FORMAT: Format = Format::Q4_1;
     const BYTES: usize = 20;
     const OFFSET: i32 = 0;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {

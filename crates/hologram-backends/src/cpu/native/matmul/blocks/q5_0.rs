@@ -1,6 +1,6 @@
 //! `Q5_0`: d, 32 high bits, 16 bytes of half bytes; codes are 16 too great.
 
-use super::{Block32, Bytes, double};
+use super::{Block32, Bytes, add_fifth_bits, double};
 use crate::Format;
 
 pub struct Q5;
@@ -9,7 +9,6 @@ impl Block32 for Q5 {
     const FORMAT: Format = Format::Q5_0;
     const BYTES: usize = 22;
     const OFFSET: i32 = 16;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
@@ -23,6 +22,6 @@ impl Block32 for Q5 {
     #[inline(always)]
     unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
         // SAFETY: promised by the caller.
-        unsafe { s.add_sixteens_to_halves(s.half_bytes::<22>(row.add(unit * 22 + 6)), row.add(unit * 22 + 2), 22) }
+        unsafe { add_fifth_bits(s, s.half_bytes::<22>(row.add(unit * 22 + 6)), row.add(unit * 22 + 2), 22) }
     }
 }

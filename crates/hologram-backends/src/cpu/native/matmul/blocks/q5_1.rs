@@ -1,6 +1,6 @@
 //! `Q5_1`: d, m, 32 high bits, 16 bytes of half bytes.
 
-use super::{Block32, Bytes, double};
+use super::{Block32, Bytes, add_fifth_bits, double};
 use crate::Format;
 
 pub struct Q5Min;
@@ -9,7 +9,6 @@ impl Block32 for Q5Min {
     const FORMAT: Format = Format::Q5_1;
     const BYTES: usize = 24;
     const OFFSET: i32 = 0;
-    const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
@@ -23,6 +22,6 @@ impl Block32 for Q5Min {
     #[inline(always)]
     unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
         // SAFETY: promised by the caller.
-        unsafe { s.add_sixteens_to_halves(s.half_bytes::<24>(row.add(unit * 24 + 8)), row.add(unit * 24 + 4), 24) }
+        unsafe { add_fifth_bits(s, s.half_bytes::<24>(row.add(unit * 24 + 8)), row.add(unit * 24 + 4), 24) }
     }
 }

@@ -108,15 +108,6 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_sixteens_to_halves(self, halves: [__m256i; 2], first: *const u8, stride: usize) -> [__m256i; 2] {
-        wrapped!({
-            let word = |at: usize| u32::from(first.add(at).cast::<u16>().read_unaligned());
-            let words = |at: usize| [word(at) | word(at + stride) << 16, 0];
-            [self.add_sixteens(halves[0], words(0)), self.add_sixteens(halves[1], words(2))]
-        })
-    }
-
-    #[inline(always)]
     fn or(self, a: __m256i, b: __m256i) -> __m256i {
         wrapped!(_mm256_or_si256(a, b))
     }

@@ -263,21 +263,6 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn add_sixteens_to_halves(self, halves: [__m512i; 2], first: *const u8, stride: usize) -> [__m512i; 2] {
-        wrapped!({
-            let word = |at: usize| u64::from(first.add(at).cast::<u16>().read_unaligned());
-            let words = |at: usize| {
-                word(at) | word(at + stride) << 16 | word(at + 2 * stride) << 32 | word(at + 3 * stride) << 48
-            };
-            let sixteen = _mm512_set1_epi8(16);
-            [
-                _mm512_mask_add_epi8(halves[0], words(0), halves[0], sixteen),
-                _mm512_mask_add_epi8(halves[1], words(2), halves[1], sixteen),
-            ]
-        })
-    }
-
-    #[inline(always)]
     fn or(self, a: __m512i, b: __m512i) -> __m512i {
         wrapped!(_mm512_or_si512(a, b))
     }
