@@ -16,16 +16,30 @@ pub struct Features {
     /// Memory is read faster in one stream that the hardware foresees than in several that are asked for ahead: taken to be so of AMD's
     /// processors, measured on Zen 4.
     pub one_stream: bool,
+    /// Instructions on 512 bits take two steps of 256: Zen 4.
+    pub half_vectors: bool,
 }
 
 impl Features {
     /// No extension: the plain path.
-    pub const PLAIN: Features =
-        Features { avx2: false, avx512: false, vnni: false, bf16: false, amx: false, one_stream: false };
+    pub const PLAIN: Features = Features {
+        avx2: false,
+        avx512: false,
+        vnni: false,
+        bf16: false,
+        amx: false,
+        one_stream: false,
+        half_vectors: false,
+    };
 
-    /// What this processor has.
-    #[cfg(target_arch = "x86_64")]
+    /// What this processor has. It is asked once: a virtual machine takes a microsecond or more for each of its answers.
     pub fn detect() -> Features {
+        static FOUND: std::sync::OnceLock<Features> = std::sync::OnceLock::new();
+        *FOUND.get_or_init(Features::ask)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn ask() -> Features {
         let avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         let avx512 = avx2
@@ -37,12 +51,14 @@ impl Features {
         let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
         let vendor = std::arch::x86_64::__cpuid(0);
         let one_stream = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
-        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted(), one_stream }
+        // Bits 8 to 11 are a family of at most 15, bits 20 to 27 what it lies above that. Zen 3 is of family 0x19 too, and has no AVX-512.
+        let version = std::arch::x86_64::__cpuid(1).eax;
+        let half_vectors = one_stream && (version >> 8 & 0xf) + (version >> 20 & 0xff) == 0x19;
+        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted(), one_stream, half_vectors }
     }
 
-    /// What this processor has.
     #[cfg(not(target_arch = "x86_64"))]
-    pub fn detect() -> Features {
+    fn ask() -> Features {
         Features::PLAIN
     }
 
@@ -55,6 +71,7 @@ impl Features {
             bf16: self.bf16 && other.bf16,
             amx: self.amx && other.amx,
             one_stream: self.one_stream && other.one_stream,
+            half_vectors: self.half_vectors && other.half_vectors,
         }
     }
 
@@ -77,13 +94,10 @@ impl Features {
 /// that asks; elsewhere they are left alone.
 #[cfg(target_arch = "x86_64")]
 fn tiles_permitted() -> bool {
-    static PERMITTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *PERMITTED.get_or_init(|| {
-        use std::arch::x86_64::{__cpuid, __cpuid_count};
-        // Leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE.
-        let both = 1 << 22 | 1 << 24;
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & both == both && request_tiles()
-    })
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    // Leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE.
+    let both = 1 << 22 | 1 << 24;
+    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & both == both && request_tiles()
 }
 
 /// Asks Linux for the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.

@@ -1,12 +1,14 @@
-//! A tile of few query rows: vectors run along the head's elements for the scores' dot products, along positions for the softmax,
-//! and along the values' elements for the sums of values.
+//! A tile of few query rows: vectors run along the head's elements for the scores' dot products and for the sums of values. Scores
+//! are kept as [position, row], so that a vector holds several positions' and the softmax needs no work across lanes.
 
-use super::product::{Left, product};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace, power};
+use half::f16;
+
+use super::product::{Element, Left, product};
+use super::soften::{Column, soften};
+use super::{Attention, Inputs, LOWEST, Lines, Piece, Plan, Rows, STEP, Workspace};
 use crate::cpu::native::simd::Simd;
 
-static LANE_NUMBERS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
-
+/// Serves at most half as many rows as a vector has lanes.
 #[inline(always)]
 pub(super) fn attend<S: Simd>(
     s: S,
@@ -17,61 +19,100 @@ pub(super) fn attend<S: Simd>(
     plan: &Plan,
     target: &mut [f32],
 ) -> Result<(), String> {
+    match piece.rows() {
+        1 => attend_rows::<S, 1>(s, kernel, inputs, piece, ws, plan, target),
+        2 => attend_rows::<S, 2>(s, kernel, inputs, piece, ws, plan, target),
+        3..=4 => attend_rows::<S, 4>(s, kernel, inputs, piece, ws, plan, target),
+        _ => attend_rows::<S, 8>(s, kernel, inputs, piece, ws, plan, target),
+    }
+}
+
+/// `R` is the number of rows rounded up to a power of two; rows of padding are copies of the first row, and are never written out.
+#[inline(always)]
+fn attend_rows<S: Simd, const R: usize>(
+    s: S,
+    kernel: &Attention,
+    inputs: Inputs<'_>,
+    piece: &Piece<'_>,
+    ws: &mut Workspace<'_>,
+    plan: &Plan,
+    target: &mut [f32],
+) -> Result<(), String> {
     let (d, rows) = (kernel.d, piece.rows());
-    for (r, q) in ws.q.chunks_exact_mut(d).take(rows).enumerate() {
-        let (token, head) = piece.token_head(r);
-        for (to, x) in q.iter_mut().zip(&inputs.q[(token * kernel.heads + head) * d..]) {
-            *to = x * kernel.scale;
+    assert!(rows <= R && R <= S::LANES);
+    let positions_of_vector = S::LANES / R;
+    let (mut first_visible, mut last_visible) = ([0; R], [0; R]);
+    for r in 0..R {
+        let (token, head) = piece.token_head(if r < rows { r } else { 0 });
+        last_visible[r] = inputs.positions[token];
+        first_visible[r] = kernel.first_seen(inputs.positions[token]);
+        // A vector of each row, then the next of each row.
+        let to = ws.q.chunks_exact_mut(S::LANES).skip(r).step_by(R);
+        for (to, from) in to.zip(inputs.q[(token * kernel.heads + head) * d..][..d].chunks_exact(S::LANES)) {
+            to.iter_mut().zip(from).for_each(|(to, x)| *to = x * kernel.scale);
         }
     }
+    let all_see = last_visible.iter().copied().min().unwrap_or(0) as usize;
+    let all_see_from = first_visible.iter().copied().max().unwrap_or(0);
     ws.acc[..rows * d].fill(0.0);
-    ws.peak[..rows].fill(LOWEST);
-    ws.total[..rows * S::LANES].fill(0.0);
+    ws.peak[..S::LANES].fill(LOWEST);
+    ws.total[..S::LANES].fill(0.0);
 
     let mut start = piece.span.start;
     while start < piece.span.end {
         let end = (start + STEP).min(piece.span.end);
         let mut position = start;
         while position < end {
-            let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
-            for r in 0..rows {
-                kernel.prefetch(inputs.v, piece, position, (r, rows));
-                let q = &ws.q[r * d..(r + 1) * d];
-                let scores = &mut ws.scores[r * STEP + (position - start)..(r + 1) * STEP];
-                for i in (0..count).step_by(S::LANES) {
-                    score(s, q, &keys[i * d..(i + S::LANES) * d], &mut scores[i..]);
-                }
+            let (keys, count) = kernel.stored_rows(inputs.k, piece, position, end, &mut *ws.decoded)?;
+            let mut ahead = kernel.lines(inputs.v, piece, position);
+            let scores = &mut ws.scores[(position - start) * R..];
+            match keys {
+                Rows::F32(keys) => dots::<S, f32, R>(s, d, &*ws.q, keys, count, scores, &mut ahead),
+                Rows::F16(keys) => dots::<S, f16, R>(s, d, &*ws.q, keys, count, scores, &mut ahead),
             }
             position += count;
         }
-        for r in 0..rows {
-            let position = inputs.positions[piece.token_head(r).0];
-            let visible = (position as usize + 1).saturating_sub(start).min(end - start);
-            // What lies before a row's window is as good as not there.
-            let hidden = kernel.first_seen(position).saturating_sub(start).min(visible);
-            ws.scores[r * STEP..r * STEP + hidden].fill(f32::NEG_INFINITY);
-            let visible = if hidden == visible { 0 } else { visible };
-            let row = Row {
-                scores: &mut ws.scores[r * STEP..(r + 1) * STEP],
-                acc: &mut ws.acc[r * d..(r + 1) * d],
-                peak: &mut ws.peak[r],
-                total: &mut ws.total[r * S::LANES..(r + 1) * S::LANES],
-            };
-            soften(s, row, visible, end - start);
+        let (mut firsts, mut limits) = ([0.0; 16], [0.0; 16]);
+        for lane in 0..S::LANES {
+            firsts[lane] = first_visible[lane % R].saturating_sub(start).min(STEP) as f32;
+            limits[lane] = (i64::from(last_visible[lane % R]) - start as i64).clamp(-1, STEP as i64) as f32;
+        }
+        let vectors = (end - start).div_ceil(positions_of_vector);
+        let column = Column {
+            scores: &mut ws.scores[..vectors * S::LANES],
+            width: S::LANES,
+            rows: R,
+            peak: &mut ws.peak[..S::LANES],
+            total: &mut ws.total[..S::LANES],
+        };
+        let all_see = all_see + 1 >= end && all_see_from <= start && (end - start) % positions_of_vector == 0;
+        let factor = soften(s, column, vectors, (!all_see).then_some(&(firsts, limits)));
+        let mut factors = [0.0; 16];
+        // SAFETY: there are as many factors as any vector has lanes, and a row of `acc` is a whole number of vectors.
+        unsafe {
+            s.store(factors.as_mut_ptr(), factor);
+            for (acc, factor) in ws.acc.chunks_exact_mut(d).take(rows).zip(factors) {
+                for acc in acc.chunks_exact_mut(S::LANES) {
+                    s.store(acc.as_mut_ptr(), s.mul(s.load(acc.as_ptr()), s.splat(factor)));
+                }
+            }
         }
         let mut position = start;
         while position < end {
-            let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
-            kernel.prefetch(inputs.k, piece, position + STEP, (0, 1));
-            let powers = Left { data: &ws.scores[position - start..rows * STEP], row: STEP, step: 1 };
-            product::<S, true>(s, (rows, d / S::LANES, count), powers, (values, d), (&mut *ws.acc, d));
+            let (values, count) = kernel.stored_rows(inputs.v, piece, position, end, &mut *ws.decoded)?;
+            let mut ahead = kernel.lines(inputs.k, piece, position + STEP);
+            let powers = Left { data: &ws.scores[(position - start) * R..], row: 1, step: R };
+            let (size, acc) = ((rows, d / S::LANES, count), (&mut *ws.acc, d));
+            match values {
+                Rows::F32(values) => product::<S, f32, true>(s, size, powers, (values, d), acc, &mut ahead),
+                Rows::F16(values) => product::<S, f16, true>(s, size, powers, (values, d), acc, &mut ahead),
+            }
             position += count;
         }
         start = end;
     }
     for (r, acc) in ws.acc.chunks_exact(d).take(rows).enumerate() {
-        // SAFETY: a row's sums are one vector.
-        let total = s.sum(unsafe { s.load(ws.total[r * S::LANES..(r + 1) * S::LANES].as_ptr()) });
+        let total = ws.total[r..S::LANES].iter().step_by(R).sum();
         let (first, factor) = kernel.place(piece, r, (ws.peak[r], total), plan, target);
         for (to, x) in target[first..first + d].iter_mut().zip(acc) {
             *to = x * factor;
@@ -80,66 +121,39 @@ pub(super) fn attend<S: Simd>(
     Ok(())
 }
 
-/// The scores of one query row with LANES keys.
+/// The scores of `count` keys, rounded up to whole vectors, with `R` query rows: a vector's sums at a time, each asking for its share
+/// of the lines ahead.
 #[inline(always)]
-fn score<S: Simd>(s: S, q: &[f32], keys: &[f32], scores: &mut [f32]) {
-    let d = q.len();
-    assert!(d.is_multiple_of(S::LANES) && keys.len() == S::LANES * d && scores.len() >= S::LANES);
-    let mut sums = [s.splat(0.0); 16];
-    for c in (0..d).step_by(S::LANES) {
-        // SAFETY: a vector at `c` lies in the row, and in each of the LANES keys.
-        unsafe {
-            let x = s.load(q.as_ptr().add(c));
-            for (i, sum) in sums.iter_mut().enumerate().take(S::LANES) {
-                *sum = s.fma(x, s.load(keys.as_ptr().add(i * d + c)), *sum);
+fn dots<S: Simd, E: Element, const R: usize>(
+    s: S,
+    d: usize,
+    q: &[f32],
+    keys: &[E],
+    count: usize,
+    scores: &mut [f32],
+    ahead: &mut Lines,
+) {
+    let positions = S::LANES / R;
+    let vectors = count.div_ceil(positions);
+    assert!(d.is_multiple_of(S::LANES) && q.len() >= R * d);
+    assert!(keys.len() >= vectors * positions * d && scores.len() >= vectors * S::LANES);
+    let lines = ahead.left.div_ceil(vectors);
+    for i in 0..vectors {
+        ahead.ask(lines);
+        let mut sums = [s.splat(0.0); 16];
+        for c in (0..d).step_by(S::LANES) {
+            for p in 0..positions {
+                // SAFETY: a vector at `c` lies in each key, and in each query row.
+                unsafe {
+                    let k = E::load(s, keys.as_ptr().add((i * positions + p) * d + c));
+                    for r in 0..R {
+                        let q = s.load(q.as_ptr().add(c * R + r * S::LANES));
+                        sums[p * R + r] = s.fma(k, q, sums[p * R + r]);
+                    }
+                }
             }
         }
-    }
-    // SAFETY: there are LANES scores.
-    unsafe { s.store(scores.as_mut_ptr(), s.sums(&sums)) };
-}
-
-/// A query row's state.
-struct Row<'a> {
-    scores: &'a mut [f32],
-    acc: &'a mut [f32],
-    peak: &'a mut f32,
-    total: &'a mut [f32],
-}
-
-/// Turns the first `visible` of `count` scores into powers relative to the new running maximum, the others into 0, and brings the
-/// running sums to that maximum.
-#[inline(always)]
-fn soften<S: Simd>(s: S, row: Row<'_>, visible: usize, count: usize) {
-    let vectors = visible.div_ceil(S::LANES);
-    let scores = &mut row.scores[..count.next_multiple_of(S::LANES)];
-    scores[vectors * S::LANES..].fill(0.0);
-    if visible == 0 {
-        return;
-    }
-    let (scores, total) = (scores.as_mut_ptr(), row.total.as_mut_ptr());
-    // SAFETY: `scores` has at least `vectors` vectors, `total` has one, `acc` a whole number, `LANE_NUMBERS` as many as any vector has.
-    unsafe {
-        let last = scores.add((vectors - 1) * S::LANES);
-        let in_last = s.splat((visible - 1 - (vectors - 1) * S::LANES) as f32);
-        s.store(last, s.keep_where_ge(s.load(last), in_last, s.load(LANE_NUMBERS.as_ptr())));
-        let mut peak = s.splat(*row.peak);
-        for i in 0..vectors {
-            peak = s.max(peak, s.load(scores.add(i * S::LANES)));
-        }
-        let new_peak = s.peak(peak);
-        let factor = power(s, s.splat(*row.peak - new_peak));
-        *row.peak = new_peak;
-        let peak = s.splat(new_peak);
-        let mut sum = s.mul(s.load(total), factor);
-        for i in 0..vectors {
-            let power = power(s, s.sub(s.load(scores.add(i * S::LANES)), peak));
-            s.store(scores.add(i * S::LANES), power);
-            sum = s.add(sum, power);
-        }
-        s.store(total, sum);
-        for acc in row.acc.chunks_exact_mut(S::LANES) {
-            s.store(acc.as_mut_ptr(), s.mul(s.load(acc.as_ptr()), factor));
-        }
+        // SAFETY: there are as many scores as vectors have lanes.
+        unsafe { s.store(scores.as_mut_ptr().add(i * S::LANES), s.sums(&sums)) };
     }
 }

@@ -9,6 +9,7 @@
 mod decode;
 mod prefill;
 mod product;
+mod soften;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,9 @@ use crate::{Extent, Format, KernelSpec};
 const TILE_ROWS: usize = 48;
 /// Positions between two updates of the running maximum and sum; a multiple of 16.
 const STEP: usize = 128;
+/// Most query rows of a tile whose vectors run along the head's elements, where these are no more than a vector's lanes: with more,
+/// most lanes of the last vector are used by a row in each.
+const MOST_DECODE_ROWS: usize = 8;
 /// Bound on tokens × parts when positions are split.
 const MAX_PARTS: usize = 64;
 /// Least positions of a part.
@@ -89,6 +93,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     }
     Some(Arc::new(Attention {
         isa: Isa::widest(features),
+        isa_of_eight: Isa::widest(Features { avx512: features.avx512 && !features.half_vectors, ..features }),
         stored,
         window: spec.attr_u32("window").map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.
@@ -108,6 +113,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 #[derive(Debug)]
 struct Attention {
     isa: Isa,
+    /// For tiles of eight rows: where vectors of 512 bits are worked on in halves they cost more sums across lanes and gain nothing.
+    isa_of_eight: Isa,
     stored: Stored,
     /// Positions that a token attends to, its own included, at most.
     window: usize,
@@ -190,6 +197,12 @@ enum Cache<'a> {
     Q8(&'a [i8], &'a [f16]),
 }
 
+/// Rows of keys or values of one block.
+enum Rows<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
 /// A worker's scratch memory.
 struct Workspace<'a> {
     /// Scaled queries.
@@ -222,6 +235,10 @@ impl Attention {
     /// Elements of a partial result: the sums of values, the maximum and the sum.
     fn partial_len(&self) -> usize {
         self.d + 16
+    }
+
+    fn isa_for(&self, rows: usize) -> Isa {
+        if (5..=8).contains(&rows) { self.isa_of_eight } else { self.isa }
     }
 
     fn tile_tokens(&self) -> usize {
@@ -331,10 +348,28 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Rows of fewer bits are decoded into
-    /// `decoded`.
+    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Rows of 8 bits are decoded into `decoded`.
     #[inline(always)]
-    fn cache_rows<'a, S: Simd>(
+    fn stored_rows<'a>(
+        &self,
+        cache: Cache<'a>,
+        piece: &Piece<'_>,
+        position: usize,
+        end: usize,
+        decoded: &'a mut [f32],
+    ) -> Result<(Rows<'a>, usize), String> {
+        let (elements, count) = self.cache_range(piece, position, end)?;
+        let rows = match cache {
+            Cache::F32(data) => Rows::F32(&data[elements]),
+            Cache::F16(data) => Rows::F16(&data[elements]),
+            Cache::Q8(codes, scales) => Rows::F32(decode_codes(codes, scales, elements, decoded)),
+        };
+        Ok((rows, count))
+    }
+
+    /// As [`Attention::stored_rows`], with rows of `f16` decoded too.
+    #[inline(always)]
+    fn float_rows<'a, S: Simd>(
         &self,
         s: S,
         cache: Cache<'a>,
@@ -344,8 +379,8 @@ impl Attention {
         decoded: &'a mut [f32],
     ) -> Result<(&'a [f32], usize), String> {
         let (elements, count) = self.cache_range(piece, position, end)?;
-        match cache {
-            Cache::F32(data) => Ok((&data[elements], count)),
+        let rows = match cache {
+            Cache::F32(data) => &data[elements],
             Cache::F16(data) => {
                 let data = &data[elements];
                 let decoded = &mut decoded[..data.len()];
@@ -353,39 +388,27 @@ impl Attention {
                     // SAFETY: both slices have the same length, a multiple of 16 and so of the lanes.
                     unsafe { s.store(decoded.as_mut_ptr().add(i), s.load_f16(data.as_ptr().add(i))) };
                 }
-                Ok((decoded, count))
+                decoded
             }
-            Cache::Q8(codes, scales) => {
-                let decoded = &mut decoded[..elements.len()];
-                let scales = &scales[elements.start / BLOCK..elements.end / BLOCK];
-                let blocks = decoded.as_chunks_mut::<BLOCK>().0.iter_mut().zip(codes[elements].as_chunks::<BLOCK>().0);
-                for ((out, codes), scale) in blocks.zip(scales) {
-                    let scale = scale.to_f32();
-                    for (y, code) in out.iter_mut().zip(codes) {
-                        *y = scale * f32::from(*code);
-                    }
-                }
-                Ok((decoded, count))
-            }
-        }
+            Cache::Q8(codes, scales) => decode_codes(codes, scales, elements, decoded),
+        };
+        Ok((rows, count))
     }
 
-    /// Fetches one of `total` parts of the rows from `position` into the caches ahead of their use; none behind the piece's span.
+    /// The lines that hold the rows from `position` to the end of their block; none behind the piece's span.
     #[inline(always)]
-    fn prefetch(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize, (part, total): (usize, usize)) {
-        if position >= piece.span.end {
-            return;
-        }
-        let Ok((elements, _)) = self.cache_range(piece, position, piece.span.end) else { return };
+    fn lines(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize) -> Lines {
+        let Some(Ok((elements, _))) =
+            (position < piece.span.end).then(|| self.cache_range(piece, position, piece.span.end))
+        else {
+            return Lines::none();
+        };
         let (data, size) = match cache {
             Cache::F32(data) => (data.as_ptr().cast::<u8>(), 4),
             Cache::F16(data) => (data.as_ptr().cast::<u8>(), 2),
             Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 1),
         };
-        let lines = (elements.len() * size).div_ceil(64);
-        for line in lines * part / total..lines * (part + 1) / total {
-            prefetch(data.wrapping_add(elements.start * size + line * 64));
-        }
+        Lines { next: data.wrapping_add(elements.start * size), left: (elements.len() * size).div_ceil(64) }
     }
 
     /// Where a row's result begins in the target and what its sums of values are to be multiplied with: the output's row and the
@@ -506,9 +529,47 @@ impl NativeKernel for Attention {
         };
         while let Some(index) = worker.next(plan.groups * plan.tiles * plan.parts) {
             let piece = self.piece(&plan, index, starts, &inputs)?;
-            attend(self.isa, self, inputs, &piece, &mut ws, &plan, target)?;
+            attend(self.isa_for(piece.rows()), self, inputs, &piece, &mut ws, &plan, target)?;
         }
         Ok(())
+    }
+}
+
+/// Decodes elements of a cache in 8 bits, whole blocks.
+#[inline(always)]
+fn decode_codes<'a>(codes: &[i8], scales: &[f16], elements: Range<usize>, decoded: &'a mut [f32]) -> &'a [f32] {
+    let decoded = &mut decoded[..elements.len()];
+    let scales = &scales[elements.start / BLOCK..elements.end / BLOCK];
+    let blocks = decoded.as_chunks_mut::<BLOCK>().0.iter_mut().zip(codes[elements].as_chunks::<BLOCK>().0);
+    for ((out, codes), scale) in blocks.zip(scales) {
+        let scale = scale.to_f32();
+        for (y, code) in out.iter_mut().zip(codes) {
+            *y = scale * f32::from(*code);
+        }
+    }
+    decoded
+}
+
+/// Lines of memory to be asked for ahead of their use, a few at a time between other work: a processor takes no more than some tens
+/// of requests at once.
+struct Lines {
+    next: *const u8,
+    left: usize,
+}
+
+impl Lines {
+    fn none() -> Lines {
+        Lines { next: std::ptr::null(), left: 0 }
+    }
+
+    /// Asks for the next `count` lines.
+    #[inline(always)]
+    fn ask(&mut self, count: usize) {
+        for _ in 0..count.min(self.left) {
+            prefetch(self.next);
+            self.next = self.next.wrapping_add(64);
+        }
+        self.left = self.left.saturating_sub(count);
     }
 }
 
@@ -542,10 +603,9 @@ fn attend_with<S: Simd>(
     plan: &Plan,
     target: &mut [f32],
 ) -> Result<(), String> {
-    // Rows in lanes pay when most lanes of the last vector are used.
-    if 4 * piece.rows() >= 3 * S::LANES {
-        prefill::attend(s, kernel, inputs, piece, ws, plan, target)
-    } else {
+    if piece.rows() <= MOST_DECODE_ROWS.min(S::LANES) {
         decode::attend(s, kernel, inputs, piece, ws, plan, target)
+    } else {
+        prefill::attend(s, kernel, inputs, piece, ws, plan, target)
     }
 }

@@ -2,7 +2,8 @@
 //! kept as [position, row], sums of values as [element, row].
 
 use super::product::{Left, product};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace, power};
+use super::soften::{Column, soften};
+use super::{Attention, Inputs, LOWEST, Lines, Piece, Plan, STEP, TILE_ROWS, Workspace};
 use crate::cpu::native::simd::Simd;
 
 #[inline(always)]
@@ -53,12 +54,13 @@ pub(super) fn attend<S: Simd>(
         let end = (start + STEP).min(piece.span.end);
         let mut position = start;
         while position < end {
-            let (keys, count) = kernel.cache_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
-            kernel.prefetch(inputs.v, piece, position, (0, 1));
+            let (keys, count) = kernel.float_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
+            kernel.lines(inputs.v, piece, position).ask(usize::MAX);
             // Padding to 8 fills the product's register tiles; the padded scores are not read.
             let size = (count.next_multiple_of(8), vectors, d);
             let scores = &mut ws.scores[(position - start) * width..];
-            product::<S, false>(s, size, Left { data: keys, row: d, step: 1 }, (&*ws.q, width), (scores, width));
+            let keys = Left { data: keys, row: d, step: 1 };
+            product::<S, f32, false>(s, size, keys, (&*ws.q, width), (scores, width), &mut Lines::none());
             position += count;
         }
         for v in 0..vectors {
@@ -72,26 +74,27 @@ pub(super) fn attend<S: Simd>(
             }
             let column = Column {
                 scores: &mut ws.scores[lanes.start..(end - start) * width],
-                acc: &mut ws.acc[lanes.start..d * width],
-                peak: &mut ws.peak[lanes.clone()],
-                total: &mut ws.total[lanes],
                 width,
+                rows: S::LANES,
+                peak: &mut ws.peak[lanes.clone()],
+                total: &mut ws.total[lanes.clone()],
             };
             let limits = (all_see + 1 < end || all_see_from > start).then_some((firsts, limits));
-            soften(s, column, end - start, d, limits);
+            let factor = soften(s, column, end - start, limits.as_ref());
+            for acc in ws.acc[..d * width].chunks_exact_mut(width) {
+                let acc = acc[lanes.clone()].as_mut_ptr();
+                // SAFETY: the slice has as many elements as a vector.
+                unsafe { s.store(acc, s.mul(s.load(acc), factor)) };
+            }
         }
         let mut position = start;
         while position < end {
-            let (values, count) = kernel.cache_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
-            kernel.prefetch(inputs.k, piece, position + STEP, (0, 1));
+            let (values, count) = kernel.float_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
+            kernel.lines(inputs.k, piece, position + STEP).ask(usize::MAX);
             let powers = &ws.scores[(position - start) * width..];
-            product::<S, true>(
-                s,
-                (d, vectors, count),
-                Left { data: values, row: 1, step: d },
-                (powers, width),
-                (&mut *ws.acc, width),
-            );
+            let values = Left { data: values, row: 1, step: d };
+            let size = (d, vectors, count);
+            product::<S, f32, true>(s, size, values, (powers, width), (&mut *ws.acc, width), &mut Lines::none());
             position += count;
         }
         start = end;
@@ -119,64 +122,4 @@ pub(super) fn attend<S: Simd>(
         }
     }
     Ok(())
-}
-
-/// The state of a vector of query rows; consecutive positions or elements are `width` apart.
-struct Column<'a> {
-    scores: &'a mut [f32],
-    acc: &'a mut [f32],
-    peak: &'a mut [f32],
-    total: &'a mut [f32],
-    width: usize,
-}
-
-/// Turns `count` scores of each row into powers relative to the new running maximum and brings the running sums to it. With `limits`,
-/// a row's scores before its first and behind its last position count as negative infinity.
-#[inline(always)]
-fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, d: usize, limits: Option<([f32; 16], [f32; 16])>) {
-    let width = column.width;
-    assert!(count > 0 && (count - 1) * width + S::LANES <= column.scores.len());
-    assert!(d > 0 && (d - 1) * width + S::LANES <= column.acc.len());
-    assert!(column.peak.len() == S::LANES && column.total.len() == S::LANES);
-    let scores = column.scores.as_mut_ptr();
-    // SAFETY: the assertions cover `count` vectors of scores, `d` of acc, one of peak and total; limits have 16 each.
-    unsafe {
-        let old_peak = s.load(column.peak.as_ptr());
-        let mut peaks = [old_peak; 4];
-        if let Some((firsts, limits)) = limits {
-            let (firsts, limits) = (s.load(firsts.as_ptr()), s.load(limits.as_ptr()));
-            for p in 0..count {
-                let at = s.splat(p as f32);
-                let score = s.keep_where_ge(s.load(scores.add(p * width)), limits, at);
-                let score = s.keep_where_ge(score, at, firsts);
-                s.store(scores.add(p * width), score);
-                peaks[0] = s.max(peaks[0], score);
-            }
-        } else {
-            let mut p = 0;
-            while p + 4 <= count {
-                for (i, peak) in peaks.iter_mut().enumerate() {
-                    *peak = s.max(*peak, s.load(scores.add((p + i) * width)));
-                }
-                p += 4;
-            }
-            for p in p..count {
-                peaks[0] = s.max(peaks[0], s.load(scores.add(p * width)));
-            }
-        }
-        let peak = s.max(s.max(peaks[0], peaks[1]), s.max(peaks[2], peaks[3]));
-        s.store(column.peak.as_mut_ptr(), peak);
-        let factor = power(s, s.sub(old_peak, peak));
-        let mut sum = s.mul(s.load(column.total.as_ptr()), factor);
-        for p in 0..count {
-            let power = power(s, s.sub(s.load(scores.add(p * width)), peak));
-            s.store(scores.add(p * width), power);
-            sum = s.add(sum, power);
-        }
-        s.store(column.total.as_mut_ptr(), sum);
-        let acc = column.acc.as_mut_ptr();
-        for i in 0..d {
-            s.store(acc.add(i * width), s.mul(s.load(acc.add(i * width)), factor));
-        }
-    }
 }

@@ -1,6 +1,39 @@
 //! The register-tiled matrix product under both forms of attention.
 
+use half::f16;
+
+use super::Lines;
 use crate::cpu::native::simd::Simd;
+
+/// An element of the right matrix.
+pub(super) trait Element: Copy {
+    /// Whether loading a vector costs more than an instruction's operand.
+    const CONVERTED: bool;
+
+    /// # Safety
+    /// `p` is valid for reading `LANES` elements.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
+}
+
+impl Element for f32 {
+    const CONVERTED: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load(p) }
+    }
+}
+
+impl Element for f16 {
+    const CONVERTED: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_f16(p) }
+    }
+}
 
 /// The left matrix: element (i, k) is at `data[i·row + k·step]`; each is multiplied with a vector of the right matrix.
 #[derive(Clone, Copy)]
@@ -11,14 +44,15 @@ pub(super) struct Left<'a> {
 }
 
 /// `c[i, j] = Σ_k a(i, k)·b[k, j]`, added to `c` when `ACC`, for `rows` × `vectors`·LANES elements and `depth` terms. Rows of `b` and `c`
-/// are `b_row` and `c_row` apart.
+/// are `b_row` and `c_row` apart. The terms of the first tiles ask for `ahead`'s lines, each for as many.
 #[inline(always)]
-pub(super) fn product<S: Simd, const ACC: bool>(
+pub(super) fn product<S: Simd, E: Element, const ACC: bool>(
     s: S,
     (rows, vectors, depth): (usize, usize, usize),
     a: Left<'_>,
-    (b, b_row): (&[f32], usize),
+    (b, b_row): (&[E], usize),
     (c, c_row): (&mut [f32], usize),
+    ahead: &mut Lines,
 ) {
     if rows == 0 || vectors == 0 || (ACC && depth == 0) {
         return;
@@ -36,6 +70,7 @@ pub(super) fn product<S: Simd, const ACC: bool>(
         b_row,
         c: c.as_mut_ptr(),
         c_row,
+        lines: ahead.left.div_ceil((depth * vectors.div_ceil(4)).max(1)),
     };
     let mut v = 0;
     while v < vectors {
@@ -45,12 +80,17 @@ pub(super) fn product<S: Simd, const ACC: bool>(
             let column = at.shifted(0, v * S::LANES);
             // As many accumulators as the register file holds beside the operands, and enough to hide the latency of a sum.
             v += match (left % 3 == 0, left >= 4, S::WIDE_FILE) {
-                (true, _, true) => columns::<S, 8, 3, ACC>(s, rows, column),
-                (true, _, false) => columns::<S, 4, 3, ACC>(s, rows, column),
-                (false, true, true) => columns::<S, 4, 4, ACC>(s, rows, column),
-                (false, true, false) => columns::<S, 2, 4, ACC>(s, rows, column),
-                (false, false, _) if left == 2 => columns::<S, 4, 2, ACC>(s, rows, column),
-                _ => columns::<S, 8, 1, ACC>(s, rows, column),
+                // What is converted is converted once for eight rows.
+                (_, _, true) if E::CONVERTED && rows >= 8 && left >= 2 => {
+                    columns::<S, E, 8, 2, ACC>(s, rows, column, ahead)
+                }
+                (true, _, true) => columns::<S, E, 8, 3, ACC>(s, rows, column, ahead),
+                (true, _, false) => columns::<S, E, 4, 3, ACC>(s, rows, column, ahead),
+                (false, true, true) => columns::<S, E, 4, 4, ACC>(s, rows, column, ahead),
+                (_, _, false) if E::CONVERTED && rows >= 8 => columns::<S, E, 8, 1, ACC>(s, rows, column, ahead),
+                (false, true, false) => columns::<S, E, 2, 4, ACC>(s, rows, column, ahead),
+                (false, false, _) if left == 2 => columns::<S, E, 4, 2, ACC>(s, rows, column, ahead),
+                _ => columns::<S, E, 8, 1, ACC>(s, rows, column, ahead),
             };
         }
     }
@@ -58,24 +98,26 @@ pub(super) fn product<S: Simd, const ACC: bool>(
 
 /// Where a tile's operands start.
 #[derive(Clone, Copy)]
-struct Tile {
+struct Tile<E> {
     depth: usize,
     a: *const f32,
     a_row: usize,
     a_step: usize,
-    b: *const f32,
+    b: *const E,
     b_row: usize,
     c: *mut f32,
     c_row: usize,
+    /// Lines that a term asks for.
+    lines: usize,
 }
 
-impl Tile {
+impl<E: Element> Tile<E> {
     /// The tile `rows` further down and `columns` further right.
     ///
     /// # Safety
     /// It lies in the same matrices.
     #[inline(always)]
-    unsafe fn shifted(mut self, rows: usize, columns: usize) -> Tile {
+    unsafe fn shifted(mut self, rows: usize, columns: usize) -> Tile<E> {
         // SAFETY: the caller's promise.
         unsafe {
             self.a = self.a.add(rows * self.a_row);
@@ -91,16 +133,21 @@ impl Tile {
 /// # Safety
 /// The tile's pointers cover `rows` × `NV` vectors.
 #[inline(always)]
-unsafe fn columns<S: Simd, const MR: usize, const NV: usize, const ACC: bool>(s: S, rows: usize, at: Tile) -> usize {
+unsafe fn columns<S: Simd, E: Element, const MR: usize, const NV: usize, const ACC: bool>(
+    s: S,
+    rows: usize,
+    at: Tile<E>,
+    ahead: &mut Lines,
+) -> usize {
     let mut i = 0;
     // SAFETY: `i` stays below `rows`.
     unsafe {
         while i + MR <= rows {
-            tile::<S, MR, NV, ACC>(s, at.shifted(i, 0));
+            tile::<S, E, MR, NV, ACC>(s, at.shifted(i, 0), ahead);
             i += MR;
         }
         while i < rows {
-            tile::<S, 1, NV, ACC>(s, at.shifted(i, 0));
+            tile::<S, E, 1, NV, ACC>(s, at.shifted(i, 0), ahead);
             i += 1;
         }
     }
@@ -112,7 +159,11 @@ unsafe fn columns<S: Simd, const MR: usize, const NV: usize, const ACC: bool>(s:
 /// # Safety
 /// The pointers cover `MR` × `NV` vectors and `depth` terms.
 #[inline(always)]
-unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const ACC: bool>(s: S, at: Tile) {
+unsafe fn tile<S: Simd, E: Element, const MR: usize, const NV: usize, const ACC: bool>(
+    s: S,
+    at: Tile<E>,
+    ahead: &mut Lines,
+) {
     let mut sums = [[s.splat(0.0); NV]; MR];
     // SAFETY: the caller's promise.
     unsafe {
@@ -125,9 +176,10 @@ unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const ACC: bool>(s: S,
         }
         let (mut a, mut b) = (at.a, at.b);
         for _ in 0..at.depth {
+            ahead.ask(at.lines);
             let mut right = [s.splat(0.0); NV];
             for (j, r) in right.iter_mut().enumerate() {
-                *r = s.load(b.add(j * S::LANES));
+                *r = E::load(s, b.add(j * S::LANES));
             }
             for (i, row) in sums.iter_mut().enumerate() {
                 let x = s.splat(*a.add(i * at.a_row));

@@ -1,0 +1,77 @@
+//! The running softmax: scores become powers relative to the greatest score so far.
+
+use super::power;
+use crate::cpu::native::simd::Simd;
+
+/// The state of as many query rows as a vector has lanes, or fewer: then a vector holds several positions, those of the second after
+/// those of the first.
+pub(super) struct Column<'a> {
+    /// Vectors of scores, `width` apart.
+    pub(super) scores: &'a mut [f32],
+    pub(super) width: usize,
+    /// Query rows in a vector.
+    pub(super) rows: usize,
+    /// Running maximum and running sum of each lane.
+    pub(super) peak: &'a mut [f32],
+    pub(super) total: &'a mut [f32],
+}
+
+/// For each lane the first and the last position, from the first score on, that its query row sees.
+pub(super) type Limits = ([f32; 16], [f32; 16]);
+
+/// Turns `count` vectors of scores into powers relative to the new running maximum and brings the running sums to it; gives the factor
+/// that brings sums of values to it. With `limits`, a row's scores before its first and behind its last position count as negative
+/// infinity.
+#[inline(always)]
+pub(super) fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, limits: Option<&Limits>) -> S::V {
+    let Column { scores, width, rows, peak, total } = column;
+    assert!(count > 0 && (count - 1) * width + S::LANES <= scores.len());
+    assert!(peak.len() == S::LANES && total.len() == S::LANES);
+    let scores = scores.as_mut_ptr();
+    // SAFETY: the assertions cover `count` vectors of scores, one of peak and total; limits have 16 each.
+    unsafe {
+        let old_peak = s.load(peak.as_ptr());
+        let mut peaks = [old_peak; 4];
+        if let Some((firsts, limits)) = limits {
+            let (firsts, limits) = (s.load(firsts.as_ptr()), s.load(limits.as_ptr()));
+            let mut positions = [0.0; 16];
+            for (lane, position) in positions.iter_mut().enumerate() {
+                *position = (lane / rows) as f32;
+            }
+            let positions = s.load(positions.as_ptr());
+            for i in 0..count {
+                let at = s.add(positions, s.splat((i * (S::LANES / rows)) as f32));
+                let score = s.keep_where_ge(s.load(scores.add(i * width)), limits, at);
+                let score = s.keep_where_ge(score, at, firsts);
+                s.store(scores.add(i * width), score);
+                peaks[0] = s.max(peaks[0], score);
+            }
+        } else {
+            let mut i = 0;
+            while i + 4 <= count {
+                for (j, peak) in peaks.iter_mut().enumerate() {
+                    *peak = s.max(*peak, s.load(scores.add((i + j) * width)));
+                }
+                i += 4;
+            }
+            for i in i..count {
+                peaks[0] = s.max(peaks[0], s.load(scores.add(i * width)));
+            }
+        }
+        s.store(peak.as_mut_ptr(), s.max(s.max(peaks[0], peaks[1]), s.max(peaks[2], peaks[3])));
+        for r in 0..if rows < S::LANES { rows } else { 0 } {
+            let of_row = peak.iter().skip(r).step_by(rows).copied().fold(f32::NEG_INFINITY, f32::max);
+            peak.iter_mut().skip(r).step_by(rows).for_each(|p| *p = of_row);
+        }
+        let peak = s.load(peak.as_ptr());
+        let factor = power(s, s.sub(old_peak, peak));
+        let mut sum = s.mul(s.load(total.as_ptr()), factor);
+        for i in 0..count {
+            let power = power(s, s.sub(s.load(scores.add(i * width)), peak));
+            s.store(scores.add(i * width), power);
+            sum = s.add(sum, power);
+        }
+        s.store(total.as_mut_ptr(), sum);
+        factor
+    }
+}
