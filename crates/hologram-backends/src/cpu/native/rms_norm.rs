@@ -59,66 +59,141 @@ struct Unscaled<'a, E> {
     out: &'a mut [E],
 }
 
+/// Rows that are stored together past the caches, so that a vector of weights is read once for all of them.
+const TOGETHER: usize = 4;
+/// Bytes of the longest such rows: beside as many others that are read they lie in the second-level cache.
+const LONGEST: usize = 64 << 10;
+
 impl RmsNorm {
     fn rows<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, w: &[f32]) -> Result<(), String> {
-        // A row that goes past the caches is stored while the next one is read from memory, which so has work all the time.
-        let mut unscaled: Option<Unscaled<'_, E>> = None;
+        // Rows that go past the caches are stored while the next ones are read from memory, which so has work all the time.
+        let together = size_of::<E>() * self.rows.d <= LONGEST;
+        let (mut earlier, mut here) = ([const { None::<Unscaled<'_, E>> }; TOGETHER], [const { None }; TOGETHER]);
+        let mut count = 0;
         self.rows.map::<E>(args, 2, worker, |Mapped { row, out, past }| {
             let x = row.x;
-            let earlier = unscaled.take().unwrap_or(Unscaled { x: &[], scale: 0.0, out: &mut [] });
-            let scale = 1.0 / (square_and_scale(self.isa, x, row.next, w, earlier) / x.len() as f32 + self.eps).sqrt();
-            let here = Unscaled { x, scale, out };
-            if past {
-                unscaled = Some(here);
-            } else {
-                scale_row(self.isa, here, w, false);
+            let part = Part::of(&mut earlier, count, w);
+            let scale = 1.0 / (square_and_scale(self.isa, x, row.next, part) / x.len() as f32 + self.eps).sqrt();
+            let row = Unscaled { x, scale, out };
+            if !(past && together) {
+                return scale_row(self.isa, row, w, past);
+            }
+            here[count] = Some(row);
+            count += 1;
+            if count == TOGETHER {
+                std::mem::swap(&mut earlier, &mut here);
+                count = 0;
             }
         })?;
-        if let Some(row) = unscaled {
-            scale_row(self.isa, row, w, true);
-            fence();
+        // What is left of the earlier rows, and the last ones.
+        for part in count..TOGETHER {
+            scale_part(self.isa, Part::of(&mut earlier, part, w));
         }
+        for row in here.into_iter().take(count).flatten() {
+            scale_row(self.isa, row, w, true);
+        }
+        fence();
         Ok(())
     }
 }
 
+/// One of as many parts of the columns of [`TOGETHER`] rows, of whole vectors of 16; or nothing.
+struct Part<'a, E> {
+    x: [&'a [E]; TOGETHER],
+    scales: [f32; TOGETHER],
+    out: [&'a mut [E]; TOGETHER],
+    w: &'a [f32],
+}
+
+impl<'a, E: Element> Part<'a, E> {
+    fn of(rows: &'a mut [Option<Unscaled<'_, E>>; TOGETHER], part: usize, w: &'a [f32]) -> Part<'a, E> {
+        let vectors = w.len() / 16;
+        let columns = vectors * part / TOGETHER * 16..vectors * (part + 1) / TOGETHER * 16;
+        let whole = rows.iter().all(Option::is_some);
+        let mut of = Part {
+            x: [&[]; TOGETHER],
+            scales: [0.0; TOGETHER],
+            out: std::array::from_fn(|_| &mut [][..]),
+            w: &w[columns.clone()],
+        };
+        for (i, row) in rows.iter_mut().enumerate().filter(|_| whole) {
+            if let Some(row) = row {
+                (of.x[i], of.scales[i], of.out[i]) =
+                    (&row.x[columns.clone()], row.scale, &mut row.out[columns.clone()]);
+            }
+        }
+        of
+    }
+
+    /// Elements of each row.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        (0..TOGETHER).map(|i| self.x[i].len().min(self.out[i].len())).min().unwrap_or(0).min(self.w.len())
+    }
+
+    /// Stores a vector of each row past the caches.
+    ///
+    /// # Safety
+    /// There is a vector from `at` on, and it is aligned.
+    #[inline(always)]
+    unsafe fn store<S: Simd>(&mut self, s: S, at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let w = s.load(self.w.as_ptr().add(at));
+            for i in 0..TOGETHER {
+                let x = E::load(s, self.x[i].as_ptr().add(at));
+                E::store(s, self.out[i].as_mut_ptr().add(at), s.mul(s.mul(x, s.splat(self.scales[i])), w), true);
+            }
+        }
+    }
+}
+
 simd_entry! {
-    /// The sum of the squares of a row. Meanwhile memory from `next` on, a row of it, is asked for, and an earlier row, of whole vectors and
-    /// the same length or empty, is stored past the caches.
-    fn square_and_scale<E: Element>(x: &[E], next: *const E, w: &[f32], earlier: Unscaled<'_, E>) -> f32 = square_and_scale_with
+    /// The sum of the squares of a row. Meanwhile memory from `next` on, a row of it, is asked for, and a part of earlier rows is stored
+    /// past the caches.
+    fn square_and_scale<E: Element>(x: &[E], next: *const E, part: Part<'_, E>) -> f32
+        = square_and_scale_with
 }
 
 #[inline(always)]
-fn square_and_scale_with<S: Simd, E: Element>(
-    s: S,
-    x: &[E],
-    next: *const E,
-    w: &[f32],
-    earlier: Unscaled<'_, E>,
-) -> f32 {
+fn square_and_scale_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mut part: Part<'_, E>) -> f32 {
     let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
-    let (scales, d) = (s.splat(earlier.scale), earlier.x.len().min(w.len()).min(earlier.out.len()));
-    let (from, to) = (earlier.x.as_ptr(), earlier.out.as_mut_ptr());
+    let (mut stored, to_store) = (0, part.len() / S::LANES * S::LANES);
     let whole = x.len() / step * step;
     for at in (0..whole).step_by(step) {
         ask(next, at, step);
         for (i, sum) in sums.iter_mut().enumerate() {
-            let at = at + i * S::LANES;
             // SAFETY: the vector lies in the row.
-            let v = unsafe { E::load(s, x.as_ptr().add(at)) };
+            let v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };
             *sum = s.fma(v, v, *sum);
-            if at + S::LANES <= d {
-                // SAFETY: the vector lies in all three.
-                unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), true) };
+            // As many vectors are stored as are read.
+            if i % TOGETHER == 0 && stored < to_store {
+                // SAFETY: the vectors lie in the part.
+                unsafe { part.store(s, stored) };
+                stored += S::LANES;
             }
         }
     }
-    for at in (whole..d / S::LANES * S::LANES).step_by(S::LANES) {
-        // SAFETY: as above, where the earlier row is of whole vectors.
-        unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), true) };
+    while stored < to_store {
+        // SAFETY: as above.
+        unsafe { part.store(s, stored) };
+        stored += S::LANES;
     }
     let rest: f32 = x[whole..].iter().map(|v| v.wide() * v.wide()).sum();
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
+}
+
+simd_entry! {
+    /// Stores a part of rows past the caches.
+    fn scale_part<E: Element>(part: Part<'_, E>) = scale_part_with
+}
+
+#[inline(always)]
+fn scale_part_with<S: Simd, E: Element>(s: S, mut part: Part<'_, E>) {
+    for at in (0..part.len() / S::LANES * S::LANES).step_by(S::LANES) {
+        // SAFETY: the vectors lie in the part.
+        unsafe { part.store(s, at) };
+    }
 }
 
 simd_entry! {
@@ -195,18 +270,27 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_row_is_stored_meanwhile() {
+    fn earlier_rows_are_stored_meanwhile() {
         let d = CHAINS * 16 * 3 + 48;
-        let (first, second, w) = (Random(5).floats(d), Random(6).floats(d), Random(7).floats(d));
+        let (rows, last, w) = (Random(5).floats(TOGETHER * d), Random(6).floats(d), Random(7).floats(d));
+        let scales = [0.3, -2.0, 0.7, 1.5];
         for features in feature_sets() {
-            let (isa, next) = (Isa::widest(features), first.as_ptr());
-            let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
-            scale_row(isa, Unscaled { x: &first, scale: 0.3, out: &mut want }, &w, false);
-            let none = Unscaled { x: &[], scale: 0.0, out: &mut [] };
-            let alone = square_and_scale(isa, &second, next, &w, none);
-            let earlier = Unscaled { x: &first, scale: 0.3, out: out.elements_mut() };
-            assert_eq!(square_and_scale(isa, &second, next, &w, earlier), alone, "{features:?}");
-            assert_eq!(want, out.elements(), "{features:?}");
+            let isa = Isa::widest(features);
+            let mut none = [const { None::<Unscaled<'_, f32>> }; TOGETHER];
+            let alone = square_and_scale(isa, &last, rows.as_ptr(), Part::of(&mut none, 0, &w));
+            let mut out = Memory::filled(TOGETHER * d * 4, 2);
+            let earlier = rows.chunks(d).zip(out.elements_mut::<f32>().chunks_mut(d)).zip(scales);
+            let mut earlier: Vec<_> = earlier.map(|((x, out), scale)| Some(Unscaled { x, scale, out })).collect();
+            let earlier: &mut [_; TOGETHER] = earlier.as_mut_slice().try_into().expect("as many rows");
+            for part in 0..TOGETHER {
+                let sum = square_and_scale(isa, &last, rows.as_ptr(), Part::of(earlier, part, &w));
+                assert_eq!(sum, alone, "{features:?}");
+            }
+            for ((x, scale), got) in rows.chunks(d).zip(scales).zip(out.elements::<f32>().chunks(d)) {
+                let mut want = vec![0.0; d];
+                scale_row(isa, Unscaled { x, scale, out: &mut want }, &w, false);
+                assert_eq!(want, got, "{features:?}");
+            }
         }
     }
 }

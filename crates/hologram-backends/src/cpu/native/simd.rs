@@ -205,13 +205,9 @@ pub(super) trait Simd: Copy {
     /// e to the power `x` for `x` ≤ 0, with the error and the limits of [`Simd::exp2`].
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
-        // ln 2 in two parts, of which multiples of the first are exact.
-        const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
         let x = self.max(self.splat(Self::LEAST * std::f32::consts::LN_2), x);
         let n = self.round(self.mul(x, self.splat(std::f32::consts::LOG2_E)));
-        let r = self.fma(n, self.splat(-LN_2[0]), x);
-        let r = self.fma(n, self.splat(-LN_2[1]), r);
-        self.scale(polynomial(self, EXP, r), n)
+        self.scale(polynomial(self, EXP, below_power(self, x, n)), n)
     }
 
     /// The sum of the lanes.
@@ -228,6 +224,14 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// Each pointer that is used is valid for reading or writing `LANES` values.
     unsafe fn transpose(self, from: &[*const f32; 16], factors: Self::V, to: &[*mut f32; 16]);
+}
+
+/// What is left of `x` when `n` times ln 2 is taken off, for `n` of up to 14 bits.
+#[inline(always)]
+fn below_power<S: Simd>(s: S, x: S::V, n: S::V) -> S::V {
+    // ln 2 in two parts, of which multiples of the first are exact.
+    const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
+    s.fma(n, s.splat(-LN_2[1]), s.fma(n, s.splat(-LN_2[0]), x))
 }
 
 /// Coefficients of `(2^f - 1) / f` on -½..=½ from the constant up; relative error of `2^f` below 1e-8.
