@@ -28,7 +28,7 @@ struct Softmax {
     result: Kind,
 }
 
-/// The longest rows that are served: two rows of powers for each worker.
+/// The longest rows that are served: a row of powers for each worker.
 const LONGEST: usize = 1 << 20;
 /// Elements of the largest block, and of the smallest.
 const BLOCK: usize = 64;
@@ -78,35 +78,24 @@ impl Powers<'_> {
     }
 }
 
-/// A row whose powers are there but not yet its result.
-struct Unscaled<'a, E> {
-    powers: &'a [f32],
-    factors: &'a [f32],
-    out: &'a mut [E],
-}
-
 impl Softmax {
     fn rows<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let scratch = std::mem::take(&mut worker.scratch);
-        let floats = Powers::floats(self.rows.d);
         // SAFETY: any bytes are floats; the scratch is aligned.
-        let (one, other) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(floats);
-        let (mut here, mut free) = (Powers::new(one, self.rows.d), Powers::new(&mut other[..floats], self.rows.d));
+        let floats = unsafe { scratch.align_to_mut::<f32>().1 };
+        let mut powers = Powers::new(&mut floats[..Powers::floats(self.rows.d)], self.rows.d);
         // A row that goes past the caches is stored while the next one is computed.
         let mut unscaled: Option<&mut [E]> = None;
         self.rows.map::<E>(args, 1, worker, |Mapped { row, out, past }| {
-            let earlier = unscaled.take().map(|out| Unscaled { powers: &*free.powers, factors: &*free.factors, out });
-            raise(self.isa, row.x, row.next, &mut here, earlier);
+            raise(self.isa, row.x, row.next, &mut powers, unscaled.take());
             if past {
                 unscaled = Some(out);
-                std::mem::swap(&mut here, &mut free);
             } else {
-                let Powers { powers, factors } = &here;
-                scale(self.isa, Unscaled { powers, factors, out }, false);
+                scale(self.isa, &powers, out, false);
             }
         })?;
         if let Some(out) = unscaled {
-            scale(self.isa, Unscaled { powers: &*free.powers, factors: &*free.factors, out }, true);
+            scale(self.isa, &powers, out, true);
             fence();
         }
         Ok(())
@@ -138,7 +127,7 @@ impl Softmax {
 
 impl NativeKernel for Softmax {
     fn worker_scratch(&self) -> usize {
-        if self.result == Kind::Softmax { 2 * Powers::floats(self.rows.d) * 4 } else { 0 }
+        if self.result == Kind::Softmax { Powers::floats(self.rows.d) * 4 } else { 0 }
     }
 
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
@@ -212,42 +201,33 @@ fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
 }
 
 simd_entry! {
-    /// Sets the powers and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and an earlier row of the same
-    /// length, of whole vectors, is stored past the caches.
-    fn raise<E: Element>(x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<Unscaled<'_, E>>) = raise_with
+    /// Sets the powers and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
+    /// of whole vectors, that they were of is stored past the caches.
+    fn raise<E: Element>(x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<&mut [E]>) = raise_with
 }
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are indexed in several arrays at once")]
-fn raise_with<S: Simd, E: Element>(
-    s: S,
-    x: &[E],
-    next: *const E,
-    to: &mut Powers<'_>,
-    earlier: Option<Unscaled<'_, E>>,
-) {
+fn raise_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<&mut [E]>) {
     let (d, step) = (x.len(), CHAINS * S::LANES);
     let blocks = d.div_ceil(step);
     let (powers, factors) = (&mut to.powers[..blocks * step], &mut to.factors[..blocks.next_multiple_of(S::LANES)]);
-    let (from, scaled, out): (&[f32], &[f32], &mut [E]) = match earlier {
-        Some(earlier) => (earlier.powers, earlier.factors, earlier.out),
-        None => (&[], &[], &mut []),
-    };
+    let out = earlier.unwrap_or(&mut []);
     let stores = out.len() == d;
     let mut sum = Sum::new(s);
     for (index, at) in (0..d).step_by(step).enumerate() {
         ask(next, at, step);
         let raised = sum.add(s, block(s, x, at));
-        factors[index] = sum.peak;
-        let factor = s.splat(if stores { scaled[index] } else { 0.0 });
+        let factor = s.splat(std::mem::replace(&mut factors[index], sum.peak));
         for i in 0..CHAINS {
             let at = at + i * S::LANES;
             // SAFETY: room for powers is of whole blocks; the earlier row is of whole vectors and as long as this one.
             unsafe {
-                s.store(powers.as_mut_ptr().add(at), raised[i]);
+                let power = powers.as_mut_ptr().add(at);
                 if stores && at < d {
-                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factor), true);
+                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(power), factor), true);
                 }
+                s.store(power, raised[i]);
             }
         }
     }
@@ -264,13 +244,13 @@ fn raise_with<S: Simd, E: Element>(
 
 simd_entry! {
     /// Stores a row's result, past the caches when `past`, which needs whole vectors.
-    fn scale<E: Element>(row: Unscaled<'_, E>, past: bool) = scale_with
+    fn scale<E: Element>(row: &Powers<'_>, out: &mut [E], past: bool) = scale_with
 }
 
 #[inline(always)]
-fn scale_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, past: bool) {
+fn scale_with<S: Simd, E: Element>(s: S, row: &Powers<'_>, out: &mut [E], past: bool) {
     let step = CHAINS * S::LANES;
-    for ((to, from), factor) in row.out.chunks_mut(step).zip(row.powers.chunks(step)).zip(row.factors) {
+    for ((to, from), factor) in out.chunks_mut(step).zip(row.powers.chunks(step)).zip(row.factors.iter()) {
         let (factors, whole) = (s.splat(*factor), to.len() / S::LANES * S::LANES);
         for at in (0..whole).step_by(S::LANES) {
             // SAFETY: the vector lies in both.
@@ -353,17 +333,16 @@ mod tests {
         let (first, second) = (Random(5).floats(d), Memory::of(&Random(6).floats(d)));
         for features in feature_sets() {
             let isa = Isa::widest(features);
-            let (mut one, mut other, mut alone) = (vec![0.0; floats], vec![0.0; floats], vec![0.0; floats]);
+            let (mut powers, mut alone) = (vec![0.0; floats], vec![0.0; floats]);
             let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
-            let mut earlier = Powers::new(&mut one, d);
-            raise(isa, &first, first.as_ptr(), &mut earlier, None);
-            let unscaled = |out| Unscaled { powers: &*earlier.powers, factors: &*earlier.factors, out };
-            scale(isa, unscaled(&mut want), false);
+            let mut kept = Powers::new(&mut powers, d);
+            raise(isa, &first, first.as_ptr(), &mut kept, None);
+            scale(isa, &kept, &mut want, false);
             let x = second.elements::<f32>();
             raise(isa, x, x.as_ptr(), &mut Powers::new(&mut alone, d), None);
-            raise(isa, x, x.as_ptr(), &mut Powers::new(&mut other, d), Some(unscaled(out.elements_mut())));
+            raise(isa, x, x.as_ptr(), &mut kept, Some(out.elements_mut()));
             assert_eq!(want, out.elements(), "{features:?}");
-            assert_eq!(alone[..d], other[..d], "{features:?}");
+            assert_eq!(alone[..d], powers[..d], "{features:?}");
         }
     }
 }
