@@ -3,9 +3,10 @@
 
 use half::f16;
 
+use super::cache::{Lines, Rows};
 use super::product::{Element, Left, product};
 use super::soften::{Column, soften};
-use super::{Attention, Inputs, LOWEST, Lines, Piece, Plan, Rows, STEP, Workspace};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace};
 use crate::cpu::native::simd::Simd;
 
 /// Serves at most half as many rows as a vector has lanes.
@@ -85,7 +86,7 @@ fn attend_rows<S: Simd, const R: usize>(
             peak: &mut ws.peak[..S::LANES],
             total: &mut ws.total[..S::LANES],
         };
-        let all_see = all_see + 1 >= end && all_see_from <= start && (end - start) % positions_of_vector == 0;
+        let all_see = all_see + 1 >= end && all_see_from <= start && (end - start).is_multiple_of(positions_of_vector);
         let factor = soften(s, column, vectors, (!all_see).then_some(&(firsts, limits)));
         let mut factors = [0.0; 16];
         // SAFETY: there are as many factors as any vector has lanes, and a row of `acc` is a whole number of vectors.

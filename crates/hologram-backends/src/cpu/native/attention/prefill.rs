@@ -1,9 +1,10 @@
 //! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across lanes. Scores are
 //! kept as [position, row], sums of values as [element, row].
 
+use super::cache::Lines;
 use super::product::{Left, product};
 use super::soften::{Column, soften};
-use super::{Attention, Inputs, LOWEST, Lines, Piece, Plan, STEP, TILE_ROWS, Workspace};
+use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace};
 use crate::cpu::native::simd::Simd;
 
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::Lines;
+use super::cache::Lines;
 use crate::cpu::native::simd::Simd;
 
 /// An element of the right matrix.

@@ -48,24 +48,15 @@ impl Avx512 {
 /// Added to a number, this leaves the nearest multiple of 1/16 in the lowest bits of the sum.
 const SIXTEENTHS: f32 = 1.5 * (1 << 19) as f32;
 /// 2 to the power of each sixteenth below 1.
-static ROOTS: [f32; 16] = [
-    1.0,
-    1.044_273_7,
-    1.090_507_7,
-    1.138_788_6,
-    1.189_207_1,
-    1.241_857_8,
-    1.296_839_6,
-    1.354_255_6,
-    1.414_213_5,
-    1.476_826_2,
-    1.542_210_8,
-    1.610_490_3,
-    1.681_792_9,
-    1.756_252_2,
-    1.834_008_1,
-    1.915_206_6,
-];
+static ROOTS: [f32; 16] = {
+    let (mut roots, mut root, mut i) = ([0.0; 16], 1.0f64, 0);
+    while i < 16 {
+        roots[i] = root as f32;
+        root *= 1.044_273_782_427_413_8;
+        i += 1;
+    }
+    roots
+};
 
 // The SAFETY reason of every block below: `self` exists only where the processor has the instructions (`assume`), and a pointer is
 // valid for a whole vector by the method's contract.
