@@ -4,9 +4,10 @@
 use half::f16;
 
 use super::cache::{Lines, Rows};
-use super::product::{Element, Left, product};
+use super::product::{Left, product};
 use super::soften::{Column, soften};
 use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace};
+use crate::cpu::native::narrow::Element;
 use crate::cpu::native::simd::Simd;
 
 /// Serves at most half as many rows as a vector has lanes.

@@ -1,39 +1,8 @@
 //! The register-tiled matrix product under both forms of attention.
 
-use half::f16;
-
 use super::cache::Lines;
+use crate::cpu::native::narrow::Element;
 use crate::cpu::native::simd::Simd;
-
-/// An element of the right matrix.
-pub(super) trait Element: Copy {
-    /// Whether loading a vector costs more than an instruction's operand.
-    const CONVERTED: bool;
-
-    /// # Safety
-    /// `p` is valid for reading `LANES` elements.
-    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
-}
-
-impl Element for f32 {
-    const CONVERTED: bool = false;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { s.load(p) }
-    }
-}
-
-impl Element for f16 {
-    const CONVERTED: bool = true;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const f16) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { s.load_f16(p) }
-    }
-}
 
 /// The left matrix: element (i, k) is at `data[i·row + k·step]`; each is multiplied with a vector of the right matrix.
 #[derive(Clone, Copy)]
@@ -72,6 +41,7 @@ pub(super) fn product<S: Simd, E: Element, const ACC: bool>(
         c_row,
         lines: ahead.left.div_ceil((depth * vectors.div_ceil(4)).max(1)),
     };
+    let converted = size_of::<E>() < size_of::<f32>();
     let mut v = 0;
     while v < vectors {
         let left = vectors - v;
@@ -81,13 +51,13 @@ pub(super) fn product<S: Simd, E: Element, const ACC: bool>(
             // As many accumulators as the register file holds beside the operands, and enough to hide the latency of a sum.
             v += match (left % 3 == 0, left >= 4, S::WIDE_FILE) {
                 // What is converted is converted once for eight rows.
-                (_, _, true) if E::CONVERTED && rows >= 8 && left >= 2 => {
+                (_, _, true) if converted && rows >= 8 && left >= 2 => {
                     columns::<S, E, 8, 2, ACC>(s, rows, column, ahead)
                 }
                 (true, _, true) => columns::<S, E, 8, 3, ACC>(s, rows, column, ahead),
                 (true, _, false) => columns::<S, E, 4, 3, ACC>(s, rows, column, ahead),
                 (false, true, true) => columns::<S, E, 4, 4, ACC>(s, rows, column, ahead),
-                (_, _, false) if E::CONVERTED && rows >= 8 => columns::<S, E, 8, 1, ACC>(s, rows, column, ahead),
+                (_, _, false) if converted && rows >= 8 => columns::<S, E, 8, 1, ACC>(s, rows, column, ahead),
                 (false, true, false) => columns::<S, E, 2, 4, ACC>(s, rows, column, ahead),
                 (false, false, _) if left == 2 => columns::<S, E, 4, 2, ACC>(s, rows, column, ahead),
                 _ => columns::<S, E, 8, 1, ACC>(s, rows, column, ahead),
