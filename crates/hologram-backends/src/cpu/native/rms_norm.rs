@@ -103,41 +103,41 @@ struct Part<'a, E> {
     scales: [f32; TOGETHER],
     out: [&'a mut [E]; TOGETHER],
     w: &'a [f32],
+    /// Elements of each row that are stored already.
+    stored: usize,
 }
 
 impl<'a, E: Element> Part<'a, E> {
     fn of(rows: &'a mut [Option<Unscaled<'_, E>>; TOGETHER], part: usize, w: &'a [f32]) -> Part<'a, E> {
         let vectors = w.len() / 16;
         let columns = vectors * part / TOGETHER * 16..vectors * (part + 1) / TOGETHER * 16;
-        let whole = rows.iter().all(Option::is_some);
         let mut of = Part {
             x: [&[]; TOGETHER],
             scales: [0.0; TOGETHER],
             out: std::array::from_fn(|_| &mut [][..]),
             w: &w[columns.clone()],
+            stored: 0,
         };
-        for (i, row) in rows.iter_mut().enumerate().filter(|_| whole) {
-            if let Some(row) = row {
-                (of.x[i], of.scales[i], of.out[i]) =
-                    (&row.x[columns.clone()], row.scale, &mut row.out[columns.clone()]);
-            }
+        for (i, row) in rows.iter_mut().enumerate() {
+            // Without all rows there is nothing to store.
+            let Some(row) = row else {
+                of.w = &[];
+                break;
+            };
+            (of.x[i], of.scales[i], of.out[i]) = (&row.x[columns.clone()], row.scale, &mut row.out[columns.clone()]);
         }
         of
     }
 
-    /// Elements of each row.
+    /// Stores the next vector of each row past the caches; whether there was one.
     #[inline(always)]
-    fn len(&self) -> usize {
-        (0..TOGETHER).map(|i| self.x[i].len().min(self.out[i].len())).min().unwrap_or(0).min(self.w.len())
-    }
-
-    /// Stores a vector of each row past the caches.
-    ///
-    /// # Safety
-    /// There is a vector from `at` on, and it is aligned.
-    #[inline(always)]
-    unsafe fn store<S: Simd>(&mut self, s: S, at: usize) {
-        // SAFETY: the caller's promise.
+    fn store_next<S: Simd>(&mut self, s: S) -> bool {
+        let at = self.stored;
+        if at + S::LANES > self.w.len() {
+            return false;
+        }
+        self.stored += S::LANES;
+        // SAFETY: all slices are as long as the weights' (`of`), and begin at a multiple of 16 elements of rows that go past the caches.
         unsafe {
             let w = s.load(self.w.as_ptr().add(at));
             for i in 0..TOGETHER {
@@ -145,6 +145,7 @@ impl<'a, E: Element> Part<'a, E> {
                 E::store(s, self.out[i].as_mut_ptr().add(at), s.mul(s.mul(x, s.splat(self.scales[i])), w), true);
             }
         }
+        true
     }
 }
 
@@ -158,7 +159,6 @@ simd_entry! {
 #[inline(always)]
 fn square_and_scale_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mut part: Part<'_, E>) -> f32 {
     let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
-    let (mut stored, to_store) = (0, part.len() / S::LANES * S::LANES);
     let whole = x.len() / step * step;
     for at in (0..whole).step_by(step) {
         ask(next, at, step);
@@ -167,18 +167,12 @@ fn square_and_scale_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mut
             let v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };
             *sum = s.fma(v, v, *sum);
             // As many vectors are stored as are read.
-            if i % TOGETHER == 0 && stored < to_store {
-                // SAFETY: the vectors lie in the part.
-                unsafe { part.store(s, stored) };
-                stored += S::LANES;
+            if i % TOGETHER == 0 {
+                part.store_next(s);
             }
         }
     }
-    while stored < to_store {
-        // SAFETY: as above.
-        unsafe { part.store(s, stored) };
-        stored += S::LANES;
-    }
+    while part.store_next(s) {}
     let rest: f32 = x[whole..].iter().map(|v| v.wide() * v.wide()).sum();
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) + rest
 }
@@ -190,10 +184,7 @@ simd_entry! {
 
 #[inline(always)]
 fn scale_part_with<S: Simd, E: Element>(s: S, mut part: Part<'_, E>) {
-    for at in (0..part.len() / S::LANES * S::LANES).step_by(S::LANES) {
-        // SAFETY: the vectors lie in the part.
-        unsafe { part.store(s, at) };
-    }
+    while part.store_next(s) {}
 }
 
 simd_entry! {

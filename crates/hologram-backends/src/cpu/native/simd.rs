@@ -245,11 +245,17 @@ const EXP: [f32; 6] = [1.0, 0.499_999_94, 0.166_665_21, 0.041_668_262, 0.008_368
 /// `1 + x · c(x)`
 #[inline(always)]
 fn polynomial<S: Simd>(s: S, c: [f32; 6], x: S::V) -> S::V {
-    let mut p = s.splat(c[5]);
-    for c in c[..5].iter().rev() {
+    s.fma(horner(s, c, x), x, s.splat(1.0))
+}
+
+/// `c(x)`, from the constant up.
+#[inline(always)]
+fn horner<S: Simd, const N: usize>(s: S, c: [f32; N], x: S::V) -> S::V {
+    let mut p = s.splat(c[N - 1]);
+    for c in c[..N - 1].iter().rev() {
         p = s.fma(p, x, s.splat(*c));
     }
-    s.fma(p, x, s.splat(1.0))
+    p
 }
 
 /// Plain Rust, four lanes: what SSE2 and NEON have.

@@ -5,57 +5,43 @@ use half::f16;
 
 use super::cache::{Lines, Rows};
 use super::product::{Left, product};
-use super::soften::{Column, soften};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, Workspace};
+use super::soften::{Column, Seen, soften};
+use super::{LOWEST, STEP, Work, Workspace};
 use crate::cpu::native::narrow::Element;
 use crate::cpu::native::simd::Simd;
 
-/// Serves at most half as many rows as a vector has lanes.
+/// Serves at most [`MOST_DECODE_ROWS`](super::MOST_DECODE_ROWS) rows, and no more than a vector has lanes.
 #[inline(always)]
-pub(super) fn attend<S: Simd>(
-    s: S,
-    kernel: &Attention,
-    inputs: Inputs<'_>,
-    piece: &Piece<'_>,
-    ws: &mut Workspace<'_>,
-    plan: &Plan,
-    target: &mut [f32],
-) -> Result<(), String> {
-    match piece.rows() {
-        1 => attend_rows::<S, 1>(s, kernel, inputs, piece, ws, plan, target),
-        2 => attend_rows::<S, 2>(s, kernel, inputs, piece, ws, plan, target),
-        3..=4 => attend_rows::<S, 4>(s, kernel, inputs, piece, ws, plan, target),
-        _ => attend_rows::<S, 8>(s, kernel, inputs, piece, ws, plan, target),
+pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, target: &mut [f32]) -> Result<(), String> {
+    match work.piece.rows() {
+        1 => attend_rows::<S, 1>(s, work, ws, target),
+        2 => attend_rows::<S, 2>(s, work, ws, target),
+        3..=4 => attend_rows::<S, 4>(s, work, ws, target),
+        _ => attend_rows::<S, 8>(s, work, ws, target),
     }
 }
 
-/// `R` is the number of rows rounded up to a power of two; rows of padding are copies of the first row, and are never written out.
+/// `R` is the number of rows rounded up to a power of two.
 #[inline(always)]
 fn attend_rows<S: Simd, const R: usize>(
     s: S,
-    kernel: &Attention,
-    inputs: Inputs<'_>,
-    piece: &Piece<'_>,
+    work: Work<'_>,
     ws: &mut Workspace<'_>,
-    plan: &Plan,
     target: &mut [f32],
 ) -> Result<(), String> {
+    let Work { kernel, inputs, piece, plan } = work;
     let (d, rows) = (kernel.d, piece.rows());
     assert!(rows <= R && R <= S::LANES);
     let positions_of_vector = S::LANES / R;
-    let (mut first_visible, mut last_visible) = ([0; R], [0; R]);
+    let seen = Seen::of(work, R);
     for r in 0..R {
-        let (token, head) = piece.token_head(if r < rows { r } else { 0 });
-        last_visible[r] = inputs.positions[token];
-        first_visible[r] = kernel.first_seen(inputs.positions[token]);
+        let (token, head) = piece.token_head(r);
         // A vector of each row, then the next of each row.
         let to = ws.q.chunks_exact_mut(S::LANES).skip(r).step_by(R);
         for (to, from) in to.zip(inputs.q[(token * kernel.heads + head) * d..][..d].chunks_exact(S::LANES)) {
             to.iter_mut().zip(from).for_each(|(to, x)| *to = x * kernel.scale);
         }
     }
-    let all_see = last_visible.iter().copied().min().unwrap_or(0) as usize;
-    let all_see_from = first_visible.iter().copied().max().unwrap_or(0);
     ws.acc[..rows * d].fill(0.0);
     ws.peak[..S::LANES].fill(LOWEST);
     ws.total[..S::LANES].fill(0.0);
@@ -74,11 +60,6 @@ fn attend_rows<S: Simd, const R: usize>(
             }
             position += count;
         }
-        let (mut firsts, mut limits) = ([0.0; 16], [0.0; 16]);
-        for lane in 0..S::LANES {
-            firsts[lane] = first_visible[lane % R].saturating_sub(start).min(STEP) as f32;
-            limits[lane] = (i64::from(last_visible[lane % R]) - start as i64).clamp(-1, STEP as i64) as f32;
-        }
         let vectors = (end - start).div_ceil(positions_of_vector);
         let column = Column {
             scores: &mut ws.scores[..vectors * S::LANES],
@@ -87,8 +68,9 @@ fn attend_rows<S: Simd, const R: usize>(
             peak: &mut ws.peak[..S::LANES],
             total: &mut ws.total[..S::LANES],
         };
-        let all_see = all_see + 1 >= end && all_see_from <= start && (end - start).is_multiple_of(positions_of_vector);
-        let factor = soften(s, column, vectors, (!all_see).then_some(&(firsts, limits)));
+        // Positions that fill the last vector lie behind the last one that is seen.
+        let limits = seen.limits(0..R, start..start + vectors * positions_of_vector);
+        let factor = soften(s, column, vectors, limits.as_ref());
         let mut factors = [0.0; 16];
         // SAFETY: there are as many factors as any vector has lanes, and a row of `acc` is a whole number of vectors.
         unsafe {

@@ -30,8 +30,7 @@ use crate::{Extent, Format, KernelSpec};
 const TILE_ROWS: usize = 48;
 /// Positions between two updates of the running maximum and sum; a multiple of 16.
 const STEP: usize = 128;
-/// Most query rows of a tile whose vectors run along the head's elements, where these are no more than a vector's lanes: with more,
-/// most lanes of the last vector are used by a row in each.
+/// Most query rows of a tile that [`decode`] serves, if a vector has as many lanes: with more, a row in each lane uses most of them.
 const MOST_DECODE_ROWS: usize = 8;
 /// Bound on tokens × parts when positions are split.
 const MAX_PARTS: usize = 64;
@@ -114,7 +113,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 #[derive(Debug)]
 struct Attention {
     isa: Isa,
-    /// For tiles of eight rows: where vectors of 512 bits are worked on in halves they cost more sums across lanes and gain nothing.
+    /// For tiles that [`decode`] works on as of eight rows: where vectors of 512 bits are worked on in halves they cost more sums across
+    /// lanes and gain nothing.
     isa_of_eight: Isa,
     stored: Stored,
     /// Positions that a token attends to, its own included, at most.
@@ -171,8 +171,9 @@ impl Piece<'_> {
         self.tokens.len() * self.heads.len()
     }
 
-    /// The token and the head of a row.
+    /// The token and the head of a row; of rows of padding, which are never written out, those of the first row.
     fn token_head(&self, row: usize) -> (usize, usize) {
+        let row = if row < self.rows() { row } else { 0 };
         (self.tokens.start + row / self.heads.len(), self.heads.start + row % self.heads.len())
     }
 }
@@ -187,6 +188,15 @@ struct Inputs<'a> {
     sequences: &'a [u32],
     /// Whole rows of `max_blocks` blocks.
     table: &'a [u32],
+}
+
+/// What [`attend`] is to do.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    kernel: &'a Attention,
+    inputs: Inputs<'a>,
+    piece: &'a Piece<'a>,
+    plan: &'a Plan,
 }
 
 /// A worker's scratch memory.
@@ -224,7 +234,7 @@ impl Attention {
     }
 
     fn isa_for(&self, rows: usize) -> Isa {
-        if (5..=8).contains(&rows) { self.isa_of_eight } else { self.isa }
+        if rows.next_power_of_two() == MOST_DECODE_ROWS { self.isa_of_eight } else { self.isa }
     }
 
     fn tile_tokens(&self) -> usize {
@@ -435,7 +445,8 @@ impl NativeKernel for Attention {
         };
         while let Some(index) = worker.next(plan.groups * plan.tiles * plan.parts) {
             let piece = self.piece(&plan, index, starts, &inputs)?;
-            attend(self.isa_for(piece.rows()), self, inputs, &piece, &mut ws, &plan, target)?;
+            let work = Work { kernel: self, inputs, piece: &piece, plan: &plan };
+            attend(self.isa_for(piece.rows()), work, &mut ws, target)?;
         }
         Ok(())
     }
@@ -451,29 +462,14 @@ fn power<S: Simd>(s: S, x: S::V) -> S::V {
 
 simd_entry! {
     /// One piece of the work.
-    fn attend(
-        kernel: &Attention,
-        inputs: Inputs<'_>,
-        piece: &Piece<'_>,
-        ws: &mut Workspace<'_>,
-        plan: &Plan,
-        target: &mut [f32],
-    ) -> Result<(), String> = attend_with
+    fn attend(work: Work<'_>, ws: &mut Workspace<'_>, target: &mut [f32]) -> Result<(), String> = attend_with
 }
 
 #[inline(always)]
-fn attend_with<S: Simd>(
-    s: S,
-    kernel: &Attention,
-    inputs: Inputs<'_>,
-    piece: &Piece<'_>,
-    ws: &mut Workspace<'_>,
-    plan: &Plan,
-    target: &mut [f32],
-) -> Result<(), String> {
-    if piece.rows() <= MOST_DECODE_ROWS.min(S::LANES) {
-        decode::attend(s, kernel, inputs, piece, ws, plan, target)
+fn attend_with<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, target: &mut [f32]) -> Result<(), String> {
+    if work.piece.rows() <= MOST_DECODE_ROWS.min(S::LANES) {
+        decode::attend(s, work, ws, target)
     } else {
-        prefill::attend(s, kernel, inputs, piece, ws, plan, target)
+        prefill::attend(s, work, ws, target)
     }
 }

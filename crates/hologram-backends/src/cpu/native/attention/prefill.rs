@@ -3,33 +3,22 @@
 
 use super::cache::Lines;
 use super::product::{Left, product};
-use super::soften::{Column, soften};
-use super::{Attention, Inputs, LOWEST, Piece, Plan, STEP, TILE_ROWS, Workspace};
+use super::soften::{Column, Seen, soften};
+use super::{LOWEST, STEP, TILE_ROWS, Work, Workspace};
 use crate::cpu::native::simd::Simd;
 
 #[inline(always)]
-pub(super) fn attend<S: Simd>(
-    s: S,
-    kernel: &Attention,
-    inputs: Inputs<'_>,
-    piece: &Piece<'_>,
-    ws: &mut Workspace<'_>,
-    plan: &Plan,
-    target: &mut [f32],
-) -> Result<(), String> {
+pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, target: &mut [f32]) -> Result<(), String> {
+    let Work { kernel, inputs, piece, plan } = work;
     let (d, rows) = (kernel.d, piece.rows());
     let width = rows.next_multiple_of(S::LANES);
     let vectors = width / S::LANES;
 
-    // The first and the last position that each row sees; rows of padding are copies of the first row, and are never written out.
-    let mut last_visible = [inputs.positions[piece.tokens.start]; TILE_ROWS];
-    let mut first_visible = [0; TILE_ROWS];
+    let seen = Seen::of(work, width);
     let mut q_rows = [std::ptr::null(); TILE_ROWS];
-    for r in 0..width {
-        let (token, head) = piece.token_head(if r < rows { r } else { 0 });
-        last_visible[r] = inputs.positions[token];
-        first_visible[r] = kernel.first_seen(inputs.positions[token]);
-        q_rows[r] = inputs.q[(token * kernel.heads + head) * d..][..d].as_ptr();
+    for (r, q_row) in q_rows[..width].iter_mut().enumerate() {
+        let (token, head) = piece.token_head(r);
+        *q_row = inputs.q[(token * kernel.heads + head) * d..][..d].as_ptr();
     }
     assert!(d * width <= ws.q.len());
     let q = ws.q.as_mut_ptr();
@@ -44,8 +33,6 @@ pub(super) fn attend<S: Simd>(
             unsafe { s.transpose(&from, s.splat(kernel.scale), &to) };
         }
     }
-    let all_see = last_visible[..width].iter().copied().min().unwrap_or(0) as usize;
-    let all_see_from = first_visible[..width].iter().copied().max().unwrap_or(0);
     ws.acc[..d * width].fill(0.0);
     ws.peak[..width].fill(LOWEST);
     ws.total[..width].fill(0.0);
@@ -66,13 +53,6 @@ pub(super) fn attend<S: Simd>(
         }
         for v in 0..vectors {
             let lanes = v * S::LANES..(v + 1) * S::LANES;
-            let (mut firsts, mut limits) = ([0.0; 16], [0.0; 16]);
-            for (first, from) in firsts.iter_mut().zip(&first_visible[lanes.clone()]) {
-                *first = from.saturating_sub(start).min(STEP) as f32;
-            }
-            for (limit, last) in limits.iter_mut().zip(&last_visible[lanes.clone()]) {
-                *limit = (i64::from(*last) - start as i64).clamp(-1, STEP as i64) as f32;
-            }
             let column = Column {
                 scores: &mut ws.scores[lanes.start..(end - start) * width],
                 width,
@@ -80,7 +60,7 @@ pub(super) fn attend<S: Simd>(
                 peak: &mut ws.peak[lanes.clone()],
                 total: &mut ws.total[lanes.clone()],
             };
-            let limits = (all_see + 1 < end || all_see_from > start).then_some((firsts, limits));
+            let limits = seen.limits(lanes.clone(), start..end);
             let factor = soften(s, column, end - start, limits.as_ref());
             for acc in ws.acc[..d * width].chunks_exact_mut(width) {
                 let acc = acc[lanes.clone()].as_mut_ptr();

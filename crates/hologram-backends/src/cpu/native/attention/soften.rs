@@ -1,6 +1,8 @@
 //! The running softmax: scores become powers relative to the greatest score so far.
 
-use super::power;
+use std::ops::Range;
+
+use super::{STEP, TILE_ROWS, Work, power};
 use crate::cpu::native::simd::Simd;
 
 /// The state of as many query rows as a vector has lanes, or fewer: then a vector holds several positions, those of the second after
@@ -14,6 +16,42 @@ pub(super) struct Column<'a> {
     /// Running maximum and running sum of each lane.
     pub(super) peak: &'a mut [f32],
     pub(super) total: &'a mut [f32],
+}
+
+/// The first and the last position that each query row of a tile sees.
+pub(super) struct Seen {
+    first: [usize; TILE_ROWS],
+    last: [usize; TILE_ROWS],
+    /// Positions that all rows see.
+    by_all: Range<usize>,
+}
+
+impl Seen {
+    /// Of `rows` rows, those of padding included.
+    pub(super) fn of(work: Work<'_>, rows: usize) -> Seen {
+        let mut seen = Seen { first: [0; TILE_ROWS], last: [0; TILE_ROWS], by_all: 0..usize::MAX };
+        for r in 0..rows {
+            let position = work.inputs.positions[work.piece.token_head(r).0];
+            (seen.first[r], seen.last[r]) = (work.kernel.first_seen(position), position as usize);
+            seen.by_all = seen.by_all.start.max(seen.first[r])..seen.by_all.end.min(seen.last[r] + 1);
+        }
+        seen
+    }
+
+    /// The limits of lanes that these rows take in turn, at a step of these positions; `None` where all rows see all of them.
+    pub(super) fn limits(&self, rows: Range<usize>, step: Range<usize>) -> Option<Limits> {
+        if self.by_all.start <= step.start && step.end <= self.by_all.end {
+            return None;
+        }
+        let mut limits = ([0.0; 16], [0.0; 16]);
+        for lane in 0..16 {
+            let row = rows.start + lane % rows.len();
+            limits.0[lane] = self.first[row].saturating_sub(step.start).min(STEP) as f32;
+            // One position before the step's first where the row sees none.
+            limits.1[lane] = (self.last[row] + 1).saturating_sub(step.start).min(STEP + 1) as f32 - 1.0;
+        }
+        Some(limits)
+    }
 }
 
 /// For each lane the first and the last position, from the first score on, that its query row sees.

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::{Simd, below_power};
+use super::{Simd, below_power, horner};
 
 /// AVX2, FMA and F16C: eight lanes.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,7 @@ impl Avx512 {
         unsafe {
             // Only the lowest four bits of an index count, and only the whole part of a scale.
             let of_fraction = _mm512_permutexvar_ps(_mm512_castps_si512(rounded), _mm512_loadu_ps(ROOTS.as_ptr()));
-            let p = self.fma(self.fma(self.splat(c[2]), r, self.splat(c[1])), r, self.splat(c[0]));
-            _mm512_scalef_ps(self.fma(self.mul(of_fraction, r), p, of_fraction), n)
+            _mm512_scalef_ps(self.fma(self.mul(of_fraction, r), horner(self, c, r), of_fraction), n)
         }
     }
 }

@@ -56,27 +56,20 @@ impl<const STRIDE: usize> Quarters<STRIDE> {
     };
 }
 
-/// Which of 16 units' factors each of the 16 sums of a vector of two units takes.
-static PICK: [[u32; 16]; 8] = {
-    let mut all = [[0; 16]; 8];
-    let mut i = 0;
-    while i < 128 {
-        all[i / 16][i % 16] = (i / 8) as u32;
+/// Which of 16 units' factors each of the 16 sums of each vector takes, where all units' sums are so many vectors.
+const fn pick<const VECTORS: usize>() -> [[u32; 16]; VECTORS] {
+    let (mut all, mut i) = ([[0; 16]; VECTORS], 0);
+    while i < 16 * VECTORS {
+        all[i / 16][i % 16] = (i / VECTORS) as u32;
         i += 1;
     }
     all
-};
+}
 
-/// The same for vectors of four units.
-static PICK_OF_HALVES: [[u32; 16]; 4] = {
-    let mut all = [[0; 16]; 4];
-    let mut i = 0;
-    while i < 64 {
-        all[i / 16][i % 16] = (i / 4) as u32;
-        i += 1;
-    }
-    all
-};
+/// For vectors of two units.
+static PICK: [[u32; 16]; 8] = pick();
+/// For vectors of four.
+static PICK_OF_HALVES: [[u32; 16]; 4] = pick();
 
 /// The pointer, which the compiler does not know to be the same: where it sees that two vectors overlap it makes one from the other
 /// with a dozen shuffles, where a load does.
