@@ -93,7 +93,7 @@ impl Attention {
         let Some(Ok((elements, _))) =
             (position < piece.span.end).then(|| self.cache_range(piece, position, piece.span.end))
         else {
-            return Lines::none();
+            return Lines { next: std::ptr::null(), left: 0 };
         };
         let (data, size) = match cache {
             Cache::F32(data) => (data.as_ptr().cast::<u8>(), 4),
@@ -127,10 +127,6 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn none() -> Lines {
-        Lines { next: std::ptr::null(), left: 0 }
-    }
-
     /// Asks for the next `count` lines.
     #[inline(always)]
     pub(super) fn ask(&mut self, count: usize) {

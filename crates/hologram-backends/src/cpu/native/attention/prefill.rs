@@ -1,7 +1,6 @@
 //! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across lanes. Scores are
 //! kept as [position, row], sums of values as [element, row].
 
-use super::cache::Lines;
 use super::product::{Left, product};
 use super::soften::{Column, Seen, soften};
 use super::{LOWEST, STEP, TILE_ROWS, Work, Workspace};
@@ -43,12 +42,12 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
         let mut position = start;
         while position < end {
             let (keys, count) = kernel.float_rows(s, inputs.k, piece, position, end, &mut *ws.decoded)?;
-            kernel.lines(inputs.v, piece, position).ask(usize::MAX);
+            let mut ahead = kernel.lines(inputs.v, piece, position);
             // Padding to 8 fills the product's register tiles; the padded scores are not read.
             let size = (count.next_multiple_of(8), vectors, d);
             let scores = &mut ws.scores[(position - start) * width..];
             let keys = Left { data: keys, row: d, step: 1 };
-            product::<S, f32, false>(s, size, keys, (&*ws.q, width), (scores, width), &mut Lines::none());
+            product::<S, f32, false>(s, size, keys, (&*ws.q, width), (scores, width), &mut ahead);
             position += count;
         }
         for v in 0..vectors {
@@ -71,11 +70,11 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
         let mut position = start;
         while position < end {
             let (values, count) = kernel.float_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
-            kernel.lines(inputs.k, piece, position + STEP).ask(usize::MAX);
+            let mut ahead = kernel.lines(inputs.k, piece, position + STEP);
             let powers = &ws.scores[(position - start) * width..];
             let values = Left { data: values, row: 1, step: d };
             let size = (d, vectors, count);
-            product::<S, f32, true>(s, size, values, (powers, width), (&mut *ws.acc, width), &mut Lines::none());
+            product::<S, f32, true>(s, size, values, (powers, width), (&mut *ws.acc, width), &mut ahead);
             position += count;
         }
         start = end;
