@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::plain::dot_f32;
-use super::{NativeKernel, Operands, PackedRows, Problem, Tiles, piece_rows};
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -242,25 +242,26 @@ impl FloatMatmul {
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
         let rows = piece_rows(o.y.m, worker.count, 4, 256);
-        while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
-            let rows = piece * rows..((piece + 1) * rows).min(o.y.m);
-            let multiply = |element, first: *const u8, rows: Range<usize>| {
+        let mut pieces = Pieces::new(worker, o.y.m, rows);
+        while let Some(rows) = pieces.next() {
+            let next = pieces.claimed().map_or(rows.start, |next| next.start);
+            let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
                 // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as have the tokens; this
                 // worker has claimed the rows' columns of the output.
                 unsafe {
                     let y = o.y.data.add(rows.start);
                     let (count, stride, one_stream) = (rows.len(), o.y.m, self.one_stream);
-                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, one_stream };
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, one_stream, next };
                     (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
                 }
             };
             if let Some(element) = self.element() {
-                multiply(element, o.row(rows.start).as_ptr(), rows);
+                multiply(element, o.row(rows.start).as_ptr(), o.row(next).as_ptr(), rows);
                 continue;
             }
             for m in rows {
                 decode(self.problem.w, o.row(m), row);
-                multiply(Element::F32, row.as_ptr().cast(), m..m + 1);
+                multiply(Element::F32, row.as_ptr().cast(), row.as_ptr().cast(), m..m + 1);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
-use super::{NativeKernel, Operands, PackedRows, Problem, Tiles, fetch, for_pieces, piece_rows};
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, piece_rows};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -143,6 +143,10 @@ pub struct IntMatmul {
 const PIECE_BYTES: usize = 384 << 10;
 /// Bytes of a worker's first panel of packed rows that are fetched before it begins; longer rows the hardware foresees.
 const FIRST_BYTES: usize = 40 << 10;
+/// Bytes of the pieces that a single token's rows are divided in, read in one stream, which should seldom end, and in several, which should
+/// not lie 64 KiB apart: `benches/RESULTS.md` compares sizes on Zen 4.
+const LONG_PIECE: usize = 256 << 10;
+const SHORT_PIECE: usize = 64 << 10;
 /// Rows of a piece on the portable path: they share each token's activations.
 const PLAIN_ROWS: usize = 8;
 
@@ -242,34 +246,47 @@ impl IntMatmul {
     fn by_row(&self, kernels: &RowKernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
         let (k, m) = (self.problem.k, self.problem.m);
         let extra_bytes = (kernels.prepared)(k);
+        let scratch = std::mem::take(&mut worker.scratch);
+        let one_stream = self.one_stream && kernels.bound_by_memory && o.n == 1;
+        // Of many tokens all take their turn with rows that are still in the nearest cache.
+        let most = if o.n > TOGETHER {
+            16 << 10
+        } else if one_stream {
+            LONG_PIECE
+        } else {
+            SHORT_PIECE
+        };
+        let rows = (m / (worker.count * 12)).clamp(4, (most / o.row_bytes).max(4));
+        let mut pieces = Pieces::new(worker, m, rows);
+        if pieces.claimed().is_none() {
+            return;
+        }
         let extra: *const u8 = if o.n > TOGETHER {
             worker.shared_scratch().data
         } else {
-            let extra = worker.scratch.as_mut_ptr();
+            let extra = scratch.as_mut_ptr();
             for token in 0..o.n {
                 // SAFETY: the scratch holds this many tokens.
                 self.prepare(kernels, o, token, unsafe { extra.add(token * extra_bytes) });
             }
             extra
         };
-        // Of many tokens all take their turn with rows that are still in the nearest cache.
-        let most = if o.n > TOGETHER { (16 << 10) / o.row_bytes } else { (128 << 10) / o.row_bytes };
-        let rows = (m / (worker.count * 12)).clamp(4, most.max(4));
-        for_pieces(worker, m, rows, |rows| {
+        while let Some(rows) = pieces.next() {
             let first = o.row(rows.start).as_ptr();
+            let next = pieces.claimed().map_or(first, |next| o.row(next.start).as_ptr());
             for token in (0..o.n).step_by(TOGETHER) {
                 let tokens = (o.n - token).min(TOGETHER);
                 // SAFETY: the rows and tokens exist; this worker has claimed the rows' columns of the output; the kernels are of this
                 // processor's instruction set.
                 unsafe {
                     let y = o.y.data.add(token * m + rows.start);
-                    let (count, one_stream) = (rows.len(), self.one_stream);
-                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: m, one_stream };
+                    let count = rows.len();
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: m, one_stream, next };
                     let (codes, extra) = (o.x.as_ptr().add(token * k), extra.add(token * extra_bytes));
                     (kernels.multiply[tokens - 1])(&w, &Prepared { codes, extra, extra_bytes });
                 }
             }
-        });
+        }
     }
 
     /// The kernel by which a run is multiplied straight from packed weights, when the tokens fit one tile.
@@ -343,7 +360,8 @@ impl IntMatmul {
         // With one tile a panel is used once, so it is best still in the nearest cache.
         let most = if tiles.count == 1 { 1 } else { Self::panels(layout, kernels) };
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
-        for_pieces(worker, o.y.m, rows, |rows| {
+        while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
+            let rows = piece * rows..((piece + 1) * rows).min(o.y.m);
             for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
                 let count = (rows.end - first).min(kernels.rows);
                 // SAFETY: the kernels are of this processor's instruction set; `count` rows exist from `first`; the scratch holds
@@ -365,7 +383,7 @@ impl IntMatmul {
                     }
                 }
             }
-        });
+        }
     }
 }
 

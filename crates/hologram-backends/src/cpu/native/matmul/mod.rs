@@ -156,9 +156,26 @@ pub(super) struct PackedRows {
     /// Whether rows are read one after the other: [`Features::one_stream`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "so far only x86-64 has kernels by row"))]
     pub one_stream: bool,
+    /// As many rows that this worker multiplies next.
+    pub next: *const u8,
 }
 
 impl PackedRows {
+    /// Where the memory begins that [`ahead`] asks for while these rows, one of each stream, are multiplied: of several streams the rows that
+    /// come some time later, the first of the next piece at the end of this one; of a single stream the row itself.
+    #[inline(always)]
+    fn asked<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
+        if R == 1 {
+            return rows.map(|row| self.first.wrapping_add(row * self.bytes));
+        }
+        let (apart, distance) = (self.apart::<R>(), AHEAD.div_ceil(self.bytes));
+        let to = rows[0] + distance;
+        std::array::from_fn(|j| {
+            let (from, to) = if to < apart { (self.first, to) } else { (self.next, to - apart) };
+            from.wrapping_add((to + j * apart) * self.bytes)
+        })
+    }
+
     /// The rows of each of `R` streams, and from one to the next.
     fn apart<const R: usize>(&self) -> usize {
         self.count.div_ceil(R)
@@ -215,10 +232,33 @@ impl Tiles {
     }
 }
 
-/// Runs `work` on each piece of `rows` rows that this worker claims.
-fn for_pieces(worker: &Worker<'_>, m: usize, rows: usize, mut work: impl FnMut(std::ops::Range<usize>)) {
-    while let Some(piece) = worker.next(m.div_ceil(rows)) {
-        work(piece * rows..((piece + 1) * rows).min(m));
+/// The pieces of `rows` of `m` rows that a worker claims: one is claimed before the piece before it is worked on, so that its memory can be
+/// asked for.
+struct Pieces<'a, 'b> {
+    worker: &'a Worker<'b>,
+    m: usize,
+    rows: usize,
+    claimed: Option<usize>,
+}
+
+impl<'a, 'b> Pieces<'a, 'b> {
+    fn new(worker: &'a Worker<'b>, m: usize, rows: usize) -> Pieces<'a, 'b> {
+        Pieces { worker, m, rows, claimed: worker.next(m.div_ceil(rows)) }
+    }
+
+    /// The rows of the piece that is next.
+    fn claimed(&self) -> Option<std::ops::Range<usize>> {
+        self.claimed.map(|piece| piece * self.rows..((piece + 1) * self.rows).min(self.m))
+    }
+}
+
+impl Iterator for Pieces<'_, '_> {
+    type Item = std::ops::Range<usize>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rows = self.claimed()?;
+        self.claimed = self.worker.next(self.m.div_ceil(self.rows));
+        Some(rows)
     }
 }
 
@@ -256,19 +296,19 @@ const STREAMS: usize = 2;
 /// little is to be computed.
 #[cfg(target_arch = "x86_64")]
 const FLOAT_STREAMS: usize = 4;
-/// How far ahead of its use a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
+/// How far ahead of its use, at least, a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
 const AHEAD: usize = 5120;
 /// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
 const PAGE: usize = 4096;
 
-/// Asks for memory ahead of `bytes` bytes at a place, of one of `R` streams; it need not exist. Of several streams all of it, into the
-/// second-level cache: asked for into the first, Zen 4 reads at half the speed. Of a single stream the beginning of each page: for the
-/// rest Zen 4's hardware does better alone.
+/// Asks for memory of one of `R` streams, `bytes` bytes from a place that [`PackedRows::asked`] gives; it need not exist. Of several streams all
+/// of it, into the second-level cache: asked for into the first, Zen 4 reads at half the speed. Of a single stream the beginning of the
+/// page after: for the rest Zen 4's hardware does better alone.
 #[inline(always)]
 fn ahead<const R: usize>(of: *const u8, bytes: usize) {
     if R > 1 {
         for line in 0..bytes.div_ceil(64) {
-            super::simd::prefetch(of.wrapping_add(AHEAD + 64 * line));
+            super::simd::prefetch(of.wrapping_add(64 * line));
         }
         return;
     }

@@ -27,6 +27,8 @@ pub struct RowKernels {
     pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
     /// Multiplies rows with tokens, for each number of tokens: (rows, tokens).
     pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
+    /// Whether one token's products leave time for nothing but reading, so that a single stream pays where the processor reads it best.
+    pub bound_by_memory: bool,
 }
 
 /// Tokens, prepared.
@@ -111,11 +113,12 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
     let mut totals = Totals::<S, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let asked = w.asked::<R>(rows);
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_m(); R]; T]);
         for b in 0..blocks {
             let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
-            for block in at {
-                ahead::<R>(block, B::BYTES);
+            for asked in asked {
+                ahead::<R>(asked.wrapping_add(b * B::BYTES), B::BYTES);
             }
             // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
@@ -273,6 +276,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
     let mut totals = Totals::<S, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let asked = w.asked::<R>(rows);
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_f(); R]; T]);
         // Macros: a closure that is not inlined would be compiled without the instruction set.
         macro_rules! vector {
@@ -320,7 +324,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
         // SAFETY: the units lie in the rows; tokens have as many elements as rows, and scales for whole vectors.
         unsafe {
             for from in (0..whole).step_by(S::LANES) {
-                let factors = factors::<S, B, T, R>(s, firsts, x, [from, S::LANES, padded], &mut low);
+                let factors = factors::<S, B, T, R>(s, firsts, asked, x, [from, S::LANES, padded], &mut low);
                 if !B::WHOLE_BYTES {
                     each!(halves, from, factors, 0 1 2 3);
                 } else {
@@ -328,7 +332,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
                 }
             }
             if whole < units {
-                let factors = factors::<S, B, T, R>(s, firsts, x, [whole, units - whole, padded], &mut low);
+                let factors = factors::<S, B, T, R>(s, firsts, asked, x, [whole, units - whole, padded], &mut low);
                 for v in 0..(units - whole) / S::UNITS {
                     vector!(whole, factors, v);
                 }
@@ -356,13 +360,14 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
 unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
     s: S,
     firsts: [*const u8; R],
+    asked: [*const u8; R],
     x: &Prepared,
     [from, count, padded]: [usize; 3],
     low: &mut [[S::F; R]; T],
 ) -> [[S::F; R]; T] {
     let mut factors = [[s.zero_f(); R]; T];
     for j in 0..R {
-        ahead::<R>(firsts[j].wrapping_add(from / B::UNITS * B::BYTES), S::LANES / B::UNITS * B::BYTES);
+        ahead::<R>(asked[j].wrapping_add(from / B::UNITS * B::BYTES), S::LANES / B::UNITS * B::BYTES);
         // SAFETY: promised by the caller.
         unsafe {
             let (scales, minimums) = B::scales(s, firsts[j], from, count);
@@ -382,8 +387,7 @@ mod x86 {
     use super::super::bytes::{Avx2, Vnni};
     use super::*;
 
-    // The last argument: whether a code takes a byte, so that one token's products leave time for nothing but reading, and a single stream
-    // pays where the processor reads it best.
+    // The last argument: `RowKernels::bound_by_memory`.
     macro_rules! kernels {
         ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident, $prepared:ident, $group:literal, $one:expr) => {
             pub fn $name<B: $bound>() -> Found {
@@ -404,7 +408,10 @@ mod x86 {
                     unsafe { $prepare::<$isa, B>($isa::assume(), codes, scales, group, to) }
                 }
                 let multiply = [multiply::<B, 1>, multiply::<B, 2>, multiply::<B, 3>, multiply::<B, 4>];
-                Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply }, $group)
+                Found(
+                    RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, bound_by_memory: $one },
+                    $group,
+                )
             }
         };
     }

@@ -131,6 +131,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
     let (k, x) = (w.k, x.cast::<f32>());
     let whole = k / 16 * 16;
     for rows in w.streams::<R>() {
+        let asked = w.asked::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let mut acc = [[[_mm256_setzero_ps(); SUMS]; R]; N];
         // SAFETY: the elements lie in the rows; the output of the rows can be written.
@@ -138,7 +139,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
             for at in (0..whole).step_by(16) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    ahead::<R>(firsts[j].wrapping_add(at * bytes), 16 * bytes);
+                    ahead::<R>(asked[j].wrapping_add(at * bytes), 16 * bytes);
                     for part in 0..SUMS {
                         let at = at + 8 * part;
                         let weights = weights::<KIND>(firsts[j], at);

@@ -248,6 +248,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize, const SUMS: u
     let (k, x) = (w.k, x.cast::<f32>());
     let whole = k / (16 * SUMS) * (16 * SUMS);
     for rows in w.streams::<R>() {
+        let asked = w.asked::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
         // SAFETY: the elements lie in the rows; the last ones are masked.
@@ -255,7 +256,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize, const SUMS: u
             for at in (0..whole).step_by(16 * SUMS) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    ahead::<R>(firsts[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
+                    ahead::<R>(asked[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
                     for part in 0..SUMS {
                         let at = at + 16 * part;
                         let weights = weights::<KIND>(firsts[j], at, u16::MAX);
@@ -306,13 +307,14 @@ unsafe fn dots_bf16<const N: usize, const R: usize, const SUMS: usize>(w: &Packe
     let (k, x) = (w.k, x.cast::<i16>());
     let whole = k / (32 * SUMS) * (32 * SUMS);
     for rows in w.streams::<R>() {
+        let asked = w.asked::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes).cast::<i16>());
         let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
         // SAFETY: as in `dots_f32`.
         unsafe {
             for at in (0..whole).step_by(32 * SUMS) {
                 for j in 0..R {
-                    ahead::<R>(firsts[j].wrapping_add(at).cast(), 64 * SUMS);
+                    ahead::<R>(asked[j].wrapping_add(at * 2), 64 * SUMS);
                     for part in 0..SUMS {
                         let at = at + 32 * part;
                         let weights = _mm512_loadu_si512(firsts[j].add(at).cast());

@@ -16,6 +16,7 @@ pub const TQ2_0: RowKernels = RowKernels {
     prepared,
     prepare,
     multiply: [multiply::<1, STREAMS>, multiply::<2, STREAMS>, multiply::<3, STREAMS>, multiply::<4, 1>],
+    bound_by_memory: false,
 };
 
 /// The codes in the order of a block's bytes, chain by chain; then for each block the sum of the codes before it, and after the last the
@@ -56,6 +57,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
         let sums = |t: usize, b: usize| token(t).add(w.k).cast::<i32>().add(b).read();
         let scale = |t: usize, b: usize| token(t).add(w.k + (blocks + 1) * 4).cast::<f32>().add(b).read();
         for rows in w.streams::<R>() {
+            let asked = w.asked::<R>(rows);
             let firsts = rows.map(|row| w.first.add(row * w.bytes));
             let bits_of = |j: usize, b: usize| firsts[j].add(b * BYTES + 64).cast::<u16>().read_unaligned();
             let (mut acc, mut low) = ([[_mm512_setzero_ps(); R]; T], [[0f32; R]; T]);
@@ -71,7 +73,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
                     let mut packed = [_mm512_setzero_si512(); R];
                     for j in 0..R {
                         let block = firsts[j].add(b * BYTES);
-                        ahead::<STREAMS>(block, BYTES);
+                        ahead::<R>(asked[j].wrapping_add(b * BYTES), BYTES);
                         packed[j] = _mm512_loadu_si512(block.cast());
                     }
                     for l in 0..4 {
