@@ -56,7 +56,6 @@ pub struct FloatMatmul {
     problem: Problem,
     words: Words,
     kernels: Option<Kernels>,
-    one_stream: bool,
 }
 
 /// Words of a row that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
@@ -76,7 +75,7 @@ impl FloatMatmul {
         }
         let kernels = kernels(features);
         let words = if both_bf16 && features.bf16 && features.avx512 { Words::Bf16Pairs } else { Words::F32 };
-        Some(Arc::new(FloatMatmul { problem, words, kernels, one_stream: features.one_stream }))
+        Some(Arc::new(FloatMatmul { problem, words, kernels }))
     }
 
     /// Elements of a word.
@@ -241,7 +240,7 @@ impl FloatMatmul {
         // SAFETY: any bytes are floats; the scratch is aligned.
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
-        let rows = piece_rows(o.y.m, worker.count, 4, 256);
+        let rows = piece_rows(o.y.m, worker.count, 8, 256);
         let mut pieces = Pieces::new(worker, o.y.m, rows);
         while let Some(rows) = pieces.next() {
             let next = pieces.claimed().map_or(rows.start, |next| next.start);
@@ -250,8 +249,8 @@ impl FloatMatmul {
                 // worker has claimed the rows' columns of the output.
                 unsafe {
                     let y = o.y.data.add(rows.start);
-                    let (count, stride, one_stream) = (rows.len(), o.y.m, self.one_stream);
-                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, one_stream, next };
+                    let (count, stride) = (rows.len(), o.y.m);
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, next };
                     (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
                 }
             };

@@ -247,11 +247,11 @@ impl IntMatmul {
         let (k, m) = (self.problem.k, self.problem.m);
         let extra_bytes = (kernels.prepared)(k);
         let scratch = std::mem::take(&mut worker.scratch);
-        let one_stream = self.one_stream && kernels.bound_by_memory && o.n == 1;
+        let in_one_stream = kernels.in_one_stream.filter(|_| self.one_stream && o.n == 1);
         // Of many tokens all take their turn with rows that are still in the nearest cache.
         let most = if o.n > TOGETHER {
             16 << 10
-        } else if one_stream {
+        } else if in_one_stream.is_some() {
             LONG_PIECE
         } else {
             SHORT_PIECE
@@ -280,10 +280,10 @@ impl IntMatmul {
                 // processor's instruction set.
                 unsafe {
                     let y = o.y.data.add(token * m + rows.start);
-                    let count = rows.len();
-                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: m, one_stream, next };
+                    let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: m, next };
                     let (codes, extra) = (o.x.as_ptr().add(token * k), extra.add(token * extra_bytes));
-                    (kernels.multiply[tokens - 1])(&w, &Prepared { codes, extra, extra_bytes });
+                    let multiply = in_one_stream.unwrap_or(kernels.multiply[tokens - 1]);
+                    multiply(&w, &Prepared { codes, extra, extra_bytes });
                 }
             }
         }

@@ -153,9 +153,6 @@ pub(super) struct PackedRows {
     pub y: *mut f32,
     /// Elements from a token's output to the next.
     pub stride: usize,
-    /// Whether rows are read one after the other: [`Features::one_stream`].
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "so far only x86-64 has kernels by row"))]
-    pub one_stream: bool,
     /// As many rows that this worker multiplies next.
     pub next: *const u8,
 }
@@ -292,10 +289,6 @@ impl Rows {
 
 /// Rows of blocks that are multiplied at once, other than in one stream.
 const STREAMS: usize = 2;
-/// Rows of floats that are multiplied at once with one token: their sums have to stay in registers, and more streams than two pay where
-/// little is to be computed.
-#[cfg(target_arch = "x86_64")]
-const FLOAT_STREAMS: usize = 4;
 /// How far ahead of its use, at least, a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
 const AHEAD: usize = 5120;
 /// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
@@ -307,10 +300,7 @@ const PAGE: usize = 4096;
 #[inline(always)]
 fn ahead<const R: usize>(of: *const u8, bytes: usize) {
     if R > 1 {
-        for line in 0..bytes.div_ceil(64) {
-            super::simd::prefetch(of.wrapping_add(64 * line));
-        }
-        return;
+        return fetch(of, bytes);
     }
     let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
     if of.addr() < page {
@@ -324,12 +314,7 @@ fn ahead<const R: usize>(of: *const u8, bytes: usize) {
 /// in runs too short for the hardware to foresee.
 #[inline(always)]
 fn fetch(from: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
     for line in 0..bytes.div_ceil(64) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) };
+        super::simd::prefetch(from.wrapping_add(64 * line));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, bytes);
 }

@@ -27,8 +27,8 @@ pub struct RowKernels {
     pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
     /// Multiplies rows with tokens, for each number of tokens: (rows, tokens).
     pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
-    /// Whether one token's products leave time for nothing but reading, so that a single stream pays where the processor reads it best.
-    pub bound_by_memory: bool,
+    /// Multiplies rows with one token in a single stream; `None` where the products leave less than all time for reading.
+    pub in_one_stream: Option<unsafe fn(&PackedRows, &Prepared)>,
 }
 
 /// Tokens, prepared.
@@ -387,31 +387,29 @@ mod x86 {
     use super::super::bytes::{Avx2, Vnni};
     use super::*;
 
-    // The last argument: `RowKernels::bound_by_memory`.
+    // The last argument: whether there is `RowKernels::in_one_stream`.
     macro_rules! kernels {
         ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident, $prepared:ident, $group:literal, $one:expr) => {
             pub fn $name<B: $bound>() -> Found {
                 #[target_feature(enable = $features)]
-                unsafe fn multiply<B: $bound, const T: usize>(w: &PackedRows, x: &Prepared) {
+                unsafe fn multiply<B: $bound, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
                     // SAFETY: the processor has the features; the rest is promised by the caller.
-                    unsafe {
-                        if T == 1 && $one && w.one_stream {
-                            $multiply::<$isa, B, T, 1>($isa::assume(), w, x)
-                        } else {
-                            $multiply::<$isa, B, T, STREAMS>($isa::assume(), w, x)
-                        }
-                    }
+                    unsafe { $multiply::<$isa, B, T, R>($isa::assume(), w, x) }
                 }
                 #[target_feature(enable = $features)]
                 unsafe fn prepare<B: $bound>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
                     // SAFETY: as above.
                     unsafe { $prepare::<$isa, B>($isa::assume(), codes, scales, group, to) }
                 }
-                let multiply = [multiply::<B, 1>, multiply::<B, 2>, multiply::<B, 3>, multiply::<B, 4>];
-                Found(
-                    RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, bound_by_memory: $one },
-                    $group,
-                )
+                let in_one_stream: Option<unsafe fn(&PackedRows, &Prepared)> =
+                    if $one { Some(multiply::<B, 1, 1>) } else { None };
+                let multiply = [
+                    multiply::<B, 1, STREAMS>,
+                    multiply::<B, 2, STREAMS>,
+                    multiply::<B, 3, STREAMS>,
+                    multiply::<B, 4, STREAMS>,
+                ];
+                Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, in_one_stream }, $group)
             }
         };
     }

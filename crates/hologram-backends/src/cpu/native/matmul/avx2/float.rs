@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::float::{Element, Words};
-use super::super::{FLOAT_STREAMS, PackedRows, STREAMS, ahead};
+use super::super::{PackedRows, STREAMS, ahead};
 use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
@@ -112,16 +112,18 @@ pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: 
     // SAFETY: promised by the caller.
     unsafe {
         match (element, tokens) {
-            (Element::F32, 1) => dots::<0, 1, FLOAT_STREAMS>(w, x),
+            (Element::F32, 1) => dots::<0, 1, OF_ONE_TOKEN>(w, x),
             (Element::F32, _) => dots::<0, 2, STREAMS>(w, x),
-            (Element::F16, 1) => dots::<1, 1, FLOAT_STREAMS>(w, x),
+            (Element::F16, 1) => dots::<1, 1, OF_ONE_TOKEN>(w, x),
             (Element::F16, _) => dots::<1, 2, STREAMS>(w, x),
-            (Element::Bf16, 1) => dots::<2, 1, FLOAT_STREAMS>(w, x),
+            (Element::Bf16, 1) => dots::<2, 1, OF_ONE_TOKEN>(w, x),
             (Element::Bf16, _) => dots::<2, 2, STREAMS>(w, x),
         }
     }
 }
 
+/// Rows that are multiplied at once with one token: with more, sums do not stay in registers.
+const OF_ONE_TOKEN: usize = 4;
 /// Registers that a dot product sums in, to hide the latency of an addition.
 const SUMS: usize = 2;
 

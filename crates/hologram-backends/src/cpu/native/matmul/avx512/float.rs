@@ -3,12 +3,16 @@
 use std::arch::x86_64::*;
 
 use super::super::float::{Element, Words};
-use super::super::{FLOAT_STREAMS, PackedRows, Rows, STREAMS, ahead};
+use super::super::{PackedRows, Rows, STREAMS, ahead};
 use super::{first_lanes, transpose};
 use crate::cpu::native::simd::prefetch_near;
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;
+/// Rows that are multiplied at once with one token, which share what is read of it: `benches/RESULTS.md` compares numbers.
+const OF_ONE_TOKEN: usize = 8;
+/// Registers that a dot product sums in, to hide the latency of an addition.
+const SUMS: usize = 2;
 
 /// Steps ahead of which a tile's words are asked for: they are read once or twice, so they come from afar, and broadcasts of single words do not
 /// set the hardware's prefetching off early enough.
@@ -216,16 +220,13 @@ fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
 /// # Safety
 /// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
 pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
-    // Activations that one row after the other reads must stay in the nearest cache.
-    let fits = w.k * if words == Words::F32 { 4 } else { 2 } <= 16 << 10;
     macro_rules! of {
         ($dots:ident$(, $kind:literal)?) => {
             match tokens {
-                1 if w.one_stream && fits => $dots::<$($kind,)? 1, 1, 8>(w, x),
-                1 => $dots::<$($kind,)? 1, FLOAT_STREAMS, 2>(w, x),
-                2 => $dots::<$($kind,)? 2, STREAMS, 2>(w, x),
-                3 => $dots::<$($kind,)? 3, STREAMS, 2>(w, x),
-                _ => $dots::<$($kind,)? 4, STREAMS, 2>(w, x),
+                1 => $dots::<$($kind,)? 1, OF_ONE_TOKEN>(w, x),
+                2 => $dots::<$($kind,)? 2, STREAMS>(w, x),
+                3 => $dots::<$($kind,)? 3, STREAMS>(w, x),
+                _ => $dots::<$($kind,)? 4, STREAMS>(w, x),
             }
         };
     }
@@ -240,11 +241,9 @@ pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *
     }
 }
 
-/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once, summed in `SUMS` registers each to hide the latency of an
-/// addition. A single stream takes eight, so that an instruction loads every fourth line at most: Zen 4 reads a third faster than where
-/// it loads each (`benches/RESULTS.md`).
+/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize, const SUMS: usize>(w: &PackedRows, x: *const u8) {
+unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
     let (k, x) = (w.k, x.cast::<f32>());
     let whole = k / (16 * SUMS) * (16 * SUMS);
     for rows in w.streams::<R>() {
@@ -303,7 +302,7 @@ unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn dots_bf16<const N: usize, const R: usize, const SUMS: usize>(w: &PackedRows, x: *const u8) {
+unsafe fn dots_bf16<const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
     let (k, x) = (w.k, x.cast::<i16>());
     let whole = k / (32 * SUMS) * (32 * SUMS);
     for rows in w.streams::<R>() {
@@ -344,23 +343,16 @@ unsafe fn dots_bf16<const N: usize, const R: usize, const SUMS: usize>(w: &Packe
 /// The output of the rows can be written.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store_totals<const N: usize, const R: usize, const SUMS: usize>(
+unsafe fn store_totals<const N: usize, const R: usize>(
     acc: [[[__m512; SUMS]; R]; N],
     w: &PackedRows,
     rows: [usize; R],
 ) {
     for t in 0..N {
         for j in 0..R {
-            let mut sums = acc[t][j];
-            let mut apart = SUMS / 2;
-            while apart > 0 {
-                for i in 0..apart {
-                    sums[i] = _mm512_add_ps(sums[i], sums[i + apart]);
-                }
-                apart /= 2;
-            }
+            let [a, b] = acc[t][j];
             // SAFETY: promised by the caller.
-            unsafe { *w.y.add(t * w.stride + rows[j]) = _mm512_reduce_add_ps(sums[0]) };
+            unsafe { *w.y.add(t * w.stride + rows[j]) = _mm512_reduce_add_ps(_mm512_add_ps(a, b)) };
         }
     }
 }

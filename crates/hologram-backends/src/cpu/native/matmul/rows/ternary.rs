@@ -16,7 +16,7 @@ pub const TQ2_0: RowKernels = RowKernels {
     prepared,
     prepare,
     multiply: [multiply::<1, STREAMS>, multiply::<2, STREAMS>, multiply::<3, STREAMS>, multiply::<4, 1>],
-    bound_by_memory: false,
+    in_one_stream: None,
 };
 
 /// The codes in the order of a block's bytes, chain by chain; then for each block the sum of the codes before it, and after the last the
