@@ -20,6 +20,9 @@ pub struct Array {
 /// Bytes of a file: more than the memory of any machine that could use it.
 const MAX_FILE: u64 = 1 << 40;
 
+/// The most dimensions that NumPy's arrays have.
+pub const MAX_DIMENSIONS: usize = 64;
+
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Element types and NumPy's names for them, without the byte order.

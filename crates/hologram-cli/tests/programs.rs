@@ -166,12 +166,13 @@ fn wrong_calls_are_usage_errors() {
 #[test]
 fn wrong_arguments_are_told_with_what_is_expected() {
     let exec = |more: &[&'static str]| [&["exec", VECTOR_ADD, "--grid", "1"], more].concat();
+    let many: &'static str = format!("x=out:f32[{}1]", "1,".repeat(64)).leak();
     let given = |name, value| -> Vec<&'static str> {
         let all = ["x=out:f32[4]", "y=out:f32[4]", "out=out:f32[4]", "n=4"];
         let others = all.into_iter().filter(|a| !a.starts_with(name));
         exec(&others.chain([value]).flat_map(|a| ["--arg", a]).collect::<Vec<_>>())
     };
-    let cases: [(Vec<&str>, &[&str]); 17] = [
+    let cases: [(Vec<&str>, &[&str]); 18] = [
         (vec!["exec"], &["<FILE>"]),
         (vec!["exec", VECTOR_ADD], &["--grid is missing", "each of 256 threads"]),
         (exec(&[]), &["--arg x=… is missing", "a buffer of f32, given as @FILE.npy or out:f32[LENGTH]", "--help"]),
@@ -184,6 +185,7 @@ fn wrong_arguments_are_told_with_what_is_expected() {
         (given("x=", "x=out:f16[4]"), &["the parameter takes f32: write x=out:f32[4]"]),
         (given("x=", "x=out:f32[99999999999,99999999999]"), &["--arg x=", "the length is too large"]),
         (given("x=", "x=out:f32[99999999999999999999999]"), &["--arg x=", "the length is too large"]),
+        (given("x=", many), &["--arg x", "at most 64 dimensions, not 65"]),
         (exec(&["--out", "z=z.npy"]), &["z is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; there are out"]),
         (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out has a file already"]),

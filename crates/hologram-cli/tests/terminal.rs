@@ -39,8 +39,8 @@ impl Terminal {
         Terminal { child, keys, screen, shown: String::new() }
     }
 
-    fn keys(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
+    fn keys(&mut self, keys: impl AsRef<[u8]>) {
+        self.keys.write_all(keys.as_ref()).unwrap();
         self.keys.flush().unwrap();
     }
 
@@ -74,6 +74,9 @@ fn lines_are_edited_and_replies_stopped() {
     // The last line again, from the history.
     terminal.keys("\x1b[A\r");
     terminal.wait("/regenerate    have");
+    terminal.wait("> ");
+    terminal.keys(b"caf\xe9\r");
+    terminal.wait("not UTF-8");
     terminal.wait("> ");
     terminal.keys("page page page page page page page\r");
     // More than the question's own.

@@ -321,7 +321,7 @@ fn wrong_folders_are_named() {
         assert!(want.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{want:?}: {error}");
     };
     type Damage = (&'static str, fn(&mut Value), &'static [&'static str]);
-    let of_config: [Damage; 36] = [
+    let of_config: [Damage; 37] = [
         ("qwen3", |c| c["model_type"] = json!(""), &["model_type is empty"]),
         ("qwen3", |c| c["partial_rotary_factor"] = json!(0.5), &["partial_rotary_factor 0.5 is not supported"]),
         ("qwen3", |c| c["num_experts"] = json!(8), &["a mixture of 8 experts (num_experts) is not supported"]),
@@ -373,6 +373,7 @@ fn wrong_folders_are_named() {
         ("llama3-scaled", |c| c["num_hidden_layers"] = json!(3), &["missing tensor model.layers.2."]),
         ("llama3-scaled", |c| c["num_hidden_layers"] = json!(1), &["model.layers.1.", "no use"]),
         ("qwen3", |c| c["vocab_size"] = json!(null), &["missing key vocab_size"]),
+        ("qwen3", |c| c["vocab_size"] = json!(-1), &["key vocab_size is -1, not a whole number"]),
         ("qwen3", |c| c["num_key_value_heads"] = json!(3), &["num_key_value_heads", "does not divide"]),
         ("qwen3", |c| c["hidden_act"] = json!("gelu"), &["activation gelu"]),
         ("qwen3", |c| c["tie_word_embeddings"] = json!(false), &["missing tensor lm_head.weight"]),
@@ -389,7 +390,7 @@ fn wrong_folders_are_named() {
         refused(&copy, want);
     }
     type Broken = (&'static str, fn(&Path), &'static [&'static str]);
-    let of_files: [Broken; 7] = [
+    let of_files: [Broken; 8] = [
         ("qwen3", |f| std::fs::remove_file(f.join("config.json")).unwrap(), &["no config.json"]),
         (
             "qwen3",
@@ -397,6 +398,11 @@ fn wrong_folders_are_named() {
             &["config.json", "not valid JSON"],
         ),
         ("qwen3", |f| std::fs::write(f.join("generation_config.json"), "3").unwrap(), &["generation_config", "object"]),
+        (
+            "qwen3",
+            |f| std::fs::write(f.join("generation_config.json"), "{\"eos_token_id\":[1,99999]}").unwrap(),
+            &["generation_config.json", "key eos_token_id is 99999, but the vocabulary has"],
+        ),
         ("qwen2", |f| std::fs::remove_file(f.join("model.safetensors")).unwrap(), &["neither model.safetensors nor"]),
         (
             "qwen3",

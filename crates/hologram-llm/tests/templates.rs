@@ -126,6 +126,10 @@ fn where_templates_come_from() {
     let list = r#"{"chat_template": [{"name": "tool", "template": "T"}, {"name": "default", "template": "D"}]}"#;
     write("tokenizer_config.json", list);
     assert_eq!(render(&plain).unwrap().0, "D");
+    for wrong in ["5", "[\"a\"]", "[{\"name\": \"x\"}]", "{\"a\": 1}"] {
+        write("tokenizer_config.json", &format!("{{\"chat_template\": {wrong}}}"));
+        assert!(render(&chatml).unwrap_err().contains("the chat template is neither a string nor a list"), "{wrong}");
+    }
     write("chat_template.jinja", "F{{ messages[0].content }}");
     assert_eq!(render(&plain).unwrap().0, "FHi");
     write("chat_template.jinja", "\n{{ x");

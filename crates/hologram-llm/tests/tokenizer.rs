@@ -349,6 +349,8 @@ fn small_vocabularies() {
         (Vocabulary::default().str("model", "gpt2"), "missing key tokenizer.ggml.tokens"),
         (Vocabulary::default().str("model", "gpt2").strings("tokens", &[]), "the vocabulary has 0 tokens"),
         (base(), "missing key tokenizer.ggml.merges"),
+        (base().strings("merges", &["a b", "ab"]), "merge 1 is \"ab\", not two tokens with a space between"),
+        (base().strings("merges", &["a "]), "merge 0 is \"a \", not two tokens"),
         (base().str("pre", "klingon"), "unknown pre-tokenizer klingon, supported are llama-bpe"),
         (base().id("bos_token_id", 2), "key tokenizer.ggml.bos_token_id is 2, but the vocabulary has 2 tokens"),
         (base().strings("merges", &[]).key("add_bos_token", 7, &[1]), "add_bos_token is true, but there is no"),

@@ -13,7 +13,7 @@ use hologram_isa::{Access, ParamKind, Program, Type};
 use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
 use crate::capture::{self, Capture};
-use crate::npy::{self, Array};
+use crate::npy::{self, Array, MAX_DIMENSIONS};
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
@@ -192,6 +192,12 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     }
     let shape: Result<Vec<usize>, ParseIntError> = len.split(',').map(|n| n.trim().parse()).collect();
     let shape = match shape {
+        Ok(shape) if shape.len() > MAX_DIMENSIONS => {
+            return usage(format!(
+                "--arg {name}: NumPy's arrays have at most {MAX_DIMENSIONS} dimensions, not {}",
+                shape.len()
+            ));
+        }
         Ok(shape) => Some(shape),
         Err(e) if *e.kind() == IntErrorKind::PosOverflow => None,
         Err(_) => {

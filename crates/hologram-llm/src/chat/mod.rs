@@ -130,9 +130,15 @@ impl ChatTemplate {
             let default = list.iter().find(|t| t["name"] == "default").or(list.first())?;
             Some(default["template"].as_str()?.to_string())
         };
-        match settings.get("chat_template").and_then(|t| t.as_str().map(String::from).or_else(|| named(t))) {
+        let Some(template) = settings.get("chat_template").filter(|t| !t.is_null()) else {
+            return ChatTemplate::chatml(folder, tokenizer, tokens);
+        };
+        match template.as_str().map(String::from).or_else(|| named(template)) {
             Some(source) => ChatTemplate::new(&path, &source, tokens),
-            None => ChatTemplate::chatml(folder, tokenizer, tokens),
+            None => {
+                let reason = "is neither a string nor a list of named ones".into();
+                Err(LlmError::Template { path, reason })
+            }
         }
     }
 

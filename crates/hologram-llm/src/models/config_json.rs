@@ -25,9 +25,9 @@ impl<'a> JsonKeys<'a> {
 
     fn wrong<T>(&self, key: &str, value: &Value, wanted: &str) -> Result<T> {
         let kind = match value {
+            Value::Number(number) => &number.to_string(),
             Value::Null => "null",
             Value::Bool(_) => "a truth value",
-            Value::Number(_) => "a number",
             Value::String(_) => "a string",
             Value::Array(_) => "a list",
             Value::Object(_) => "an object",

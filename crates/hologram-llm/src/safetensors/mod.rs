@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
 use crate::files::open_regular;
-use crate::models::config::Config;
+use crate::models::config::{Config, Keys};
 use crate::models::config_json::{self, JsonKeys, Ternary};
 pub use map::Dtype;
 use map::{Entry, Shard};
@@ -117,17 +117,24 @@ impl Folder {
     /// Tokens that end a text: those of `generation_config.json`, else of `config.json`.
     ///
     /// # Errors
-    /// A file that is damaged, or ids that are not numbers.
+    /// A file that is damaged, or ids that are not numbers of tokens.
     pub fn end_tokens(&self) -> Result<Vec<u32>> {
+        const KEY: &str = "eos_token_id";
         let path = self.path.join("generation_config.json");
-        if path.exists() {
-            let object = object(&path)?;
-            let ids = JsonKeys { path: &path, prefix: "", object: &object }.ids("eos_token_id")?;
-            if !ids.is_empty() {
-                return Ok(ids);
-            }
+        let object = if path.exists() { object(&path)? } else { Map::new() };
+        let of_generation = JsonKeys { path: &path, prefix: "", object: &object };
+        let config = JsonKeys { path: &self.config_path, prefix: "", object: &self.config };
+        let (mut keys, mut ids) = (&of_generation, of_generation.ids(KEY)?);
+        if ids.is_empty() {
+            (keys, ids) = (&config, config.ids(KEY)?);
         }
-        JsonKeys { path: &self.config_path, prefix: "", object: &self.config }.ids("eos_token_id")
+        // Without a size the model is refused for that.
+        if let Some(size) = config.unsigned("vocab_size")?
+            && let Some(id) = ids.iter().find(|id| u64::from(**id) >= size)
+        {
+            return Err(keys.bad(KEY, format!("is {id}, but the vocabulary has {size} tokens")));
+        }
+        Ok(ids)
     }
 
     fn ternary(&self) -> Result<Option<Ternary>> {

@@ -151,7 +151,15 @@ impl Tokenizer {
                 };
                 let pre = PreTokenizer::new(pre).map_err(fail)?;
                 let add_bos = pre.add_bos();
-                let merges = StringIndex::new(file.get::<&Strings>(&key("merges"))?.clone(), |_| true);
+                let merges = file.get::<&Strings>(&key("merges"))?;
+                // In GPT-2's alphabet a space is no part of a token.
+                let is_pair =
+                    |merge: &[u8]| matches!(merge.iter().position(|b| *b == b' '), Some(1..)) && !merge.ends_with(b" ");
+                if let Some(i) = (0..merges.len()).find(|&i| !merges.get(i).is_some_and(is_pair)) {
+                    let text = String::from_utf8_lossy(merges.get(i).unwrap_or_default()).into_owned();
+                    return Err(fail(format!("merge {i} is {text:?}, not two tokens with a space between")));
+                }
+                let merges = StringIndex::new(merges.clone(), |_| true);
                 let bpe = Bpe::new(pre, merges, &index, unknown);
                 if bpe.lost_bytes() > 0 {
                     notes.push(format!("{} byte values have no token; a text loses them", bpe.lost_bytes()));

@@ -1,6 +1,6 @@
 //! Where the user's lines come from: a line editor on a terminal, or the lines of standard input.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,6 +58,9 @@ impl Input {
                     Ok(line) => return Ok(Some(line)),
                     Err(ReadlineError::Interrupted) => status!("(/quit or Ctrl-D ends)\n"),
                     Err(ReadlineError::Eof) => return Ok(None),
+                    Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => {
+                        status!("(that line is not UTF-8 and is left out)\n");
+                    }
                     Err(e) => return Err(e).context("cannot read from the terminal"),
                 }
             },
