@@ -1,5 +1,5 @@
 //! Times the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B: GB/s of weights for one token, GOP/s for many, next
-//! to the measured read bandwidth and the peak of the processor's 8-bit dot products.
+//! to a plain read of memory that takes turns with them and the peak of the processor's 8-bit dot products. Medians.
 //!
 //! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain]`
 //!
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use hologram_backends::cpu::features::Features;
 use hologram_backends::cpu::{CpuBackend, CpuOptions};
 use hologram_backends::{
-    Backend, Binding, Buffer, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result, TensorSpec,
+    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result,
+    TensorSpec,
 };
 
 /// Memory that a decode measurement cycles through, so that weights come from memory and not from a cache.
@@ -30,8 +31,8 @@ fn main() -> Result<()> {
     let backend = CpuBackend::with_options(CpuOptions { threads, features, ..CpuOptions::default() })?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
-    let bandwidth = backend.read_bandwidth()?;
-    println!("read bandwidth {:.1} GB/s", bandwidth / 1e9);
+    let read = backend.ceiling(CeilingKind::Read)?.expect("the CPU has one");
+    let read = (backend.record(&[read.launch])?, read.amount);
     let peak = dot_product_peak() * threads as f64;
     println!("8-bit dot product peak {:.0} GOP/s", peak / 1e9);
 
@@ -42,7 +43,7 @@ fn main() -> Result<()> {
     let head = [("head", 128256, 2560)];
     println!(
         "{:<8} {:<7} {:>6} x {:<5} {:>5} {:>9} {:>8} {:>6} {:>8} {:>6}",
-        "weights", "x", "m", "k", "n", "time", "GB/s", "of bw", "GOP/s", "of pk"
+        "weights", "x", "m", "k", "n", "time", "GB/s", "of rd", "GOP/s", "of pk"
     );
     for (weights, per_row, shapes) in [
         (Format::Q8_0, false, &llama[..]),
@@ -78,7 +79,7 @@ fn main() -> Result<()> {
                 // A prompt's products are in bf16 where the processor has tiles.
                 let tiled = n >= 16 && backend.activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
                 let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
-                let seconds = measure(&backend, x, weights, n, m, k)?;
+                let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k))?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
                 let operations = 2.0 * (n * m * k) as f64;
                 println!(
@@ -87,7 +88,7 @@ fn main() -> Result<()> {
                     name,
                     seconds * 1e6,
                     bytes / seconds / 1e9,
-                    100.0 * bytes / seconds / bandwidth,
+                    100.0 * share,
                     operations / seconds / 1e9,
                     100.0 * operations / seconds / peak,
                 );
@@ -97,8 +98,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The best time of one matmul, over matrices that do not fit the caches together.
-fn measure(backend: &CpuBackend, x: Format, w: Format, n: usize, m: usize, k: usize) -> Result<f64> {
+/// The time of one matmul, over matrices that do not fit the caches together, and the share of the reading beside it that its weights are read at.
+fn measure(
+    backend: &CpuBackend,
+    (read, amount): &(CommandList, f64),
+    (x, w): (Format, Format),
+    (n, m, k): (usize, usize, usize),
+) -> Result<(f64, f64)> {
     let tensor = |format, rows, len| TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(len)] };
     let spec = KernelSpec {
         op: "matmul",
@@ -111,29 +117,33 @@ fn measure(backend: &CpuBackend, x: Format, w: Format, n: usize, m: usize, k: us
     let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;
     let y_buffer = backend.allocate_buffer(n * m * 4)?;
     let bytes = w.bytes(m, k).unwrap_or(0);
-    let lists = (0..COLD_BYTES.div_ceil(bytes))
+    // As many matrices as are cold, as they follow each other in a model; of many tokens one is enough.
+    let count = if n > 16 { 1 } else { COLD_BYTES.div_ceil(bytes) };
+    let launches = (0..count)
         .map(|_| {
             let mut bindings = views(&x_buffer, &spec.inputs[0]);
             bindings.extend(views(&filled(backend, bytes)?, &spec.inputs[1]));
             bindings.extend(views(&y_buffer, &spec.output));
-            backend.record(&[Launch { pipeline: pipeline.clone(), bindings, config: LaunchConfig { grid: [1; 3] } }])
+            Ok(Launch { pipeline: pipeline.clone(), bindings, config: LaunchConfig { grid: [1; 3] } })
         })
-        .collect::<Result<Vec<CommandList>>>()?;
-    let mut best = f64::INFINITY;
-    let start = Instant::now();
-    // Several matmuls are timed together, as they follow each other in a model.
-    let together = if n > 16 { 1 } else { lists.len().min(4) };
-    while start.elapsed() < TIME || best.is_infinite() {
-        for lists in lists.chunks_exact(together) {
-            let start = Instant::now();
-            for list in lists {
-                backend.submit(list)?;
-            }
-            backend.synchronize()?;
-            best = best.min(start.elapsed().as_secs_f64() / together as f64);
-        }
+        .collect::<Result<Vec<Launch>>>()?;
+    let list = backend.record(&launches)?;
+    let time = |list: &CommandList| -> Result<f64> {
+        let start = Instant::now();
+        backend.wait(backend.submit(list)?)?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let (mut times, mut shares, start) = (Vec::new(), Vec::new(), Instant::now());
+    while start.elapsed() < TIME || times.len() < 5 {
+        let (reading, seconds) = (time(read)?, time(&list)? / count as f64);
+        times.push(seconds);
+        shares.push(bytes as f64 / seconds / (amount / reading));
     }
-    Ok(best)
+    let median = |mut values: Vec<f64>| {
+        values.sort_unstable_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    Ok((median(times), median(shares)))
 }
 
 /// A buffer of bytes that make small numbers in every format.
