@@ -59,6 +59,7 @@ fn main() -> Result<()> {
         (Format::Q6_K, false, &llama[..]),
         (Format::IQ4_XS, false, &llama[2..4]),
         (Format::TQ2_0, true, &bitnet[..]),
+        (Format::F16, false, &llama[..]),
         (Format::F16, false, &head[..]),
         (Format::BF16, false, &llama[..3]),
         (Format::F32, false, &llama[..3]),
@@ -98,7 +99,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The time of one matmul, over matrices that do not fit the caches together, and the share of the reading beside it that its weights are read at.
+/// The time of one matmul, over matrices that do not fit the caches together, and the speed that its weights are read at as a share of the
+/// reading beside it.
 fn measure(
     backend: &CpuBackend,
     (read, amount): &(CommandList, f64),

@@ -13,8 +13,8 @@ pub struct Features {
     pub bf16: bool,
     /// AMX tiles of BF16, with all others.
     pub amx: bool,
-    /// Memory is read faster in one stream that the hardware foresees than in several that are asked for ahead: taken to be so of AMD's
-    /// processors, measured on Zen 4.
+    /// Blocks of whole bytes are read faster in one stream that the hardware foresees than in two that are asked for ahead: taken to be so of
+    /// AMD's processors, measured on Zen 4.
     pub one_stream: bool,
     /// Instructions on 512 bits take two steps of 256: Zen 4.
     pub half_vectors: bool,

@@ -155,8 +155,8 @@ impl Tokenizer {
                 // In GPT-2's alphabet a space is no part of a token.
                 let is_pair =
                     |merge: &[u8]| matches!(merge.iter().position(|b| *b == b' '), Some(1..)) && !merge.ends_with(b" ");
-                if let Some(i) = (0..merges.len()).find(|&i| !merges.get(i).is_some_and(is_pair)) {
-                    let text = String::from_utf8_lossy(merges.get(i).unwrap_or_default()).into_owned();
+                if let Some((i, merge)) = merges.iter().enumerate().find(|(_, merge)| !is_pair(merge)) {
+                    let text = String::from_utf8_lossy(merge);
                     return Err(fail(format!("merge {i} is {text:?}, not two tokens with a space between")));
                 }
                 let merges = StringIndex::new(merges.clone(), |_| true);

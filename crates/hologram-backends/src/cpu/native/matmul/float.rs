@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::plain::dot_f32;
-use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows};
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, rows_of};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -179,7 +179,7 @@ impl FloatMatmul {
         let panel_bytes = STEPS * kernels.rows * 4;
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * PANELS);
         while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
-            let rows = piece * rows..((piece + 1) * rows).min(o.y.m);
+            let rows = rows_of(piece, rows, o.y.m);
             let panels_of = || rows.clone().step_by(kernels.rows).enumerate();
             let mut at = 0;
             for chunk in self.chunks() {
@@ -241,9 +241,7 @@ impl FloatMatmul {
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
         let rows = piece_rows(o.y.m, worker.count, 8, 256);
-        let mut pieces = Pieces::new(worker, o.y.m, rows);
-        while let Some(rows) = pieces.next() {
-            let next = pieces.claimed().map_or(rows.start, |next| next.start);
+        for (rows, next) in Pieces::new(worker, o.y.m, rows) {
             let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
                 // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as have the tokens; this
                 // worker has claimed the rows' columns of the output.
@@ -271,7 +269,7 @@ impl FloatMatmul {
         // SAFETY: any bytes are floats; the scratch is aligned.
         let (decoded, x_row) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(PLAIN_ROWS * k);
         while let Some(piece) = worker.next(o.y.m.div_ceil(PLAIN_ROWS)) {
-            let rows = piece * PLAIN_ROWS..((piece + 1) * PLAIN_ROWS).min(o.y.m);
+            let rows = rows_of(piece, PLAIN_ROWS, o.y.m);
             for (row, to) in rows.clone().zip(decoded.chunks_exact_mut(k)) {
                 decode(self.problem.w, o.row(row), to);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
-use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, piece_rows};
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, piece_rows, rows_of};
 use crate::Format;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, Worker};
@@ -134,7 +134,6 @@ pub struct IntMatmul {
     group: usize,
     /// Kernels for a few tokens, row by row.
     rows: Option<RowKernels>,
-    one_stream: bool,
     /// Kernels over panels of unpacked rows.
     panels: Option<(Layout, Kernels)>,
 }
@@ -161,10 +160,13 @@ impl IntMatmul {
         {
             return None;
         }
-        let rows = rows::find(w, k, group, features);
+        let rows = rows::find(w, k, group, features).map(|kernels| RowKernels {
+            in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream),
+            ..kernels
+        });
         let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && k.is_multiple_of(64));
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
-        Some(Arc::new(IntMatmul { problem, group, rows, one_stream: features.one_stream, panels }))
+        Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }
 
     fn max_rows(&self) -> usize {
@@ -197,7 +199,7 @@ impl IntMatmul {
         let (codes, floats) = unsafe { (codes.align_to_mut::<i8>().1, floats.align_to_mut::<f32>().1) };
         let (scales, minimums) = floats.split_at_mut(scales_len);
         while let Some(piece) = worker.next(self.problem.m.div_ceil(PLAIN_ROWS)) {
-            let rows = piece * PLAIN_ROWS..((piece + 1) * PLAIN_ROWS).min(self.problem.m);
+            let rows = rows_of(piece, PLAIN_ROWS, self.problem.m);
             for (i, row) in rows.clone().enumerate() {
                 let (mut code, mut at) = (i * k, i * runs);
                 each_block(format, o.row(row), |block, of_block, minimums_of_block| {
@@ -247,7 +249,7 @@ impl IntMatmul {
         let (k, m) = (self.problem.k, self.problem.m);
         let extra_bytes = (kernels.prepared)(k);
         let scratch = std::mem::take(&mut worker.scratch);
-        let in_one_stream = kernels.in_one_stream.filter(|_| self.one_stream && o.n == 1);
+        let in_one_stream = kernels.in_one_stream.filter(|_| o.n == 1);
         // Of many tokens all take their turn with rows that are still in the nearest cache.
         let most = if o.n > TOGETHER {
             16 << 10
@@ -257,8 +259,8 @@ impl IntMatmul {
             SHORT_PIECE
         };
         let rows = (m / (worker.count * 12)).clamp(4, (most / o.row_bytes).max(4));
-        let mut pieces = Pieces::new(worker, m, rows);
-        if pieces.claimed().is_none() {
+        let pieces = Pieces::new(worker, m, rows);
+        if pieces.claimed.is_none() {
             return;
         }
         let extra: *const u8 = if o.n > TOGETHER {
@@ -271,9 +273,8 @@ impl IntMatmul {
             }
             extra
         };
-        while let Some(rows) = pieces.next() {
-            let first = o.row(rows.start).as_ptr();
-            let next = pieces.claimed().map_or(first, |next| o.row(next.start).as_ptr());
+        for (rows, next) in pieces {
+            let (first, next) = (o.row(rows.start).as_ptr(), o.row(next).as_ptr());
             for token in (0..o.n).step_by(TOGETHER) {
                 let tokens = (o.n - token).min(TOGETHER);
                 // SAFETY: the rows and tokens exist; this worker has claimed the rows' columns of the output; the kernels are of this
@@ -361,7 +362,7 @@ impl IntMatmul {
         let most = if tiles.count == 1 { 1 } else { Self::panels(layout, kernels) };
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
         while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
-            let rows = piece * rows..((piece + 1) * rows).min(o.y.m);
+            let rows = rows_of(piece, rows, o.y.m);
             for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
                 let count = (rows.end - first).min(kernels.rows);
                 // SAFETY: the kernels are of this processor's instruction set; `count` rows exist from `first`; the scratch holds

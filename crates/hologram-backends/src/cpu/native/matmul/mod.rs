@@ -180,7 +180,7 @@ impl PackedRows {
 
     /// The rows in `R` streams, row by row; where they do not divide evenly the last row takes the place of those that do not exist.
     ///
-    /// Rows that lie far apart are read together, which is faster than one after the other but on AMD's processors: `benches/RESULTS.md`
+    /// Rows that lie far apart are read together, which is faster than one after the other but for Q8_0 on AMD's processors: `benches/RESULTS.md`
     /// compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
@@ -229,8 +229,13 @@ impl Tiles {
     }
 }
 
-/// The pieces of `rows` of `m` rows that a worker claims: one is claimed before the piece before it is worked on, so that its memory can be
-/// asked for.
+/// The rows of a piece, of `m` rows cut into pieces of `rows`.
+fn rows_of(piece: usize, rows: usize, m: usize) -> std::ops::Range<usize> {
+    piece * rows..((piece + 1) * rows).min(m)
+}
+
+/// The pieces of `rows` of `m` rows that a worker claims, each with the first row of its next one, or its own where it has none. That is
+/// claimed before the piece is worked on, so that its memory can be asked for.
 struct Pieces<'a, 'b> {
     worker: &'a Worker<'b>,
     m: usize,
@@ -242,20 +247,15 @@ impl<'a, 'b> Pieces<'a, 'b> {
     fn new(worker: &'a Worker<'b>, m: usize, rows: usize) -> Pieces<'a, 'b> {
         Pieces { worker, m, rows, claimed: worker.next(m.div_ceil(rows)) }
     }
-
-    /// The rows of the piece that is next.
-    fn claimed(&self) -> Option<std::ops::Range<usize>> {
-        self.claimed.map(|piece| piece * self.rows..((piece + 1) * self.rows).min(self.m))
-    }
 }
 
 impl Iterator for Pieces<'_, '_> {
-    type Item = std::ops::Range<usize>;
+    type Item = (std::ops::Range<usize>, usize);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let rows = self.claimed()?;
+        let piece = self.claimed?;
         self.claimed = self.worker.next(self.m.div_ceil(self.rows));
-        Some(rows)
+        Some((rows_of(piece, self.rows, self.m), self.claimed.unwrap_or(piece) * self.rows))
     }
 }
 
