@@ -158,13 +158,10 @@ pub(super) struct PackedRows {
 }
 
 impl PackedRows {
-    /// Where the memory begins that [`ahead`] asks for while these rows, one of each stream, are multiplied: of several streams the rows that
-    /// come some time later, the first of the next piece at the end of this one; of a single stream the row itself.
+    /// Where the memory begins that is asked for while these rows, one of each stream, are multiplied: the rows that come some time later, the
+    /// first of the next piece at the end of this one.
     #[inline(always)]
     fn asked<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
-        if R == 1 {
-            return rows.map(|row| self.first.wrapping_add(row * self.bytes));
-        }
         let (apart, distance) = (self.apart::<R>(), AHEAD.div_ceil(self.bytes));
         let to = rows[0] + distance;
         std::array::from_fn(|j| {
@@ -294,24 +291,18 @@ const AHEAD: usize = 5120;
 /// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
 const PAGE: usize = 4096;
 
-/// Asks for memory of one of `R` streams, `bytes` bytes from a place that [`PackedRows::asked`] gives; it need not exist. Of several streams all
-/// of it, into the second-level cache: asked for into the first, Zen 4 reads at half the speed. Of a single stream the beginning of the
-/// page after: for the rest Zen 4's hardware does better alone.
+/// Of a single stream of which `bytes` bytes from a place are read, asks for the beginning of the page after: for the rest Zen 4's hardware
+/// does better alone.
 #[inline(always)]
-fn ahead<const R: usize>(of: *const u8, bytes: usize) {
-    if R > 1 {
-        return fetch(of, bytes);
-    }
+fn fetch_page_after(of: *const u8, bytes: usize) {
     let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
     if of.addr() < page {
-        for line in 0..2 {
-            super::simd::prefetch(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE + 64 * line)));
-        }
+        fetch(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE)), 128);
     }
 }
 
 /// Starts to fetch memory that will be read soon into the second-level cache; it need not exist. Packed rows are read side by side,
-/// in runs too short for the hardware to foresee.
+/// in runs too short for the hardware to foresee. Asked for into the first, Zen 4 reads at half the speed.
 #[inline(always)]
 fn fetch(from: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {

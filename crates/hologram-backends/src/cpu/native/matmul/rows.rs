@@ -12,7 +12,7 @@ mod ternary;
 
 use super::blocks::{Block32, Scales, SuperBlock, for_format};
 use super::bytes::Bytes;
-use super::{PackedRows, STREAMS, ahead};
+use super::{PackedRows, STREAMS, fetch, fetch_page_after};
 use crate::Format;
 use crate::cpu::features::Features;
 
@@ -118,7 +118,7 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
         for b in 0..blocks {
             let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
             for asked in asked {
-                ahead::<R>(asked.wrapping_add(b * B::BYTES), B::BYTES);
+                fetch(asked.wrapping_add(b * B::BYTES), B::BYTES);
             }
             // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
@@ -367,7 +367,12 @@ unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
 ) -> [[S::F; R]; T] {
     let mut factors = [[s.zero_f(); R]; T];
     for j in 0..R {
-        ahead::<R>(asked[j].wrapping_add(from / B::UNITS * B::BYTES), S::LANES / B::UNITS * B::BYTES);
+        let (at, bytes) = (from / B::UNITS * B::BYTES, S::LANES / B::UNITS * B::BYTES);
+        if R == 1 {
+            fetch_page_after(firsts[j].wrapping_add(at), bytes);
+        } else {
+            fetch(asked[j].wrapping_add(at), bytes);
+        }
         // SAFETY: promised by the caller.
         unsafe {
             let (scales, minimums) = B::scales(s, firsts[j], from, count);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, STREAMS, ahead};
+use super::super::{PackedRows, STREAMS, fetch};
 use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
@@ -141,7 +141,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
             for at in (0..whole).step_by(16) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    ahead::<R>(asked[j].wrapping_add(at * bytes), 16 * bytes);
+                    fetch(asked[j].wrapping_add(at * bytes), 16 * bytes);
                     for part in 0..SUMS {
                         let at = at + 8 * part;
                         let weights = weights::<KIND>(firsts[j], at);

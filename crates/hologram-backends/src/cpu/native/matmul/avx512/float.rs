@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, Rows, STREAMS, ahead};
+use super::super::{PackedRows, Rows, STREAMS, fetch};
 use super::{first_lanes, transpose};
 use crate::cpu::native::simd::prefetch_near;
 
@@ -255,7 +255,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRow
             for at in (0..whole).step_by(16 * SUMS) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    ahead::<R>(asked[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
+                    fetch(asked[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
                     for part in 0..SUMS {
                         let at = at + 16 * part;
                         let weights = weights::<KIND>(firsts[j], at, u16::MAX);
@@ -313,7 +313,7 @@ unsafe fn dots_bf16<const N: usize, const R: usize>(w: &PackedRows, x: *const u8
         unsafe {
             for at in (0..whole).step_by(32 * SUMS) {
                 for j in 0..R {
-                    ahead::<R>(asked[j].wrapping_add(at * 2), 64 * SUMS);
+                    fetch(asked[j].wrapping_add(at * 2), 64 * SUMS);
                     for part in 0..SUMS {
                         let at = at + 32 * part;
                         let weights = _mm512_loadu_si512(firsts[j].add(at).cast());

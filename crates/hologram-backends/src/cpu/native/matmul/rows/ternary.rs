@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{PackedRows, Prepared, RowKernels, STREAMS, ahead};
+use super::{PackedRows, Prepared, RowKernels, STREAMS, fetch};
 
 /// Bytes of a block.
 const BYTES: usize = 66;
@@ -73,7 +73,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
                     let mut packed = [_mm512_setzero_si512(); R];
                     for j in 0..R {
                         let block = firsts[j].add(b * BYTES);
-                        ahead::<R>(asked[j].wrapping_add(b * BYTES), BYTES);
+                        fetch(asked[j].wrapping_add(b * BYTES), BYTES);
                         packed[j] = _mm512_loadu_si512(block.cast());
                     }
                     for l in 0..4 {
