@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use hologram_core::Executor;
+use hologram_llm::gguf::GgufFile;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{LlmError, Logits, Model, SessionOptions};
 
@@ -98,6 +99,7 @@ fn an_nvidia_gpu_agrees() {
     greedy_continuations(&executor);
     sequences_apart(&executor, GPU);
     many_sequences(&executor, GPU);
+    what_is_no_number_comes_out(&executor, &BROKEN, "norm");
 }
 
 #[test]
@@ -109,6 +111,46 @@ fn the_reference_interpreter_agrees() {
         let got = session.feed(0, &tokens(name, "a"), Logits::All).unwrap();
         let error = relative_error(got, &logits(name, "a"));
         assert!(error < bound, "{name}: {error:.2e}");
+    }
+    what_is_no_number_comes_out(&executor, &["bitnet-tiny"], "blk.1.ffn_norm");
+}
+
+#[test]
+fn a_broken_weight_is_seen() {
+    what_is_no_number_comes_out(&Executor::open("cpu", Some(2)).unwrap(), &BROKEN, "norm");
+}
+
+/// The models of which a weight is broken on the devices that are fast.
+const BROKEN: [&str; 2] = ["llama-tiny", "bitnet-tiny"];
+
+/// A NaN or an infinity in the weights of these models' norms reaches the logits, through activations of 8 bits as well.
+fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], norms: &str) {
+    for name in models {
+        let path = fixture(&format!("{name}.gguf"));
+        let whole = std::fs::read(&path).unwrap();
+        let gguf = GgufFile::open(&path).unwrap();
+        for tensor in gguf.tensors().filter(|t| t.name().contains(norms)) {
+            let at = whole.windows(tensor.data().len()).position(|w| w == tensor.data()).unwrap();
+            for value in [f32::NAN, f32::INFINITY] {
+                let mut broken = whole.clone();
+                broken[at + 20..at + 24].copy_from_slice(&value.to_le_bytes());
+                let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+                let file = std::env::temp_dir().join(format!("hologram-broken-{unique}.gguf"));
+                std::fs::write(&file, broken).unwrap();
+                let model = Model::load_on(&file, executor).unwrap();
+                // Several tokens at once, then one.
+                for batch in [8, 1] {
+                    let mut session = model.session(options(batch)).unwrap();
+                    let tokens = tokens(name, "a");
+                    let logits = session.feed(0, &tokens, Logits::All).unwrap();
+                    for (row, logits) in logits.chunks(logits.len() / tokens.len()).enumerate() {
+                        let seen = logits.iter().any(|l| !l.is_finite());
+                        assert!(seen, "{} {value}, batch {batch}, token {row}", tensor.name());
+                    }
+                }
+                std::fs::remove_file(&file).unwrap();
+            }
+        }
     }
 }
 

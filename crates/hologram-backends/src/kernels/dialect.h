@@ -117,6 +117,8 @@ FN void counter_set(counter *c, uint n) { *c = n; }
 FN uint counter_get(counter *c) { return *c; }
 FN uint counter_add(counter *c, uint n) { return atomicAdd(c, n); }
 FN float clamp(float x, float least, float most) { return fminf(fmaxf(x, least), most); }
+// The wider of two magnitudes, of which one that is no number is the widest.
+FN float wider(float a, float b) { float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
 FN float4 load4(const float *p) { return *(const float4 *)p; }
 FN void store4(float *p, float4 v) { *(float4 *)p = v; }
 FN void store4(half *p, float4 v) { union { half2 h[2]; uint2 w; } u; u.h[0] = __floats2half2_rn(v.x, v.y); u.h[1] = __floats2half2_rn(v.z, v.w); *(uint2 *)p = u.w; }
@@ -193,6 +195,7 @@ template <typename T> FN T simd_sum_before(T x, uint) { return simd_prefix_exclu
 FN uint as_uint(float x) { return as_type<uint>(x); } FN float as_float(uint x) { return as_type<float>(x); }
 FN float f32(float x) { return x; } FN float f32(half x) { return float(x); } FN float f32(bfloat x) { return float(x); }
 template <typename T> FN T to(float x) { return T(x); }
+FN float wider(float a, float b) { return as_float(max(as_uint(a) & 0x7fffffffu, as_uint(b) & 0x7fffffffu)); }
 typedef atomic_uint counter;
 FN void counter_set(threadgroup counter *c, uint n) { atomic_store_explicit(c, n, memory_order_relaxed); }
 FN uint counter_get(threadgroup counter *c) { return atomic_load_explicit(c, memory_order_relaxed); }
@@ -217,6 +220,7 @@ FN void note_fault(device uint *record, uint index, uint most)
     record[3] = index;
     record[0] = 1;
 }
+FN float widest4(float4 v) { return wider(wider(fabs(v.x), fabs(v.y)), wider(fabs(v.z), fabs(v.w))); }
 // A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
 FN uint count(device const uint *step, uint slot, uint most, uint per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }
 #define COUNT(i, name) IN(i, uint, step), VAL(i + 1, uint, name##_slot), VAL(i + 2, uint, name##_most), VAL(i + 3, uint, name##_per)

@@ -38,8 +38,6 @@ FN uint codes4(float4 v, float inverse)
   return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
 }
 
-FN float greatest4(float4 v) { return max(max(abs(v.x), abs(v.y)), max(abs(v.z), abs(v.w))); }
-
 // A lane's rows of a tile: codes, high planes of packed ones, scales.
 template <uint W> struct Rows { device const uchar *w[rows_of<W>()]; device const uchar *h[rows_of<W>()]; device const uchar *s[rows_of<W>()]; };
 template <uint W, bool GATED> FN Rows<W> find_rows(thread const Task &a, uint tile, uint begin, uint rows, uint lane)
@@ -179,13 +177,19 @@ FN void put_packed(threadgroup uchar *xs, threadgroup uint2 *meta, uint k, uint 
   if (i % 8 == 0) meta[i / 8] = m;
 }
 
+// The greatest magnitude of 32 neighbours, of which each lane has four, or `least`.
+FN float widest_of_group(float4 v, float least)
+{
+  float most = widest4(v);
+  most = wider(most, simd_shuffle_xor(most, 1));
+  most = wider(most, simd_shuffle_xor(most, 2));
+  return wider(wider(most, simd_shuffle_xor(most, 4)), least);
+}
+
 // Quantises the i-th four of n for packed weights.
 FN void quantize_packed(threadgroup uchar *xs, threadgroup uint2 *meta, uint k, uint n, uint i, float4 v, float least)
 {
-  float most = greatest4(v);
-  most = max(most, simd_shuffle_xor(most, 1));
-  most = max(most, simd_shuffle_xor(most, 2));
-  most = max(max(most, simd_shuffle_xor(most, 4)), least);
+  const float most = widest_of_group(v, least);
   put_packed(xs, meta, k, n, i, codes4(v, most == 0.0f ? 0.0f : 127.0f / most), most * (1.0f / 127.0f));
 }
 
@@ -237,7 +241,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       if (j * THREADS + tid >= n) v[j] = make_float4(0, 0, 0, 0);
       s = fma(v[j].w, v[j].w, fma(v[j].z, v[j].z, fma(v[j].y, v[j].y, fma(v[j].x, v[j].x, s))));
       if (norm) v[j] = v[j] * gain[j];
-      if (W == T2) most = max(most, greatest4(v[j]));
+      if (W == T2) most = wider(most, widest4(v[j]));
     }
     if (W == T2) most = as_f32(simd_max(as_u32(most)));
     s = simd_sum(s);
@@ -250,7 +254,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     UNROLL for (uint m = SIMDS / 2; m != 0; m >>= 1) s += simd_shuffle_xor(s, m);
     if (norm) factor = inverse_root(s * a.per + a.eps);
     if (W == T2) {
-      most = max(as_f32(simd_max(as_u32(part[SIMDS + lane % SIMDS]))) * factor, a.floor);
+      most = wider(as_f32(simd_max(as_u32(part[SIMDS + lane % SIMDS]))) * factor, a.floor);
       inverse = most == 0.0f ? 0.0f : 127.0f / most;
       scale = most * (1.0f / 127.0f);
     }
@@ -277,10 +281,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       if (lane == 0) ((threadgroup uint *)meta)[i / 32] = s;
     } else if (packed<W>()) quantize_packed(xs, meta, a.k, n, i, v[j], a.floor);
     else {
-      float most = greatest4(v[j]);
-      most = max(most, simd_shuffle_xor(most, 1));
-      most = max(most, simd_shuffle_xor(most, 2));
-      most = max(max(most, simd_shuffle_xor(most, 4)), a.floor);
+      const float most = widest_of_group(v[j], a.floor);
       const uint codes = codes4(v[j], most == 0.0f ? 0.0f : 127.0f / most);
       uint2 m;
       m.x = as_u32(most * (1.0f / 127.0f));

@@ -20,9 +20,18 @@ FN float workgroup_max(float v, float least, threadgroup float *part, uint lane,
     return simd_max(lane < nsimd ? part[lane] : least);
 }
 
+// The widest of magnitudes, one a thread: their bits have their order.
+FN float workgroup_widest(float v, threadgroup float *part, uint lane, uint simd, uint nsimd)
+{
+    v = as_f32(simd_max(as_u32(v)));
+    if (nsimd == 1) return v;
+    if (lane == 0) part[simd] = v;
+    BARRIER();
+    return as_f32(simd_max(as_u32(lane < nsimd ? part[lane] : 0.0f)));
+}
+
 FN float max4(float4 v) { return max(max(v.x, v.y), max(v.z, v.w)); }
 FN float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
-FN float4 abs4(float4 v) { return make_float4(fabs(v.x), fabs(v.y), fabs(v.z), fabs(v.w)); }
 
 // The first element of a thread's v-th four.
 template <uint V> FN uint element(uint v, uint lane, uint simd) { return ((simd * V + v) * 32 + lane) * 4; }
@@ -49,11 +58,11 @@ template <uint V> FN void quantize_row(thread const float4 (&r)[V], device char 
                                        threadgroup float *part, uint lane, uint simd, uint nsimd)
 {
     float a[V];
-    UNROLL for (uint v = 0; v < V; ++v) a[v] = max4(abs4(r[v]));
+    UNROLL for (uint v = 0; v < V; ++v) a[v] = widest4(r[v]);
     if (group == n) {
         float greatest = least;
-        UNROLL for (uint v = 0; v < V; ++v) greatest = max(greatest, a[v]);
-        greatest = workgroup_max(greatest, least, part, lane, simd, nsimd);
+        UNROLL for (uint v = 0; v < V; ++v) greatest = wider(greatest, a[v]);
+        greatest = workgroup_widest(greatest, part, lane, simd, nsimd);
         const float inverse = greatest == 0.0f ? 0.0f : 127.0f / greatest;
         UNROLL for (uint v = 0; v < V; ++v) {
             const uint i = element<V>(v, lane, simd);
@@ -67,14 +76,14 @@ template <uint V> FN void quantize_row(thread const float4 (&r)[V], device char 
         const bool odd = (lane & m) != 0;
         UNROLL for (uint v = 0; v < V / (2 * m); ++v) {
             const float mine = odd ? a[2 * v + 1] : a[2 * v], other = odd ? a[2 * v] : a[2 * v + 1];
-            a[v] = max(mine, simd_shuffle_xor(other, m));
+            a[v] = wider(mine, simd_shuffle_xor(other, m));
         }
     }
     // Then of whole groups, which are `lanes` lanes, or two fours where they are 256 elements.
     const uint lanes = min(group / 4, 32u);
-    for (uint m = V; m < lanes; m *= 2) a[0] = max(a[0], simd_shuffle_xor(a[0], m));
-    if (group == 256) a[0] = max(a[0], simd_shuffle_xor(a[0], 1u));
-    const float greatest = max(a[0], least);
+    for (uint m = V; m < lanes; m *= 2) a[0] = wider(a[0], simd_shuffle_xor(a[0], m));
+    if (group == 256) a[0] = wider(a[0], simd_shuffle_xor(a[0], 1u));
+    const float greatest = wider(a[0], least);
     const float inverse = greatest == 0.0f ? 0.0f : 127.0f / greatest;
     UNROLL for (uint v = 0; v < V; ++v) {
         const uint i = element<V>(v, lane, simd);

@@ -19,7 +19,7 @@ impl Graph {
     /// version. A slot outside the cache is an error of the run; two tokens must not name one slot.
     ///
     /// To 8 bits it is rounded in blocks of 32 elements: with a the greatest magnitude of a block, its scale is a / 127 rounded to `f16`,
-    /// and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all 0 where a is 0.
+    /// and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all 0 where a is 0. A block with a NaN is NaN.
     ///
     /// # Errors
     /// When the operands do not fit or the cache is not a state.
@@ -91,7 +91,10 @@ impl Op for KvAppend {
                 return;
             }
             let magnitude = b.abs(value);
+            // As bits a NaN is the greatest.
+            let magnitude = b.bitcast(Type::U32, magnitude);
             let greatest = b.subgroup_max(magnitude);
+            let greatest = b.bitcast(Type::F32, greatest);
             let zero = b.eq(greatest, 0.0f32);
             let inverse = b.div(127.0f32, greatest);
             let inverse = b.select(zero, 0.0f32, inverse);
@@ -145,7 +148,7 @@ const BLOCK: usize = Format::Q8Planes.block_len();
 
 /// A block in 8 bits, and how far its values may be off.
 fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
-    let greatest = x.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+    let greatest = super::widest(0.0, x);
     let scale = half::f16::from_f32(greatest as f32 / 127.0).to_f64();
     for ((x, y), bound) in x.iter().zip(y).zip(bounds) {
         let code = if greatest == 0.0 { 0.0 } else { x * 127.0 / greatest };
@@ -179,5 +182,14 @@ pub(super) fn cases() -> Vec<Case> {
             );
         }
     }
+    let dims = [1, 2, 16, 32].map(Dim::Fixed);
+    let one_nan = (0..64).map(|i| if i == 40 { f32::NAN } else { i as f32 }).collect();
+    let fixed = |format, shape: &[Dim], fill| CaseInput { format, shape: shape.to_vec(), fill };
+    cases.push(
+        Case::new(KvAppend, &[])
+            .input(CaseInput::normal(Format::Q8Planes, &dims))
+            .input(fixed(Format::F32, &[Dim::Fixed(1), dims[1], dims[3]], Fill::Values(one_nan)))
+            .input(fixed(Format::U32, &[Dim::Fixed(1)], Fill::Values(vec![3.0]))),
+    );
     cases
 }

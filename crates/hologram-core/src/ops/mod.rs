@@ -162,6 +162,11 @@ fn is_weight(format: Format) -> bool {
     matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || format.is_quantized_weight()
 }
 
+/// The greatest of these magnitudes, none below `least`; NaN where one is NaN.
+fn widest(least: f64, values: &[f64]) -> f64 {
+    values.iter().fold(least, |a, v| if a < v.abs() || v.is_nan() { v.abs() } else { a })
+}
+
 /// An `f32` value rounded to the nearest of a plain float format.
 pub(crate) fn rounded(value: f64, format: Format) -> f64 {
     match format {

@@ -19,7 +19,8 @@ struct Quantize {
 impl Graph {
     /// Quantises the rows of `x` (`f32 [n, k]`) in groups of `group` elements, which must divide k, to
     /// [`Format::I8Groups`]. With a = max(max|x|, `floor`) over a group, its scale is a / 127 and its codes are x · (127 / a), rounded
-    /// to nearest even and clamped to -128..=127; where a is 0, scale and codes are 0.
+    /// to nearest even and clamped to -128..=127; where a is 0, scale and codes are 0. A group with a NaN is NaN, one with an infinity
+    /// NaN or infinite.
     ///
     /// # Errors
     /// When the operand does not fit or the group does not divide k.
@@ -72,14 +73,17 @@ impl Op for Quantize {
         b.if_(inside, |b| {
             let lane = b.builtin(Opcode::Lane);
             let start = b.mul(group, self.group);
-            let greatest = b.var(self.floor);
+            // Magnitudes as bits: these have the order of the numbers, and a NaN is the greatest.
+            let greatest = b.var(self.floor.to_bits());
             b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
                 let at = b.add(start, i);
                 let v = x.load(b, at);
                 let v = b.abs(v);
+                let v = b.bitcast(Type::U32, v);
                 b.assign_op(greatest, Opcode::Max, &[greatest, v]);
             });
             let greatest = b.subgroup_max(greatest);
+            let greatest = b.bitcast(Type::F32, greatest);
             let zero = b.eq(greatest, 0.0f32);
             let inverse = b.div(127.0f32, greatest);
             let inverse = b.select(zero, 0.0f32, inverse);
@@ -105,7 +109,7 @@ impl Op for Quantize {
         let [x] = inputs else { return Reference::default() };
         let mut out = Reference::default();
         for group in x.values.chunks(self.group as usize) {
-            let greatest = group.iter().fold(f64::from(self.floor), |a, v| a.max(v.abs()));
+            let greatest = super::widest(f64::from(self.floor), group);
             let scale = greatest / 127.0;
             for v in group {
                 let code = if greatest == 0.0 { 0.0 } else { v / scale };
@@ -136,6 +140,7 @@ pub(super) fn cases() -> Vec<Case> {
     let below_floor = values(64, 1e-5, &zeros.iter().map(|_| -1e-7).collect::<Vec<_>>());
     // Scale 1: halves are ties.
     zeros[..8].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127.0]);
+    let one_nan = |n: usize| (0..n).map(|i| if i == 5 { f32::NAN } else { i as f32 }).collect::<Vec<_>>();
     vec![
         case(32, 0.0, 1, 1, 32),
         case(32, 0.0, 0, 3, 64),
@@ -146,5 +151,8 @@ pub(super) fn cases() -> Vec<Case> {
         all_zero,
         below_floor,
         values(32, 0.0, &zeros),
+        values(32, 0.0, &one_nan(128)),
+        values(96, 1e-5, &one_nan(96)),
+        values(21, 0.0, &one_nan(63)),
     ]
 }

@@ -8,6 +8,7 @@ use half::slice::HalfFloatSliceExt;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
+use crate::cpu::native::quantize::greatest;
 use crate::{Extent, Format, KernelSpec};
 
 struct KvAppend {
@@ -96,7 +97,7 @@ impl NativeKernel for KvAppend {
 fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f16]) {
     let blocks = x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
     for ((x, codes), scale) in blocks.zip(scales) {
-        let greatest = x.iter().fold(0.0f32, |a, v| a.max(v.abs()));
+        let greatest = greatest(x);
         let inverse = if greatest == 0.0 { 0.0 } else { 127.0 / greatest };
         *scale = f16::from_f32(greatest / 127.0);
         for (code, v) in codes.iter_mut().zip(x) {

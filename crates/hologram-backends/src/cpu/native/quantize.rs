@@ -75,7 +75,8 @@ impl Quantize {
 #[inline(always)]
 fn groups(group: usize, floor: f32, x: &[f32], codes: &mut [i8], scales: &mut [f32]) {
     for ((x, codes), scale) in x.chunks_exact(group).zip(codes.chunks_exact_mut(group)).zip(scales) {
-        let a = greatest(x).max(floor);
+        let a = greatest(x);
+        let a = if a < floor { floor } else { a };
         *scale = a / 127.0;
         let factor = 127.0 / a;
         if a == 0.0 {
@@ -92,19 +93,19 @@ fn groups(group: usize, floor: f32, x: &[f32], codes: &mut [i8], scales: &mut [f
     }
 }
 
-/// The greatest magnitude; elements that are no number do not count.
+/// The greatest magnitude, found on the bits: so a NaN is the greatest of all, and a group with one gets a scale that says so.
 #[inline(always)]
-fn greatest(x: &[f32]) -> f32 {
+pub(super) fn greatest(x: &[f32]) -> f32 {
     const LANES: usize = 16;
-    let mut lanes = [0f32; LANES];
+    let mut lanes = [0u32; LANES];
     let whole = x.chunks_exact(LANES);
-    let rest = whole.remainder().iter().fold(0f32, |a, x| a.max(x.abs()));
+    let rest = whole.remainder().iter().fold(0, |a, x| a.max(x.abs().to_bits()));
     for x in whole {
         for i in 0..LANES {
-            lanes[i] = if x[i].abs() > lanes[i] { x[i].abs() } else { lanes[i] };
+            lanes[i] = lanes[i].max(x[i].abs().to_bits());
         }
     }
-    lanes.into_iter().fold(rest, f32::max)
+    f32::from_bits(lanes.into_iter().fold(rest, u32::max))
 }
 
 #[cfg(test)]

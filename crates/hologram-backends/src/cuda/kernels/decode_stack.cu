@@ -74,7 +74,6 @@ FN bool fits(float2 v, uint tag) { return (((as_u32(v.x) ^ tag) | (as_u32(v.y) ^
 FN void keep(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" :: "l"(p), "f"(v) : "memory"); }
 FN void keep(float *p, float4 v) { asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory"); }
 
-FN float greatest4(float4 v) { return max(max(abs(v.x), abs(v.y)), max(abs(v.z), abs(v.w))); }
 // Four codes, as matvec_i8.k makes them.
 FN uint codes4(float4 v, float inverse)
 {
@@ -192,7 +191,7 @@ template <uint HELD> FN void products(const Run &a, Shared &sh, const Phase &f, 
     UNROLL for (uint j = 0; j < HELD; ++j) if (j == 0 || (j * WARPS + warp) * 32 < fours) {
         s = fma(v[j].w, v[j].w, fma(v[j].z, v[j].z, fma(v[j].y, v[j].y, fma(v[j].x, v[j].x, s))));
         v[j] = make_float4(v[j].x * gain[j].x, v[j].y * gain[j].y, v[j].z * gain[j].z, v[j].w * gain[j].w);
-        most = max(most, greatest4(v[j]));
+        most = wider(most, widest4(v[j]));
     }
     most = as_f32(simd_max(as_u32(most)));
     s = simd_sum(s);
@@ -202,11 +201,11 @@ template <uint HELD> FN void products(const Run &a, Shared &sh, const Phase &f, 
         // Four of the warps' results a lane, then of four lanes.
         const float2 p0 = sh.part[lane % 4], p1 = sh.part[lane % 4 + 4], p2 = sh.part[lane % 4 + 8], p3 = sh.part[lane % 4 + 12];
         s = (p0.x + p2.x) + (p1.x + p3.x);
-        most = max(max(p0.y, p2.y), max(p1.y, p3.y));
+        most = wider(wider(p0.y, p2.y), wider(p1.y, p3.y));
     }
     s += simd_shuffle_xor(s, 2); s += simd_shuffle_xor(s, 1);
     const float factor = norm ? inverse_root(s * per + eps) : 1.0f;
-    most = max(as_f32(simd_max(as_u32(most))) * factor, least);
+    most = wider(as_f32(simd_max(as_u32(most))) * factor, least);
     const float inverse = most == 0.0f ? 0.0f : 127.0f / most, scale = most * (1.0f / 127.0f);
     UNROLL for (uint j = 0; j < HELD; ++j) if (j == 0 || (j * WARPS + warp) * 32 < fours) {
         // Elements 4i and on go to the chunk and the bits that weights have of them: 16 elements with the same bits, then the next chunk.
