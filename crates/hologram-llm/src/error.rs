@@ -109,7 +109,7 @@ pub enum LlmError {
         reason: String,
     },
     /// The chat template does not come to an end within its bounds of time and memory.
-    #[error("{}: the chat template takes more than {limit} for a conversation", path.display())]
+    #[error("{}: the chat template takes more than {limit}", path.display())]
     RunawayTemplate {
         /// The file.
         path: PathBuf,

@@ -101,6 +101,23 @@ fn faults_are_one_sentence_with_the_line() {
         let error = render(source).expect_err(source);
         assert!(error.contains(want) && error.lines().count() == 1, "{error}\n  should say: {want}");
     }
+    // Nested deeper than a usual stack.
+    for (part, before, after) in [
+        ("{%elif a%}", "{%if a%}", "{%endif%}"),
+        ("{%if a%}", "", ""),
+        ("not ", "{{ ", "a }}"),
+        ("1+", "{{ ", "1 }}"),
+        ("1<", "{{ ", "1 }}"),
+        ("|e", "{{ a", " }}"),
+        ("()", "{{ a", " }}"),
+        ("[", "{{ ", " }}"),
+    ] {
+        if let Err(e) = render(&format!("{before}{}{after}", part.repeat(25_000))) {
+            assert!(e.lines().count() == 1 && !e.contains("panic"), "{part}: {e}");
+        }
+    }
+    let error = render(&"a".repeat((256 << 10) + 1)).expect_err("too long");
+    assert!(error.contains("the chat template is longer than 256 KiB"), "{error}");
     assert_eq!(render("{{ 'a\nb' | indent(2) }}{{ [1, 2] | batch(2) | list }}").unwrap(), "a\n  b[[1, 2]]");
     assert_eq!(render("{%- generation -%} a {%- endgeneration %}b").unwrap(), "ab");
 }

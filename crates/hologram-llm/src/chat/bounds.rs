@@ -1,6 +1,6 @@
-//! Bounds of what a template may write: a few characters can ask for more text than there is memory.
+//! Bounds of what a template may do: a few characters can ask for more text than there is memory.
 //!
-//! Bounded are the text, each part of it that a template keeps for later, what filters make of numbers, the steps and the time; and,
+//! Bounded are its own length and depth, the text, each part of it that a template keeps for later, what filters make of numbers, the steps and the time; and,
 //! where the system tells it (Linux), the memory, which texts joined again and again would exhaust within those bounds.
 
 use std::fmt::{self, Write};
@@ -17,7 +17,10 @@ pub(super) const MAX_TEXT: usize = 64 << 20;
 /// The widest indentation or field, and the most parts of a list, that a filter is asked for.
 const MAX_COUNT: i64 = 10_000;
 
-/// The stack of a rendering: lists in lists, as deep as the steps allow, are freed on it.
+/// Bytes of a template: many times those of models. However nested, so long a one is compiled within [`STACK`].
+pub(super) const MAX_SOURCE: usize = 256 << 10;
+
+/// The stack of a template: it is compiled as deep as it is long, and lists in lists, as deep as the steps allow, are freed on it.
 const STACK: usize = 1 << 30;
 
 /// How long a rendering is waited for, and by how many bytes the process may grow meanwhile.
@@ -145,27 +148,40 @@ pub(super) enum Failure {
     Runaway(String),
 }
 
-/// The text that `write` gives, on a thread with a stack of its own, which is left to itself when it takes too long or too much.
+/// The text that `write` gives, as [`apart`].
 ///
 /// # Errors
-/// When the template fails, its text is too long, or it is not waited for.
+/// As there, or when the text is too long.
 pub(super) fn render(
     limits: Limits,
     write: impl FnOnce(&mut Bounded) -> Result<(), Error> + Send + 'static,
 ) -> Result<String, Failure> {
+    apart(limits, move || {
+        let mut text = Bounded::default();
+        write(&mut text)?;
+        Ok(text.into_text())
+    })
+}
+
+/// What `work` gives, on a thread with a stack of its own, which is left to itself when it takes too long or too much.
+///
+/// # Errors
+/// When the template fails or is not waited for.
+pub(super) fn apart<T: Send + 'static>(
+    limits: Limits,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Failure> {
     let failed = |e: String| Failure::Template(Error::new(ErrorKind::InvalidOperation, e));
     let (send, receive) = channel();
     let work = move || {
-        let mut text = Bounded::default();
-        let written = write(&mut text);
-        let _ = send.send(written.map(|()| text.into_text()));
+        let _ = send.send(work());
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
     thread.map_err(|e| failed(format!("there is no thread for it ({e})")))?;
     let (start, before) = (Instant::now(), resident());
     loop {
         match receive.recv_timeout(LOOK) {
-            Ok(text) => return text.map_err(Failure::Template),
+            Ok(result) => return result.map_err(Failure::Template),
             Err(RecvTimeoutError::Disconnected) => return Err(failed("a panic".into())),
             Err(RecvTimeoutError::Timeout) if start.elapsed() > limits.time => {
                 return Err(Failure::Runaway(format!("{} seconds", limits.time.as_secs())));

@@ -67,8 +67,12 @@ impl ChatTemplate {
     /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token` and so on.
     ///
     /// # Errors
-    /// When its syntax is wrong.
+    /// When its syntax is wrong, or it is longer than 256 KiB.
     pub fn new(path: &Path, source: &str, tokens: BTreeMap<String, String>) -> Result<ChatTemplate> {
+        if source.len() > bounds::MAX_SOURCE {
+            let reason = format!("is longer than {} KiB", bounds::MAX_SOURCE >> 10);
+            return Err(LlmError::Template { path: path.into(), reason });
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| fault(path, &e))?);
@@ -83,9 +87,13 @@ impl ChatTemplate {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, refused.0.clone()).with_source(refused))
             },
         );
-        let added = environment.add_template_owned(NAME, without_generation_marks(source));
-        added.map_err(|e| fault(path, &e))?;
-        Ok(ChatTemplate { path: path.into(), environment: Arc::new(environment), tokens, note: None })
+        let source = without_generation_marks(source);
+        let compiled = bounds::apart(bounds::LIMITS, move || {
+            environment.add_template_owned(NAME, source)?;
+            Ok(Arc::new(environment))
+        });
+        let environment = compiled.map_err(|failure| failed(path, failure))?;
+        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
     }
 
     /// The template of a GGUF file; where it has none, ChatML if the vocabulary has ChatML's tokens.
@@ -173,10 +181,7 @@ impl ChatTemplate {
         let text = bounds::render(bounds::LIMITS, move |text| {
             environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
         });
-        text.map_err(|failure| match failure {
-            bounds::Failure::Template(e) => fault(&self.path, &e),
-            bounds::Failure::Runaway(limit) => LlmError::RunawayTemplate { path: self.path.clone(), limit },
-        })
+        text.map_err(|failure| failed(&self.path, failure))
     }
 }
 
@@ -184,6 +189,13 @@ impl ChatTemplate {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
+
+fn failed(path: &Path, failure: bounds::Failure) -> LlmError {
+    match failure {
+        bounds::Failure::Template(e) => fault(path, &e),
+        bounds::Failure::Runaway(limit) => LlmError::RunawayTemplate { path: path.into(), limit },
+    }
+}
 
 fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
