@@ -82,6 +82,7 @@ fn folders_give_what_the_library_gives() {
 fn folders_that_cannot_be_used() {
     let fixture = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     let good = std::fs::read_to_string(fixture("hf-bpe/tokenizer.json")).unwrap();
+    let spm = std::fs::read_to_string(fixture("hf-spm/tokenizer.json")).unwrap();
     let load = |json: &str, settings: &str| {
         let settings: Value = serde_json::from_str(settings).unwrap();
         let path = PathBuf::from("model/tokenizer.json");
@@ -96,6 +97,7 @@ fn folders_that_cannot_be_used() {
         assert!(good.contains(from), "{from}");
         good.replace(from, to)
     };
+    let swell = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaa\"}";
     let cases = [
         (good[..good.len() / 2].to_string(), "{}", "model/tokenizer.json: this is no tokenizer: EOF while parsing"),
         ("[]".into(), "{}", "a tokenizer with the decoder none is not supported"),
@@ -107,7 +109,26 @@ fn folders_that_cannot_be_used() {
         ),
         (changed(":599}", ":4000000000}"), "{}", "the vocabulary has 4000000001 tokens"),
         // The library panics on this one.
-        (bare("\"vocab\":{\"a\":0,\"b\":5},\"merges\":[\"a b\"]"), "{}", "this is no tokenizer: "),
+        (
+            bare("\"vocab\":{\"a\":0,\"b\":5},\"merges\":[\"a b\"]"),
+            "{}",
+            "this is no tokenizer: its parts contradict each other",
+        ),
+        (
+            bare("\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\""),
+            "{}",
+            "its parts contradict each other",
+        ),
+        (spm.replace("\"ids\":[1]", "\"ids\":[99999]"), "{}", "texts get the token 99999, but the vocabulary has"),
+        (spm.replace("\"SpecialToken\":{\"id\":\"<s>\"", "\"SpecialToken\":{\"id\":\"<zz>\""), "{}", "zz"),
+        (
+            changed(
+                "\"normalizer\":{\"type\":\"NFC\"}",
+                &format!("\"normalizer\":{{\"type\":\"Sequence\",\"normalizers\":[{}]}}", vec![swell; 9].join(",")),
+            ),
+            "{}",
+            "the normalizer makes texts up to 10077696 times as long",
+        ),
         (good.clone(), "{\"eos_token\": \"<eos>\"}", "the eos_token \"<eos>\" is not in the vocabulary"),
         (good.clone(), "{\"add_bos_token\": true}", "add_bos_token is true, but the settings name no such token"),
     ];

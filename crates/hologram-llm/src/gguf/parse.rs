@@ -82,7 +82,11 @@ impl<'a> Cursor<'a> {
         let claimed = self.u64(what)?;
         match usize::try_from(claimed) {
             Ok(n) if n <= self.remaining() / least => Ok(n),
-            _ => Err(format!("{what} is {claimed}, more than the remaining {} bytes can hold", self.remaining())),
+            _ => {
+                let left = self.remaining();
+                let s = if left == 1 { "" } else { "s" };
+                Err(format!("{what} is {claimed}, more than the remaining {left} byte{s} can hold; it may be incomplete"))
+            }
         }
     }
 

@@ -196,6 +196,17 @@ impl<'a> FolderWeights<'a> {
         Ok(Tensor::from_bytes_as(self.executor, Format::TQ2_0, layout, &[rows, row_len], &blocks)?)
     }
 
+    /// Refuses two matrices that `config.json` ties and that differ: some files hold the same one twice.
+    fn same_matrix(&self, a: &str, b: &str) -> Result<()> {
+        let ((of_a, x), (of_b, y)) = (self.entry(a)?, self.entry(b)?);
+        let same = x.shape == y.shape && x.dtype.name == y.dtype.name && self.data(of_a, x) == self.data(of_b, y);
+        self.folder.shards[of_a].map.release(x.range.clone());
+        if same {
+            return Ok(());
+        }
+        Err(self.bad(of_a, format!("config.json has tie_word_embeddings true, but {a} is another matrix than {b}")))
+    }
+
     /// The factor of a ternary matrix, of which the file may hold the inverse.
     fn weight_scale(&self, name: &str, conf: &Ternary) -> Result<f32> {
         let name = scale_name(name);
@@ -231,8 +242,9 @@ impl Weights for FolderWeights<'_> {
         let there = self.folder.find(&name).is_some();
         match self.tied {
             Some(true) => {
-                // Some files hold the same matrix twice.
-                self.taken.borrow_mut().insert(name);
+                if there {
+                    self.same_matrix(&name, &name_of("token_embd.weight"))?;
+                }
                 Ok(None)
             }
             None if !there => Ok(None),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
+use tokenizers::NormalizerWrapper;
 
 use super::guard::guarded;
 use super::index::StringIndex;
@@ -19,6 +20,9 @@ const MAX_FILE: u64 = 512 << 20;
 /// Token ids: far more than any vocabulary has, few enough for a table.
 const MAX_TOKENS: usize = 1 << 24;
 
+/// How many times as long a normalizer may make a text: those of models make it 12 times as long.
+const MAX_GROWTH: usize = 4096;
+
 /// The tokenizer of the library.
 pub(super) struct Json {
     path: PathBuf,
@@ -31,7 +35,7 @@ impl Json {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(!parse_special);
         let ids = || inner.encode_fast(text, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
-        guarded(ids).flatten().map_err(|e| LlmError::Tokenizer {
+        guarded(ids).unwrap_or_else(contradictory).map_err(|e| LlmError::Tokenizer {
             path: self.path.clone(),
             reason: format!("the text has no tokens ({})", first_line(&e)),
         })
@@ -104,7 +108,13 @@ impl Tokenizer {
         let spec: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
-        let mut inner = guarded(read).flatten().map_err(damaged)?;
+        let mut inner = guarded(read).unwrap_or_else(contradictory).map_err(damaged)?;
+        let growth = inner.get_normalizer().map_or(1, growth);
+        if growth > MAX_GROWTH {
+            return Err(fail(format!(
+                "the normalizer makes texts up to {growth} times as long (at most {MAX_GROWTH})"
+            )));
+        }
         inner.with_truncation(None).map_err(|e| damaged(e.to_string()))?;
         inner.with_padding(None);
 
@@ -137,7 +147,7 @@ impl Tokenizer {
         let (bos, eos) = (id("bos_token")?, id("eos_token")?);
         let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
             // What the file's own rules add to any text.
-            let begun = guarded(|| inner.encode_fast("a", true).ok()).ok().flatten();
+            let begun = guarded(|| inner.encode_fast("a", true).ok()).flatten();
             id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
         };
         let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {
@@ -149,7 +159,10 @@ impl Tokenizer {
         let add_eos = flag("add_eos_token", eos, natural(eos, |ids| ids.last()))?;
         let json = Json { path: path.into(), inner: Mutex::new(inner) };
         // A vocabulary without a way for every text is refused here.
-        json.encode("a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n", true, false)?;
+        let ids = json.encode("a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n", true, false)?;
+        if let Some(id) = ids.into_iter().find(|id| *id as usize >= count) {
+            return Err(fail(format!("texts get the token {id}, but the vocabulary has {count} tokens")));
+        }
         let mut tokenizer = Tokenizer {
             tokens,
             types,
@@ -168,6 +181,21 @@ impl Tokenizer {
         };
         tokenizer.find_ends(eos, None);
         Ok(tokenizer)
+    }
+}
+
+/// The library panicked.
+fn contradictory<T>() -> std::result::Result<T, String> {
+    Err("its parts contradict each other".into())
+}
+
+/// How many times as long a text becomes at most by what is put in place of its characters, and before them.
+fn growth(normalizer: &NormalizerWrapper) -> usize {
+    match normalizer {
+        NormalizerWrapper::Sequence(all) => all.as_ref().iter().map(growth).fold(1, usize::saturating_mul),
+        NormalizerWrapper::Replace(replace) => replace.content.len().max(1),
+        NormalizerWrapper::Prepend(prepend) => prepend.prepend.len() + 1,
+        _ => 1,
     }
 }
 

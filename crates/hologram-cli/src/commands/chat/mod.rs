@@ -138,13 +138,14 @@ impl<'a> Command<'a> {
         if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
             return None;
         }
-        Some(match letters {
-            "help" => Command::Help,
-            "clear" => Command::Clear,
-            "system" => Command::System(rest.trim()),
-            "stats" => Command::Stats,
-            "regenerate" => Command::Regenerate,
-            "quit" => Command::Quit,
+        Some(match (letters, rest.trim()) {
+            ("help", "") => Command::Help,
+            ("clear", "") => Command::Clear,
+            ("system", text) => Command::System(text),
+            ("stats", "") => Command::Stats,
+            ("regenerate", "") => Command::Regenerate,
+            ("quit", "") => Command::Quit,
+            ("help" | "clear" | "stats" | "regenerate" | "quit", _) => Command::Unknown(line),
             _ => Command::Unknown(word),
         })
     }
@@ -171,6 +172,7 @@ impl Chat {
             Command::Help => status!("{HELP}"),
             Command::Clear => {
                 self.turns.clear();
+                self.stats = None;
                 status!("a new conversation\n");
             }
             Command::System("") => match &self.system {
@@ -283,6 +285,7 @@ mod tests {
         assert!(matches!(Command::parse("/system  Be brief. "), Some(Command::System("Be brief."))));
         assert!(matches!(Command::parse("/system"), Some(Command::System(""))));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit"))));
+        assert!(matches!(Command::parse("/quit now"), Some(Command::Unknown("/quit now"))));
         for text in ["/etc/passwd what is it", "/", "// no", "/2 + 1", "hi /quit", ""] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
