@@ -115,7 +115,7 @@ fn folders_that_cannot_be_used() {
             "this is no tokenizer: its parts contradict each other",
         ),
         (
-            bare("\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\""),
+            bare("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"],\"continuing_subword_prefix\":\"##\""),
             "{}",
             "its parts contradict each other",
         ),

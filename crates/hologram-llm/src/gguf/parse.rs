@@ -85,7 +85,9 @@ impl<'a> Cursor<'a> {
             _ => {
                 let left = self.remaining();
                 let s = if left == 1 { "" } else { "s" };
-                Err(format!("{what} is {claimed}, more than the remaining {left} byte{s} can hold; it may be incomplete"))
+                Err(format!(
+                    "{what} is {claimed}, more than the remaining {left} byte{s} can hold; it may be incomplete"
+                ))
             }
         }
     }
