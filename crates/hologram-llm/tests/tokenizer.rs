@@ -120,11 +120,15 @@ fn folders_that_cannot_be_used() {
             "its parts contradict each other",
         ),
         (spm.replace("\"ids\":[1]", "\"ids\":[99999]"), "{}", "texts get the token 99999, but the vocabulary has"),
-        (spm.replace("\"SpecialToken\":{\"id\":\"<s>\"", "\"SpecialToken\":{\"id\":\"<zz>\""), "{}", "zz"),
+        (
+            spm.replace("\"SpecialToken\":{\"id\":\"<s>\"", "\"SpecialToken\":{\"id\":\"<zz>\""),
+            "{}",
+            "its parts contradict each other",
+        ),
         (
             changed(
                 "\"normalizer\":{\"type\":\"NFC\"}",
-                &format!("\"normalizer\":{{\"type\":\"Sequence\",\"normalizers\":[{}]}}", vec![swell; 9].join(",")),
+                &format!("\"normalizer\":{{\"type\":\"Sequence\",\"normalizers\":[{}]}}", [swell; 9].join(",")),
             ),
             "{}",
             "the normalizer makes texts up to 10077696 times as long",
