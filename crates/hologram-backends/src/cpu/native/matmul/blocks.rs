@@ -19,17 +19,20 @@ mod q8_0;
 use super::bytes::{Bytes, Field};
 use crate::Format;
 
-/// A block of 256 elements, each of value d·s·code − [`OFFSET`](SuperBlock::OFFSET)·m·n, where s and n are integers of its run.
+/// A block of 256 elements, each of value d·s·(code − [`OFFSET`](SuperBlock::OFFSET)), or d·s·code − m·n; s and n are integers of its run.
 pub trait SuperBlock {
     const FORMAT: Format;
     /// Bytes of a block.
     const BYTES: usize;
     /// Elements of a run: 16 or 32.
     const RUN: usize;
-    /// What was added to signed codes to make them unsigned, where m is d and n is s; 1 where they are the block's own.
-    const OFFSET: f32 = 1.0;
+    /// What was added to signed codes to make them unsigned; `None` where a block has minimums.
+    const OFFSET: Option<u8> = None;
     /// The order in which units are worked on: those of a vector of two best lie side by side, with their bits at the same place.
     const ORDER: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    /// How many bits to the left codes of each unit may stay when they are multiplied (up to 63 all the same), which spares moving them.
+    const LEFT: [u32; 8] = [0; 8];
 
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
     fn fields(unit: usize) -> [Field; 2];
@@ -38,7 +41,7 @@ pub trait SuperBlock {
     ///
     /// # Safety
     /// The block can be read.
-    unsafe fn scales(block: *const u8) -> Scales;
+    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales;
 }
 
 /// The factors of a block of 256.
@@ -48,7 +51,7 @@ pub struct Scales {
     pub halves: u32,
     /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.
     pub of_runs: [u64; 2],
-    /// n of each of 16 runs where it is not s.
+    /// n of each of 16 runs, where there are so many with minimums.
     pub minimums: Option<[u64; 2]>,
 }
 
@@ -101,8 +104,11 @@ pub trait Block32 {
         // SAFETY: promised by the caller; a block is longer than 4 bytes.
         unsafe {
             let first = row.add(first * Self::BYTES);
+            if Self::OFFSET == 0 {
+                return s.pairs(first, Self::BYTES, count);
+            }
             let scales = s.halves(first, 0, Self::BYTES, count);
-            (scales, if Self::OFFSET == 0 { s.halves(first, 2, Self::BYTES, count) } else { scales })
+            (scales, scales)
         }
     }
 }

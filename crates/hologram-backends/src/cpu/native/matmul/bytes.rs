@@ -4,6 +4,8 @@
 //! As with [`Simd`](crate::cpu::native::simd::Simd), methods are inlined into functions with the target feature, and a value of an
 //! instruction set's type is the evidence that the processor has it.
 
+use super::blocks::SuperBlock;
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! wrapped {
     ($e:expr) => {
@@ -57,6 +59,8 @@ pub trait Bytes: Copy {
     type M: Copy;
     /// Two factors.
     type P: Copy;
+    /// The scales of two vectors' runs.
+    type S: Copy;
     /// Bytes of a vector: 32 or 64.
     const LEN: usize;
     /// Units of a vector.
@@ -116,11 +120,27 @@ pub trait Bytes: Copy {
     /// The table's entries for indices below 16.
     fn look_up(self, table: &[u8; 16], indices: Self::V) -> Self::V;
 
-    /// Sums of two neighbouring products of codes up to 63 and signed bytes, in 16 bits.
-    fn products(self, codes: Self::V, x: Self::V) -> Self::V;
+    /// Adds the products of two vectors of codes up to 63 and signed bytes, on top of what [`Bytes::less`] gave or zeros, times the scales
+    /// of their runs, in 32 bits.
+    fn add_runs(self, sum: Self::V, on: [Self::V; 2], codes: [Self::V; 2], x: [Self::V; 2], scales: Self::S)
+    -> Self::V;
 
-    /// Adds products times their scales, in 32 bits.
-    fn add_scaled(self, sum: Self::V, products: Self::V, scales: Self::V) -> Self::V;
+    /// What takes the products of signed bytes with a code of each off their sums.
+    fn less(self, code: u8, x: Self::V) -> Self::V;
+
+    /// 16 numbers of six bits, less 32: their low four bits are the halves of the first number's bytes, low ones first; bits 2j and 2j + 1
+    /// of the other's bytes are the high ones of numbers 4j to 4j + 3.
+    #[inline(always)]
+    fn signed_sixes(self, low: u64, high: u32) -> [u64; 2] {
+        let high = |first: u32| {
+            let pair = u64::from(high >> (2 * first)) | u64::from(high >> (2 * first + 2)) << 32;
+            (pair & 0x0303_0303_0303_0303) << 4
+        };
+        let low = [low, low >> 4].map(|bits| bits & 0x0f0f_0f0f_0f0f_0f0f);
+        // Less 32 in each byte: no byte borrows, as each has its highest bit set meanwhile.
+        let signed = |bits: u64| ((bits | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020) ^ 0x8080_8080_8080_8080;
+        [signed(low[0] | high(0)), signed(low[1] | high(2))]
+    }
 
     /// Sums of four neighbouring products of any unsigned and signed bytes, exact, in 32 bits. Codes of more than six bits are `WIDE`.
     fn dots<const WIDE: bool>(self, codes: Self::V, x: Self::V) -> Self::V;
@@ -131,8 +151,12 @@ pub trait Bytes: Copy {
     /// 16 signed bytes as `i16`.
     fn widen(self, bytes: [u64; 2]) -> Self::H;
 
-    /// The scales of a vector of these units of a block of 256 for its products, where `GROUP` (16 or 32) elements share one.
-    fn spread<const GROUP: usize>(self, scales: Self::H, units: [usize; 2]) -> Self::V;
+    /// 16 values times others.
+    fn times(self, values: Self::H, by: &[i16; 16]) -> Self::H;
+
+    /// Of the scales of a block's runs those of two vectors, number `2 * pair` and the next in [`SuperBlock::ORDER`], for
+    /// [`Bytes::add_runs`].
+    fn spread<B: SuperBlock>(self, scales: Self::H, pair: usize) -> Self::S;
 
     /// Two `f16`, the first in the low bits, times a factor.
     fn scaled(self, halves: u32, factor: f32) -> Self::P;
@@ -167,6 +191,16 @@ pub trait Bytes: Copy {
     /// # Safety
     /// The blocks can be read.
     unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> Self::F;
+
+    /// The first two `f16` of each of `count` (up to `LANES`) blocks of `stride` bytes; 0 for the others.
+    ///
+    /// # Safety
+    /// The blocks can be read.
+    #[inline(always)]
+    unsafe fn pairs(self, first: *const u8, stride: usize, count: usize) -> (Self::F, Self::F) {
+        // SAFETY: promised by the caller.
+        unsafe { (self.halves(first, 0, stride, count), self.halves(first, 2, stride, count)) }
+    }
 
     /// Numbers of six bits less 32, of eight lanes each: their low four bits, and their high two.
     fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> Self::F;

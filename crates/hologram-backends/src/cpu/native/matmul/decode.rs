@@ -45,7 +45,7 @@ fn take_super<B: SuperBlock>() -> Taker {
             for v in 0..4 {
                 _mm512_storeu_si512(
                     to.add(64 * v).cast(),
-                    codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1]),
+                    codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1], [0; 8]),
                 );
             }
             let (scales, mut minimums) = factors::<B>(block);
@@ -84,7 +84,7 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
     let (mut scales, mut minimums) = ([0f32; 16], [0f32; 16]);
     // SAFETY: promised by the caller; the arrays hold a vector.
     unsafe {
-        let of_block = B::scales(block);
+        let of_block = B::scales(Vnni::assume(), block);
         let (d, m) = (Vnni::assume().half(of_block.halves as u16), Vnni::assume().half((of_block.halves >> 16) as u16));
         let numbers = |bytes: [u64; 2]| {
             let bytes = _mm_set_epi64x(bytes[1] as i64, bytes[0] as i64);
@@ -93,7 +93,10 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
         let of_runs = _mm512_mul_ps(numbers(of_block.of_runs), _mm512_set1_ps(d));
         _mm512_storeu_ps(scales.as_mut_ptr(), of_runs);
         let of_runs = numbers(of_block.minimums.unwrap_or(of_block.of_runs));
-        _mm512_storeu_ps(minimums.as_mut_ptr(), _mm512_mul_ps(of_runs, _mm512_set1_ps(-B::OFFSET * m)));
+        _mm512_storeu_ps(
+            minimums.as_mut_ptr(),
+            _mm512_mul_ps(of_runs, _mm512_set1_ps(-B::OFFSET.map_or(1.0, f32::from) * m)),
+        );
     }
     (scales, minimums)
 }
@@ -124,7 +127,7 @@ unsafe fn super_blocks<B: SuperBlock>(row: *const u8, first: usize, count: usize
             let block = row.add((first / 256 + b) * B::BYTES);
             let (scales, minimums) = factors::<B>(block);
             for v in 0..4 {
-                let codes = codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1]);
+                let codes = codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1], [0; 8]);
                 let factors = std::array::from_fn(|part| {
                     let run = (64 * v + 16 * part) / B::RUN;
                     let minimum = if B::RUN == 32 { run + 8 } else { run };

@@ -74,13 +74,13 @@ impl Found {
 }
 
 /// For a super-block: the sums of 16 runs of the codes, `i16` (or 8 zeros and the sums of 8 runs, where those of the weights are of 32),
-/// after those of all blocks the scale of each, and then the codes in [`SuperBlock::ORDER`].
+/// after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them.
 fn prepared_super(k: usize) -> usize {
-    k / 256 * 36 + k
+    k / 256 * 36 + 2 * k
 }
 
 #[inline(always)]
-unsafe fn prepare_super<S: Bytes, B: SuperBlock>(_: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     let blocks = codes.len() / 256;
     // SAFETY: the caller has room for `prepared_super` bytes, aligned to 4.
     let (sums, factors, ordered) = unsafe {
@@ -95,14 +95,44 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(_: S, codes: &[i8], scales: &[f
             to.copy_from_slice(&block[32 * unit..32 * unit + 32]);
         }
     }
+    if let Some(offset) = B::OFFSET {
+        for v in 0..codes.len() / S::LEN {
+            let left = B::LEFT[B::ORDER[v * S::UNITS % 8]];
+            // SAFETY: as many bytes as the codes follow them.
+            unsafe {
+                let from = to.add(blocks * 36 + v * S::LEN);
+                s.store(from.add(codes.len()), s.less(offset << left, s.load(from)));
+            }
+        }
+    }
     for (b, (codes, sums)) in codes.chunks_exact(256).zip(sums.chunks_exact_mut(16)).enumerate() {
         let without = 16 - 256 / B::RUN;
         sums[..without].fill(0);
         for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[without..]) {
             *sum = codes.iter().map(|c| i16::from(*c)).sum();
         }
-        factors[b] = scales[b * 256 / group];
+        factors[b] = scales[b * 256 / group] / most_left::<B>();
     }
+}
+
+/// 2 to the most bits of [`SuperBlock::LEFT`]: sums of products are as many times too great.
+const fn most_left<B: SuperBlock>() -> f32 {
+    let (mut most, mut unit) = (0, 0);
+    while unit < 8 {
+        most = if B::LEFT[unit] > most { B::LEFT[unit] } else { most };
+        unit += 1;
+    }
+    (1u32 << most) as f32
+}
+
+/// What the scale of each run is multiplied by to make up for what others are to the left.
+const fn lift<B: SuperBlock>() -> [i16; 16] {
+    let (mut by, mut run) = ([1; 16], 0);
+    while run < 256 / B::RUN {
+        by[run] = most_left::<B>() as i16 >> B::LEFT[run * B::RUN / 32];
+        run += 1;
+    }
+    by
 }
 
 /// # Safety
@@ -125,26 +155,42 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
                 let mut scales = [Scales::NONE; R];
                 let mut of_runs = [s.widen([0; 2]); R];
                 for j in 0..R {
-                    scales[j] = B::scales(at[j]);
+                    scales[j] = B::scales(s, at[j]);
                     of_runs[j] = s.widen(scales[j].of_runs);
                 }
-                let mut sums = [[s.zero(); R]; T];
-                for v in 0..256 / S::LEN {
-                    let mut x_of = [s.zero(); T];
-                    for t in 0..T {
-                        x_of[t] = s.load(x.extra.add(t * x.extra_bytes + blocks * 36 + b * 256 + v * S::LEN));
-                    }
-                    let units = [B::ORDER[v * S::UNITS], B::ORDER[v * S::UNITS + S::UNITS - 1]];
+                let mut lifted = of_runs;
+                if most_left::<B>() > 1.0 {
                     for j in 0..R {
-                        let codes = codes_super::<S, B>(s, at[j], units);
-                        let factors = match B::RUN {
-                            32 => s.spread::<32>(of_runs[j], units),
-                            _ => s.spread::<16>(of_runs[j], units),
-                        };
-                        for t in 0..T {
-                            sums[t][j] = s.add_scaled(sums[t][j], s.products(codes, x_of[t]), factors);
-                        }
+                        lifted[j] = s.times(of_runs[j], const { &lift::<B>() });
                     }
+                }
+                let mut sums = [[s.zero(); R]; T];
+                // A macro, so that fields are constants.
+                macro_rules! pairs {
+                    ($($pair:literal)*) => {$(
+                        let (mut x_of, mut on) = ([[s.zero(); 2]; T], [[s.zero(); 2]; T]);
+                        for t in 0..T {
+                            let from = x.extra.add(t * x.extra_bytes + blocks * 36 + b * 256 + $pair * 2 * S::LEN);
+                            x_of[t] = [s.load(from), s.load(from.add(S::LEN))];
+                            if B::OFFSET.is_some() {
+                                on[t] = [s.load(from.add(w.k)), s.load(from.add(w.k + S::LEN))];
+                            }
+                        }
+                        for j in 0..R {
+                            let codes = [
+                                codes_super::<S, B>(s, at[j], units_of::<S, B>(2 * $pair), B::LEFT),
+                                codes_super::<S, B>(s, at[j], units_of::<S, B>(2 * $pair + 1), B::LEFT),
+                            ];
+                            let factors = s.spread::<B>(lifted[j], $pair);
+                            for t in 0..T {
+                                sums[t][j] = s.add_runs(sums[t][j], on[t], codes, x_of[t], factors);
+                            }
+                        }
+                    )*};
+                }
+                pairs!(0 1);
+                if S::UNITS == 1 {
+                    pairs!(2 3);
                 }
                 for t in 0..T {
                     let extra = x.extra.add(t * x.extra_bytes);
@@ -156,14 +202,18 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
                         };
                         let factors = s.scaled(scales[j].halves, scale);
                         acc[t][j] = s.add_sums(acc[t][j], sums[t][j], factors);
-                        low[t][j] = s.add_minimums(low[t][j], minimums, extra.add(b * 32).cast(), factors);
+                        if B::OFFSET.is_none() {
+                            low[t][j] = s.add_minimums(low[t][j], minimums, extra.add(b * 32).cast(), factors);
+                        }
                     }
                 }
             }
         }
         for t in 0..T {
             for j in 0..R {
-                acc[t][j] = s.add_halves(acc[t][j], low[t][j], -B::OFFSET);
+                if B::OFFSET.is_none() {
+                    acc[t][j] = s.add_halves(acc[t][j], low[t][j], -most_left::<B>());
+                }
             }
         }
         // SAFETY: promised by the caller.
@@ -225,13 +275,24 @@ impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
     }
 }
 
-/// The codes of a vector of these units of a block; of the first only, where a vector has one.
+/// The units of a vector of a block's codes; the same twice, where a vector has one.
+#[inline(always)]
+fn units_of<S: Bytes, B: SuperBlock>(vector: usize) -> [usize; 2] {
+    [B::ORDER[vector * S::UNITS], B::ORDER[vector * S::UNITS + S::UNITS - 1]]
+}
+
+/// The codes of a vector of these units of a block, so many bits to the left; of the first only, where a vector has one.
 ///
 /// # Safety
 /// The block can be read.
 #[inline(always)]
-pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, units: [usize; 2]) -> S::V {
-    let [[low, high], [low_2, high_2]] = units.map(B::fields);
+pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, units: [usize; 2], left: [u32; 8]) -> S::V {
+    let [mut low, mut high] = B::fields(units[0]);
+    let [mut low_2, mut high_2] = B::fields(units[1]);
+    for (field, unit) in [(&mut low, units[0]), (&mut high, units[0]), (&mut low_2, units[1]), (&mut high_2, units[1])]
+    {
+        field.to += left[unit];
+    }
     // SAFETY: promised by the caller.
     unsafe {
         let codes = s.field(block, [low, low_2]);

@@ -1,6 +1,6 @@
 //! `Q5_K`: as `Q4_K` with a fifth bit of each code.
 
-use super::{Field, Scales, SuperBlock, double, six_bits};
+use super::{Bytes, Field, Scales, SuperBlock, double, six_bits};
 use crate::Format;
 
 pub struct Q5K;
@@ -20,7 +20,7 @@ impl SuperBlock for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> Scales {
+    unsafe fn scales<S: Bytes>(_: S, block: *const u8) -> Scales {
         // SAFETY: promised by the caller.
         let (halves, of_runs) = unsafe { (double(block), six_bits(block.add(4))) };
         Scales { halves, of_runs, minimums: None }

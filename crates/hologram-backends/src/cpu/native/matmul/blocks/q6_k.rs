@@ -1,6 +1,6 @@
 //! `Q6_K`: 128 bytes of low half bytes, 64 of high bits, 16 signed scales, d; codes are 32 too great.
 
-use super::{Field, Scales, SuperBlock, quad, twice, word};
+use super::{Bytes, Field, Scales, SuperBlock, quad, twice, word};
 use crate::Format;
 
 pub struct Q6K;
@@ -9,7 +9,7 @@ impl SuperBlock for Q6K {
     const FORMAT: Format = Format::Q6_K;
     const BYTES: usize = 210;
     const RUN: usize = 16;
-    const OFFSET: f32 = 32.0;
+    const OFFSET: Option<u8> = Some(32);
 
     #[inline(always)]
     fn fields(unit: usize) -> [Field; 2] {
@@ -21,9 +21,9 @@ impl SuperBlock for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> Scales {
+    unsafe fn scales<S: Bytes>(_: S, block: *const u8) -> Scales {
         // SAFETY: promised by the caller.
         let (d, of_runs) = unsafe { (word(block.add(208)), [quad(block.add(192)), quad(block.add(200))]) };
-        Scales { halves: twice(d), of_runs, minimums: Some(of_runs) }
+        Scales { halves: twice(d), of_runs, minimums: None }
     }
 }

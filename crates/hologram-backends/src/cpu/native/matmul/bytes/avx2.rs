@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::super::blocks::SuperBlock;
 use super::{Bytes, Field};
 use crate::cpu::native::simd::{self, Simd};
 
@@ -18,12 +19,33 @@ impl Avx2 {
     }
 }
 
+impl Avx2 {
+    /// For each product of a unit the scale of its run.
+    #[inline(always)]
+    fn spread_unit<const GROUP: usize>(self, scales: __m256i, index: usize) -> __m256i {
+        wrapped!({
+            // The 128 bits that hold the vector's scales in both lanes, then in each lane two bytes to all.
+            let first = if GROUP == 32 { index } else { 2 * index };
+            let half = if first < 8 {
+                _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
+            } else {
+                _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
+            };
+            let pair = |scale: usize| 0x0100 + 0x0202 * (scale as i16 % 8);
+            let second = if GROUP == 32 { first } else { first + 1 };
+            let order = _mm256_inserti128_si256::<1>(_mm256_set1_epi16(pair(first)), _mm_set1_epi16(pair(second)));
+            _mm256_shuffle_epi8(half, order)
+        })
+    }
+}
+
 impl Bytes for Avx2 {
     type V = __m256i;
     type F = __m256;
     type H = __m256i;
     type M = __m256;
     type P = __m128;
+    type S = [__m256i; 2];
     const LEN: usize = 32;
 
     #[inline(always)]
@@ -126,13 +148,25 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn products(self, codes: __m256i, x: __m256i) -> __m256i {
-        wrapped!(_mm256_maddubs_epi16(codes, x))
+    fn add_runs(
+        self,
+        sum: __m256i,
+        on: [__m256i; 2],
+        codes: [__m256i; 2],
+        x: [__m256i; 2],
+        scales: [__m256i; 2],
+    ) -> __m256i {
+        wrapped!({
+            let first = _mm256_add_epi16(on[0], _mm256_maddubs_epi16(codes[0], x[0]));
+            let second = _mm256_add_epi16(on[1], _mm256_maddubs_epi16(codes[1], x[1]));
+            let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(first, scales[0]));
+            _mm256_add_epi32(sum, _mm256_madd_epi16(second, scales[1]))
+        })
     }
 
     #[inline(always)]
-    fn add_scaled(self, sum: __m256i, products: __m256i, scales: __m256i) -> __m256i {
-        wrapped!(_mm256_add_epi32(sum, _mm256_madd_epi16(products, scales)))
+    fn less(self, code: u8, x: __m256i) -> __m256i {
+        wrapped!(_mm256_sub_epi16(_mm256_setzero_si256(), _mm256_maddubs_epi16(_mm256_set1_epi8(code as i8), x)))
     }
 
     #[inline(always)]
@@ -168,22 +202,17 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn spread<const GROUP: usize>(self, scales: __m256i, [index, _]: [usize; 2]) -> __m256i {
-        wrapped!({
-            // The 128 bits that hold the vector's scales in both lanes, then in each lane two bytes to all.
-            let first = if GROUP == 32 { index } else { 2 * index };
-            let half = if first < 8 {
-                _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
-            } else {
-                _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
-            };
-            let pair = |scale: usize| 0x0100 + 0x0202 * (scale as i16 % 8);
-            let second = if GROUP == 32 { first } else { first + 1 };
-            let order = _mm256_inserti128_si256::<1>(_mm256_set1_epi16(pair(first)), _mm_set1_epi16(pair(second)));
-            _mm256_shuffle_epi8(half, order)
-        })
+    fn times(self, values: __m256i, by: &[i16; 16]) -> __m256i {
+        wrapped!(_mm256_mullo_epi16(values, _mm256_loadu_si256(by.as_ptr().cast())))
     }
 
+    #[inline(always)]
+    fn spread<B: SuperBlock>(self, scales: __m256i, pair: usize) -> [__m256i; 2] {
+        let of = |unit| {
+            if B::RUN == 32 { self.spread_unit::<32>(scales, unit) } else { self.spread_unit::<16>(scales, unit) }
+        };
+        [of(B::ORDER[2 * pair]), of(B::ORDER[2 * pair + 1])]
+    }
     #[inline(always)]
     fn scaled(self, halves: u32, factor: f32) -> __m128 {
         wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))

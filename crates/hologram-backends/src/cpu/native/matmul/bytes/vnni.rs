@@ -1,7 +1,9 @@
 //! [`Bytes`] on AVX-512 VNNI.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
+use super::super::blocks::SuperBlock;
 use super::{Bytes, Field};
 use crate::cpu::native::simd::{self, Simd};
 
@@ -18,38 +20,33 @@ impl Vnni {
     }
 }
 
-/// Which of 16 scales each of the 32 products of a vector takes, by the elements that share one (16, 32) and the vector's two units.
-static SPREAD: [[[[u16; 32]; 8]; 8]; 2] = {
-    let mut all = [[[[0; 32]; 8]; 8]; 2];
-    let mut i = 0;
-    while i < 2 * 8 * 8 * 32 {
-        let (group, units, lane) = (i / 2048, [i / 256 % 8, i / 32 % 8], i % 32);
-        all[group][units[0]][units[1]][lane] = ((32 * units[lane / 16] + 2 * (lane % 16)) / (16 << group)) as u16;
-        i += 1;
-    }
-    all
-};
+/// Of the scales of a format's runs those that the sums of two vectors take, packed as they are: each 128 bits hold the four sums of one
+/// vector's 16 elements, and then those of the other's.
+struct Spread<B>(PhantomData<B>);
 
-/// Where the 16 bytes of four units lie that are `STRIDE` bytes apart, as permutations of the words of 64 bytes each: of those from the
-/// first on, and of those that end with the last.
-struct Quarters<const STRIDE: usize>;
-
-impl<const STRIDE: usize> Quarters<STRIDE> {
-    const SECOND: usize = (3 * STRIDE + 16).saturating_sub(64);
-    /// Words that lie in the first 64 bytes only, or in both; the others lie in the second.
-    const IN_FIRST: u32 = {
-        let (mut lanes, mut i) = (0, 0);
-        while i < 32 {
-            lanes |= ((i / 8 * STRIDE + i % 8 * 2 + 2 <= 64) as u32) << i;
+impl<B: SuperBlock> Spread<B> {
+    const OF_PAIRS: [[u16; 32]; 2] = {
+        let (mut all, mut i) = ([[0; 32]; 2], 0);
+        while i < 64 {
+            let (pair, sixteen, vector) = (i / 32, i % 32 / 8, i % 8 / 4);
+            let unit = B::ORDER[4 * pair + 2 * vector + sixteen / 2];
+            all[pair][i % 32] = ((32 * unit + 16 * (sixteen % 2)) / B::RUN) as u16;
             i += 1;
         }
-        lanes
+        all
     };
+}
+
+/// Where the 16 bytes of each of three units lie that are `STRIDE` bytes apart, as a permutation of the words of the 64 bytes from the
+/// first on.
+struct Thirds<const STRIDE: usize>;
+
+impl<const STRIDE: usize> Thirds<STRIDE> {
     const INDICES: [u16; 32] = {
+        assert!(2 * STRIDE + 16 <= 64);
         let (mut indices, mut i) = ([0; 32], 0);
-        while i < 32 {
-            let from = if Self::IN_FIRST >> i & 1 == 1 { 0 } else { Self::SECOND };
-            indices[i] = ((i / 8 * STRIDE + i % 8 * 2 - from) / 2) as u16;
+        while i < 24 {
+            indices[i] = (i / 8 * STRIDE / 2 + i % 8) as u16;
             i += 1;
         }
         indices
@@ -117,6 +114,34 @@ impl<const STRIDE: usize> Words<STRIDE> {
     };
 }
 
+/// Where the first four bytes of 16 blocks of `STRIDE` bytes lie, as [`Words`] has it of the first two: all of the 128 bytes lie in the
+/// blocks.
+struct Doubles<const STRIDE: usize>;
+
+impl<const STRIDE: usize> Doubles<STRIDE> {
+    const FROM: [usize; 3] = [0, Words::<STRIDE>::FROM[1] / 4 * 4, 16 * STRIDE - 128];
+    const INDICES: [[u32; 16]; 3] = {
+        assert!(STRIDE.is_multiple_of(4) && Words::<STRIDE>::COUNT == 3);
+        let (mut indices, mut unit) = ([[0; 16]; 3], 0);
+        while unit < 16 {
+            let i = unit / Words::<STRIDE>::TOGETHER;
+            indices[i][unit] = ((unit * STRIDE - Self::FROM[i]) / 4) as u32;
+            unit += 1;
+        }
+        indices
+    };
+}
+
+/// The first words of 16 pairs, and then the second ones.
+static APART: [u16; 32] = {
+    let (mut all, mut i) = ([0; 32], 0);
+    while i < 32 {
+        all[i] = (2 * (i % 16) + i / 16) as u16;
+        i += 1;
+    }
+    all
+};
+
 impl Vnni {
     /// The `f16` at the first of 16 places `STRIDE` bytes apart: a gather would load them one by one.
     ///
@@ -139,12 +164,37 @@ impl Vnni {
     }
 }
 
+impl Vnni {
+    /// The two `f16` at the first of 16 places `STRIDE` bytes apart.
+    ///
+    /// # Safety
+    /// The `16 * STRIDE` bytes from `first` on can be read.
+    #[inline(always)]
+    unsafe fn all_pairs<const STRIDE: usize>(self, first: *const u8) -> (__m512, __m512) {
+        wrapped!({
+            let first = apart(first);
+            let mut pairs = _mm512_setzero_si512();
+            for i in 0..3 {
+                let from = first.add(Doubles::<STRIDE>::FROM[i]);
+                let (low, high) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+                let indices = _mm512_loadu_si512(Doubles::<STRIDE>::INDICES[i].as_ptr().cast());
+                let lanes = Words::<STRIDE>::LANES[i] as u16;
+                pairs = _mm512_or_si512(pairs, _mm512_maskz_permutex2var_epi32(lanes, low, indices, high));
+            }
+            let apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART.as_ptr().cast()), pairs);
+            let second = _mm512_extracti64x4_epi64::<1>(apart);
+            (_mm512_cvtph_ps(_mm512_castsi512_si256(apart)), _mm512_cvtph_ps(second))
+        })
+    }
+}
+
 impl Bytes for Vnni {
     type V = __m512i;
     type F = __m512;
     type H = __m256i;
     type M = __m256;
     type P = __m128;
+    type S = __m512i;
     const LEN: usize = 64;
 
     #[inline(always)]
@@ -221,11 +271,11 @@ impl Bytes for Vnni {
             let bytes = if STRIDE == 16 {
                 _mm512_loadu_si512(first.cast())
             } else {
-                let indices = _mm512_loadu_si512(Quarters::<STRIDE>::INDICES.as_ptr().cast());
-                let (low, high) = (apart(first), apart(first.add(Quarters::<STRIDE>::SECOND)));
-                let high = _mm512_permutexvar_epi16(indices, _mm512_loadu_si512(high.cast()));
-                let low = _mm512_loadu_si512(low.cast());
-                _mm512_mask_permutexvar_epi16(high, Quarters::<STRIDE>::IN_FIRST, indices, low)
+                // Loads of 64 bytes are what there are least of: of the last unit only its own bytes.
+                let indices = _mm512_loadu_si512(Thirds::<STRIDE>::INDICES.as_ptr().cast());
+                let last = _mm_loadu_si128(apart(first.add(3 * STRIDE)).cast());
+                let thirds = _mm512_permutexvar_epi16(indices, _mm512_loadu_si512(apart(first).cast()));
+                _mm512_inserti32x4::<3>(thirds, last)
             };
             let half = _mm512_set1_epi8(15);
             [_mm512_and_si512(bytes, half), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), half)]
@@ -270,14 +320,42 @@ impl Bytes for Vnni {
         wrapped!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices))
     }
 
+    /// Sums of four products fit 16 bits: two vectors' are scaled and added at once.
     #[inline(always)]
-    fn products(self, codes: __m512i, x: __m512i) -> __m512i {
-        wrapped!(_mm512_maddubs_epi16(codes, x))
+    fn add_runs(
+        self,
+        sum: __m512i,
+        on: [__m512i; 2],
+        codes: [__m512i; 2],
+        x: [__m512i; 2],
+        scales: __m512i,
+    ) -> __m512i {
+        wrapped!({
+            let first = _mm512_dpbusd_epi32(on[0], codes[0], x[0]);
+            let second = _mm512_dpbusd_epi32(on[1], codes[1], x[1]);
+            _mm512_dpwssd_epi32(sum, _mm512_packs_epi32(first, second), scales)
+        })
     }
 
     #[inline(always)]
-    fn add_scaled(self, sum: __m512i, products: __m512i, scales: __m512i) -> __m512i {
-        wrapped!(_mm512_dpwssd_epi32(sum, products, scales))
+    fn less(self, code: u8, x: __m512i) -> __m512i {
+        wrapped!({
+            let zero = _mm512_setzero_si512();
+            _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(code as i8), x))
+        })
+    }
+
+    /// Fewer instructions than what a compiler makes of it.
+    #[inline(always)]
+    fn signed_sixes(self, low: u64, high: u32) -> [u64; 2] {
+        wrapped!({
+            let low = _mm_srlv_epi64(_mm_set1_epi64x(low as i64), _mm_set_epi64x(4, 0));
+            let high = _mm_rolv_epi32(_mm_set1_epi32(high as i32), _mm_set_epi32(-2, 0, 2, 4));
+            let low = _mm_and_si128(low, _mm_set1_epi8(0x0f));
+            let bits = _mm_or_si128(low, _mm_and_si128(high, _mm_set1_epi8(0x30)));
+            let signed = _mm_sub_epi8(bits, _mm_set1_epi8(32));
+            [_mm_cvtsi128_si64(signed) as u64, _mm_extract_epi64::<1>(signed) as u64]
+        })
     }
 
     #[inline(always)]
@@ -299,9 +377,14 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn spread<const GROUP: usize>(self, scales: __m256i, [a, b]: [usize; 2]) -> __m512i {
+    fn times(self, values: __m256i, by: &[i16; 16]) -> __m256i {
+        wrapped!(_mm256_mullo_epi16(values, _mm256_loadu_si256(by.as_ptr().cast())))
+    }
+
+    #[inline(always)]
+    fn spread<B: SuperBlock>(self, scales: __m256i, pair: usize) -> __m512i {
         wrapped!({
-            let order = _mm512_loadu_si512(SPREAD[usize::from(GROUP == 32)][a][b].as_ptr().cast());
+            let order = _mm512_loadu_si512(const { &Spread::<B>::OF_PAIRS }[pair].as_ptr().cast());
             _mm512_permutexvar_epi16(order, _mm512_castsi256_si512(scales))
         })
     }
@@ -362,9 +445,7 @@ impl Bytes for Vnni {
                 // Known where this is inlined: the block of a format.
                 match stride {
                     18 => return self.all_halves::<18>(first.add(at)),
-                    20 => return self.all_halves::<20>(first.add(at)),
                     22 => return self.all_halves::<22>(first.add(at)),
-                    24 => return self.all_halves::<24>(first.add(at)),
                     34 => return self.all_halves::<34>(first.add(at)),
                     _ => (),
                 }
@@ -376,6 +457,15 @@ impl Bytes for Vnni {
             // A block is longer than the four bytes that are read.
             let words = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, places, first.add(at).cast());
             _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(self, first: *const u8, stride: usize, count: usize) -> (__m512, __m512) {
+        wrapped!(match (count, stride) {
+            (16, 20) => self.all_pairs::<20>(first),
+            (16, 24) => self.all_pairs::<24>(first),
+            _ => (self.halves(first, 0, stride, count), self.halves(first, 2, stride, count)),
         })
     }
 
