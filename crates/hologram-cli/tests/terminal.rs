@@ -78,6 +78,11 @@ fn lines_are_edited_and_replies_stopped() {
     terminal.keys(b"caf\xe9\r");
     terminal.wait("not UTF-8");
     terminal.wait("> ");
+    // Two lines at once, the second before the first is answered.
+    terminal.keys("/stats\r/regenerate\r");
+    terminal.wait("there is no reply yet");
+    terminal.wait("there is no reply yet");
+    terminal.wait("> ");
     terminal.keys("page page page page page page page\r");
     // More than the question's own.
     terminal.wait(&" page".repeat(20));
