@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::super::blocks::SuperBlock;
 use super::{Bytes, Field};
+use crate::cpu::native::matmul::blocks::SuperBlock;
 use crate::cpu::native::simd::{self, Simd};
 
 /// AVX2, FMA and F16C.
@@ -17,9 +17,7 @@ impl Avx2 {
     pub unsafe fn assume() -> Avx2 {
         Avx2(())
     }
-}
 
-impl Avx2 {
     /// For each product of a unit the scale of its run.
     #[inline(always)]
     fn spread_unit<const GROUP: usize>(self, scales: __m256i, index: usize) -> __m256i {
@@ -208,11 +206,14 @@ impl Bytes for Avx2 {
 
     #[inline(always)]
     fn spread<B: SuperBlock>(self, scales: __m256i, pair: usize) -> [__m256i; 2] {
-        let of = |unit| {
-            if B::RUN == 32 { self.spread_unit::<32>(scales, unit) } else { self.spread_unit::<16>(scales, unit) }
-        };
-        [of(B::ORDER[2 * pair]), of(B::ORDER[2 * pair + 1])]
+        let (first, second) = (B::ORDER[2 * pair], B::ORDER[2 * pair + 1]);
+        if B::RUN == 32 {
+            [self.spread_unit::<32>(scales, first), self.spread_unit::<32>(scales, second)]
+        } else {
+            [self.spread_unit::<16>(scales, first), self.spread_unit::<16>(scales, second)]
+        }
     }
+
     #[inline(always)]
     fn scaled(self, halves: u32, factor: f32) -> __m128 {
         wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))

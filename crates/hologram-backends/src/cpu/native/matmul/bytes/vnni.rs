@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::super::blocks::SuperBlock;
 use super::{Bytes, Field};
+use crate::cpu::native::matmul::blocks::SuperBlock;
 use crate::cpu::native::simd::{self, Simd};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
@@ -162,9 +162,7 @@ impl Vnni {
             _mm512_cvtph_ps(_mm512_castsi512_si256(words))
         })
     }
-}
 
-impl Vnni {
     /// The two `f16` at the first of 16 places `STRIDE` bytes apart.
     ///
     /// # Safety
