@@ -97,6 +97,7 @@ fn folders_that_cannot_be_used() {
         assert!(good.contains(from), "{from}");
         good.replace(from, to)
     };
+    let byte_level = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}";
     let swell = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaa\"}";
     let cases = [
         (good[..good.len() / 2].to_string(), "{}", "model/tokenizer.json: this is no tokenizer: EOF while parsing"),
@@ -131,8 +132,17 @@ fn folders_that_cannot_be_used() {
                 &format!("\"normalizer\":{{\"type\":\"Sequence\",\"normalizers\":[{}]}}", [swell; 9].join(",")),
             ),
             "{}",
-            "the normalizer makes texts up to 10077696 times as long",
+            "the normalizer and the pre-tokenizer make texts up to 20155392 times as long",
         ),
+        (
+            changed(
+                "\"type\":\"ByteLevel\",\"add_prefix_space\":false",
+                &format!("\"type\":\"Sequence\",\"pretokenizers\":[{}],\"x\":0", [byte_level; 14].join(",")),
+            ),
+            "{}",
+            "the normalizer and the pre-tokenizer make texts up to 16384 times as long",
+        ),
+        (spm.replace("\"content\":\" \"}", "\"content\":\"e\"}"), "{}", "a tokenizer with the decoder {"),
         (good.clone(), "{\"eos_token\": \"<eos>\"}", "the eos_token \"<eos>\" is not in the vocabulary"),
         (good.clone(), "{\"add_bos_token\": true}", "add_bos_token is true, but the settings name no such token"),
     ];

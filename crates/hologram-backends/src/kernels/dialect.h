@@ -220,6 +220,8 @@ FN void note_fault(device uint *record, uint index, uint most)
     record[3] = index;
     record[0] = 1;
 }
+// BitNet's squared-ReLU gate, in which a NaN is not lost.
+FN float relu2(float gate, float up) { const float r = gate <= 0.0f ? 0.0f : gate; return r * r * up; }
 FN float widest4(float4 v) { return wider(wider(fabs(v.x), fabs(v.y)), wider(fabs(v.z), fabs(v.w))); }
 // A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
 FN uint count(device const uint *step, uint slot, uint most, uint per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }

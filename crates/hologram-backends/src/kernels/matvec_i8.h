@@ -345,7 +345,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     uint i = begin + e;
     if (GATED) {
       if (a.after == SWIGLU) y = y * (1.0f / (1.0f + exp(-y))) * up;
-      else { y = max(y, 0.0f); y = y * y * up; }
+      else y = relu2(y, up);
       a.y0[i] = y;
     } else {
       if (a.after == RESIDUAL) y += e == tid ? residual : a.residual[i];

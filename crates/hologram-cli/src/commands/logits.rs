@@ -22,5 +22,9 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let shape = vec![args.tokens.len(), model.config().vocab];
     npy::write(&args.out, &Array::from_f32(shape.clone(), logits))?;
     status!("wrote {} (float32 {shape:?})\n", args.out.display());
+    let broken = logits.iter().filter(|l| !l.is_finite()).count();
+    if broken > 0 {
+        status!("note: {broken} of them are NaN or infinite\n");
+    }
     Ok(())
 }

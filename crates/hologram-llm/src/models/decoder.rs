@@ -7,7 +7,7 @@ use hologram_core::ops::{AttentionOptions, AttentionPrecision};
 use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::models::config::Config;
 use crate::models::{Gate, TernaryActivations};
@@ -121,6 +121,10 @@ impl Decoder {
             None => embedding.clone(),
         };
         let factors = weights.optional_values("rope_freqs.weight", c.rope_dim / 2)?;
+        if let Some(factor) = factors.iter().flatten().find(|f| !(f.is_finite() && **f > 0.0)) {
+            let what = format!("a factor of {factor} in tensor rope_freqs.weight");
+            return Err(LlmError::Unsupported { path: config.name.clone().into(), what });
+        }
         let frequencies = c.rope_frequencies(factors.as_deref());
         let rope_frequencies = Tensor::from_slice(weights.executor(), &[frequencies.len()], &frequencies)?;
         let output_norm = weights.vector("output_norm.weight", c.width)?;

@@ -56,7 +56,9 @@ pub fn unpack_row(packed: &[u8], packed_rows: usize, r: usize, codes: &mut [u8])
 /// The factor of weights that are rounded to ternary: the mean of their magnitudes, at least 1e-5.
 pub fn mean_magnitude(values: impl Iterator<Item = f32>, count: usize) -> f32 {
     let sum: f64 = values.map(|v| f64::from(v.abs())).sum();
-    ((sum / count.max(1) as f64) as f32).max(1e-5)
+    let mean = (sum / count.max(1) as f64) as f32;
+    // A NaN stays one.
+    if mean < 1e-5 { 1e-5 } else { mean }
 }
 
 #[cfg(test)]

@@ -213,6 +213,9 @@ impl<'a> FolderWeights<'a> {
         let (shard, entry) = self.entry(&name)?;
         let values = self.values(shard, entry)?;
         let [scale] = values[..] else { return Err(self.bad(shard, format!("tensor {name} is not one number"))) };
+        if !scale.is_finite() {
+            return Err(self.bad(shard, format!("tensor {name} is {scale}")));
+        }
         Ok(if conf.inverse { 1.0 / scale } else { scale })
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use tokenizers::NormalizerWrapper;
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
 use super::guard::guarded;
 use super::index::StringIndex;
@@ -20,7 +20,7 @@ const MAX_FILE: u64 = 512 << 20;
 /// Token ids: far more than any vocabulary has, few enough for a table.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// How many times as long a normalizer may make a text: those of models make it 12 times as long.
+/// How many times as long a text may become before it is cut into tokens: those of models make it 12 times as long.
 const MAX_GROWTH: usize = 4096;
 
 /// The tokenizer of the library.
@@ -109,11 +109,11 @@ impl Tokenizer {
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
         let mut inner = guarded(read).unwrap_or_else(contradictory).map_err(damaged)?;
-        let growth = inner.get_normalizer().map_or(1, growth);
+        let normalized = inner.get_normalizer().map_or(1, growth);
+        let growth = normalized.saturating_mul(inner.get_pre_tokenizer().map_or(1, growth_of_words));
         if growth > MAX_GROWTH {
-            return Err(fail(format!(
-                "the normalizer makes texts up to {growth} times as long (at most {MAX_GROWTH})"
-            )));
+            let what = "the normalizer and the pre-tokenizer make texts";
+            return Err(fail(format!("{what} up to {growth} times as long (at most {MAX_GROWTH})")));
         }
         inner.with_truncation(None).map_err(|e| damaged(e.to_string()))?;
         inner.with_padding(None);
@@ -136,6 +136,15 @@ impl Tokenizer {
             if let Some(ty) = types.get_mut(id as usize) {
                 *ty = if token.special { TokenType::Control } else { TokenType::UserDefined };
             }
+        }
+        let mut notes = Vec::new();
+        let moved = |t: &&Value| t["content"].as_str().and_then(|c| vocabulary.get(c)).is_some_and(|id| t["id"] != *id);
+        if let Some(token) = spec["added_tokens"].as_array().and_then(|all| all.iter().find(moved)) {
+            let is = token["content"].as_str().and_then(|content| vocabulary.get(content)).copied().unwrap_or(0);
+            notes.push(format!(
+                "the added token {} has the id {} in tokenizer.json, but gets {is}",
+                token["content"], token["id"]
+            ));
         }
         let specials = Specials::new(&tokens, &types);
         let index = StringIndex::new(tokens.clone(), |i| !texts[i].is_empty());
@@ -177,7 +186,7 @@ impl Tokenizer {
             ends: Vec::new(),
             add_bos,
             add_eos,
-            notes: Vec::new(),
+            notes,
         };
         tokenizer.find_ends(eos, None);
         Ok(tokenizer)
@@ -195,6 +204,17 @@ fn growth(normalizer: &NormalizerWrapper) -> usize {
         NormalizerWrapper::Sequence(all) => all.as_ref().iter().map(growth).fold(1, usize::saturating_mul),
         NormalizerWrapper::Replace(replace) => replace.content.len().max(1),
         NormalizerWrapper::Prepend(prepend) => prepend.prepend.len() + 1,
+        NormalizerWrapper::ByteLevel(_) => 2,
+        _ => 1,
+    }
+}
+
+/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in SentencePiece's.
+fn growth_of_words(pre_tokenizer: &PreTokenizerWrapper) -> usize {
+    match pre_tokenizer {
+        PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().map(growth_of_words).fold(1, usize::saturating_mul),
+        PreTokenizerWrapper::ByteLevel(_) => 2,
+        PreTokenizerWrapper::Metaspace(_) => 4,
         _ => 1,
     }
 }
@@ -206,6 +226,10 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
         || metaspace.is_some_and(|m| {
             m["prepend_scheme"].as_str() != Some("never") && m["add_prefix_space"].as_bool() != Some(false)
         });
+    let steps = spec["decoders"].as_array().map_or(std::slice::from_ref(spec), Vec::as_slice);
+    if let Some(step) = steps.iter().find(|step| !is_known_step(step)) {
+        return Err(format!("a tokenizer with the decoder {step} is not supported"));
+    }
     if has_decoder(spec, "ByteLevel") {
         Ok((Spelling::Letters, false))
     } else if metaspace.is_some() || has_decoder(spec, "ByteFallback") || has_decoder(spec, "Replace") {
@@ -215,6 +239,17 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
         Err(format!(
             "a tokenizer with the decoder {name} is not supported, supported are ByteLevel, ByteFallback and Metaspace"
         ))
+    }
+}
+
+/// Whether a step of a decoder does what [`Spelling`] and a stripped space do, or is of a kind that is refused by name.
+fn is_known_step(step: &Value) -> bool {
+    match step["type"].as_str() {
+        Some("Replace") => step["pattern"]["String"] == "\u{2581}" && step["content"] == " ",
+        Some("Strip") => {
+            step["content"] == " " && step["stop"].as_u64() == Some(0) && step["start"].as_u64() <= Some(1)
+        }
+        _ => true,
     }
 }
 

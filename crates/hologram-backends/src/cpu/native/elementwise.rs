@@ -165,7 +165,8 @@ operations! {
     squared_error, squared_error_with: |a, b| (a - b) * (a - b);
     swiglu, swiglu_with: |gate, up| gate * (1.0 / (exp(&Scalar, -gate) + 1.0)) * up;
     relu2_mul, relu2_mul_with: |gate, up| {
-        let r = if gate > 0.0 { gate } else { 0.0 };
+        // A NaN is not lost.
+        let r = if gate <= 0.0 { 0.0 } else { gate };
         r * r * up
     };
 }

@@ -154,7 +154,7 @@ template <uint HELD> FN void products(const Run &a, Shared &sh, const Phase &f, 
     UNROLL for (uint j = 0; j < HELD; ++j) { v[j] = make_float4(0, 0, 0, 0); if ((j * WARPS + warp) * 32 < fours) v[j] = peek(from + j * THREADS); }
     const uint begin = group * f.each + min(group, f.over), rows = f.each + (group < f.over ? 1 : 0);
     const uint flags = f.flags, chunks = f.chunks, together = f.together;
-    const bool gated = __any_sync(~0u, flags & GATED), relu2 = flags & RELU2;
+    const bool gated = __any_sync(~0u, flags & GATED), squared = flags & RELU2;
     const uint tag = tag_of(f.in_tag, run), out_tag = tag_of(f.out_tag, run);
     const float eps = f.eps, least = f.least, per = f.per;
     wait(shared_address(&sh.bars[n % BARS]), n / BARS & 1);
@@ -262,7 +262,7 @@ template <uint HELD> FN void products(const Run &a, Shared &sh, const Phase &f, 
         z *= scale;
         if (gated) {
             up *= scale;
-            if (relu2) { z = max(z, 0.0f); z = z * z * up; }
+            if (squared) z = relu2(z, up);
             else z = z * (1.0f / (1.0f + exp(-z))) * up;
         }
         z += residual;

@@ -179,7 +179,8 @@ FN float swiglu(float gate, float up)
 }
 FN float relu2(float gate, float up)
 {
-    gate = fmaxf(gate, 0.0f);
+    // A NaN is not lost.
+    gate = gate <= 0.0f ? 0.0f : gate;
     return gate * gate * up;
 }
 

@@ -112,8 +112,8 @@ FN void put_gate(thread const Task &a, threadgroup const float *space, uint toke
     UNROLL for (uint u = 0; u < 8; ++u) {
         const uint t = tid / 32 + u * 4, r = tid % 32;
         if (token + t >= a.n || row + r >= a.m0) continue;
-        const float g = space[t * OUT_STRIDE + r], up = space[t * OUT_STRIDE + 32 + r], positive = max(g, 0.0f);
-        const float v = (a.mode == SWIGLU ? g * (1.0f / (1.0f + exp(-g))) : positive * positive) * up;
+        const float g = space[t * OUT_STRIDE + r], up = space[t * OUT_STRIDE + 32 + r];
+        const float v = a.mode == SWIGLU ? g * (1.0f / (1.0f + exp(-g))) * up : relu2(g, up);
         const ulong at = ulong(token + t) * a.m0 + row + r;
         if (a.narrow) ((device bfloat *)a.y0)[at] = bfloat(v);
         else a.y0[at] = v;

@@ -123,7 +123,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
     // What overflows on the way to a gate's product has no meaning together with an infinite operand.
     let gate = matches!(map.scalar.name, "swiglu" | "relu2_mul");
     let values: Vec<f32> = match ty {
-        _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.abs() < 200.0).collect(),
+        _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.is_nan() || v.abs() < 200.0).collect(),
         Type::I8 => vec![-128.0, -127.0, -1.0, 0.0, 1.0, 127.0],
         Type::U8 => vec![0.0, 1.0, 2.0, 254.0, 255.0],
         Type::I16 => vec![-32768.0, -1.0, 0.0, 1.0, 32767.0],

@@ -23,6 +23,15 @@ pub(super) fn relu(b: &mut Builder, x: Value) -> Value {
     b.max(x, constant(x.ty, 0.0))
 }
 
+/// max(gate, 0)² · up, of which a NaN in either is not lost.
+pub(super) fn relu2_mul(b: &mut Builder, gate: Value, up: Value) -> Value {
+    let zero = constant(gate.ty, 0.0);
+    let negative = b.lt(gate, zero);
+    let r = b.select(negative, zero, gate);
+    let r = b.mul(r, r);
+    b.mul(r, up)
+}
+
 /// x/2 · (1 + erf(x/√2)).
 pub(super) fn gelu(b: &mut Builder, x: Value) -> Value {
     let t = b.mul(x, constant(x.ty, std::f64::consts::FRAC_1_SQRT_2));

@@ -149,8 +149,8 @@ operations! {
         |v| 0.5 * v[0] * (1.0 + (GELU_TANH[0] * (v[0] + GELU_TANH[1] * v[0].powi(3))).tanh());
     swiglu(gate, up) Map FLOATS 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
         |b, v| { let s = f::silu(b, v[0]); b.mul(s, v[1]) }, |v| v[0] / (1.0 + (-v[0]).exp()) * v[1];
-    relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58.",
-        |b, v| { let r = f::relu(b, v[0]); let r = b.mul(r, r); b.mul(r, v[1]) }, |v| v[0].max(0.0).powi(2) * v[1];
+    relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58. A NaN stays one.",
+        |b, v| f::relu2_mul(b, v[0], v[1]), |v| if v[0] <= 0.0 { 0.0 * v[1] } else { v[0].powi(2) * v[1] };
 
     // Comparisons.
     eq(a, b) Compare ANY 0.0, "Whether a = b, as `bool`.", |b, v| b.eq(v[0], v[1]), |v| truth(v[0] == v[1]);
