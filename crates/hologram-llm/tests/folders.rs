@@ -378,6 +378,16 @@ fn wrong_folders_are_named() {
         ("qwen3", |c| c["hidden_act"] = json!("gelu"), &["activation gelu"]),
         ("qwen3", |c| c["tie_word_embeddings"] = json!(false), &["missing tensor lm_head.weight"]),
         (
+            "llama-linear",
+            |c| c["mlp_bias"] = json!(false),
+            &["mlp_bias false, but there is a tensor model.layers.0.mlp."],
+        ),
+        (
+            "llama3-scaled",
+            |c| c["attention_bias"] = json!(true),
+            &["missing tensor model.layers.0.self_attn.q_proj.bias"],
+        ),
+        (
             "mistral",
             |c| c["tie_word_embeddings"] = json!(true),
             &["tie_word_embeddings true, but lm_head.weight is another matrix than model.embed_tokens.weight"],

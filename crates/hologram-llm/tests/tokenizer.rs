@@ -101,7 +101,16 @@ fn folders_that_cannot_be_used() {
     let swell = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaa\"}";
     let cases = [
         (good[..good.len() / 2].to_string(), "{}", "model/tokenizer.json: this is no tokenizer: EOF while parsing"),
-        ("[]".into(), "{}", "a tokenizer with the decoder none is not supported"),
+        ("[]".into(), "{}", "this is no tokenizer: the file holds no JSON object"),
+        ("{}".into(), "{}", "a tokenizer with the decoder none is not supported"),
+        (
+            spm.replace(
+                "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}",
+                "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}}",
+            ),
+            "{}",
+            "the post_processor leaves texts out",
+        ),
         (changed("\"type\":\"BPE\"", "\"type\":\"Klingon\""), "{}", "this is no tokenizer: "),
         (
             changed("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\""),

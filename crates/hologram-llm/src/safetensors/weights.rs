@@ -263,8 +263,17 @@ impl Weights for FolderWeights<'_> {
         Ok(Tensor::from_slice(self.executor, &[len], &self.values(shard, entry)?)?)
     }
 
+    /// Biases, which `config.json` may have a say in.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
-        self.folder.find(&name_of(ours)).map(|_| self.vector(ours, len)).transpose()
+        let name = name_of(ours);
+        let key = if name.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
+        match (self.folder.config.get(key).and_then(serde_json::Value::as_bool), self.folder.find(&name)) {
+            (Some(false), Some((shard, _))) => {
+                Err(self.bad(shard, format!("config.json has {key} false, but there is a tensor {name}")))
+            }
+            (Some(true), _) | (None, Some(_)) => self.vector(ours, len).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Folders have none: what GGUF files have as vectors of values, `config.json` says.

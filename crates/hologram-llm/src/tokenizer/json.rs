@@ -106,6 +106,9 @@ impl Tokenizer {
         let fail = |reason: String| LlmError::Tokenizer { path: path.into(), reason };
         let damaged = |e: String| fail(format!("this is no tokenizer: {}", first_line(&e)));
         let spec: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+        if !spec.is_object() {
+            return Err(damaged("the file holds no JSON object".into()));
+        }
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
         let mut inner = guarded(read).unwrap_or_else(contradictory).map_err(damaged)?;
@@ -168,7 +171,11 @@ impl Tokenizer {
         let add_eos = flag("add_eos_token", eos, natural(eos, |ids| ids.last()))?;
         let json = Json { path: path.into(), inner: Mutex::new(inner) };
         // A vocabulary without a way for every text is refused here.
-        let ids = json.encode("a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n", true, false)?;
+        let text = "a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n";
+        let ids = json.encode(text, true, false)?;
+        if json.encode(text, false, false)?.is_empty() {
+            return Err(fail("the post_processor leaves texts out".into()));
+        }
         if let Some(id) = ids.into_iter().find(|id| *id as usize >= count) {
             return Err(fail(format!("texts get the token {id}, but the vocabulary has {count} tokens")));
         }
