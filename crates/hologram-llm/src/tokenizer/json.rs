@@ -141,14 +141,12 @@ impl Tokenizer {
             }
         }
         let mut notes = Vec::new();
-        let moved = |t: &&Value| t["content"].as_str().and_then(|c| vocabulary.get(c)).is_some_and(|id| t["id"] != *id);
-        if let Some(token) = spec["added_tokens"].as_array().and_then(|all| all.iter().find(moved)) {
-            let is = token["content"].as_str().and_then(|content| vocabulary.get(content)).copied().unwrap_or(0);
-            notes.push(format!(
-                "the added token {} has the id {} in tokenizer.json, but gets {is}",
-                token["content"], token["id"]
-            ));
-        }
+        let moved = |token: &Value| {
+            let (content, id) = (token["content"].as_str()?, &token["id"]);
+            let is = *vocabulary.get(content)?;
+            (*id != is).then(|| format!("the added token {content:?} has the id {id} in tokenizer.json, but gets {is}"))
+        };
+        notes.extend(spec["added_tokens"].as_array().and_then(|all| all.iter().find_map(moved)));
         let specials = Specials::new(&tokens, &types);
         let index = StringIndex::new(tokens.clone(), |i| !texts[i].is_empty());
         let id = |name: &str| -> Result<Option<u32>> {
@@ -233,8 +231,7 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
         || metaspace.is_some_and(|m| {
             m["prepend_scheme"].as_str() != Some("never") && m["add_prefix_space"].as_bool() != Some(false)
         });
-    let steps = spec["decoders"].as_array().map_or(std::slice::from_ref(spec), Vec::as_slice);
-    if let Some(step) = steps.iter().find(|step| !is_known_step(step)) {
+    if let Some(step) = steps(spec).iter().find(|step| !is_known_step(step)) {
         return Err(format!("a tokenizer with the decoder {step} is not supported"));
     }
     if has_decoder(spec, "ByteLevel") {
@@ -264,12 +261,14 @@ fn has_decoder(spec: &Value, name: &str) -> bool {
     find_decoder(spec, name).is_some()
 }
 
-/// The decoder of this type, alone or in a sequence.
+/// The decoders of a sequence, or the one alone.
+fn steps(spec: &Value) -> &[Value] {
+    spec["decoders"].as_array().map_or(std::slice::from_ref(spec), Vec::as_slice)
+}
+
+/// The step of this type.
 fn find_decoder<'v>(spec: &'v Value, name: &str) -> Option<&'v Value> {
-    if spec["type"] == name {
-        return Some(spec);
-    }
-    spec["decoders"].as_array()?.iter().find(|d| d["type"] == name)
+    steps(spec).iter().find(|step| step["type"] == name)
 }
 
 /// The first line of a message: the library's go on for several.

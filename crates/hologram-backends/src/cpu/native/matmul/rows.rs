@@ -74,7 +74,8 @@ impl Found {
 }
 
 /// For a super-block: the sums of 16 runs of the codes, `i16` (or 8 zeros and the sums of 8 runs, where those of the weights are of 32),
-/// after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them.
+/// after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them. Blocks
+/// with an offset have these at the end, those with minimums the sums.
 fn prepared_super(k: usize) -> usize {
     k / 256 * 36 + 2 * k
 }
@@ -106,10 +107,13 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f
         }
     }
     for (b, (codes, sums)) in codes.chunks_exact(256).zip(sums.chunks_exact_mut(16)).enumerate() {
-        let without = 16 - 256 / B::RUN;
-        sums[..without].fill(0);
-        for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[without..]) {
-            *sum = codes.iter().map(|c| i16::from(*c)).sum();
+        // For minimums.
+        if B::OFFSET.is_none() {
+            let without = 16 - 256 / B::RUN;
+            sums[..without].fill(0);
+            for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[without..]) {
+                *sum = codes.iter().map(|c| i16::from(*c)).sum();
+            }
         }
         factors[b] = scales[b * 256 / group] / most_left::<B>();
     }
@@ -196,13 +200,13 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
                     let extra = x.extra.add(t * x.extra_bytes);
                     let scale = extra.add(blocks * 32).cast::<f32>().add(b).read();
                     for j in 0..R {
-                        let minimums = match scales[j].minimums {
-                            Some(bytes) => s.widen(bytes),
-                            None => of_runs[j],
-                        };
                         let factors = s.scaled(scales[j].halves, scale);
                         acc[t][j] = s.add_sums(acc[t][j], sums[t][j], factors);
                         if B::OFFSET.is_none() {
+                            let minimums = match scales[j].minimums {
+                                Some(bytes) => s.widen(bytes),
+                                None => of_runs[j],
+                            };
                             low[t][j] = s.add_minimums(low[t][j], minimums, extra.add(b * 32).cast(), factors);
                         }
                     }
