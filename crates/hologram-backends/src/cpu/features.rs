@@ -11,6 +11,8 @@ pub struct Features {
     pub vnni: bool,
     /// AVX-512 BF16 dot products, with `avx512`.
     pub bf16: bool,
+    /// AVX-512 VBMI and GFNI (any order of bytes, products with matrices of bits), with `vnni`.
+    pub gfni: bool,
     /// AMX tiles of BF16, with all others.
     pub amx: bool,
     /// Blocks of whole bytes are read faster in one stream that the hardware foresees than in two that are asked for ahead: taken to be so of
@@ -27,6 +29,7 @@ impl Features {
         avx512: false,
         vnni: false,
         bf16: false,
+        gfni: false,
         amx: false,
         one_stream: false,
         half_vectors: false,
@@ -49,12 +52,14 @@ impl Features {
             && is_x86_feature_detected!("avx512vl");
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
         let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        let gfni = vnni && is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("gfni");
         let vendor = std::arch::x86_64::__cpuid(0);
         let one_stream = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
         // Bits 8 to 11 are a family of at most 15, bits 20 to 27 what it lies above that. Zen 3 is of family 0x19 too, and has no AVX-512.
         let version = std::arch::x86_64::__cpuid(1).eax;
         let half_vectors = one_stream && (version >> 8 & 0xf) + (version >> 20 & 0xff) == 0x19;
-        Features { avx2, avx512, vnni, bf16, amx: vnni && bf16 && tiles_permitted(), one_stream, half_vectors }
+        let amx = vnni && bf16 && tiles_permitted();
+        Features { avx2, avx512, vnni, bf16, gfni, amx, one_stream, half_vectors }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -69,6 +74,7 @@ impl Features {
             avx512: self.avx512 && other.avx512,
             vnni: self.vnni && other.vnni,
             bf16: self.bf16 && other.bf16,
+            gfni: self.gfni && other.gfni,
             amx: self.amx && other.amx,
             one_stream: self.one_stream && other.one_stream,
             half_vectors: self.half_vectors && other.half_vectors,
@@ -82,6 +88,7 @@ impl Features {
             (self.avx512, "avx512"),
             (self.vnni, "avx512vnni"),
             (self.bf16, "avx512bf16"),
+            (self.gfni, "gfni"),
             (self.amx, "amx"),
         ]
         .into_iter()

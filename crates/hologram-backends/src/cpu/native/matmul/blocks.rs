@@ -1,7 +1,7 @@
 //! The block formats as the kernels of few tokens read them: a file for each, a line in `formats!`, and everything else is shared.
 //!
 //! [`SuperBlock`] formats have blocks of 256 with integer scales of runs of 16 or 32, so that a block's products are summed in
-//! integers; [`Block32`] formats have an `f32` scale for each unit of 32.
+//! integers; [`Block32`] formats have an `f32` scale for each unit of 32, as have those of [`HalfBytes`], whose blocks are all alike.
 
 mod iq4_nl;
 mod iq4_xs;
@@ -113,6 +113,61 @@ pub trait Block32 {
     }
 }
 
+/// Formats of one unit a block, whose last 16 bytes are half bytes.
+pub trait HalfBytes {
+    const FORMAT: Format;
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// As [`Block32::OFFSET`].
+    const OFFSET: i32;
+    /// Whether the codes' fifth bits are the four bytes before.
+    const FIFTH_BITS: bool = false;
+    /// What half bytes stand for, where it is not the codes themselves.
+    const VALUES: Option<&'static [u8; 16]> = None;
+}
+
+impl<B: HalfBytes> Block32 for B {
+    const FORMAT: Format = B::FORMAT;
+    const BYTES: usize = B::BYTES;
+    const OFFSET: i32 = B::OFFSET;
+    const WIDE: bool = B::VALUES.is_some();
+
+    #[inline(always)]
+    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let half_bytes = units.map(|unit| row.add((unit + 1) * B::BYTES - 16));
+            let mut codes = s.nibbles(half_bytes);
+            if B::FIFTH_BITS {
+                codes = s.add_sixteens(codes, half_bytes.map(|at| double(at.sub(4))));
+            }
+            match B::VALUES {
+                Some(values) => s.look_up(values, codes),
+                None => codes,
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
+        // SAFETY: promised by the caller; vectors of two units hold the halves of four.
+        unsafe {
+            let half_bytes = row.add((unit + 1) * B::BYTES - 16);
+            let [mut low, mut high] = s.half_bytes(half_bytes, B::BYTES);
+            if B::FIFTH_BITS {
+                let word = |unit: usize, at: usize| u32::from(word(half_bytes.add(unit * B::BYTES + at).sub(4)));
+                let pair = |unit: usize, at: usize| word(unit, at) | word(unit + 1, at) << 16;
+                let bits = |at: usize| [pair(0, at), if S::UNITS == 2 { pair(2, at) } else { 0 }];
+                (low, high) = (s.add_sixteens(low, bits(0)), s.add_sixteens(high, bits(2)));
+            }
+            match B::VALUES {
+                Some(values) => [s.look_up(values, low), s.look_up(values, high)],
+                None => [low, high],
+            }
+        }
+    }
+}
+
 /// The bits of a `u16`.
 ///
 /// # Safety
@@ -121,21 +176,6 @@ pub trait Block32 {
 unsafe fn word(from: *const u8) -> u16 {
     // SAFETY: promised by the caller.
     u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
-}
-
-/// Half bytes as [`Bytes::half_bytes`] gives them, and 16 more where a unit's bit is set: the 32 bits of the first unit are at `first`,
-/// those of the others each `stride` after it.
-///
-/// # Safety
-/// The bits can be read.
-#[inline(always)]
-unsafe fn add_fifth_bits<S: Bytes>(s: S, halves: [S::V; 2], first: *const u8, stride: usize) -> [S::V; 2] {
-    // SAFETY: promised by the caller; vectors of two units hold the halves of four.
-    let bits = |at: usize| unsafe {
-        let pair = |at: usize| u32::from(word(first.add(at))) | u32::from(word(first.add(at + stride))) << 16;
-        [pair(at), if S::UNITS == 2 { pair(at + 2 * stride) } else { 0 }]
-    };
-    [s.add_sixteens(halves[0], bits(0)), s.add_sixteens(halves[1], bits(2))]
 }
 
 /// The bits of one half as those of both.
@@ -182,15 +222,17 @@ unsafe fn six_bits(from: *const u8) -> [u64; 2] {
 }
 
 macro_rules! formats {
-    (256: $($super:ident::$super_ty:ident),*; 32: $($block:ident::$block_ty:ident),*) => {
+    (256: $($super:ident::$super_ty:ident),*; 32: $($block:ident::$block_ty:ident),*; half bytes: $($half:ident::$half_ty:ident),*) => {
         /// Calls the function for the format's type; `None` for a format without one.
         macro_rules! for_format {
-            ($format:expr, super $on_super:ident, block $on_block:ident) => {
+            ($format:expr, super $on_super:ident, block $on_block:ident, half_bytes $on_half:ident) => {
                 match $format {
                     $(f if f == <$crate::cpu::native::matmul::blocks::$super_ty as $crate::cpu::native::matmul::blocks::SuperBlock>::FORMAT =>
                         Some($on_super::<$crate::cpu::native::matmul::blocks::$super_ty>()),)*
                     $(f if f == <$crate::cpu::native::matmul::blocks::$block_ty as $crate::cpu::native::matmul::blocks::Block32>::FORMAT =>
                         Some($on_block::<$crate::cpu::native::matmul::blocks::$block_ty>()),)*
+                    $(f if f == <$crate::cpu::native::matmul::blocks::$half_ty as $crate::cpu::native::matmul::blocks::HalfBytes>::FORMAT =>
+                        Some($on_half::<$crate::cpu::native::matmul::blocks::$half_ty>()),)*
                     _ => None,
                 }
             };
@@ -198,10 +240,12 @@ macro_rules! formats {
         pub(super) use for_format;
         $(pub use $super::$super_ty;)*
         $(pub use $block::$block_ty;)*
+        $(pub use $half::$half_ty;)*
     };
 }
 
 formats! {
     256: q2_k::Q2K, q3_k::Q3K, q4_k::Q4K, q5_k::Q5K, q6_k::Q6K;
-    32: q4_0::Q4, q4_1::Q4Min, q5_0::Q5, q5_1::Q5Min, q8_0::Q8, iq4_nl::Iq4Nl, iq4_xs::Iq4Xs
+    32: q8_0::Q8, iq4_xs::Iq4Xs;
+    half bytes: q4_0::Q4, q4_1::Q4Min, q5_0::Q5, q5_1::Q5Min, iq4_nl::Iq4Nl
 }

@@ -92,11 +92,11 @@ pub trait Bytes: Copy {
     /// 16 bytes at each used place can be read.
     unsafe fn nibbles(self, units: [*const u8; 2]) -> Self::V;
 
-    /// Half bytes of twice as many units: the low ones of the 16 bytes at `first` and at each `STRIDE` after it, and the high ones.
+    /// Half bytes of twice as many units: the low ones of the 16 bytes at `first` and at each `stride` after it, and the high ones.
     ///
     /// # Safety
     /// The bytes can be read.
-    unsafe fn half_bytes<const STRIDE: usize>(self, first: *const u8) -> [Self::V; 2];
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [Self::V; 2];
 
     /// The first 16 bytes of each unit of two vectors, and the last 16.
     fn split_units(self, vectors: [Self::V; 2]) -> [Self::V; 2];

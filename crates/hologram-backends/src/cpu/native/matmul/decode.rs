@@ -16,7 +16,7 @@ pub fn decoder(format: Format, k: usize) -> Option<Decode> {
     if !k.is_multiple_of(64) || !k.is_multiple_of(format.block_len()) {
         return None;
     }
-    for_format!(format, super of_super, block of_block)
+    for_format!(format, super of_super, block of_block, half_bytes of_block)
 }
 
 fn of_super<B: SuperBlock>() -> Decode {
@@ -33,7 +33,7 @@ pub type Taker = unsafe fn(*const u8, usize, usize, *mut u8) -> ([f32; 16], [f32
 
 /// What takes apart rows of a format; it needs AVX-512 with VNNI, and rows of a multiple of 64 elements.
 pub fn taker(format: Format) -> Option<Taker> {
-    for_format!(format, super take_super, block take_block)
+    for_format!(format, super take_super, block take_block, half_bytes take_block)
 }
 
 fn take_super<B: SuperBlock>() -> Taker {

@@ -8,6 +8,8 @@
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
 #[cfg(target_arch = "x86_64")]
+mod half_bytes;
+#[cfg(target_arch = "x86_64")]
 mod ternary;
 
 use super::blocks::{Block32, Scales, SuperBlock, for_format};
@@ -54,22 +56,31 @@ pub fn find(format: Format, k: usize, group: usize, features: Features) -> Optio
             return group.is_multiple_of(256).then_some(ternary::TQ2_0);
         }
         if vnni && k.is_multiple_of(64) {
-            return for_format!(format, super vnni_super, block vnni_block)?.filter(group);
+            let found = for_format!(format, super vnni_super, block vnni_block, half_bytes of_half_bytes)?;
+            if features.gfni || !found.gfni {
+                return found.filter(group);
+            }
         }
         if features.avx2 {
-            return for_format!(format, super avx2_super, block avx2_block)?.filter(group);
+            return for_format!(format, super avx2_super, block avx2_block, half_bytes avx2_block)?.filter(group);
         }
     }
     let _ = features;
     None
 }
 
-/// The kernels of a format that need groups of a multiple of so many elements.
-struct Found(RowKernels, usize);
+/// The kernels of a format.
+struct Found {
+    kernels: RowKernels,
+    /// Of so many elements groups must be a multiple.
+    group: usize,
+    /// Whether they need [`Features::gfni`].
+    gfni: bool,
+}
 
 impl Found {
     fn filter(self, group: usize) -> Option<RowKernels> {
-        group.is_multiple_of(self.1).then_some(self.0)
+        group.is_multiple_of(self.group).then_some(self.kernels)
     }
 }
 
@@ -455,6 +466,7 @@ unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::bytes::{Avx2, Vnni};
+    pub use super::half_bytes::of_half_bytes;
     use super::*;
 
     // The last argument: whether there is `RowKernels::in_one_stream`.
@@ -479,7 +491,8 @@ mod x86 {
                     multiply::<B, 3, STREAMS>,
                     multiply::<B, 4, STREAMS>,
                 ];
-                Found(RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, in_one_stream }, $group)
+                let kernels = RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, in_one_stream };
+                Found { kernels, group: $group, gfni: false }
             }
         };
     }

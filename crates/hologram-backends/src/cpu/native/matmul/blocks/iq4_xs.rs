@@ -37,7 +37,7 @@ impl Block32 for Iq4Xs {
     #[inline(always)]
     unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
         // SAFETY: promised by the caller.
-        let [low, high] = unsafe { s.half_bytes::<16>(row.add(unit / 8 * 136 + 8 + unit % 8 * 16)) };
+        let [low, high] = unsafe { s.half_bytes(row.add(unit / 8 * 136 + 8 + unit % 8 * 16), 16) };
         [s.look_up(&VALUES, low), s.look_up(&VALUES, high)]
     }
 }

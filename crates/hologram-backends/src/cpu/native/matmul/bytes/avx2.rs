@@ -91,10 +91,10 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn half_bytes<const STRIDE: usize>(self, first: *const u8) -> [__m256i; 2] {
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m256i; 2] {
         wrapped!({
             let bytes = _mm256_castsi128_si256(_mm_loadu_si128(first.cast()));
-            let bytes = _mm256_inserti128_si256::<1>(bytes, _mm_loadu_si128(first.add(STRIDE).cast()));
+            let bytes = _mm256_inserti128_si256::<1>(bytes, _mm_loadu_si128(first.add(stride).cast()));
             let half = _mm256_set1_epi8(15);
             [_mm256_and_si256(bytes, half), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), half)]
         })

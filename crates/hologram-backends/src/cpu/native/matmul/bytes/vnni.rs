@@ -37,22 +37,6 @@ impl<B: SuperBlock> Spread<B> {
     };
 }
 
-/// Where the 16 bytes of each of three units lie that are `STRIDE` bytes apart, as a permutation of the words of the 64 bytes from the
-/// first on.
-struct Thirds<const STRIDE: usize>;
-
-impl<const STRIDE: usize> Thirds<STRIDE> {
-    const INDICES: [u16; 32] = {
-        assert!(2 * STRIDE + 16 <= 64);
-        let (mut indices, mut i) = ([0; 32], 0);
-        while i < 24 {
-            indices[i] = (i / 8 * STRIDE / 2 + i % 8) as u16;
-            i += 1;
-        }
-        indices
-    };
-}
-
 /// Which of 16 units' factors each of the 16 sums of each vector takes, where all units' sums are so many vectors.
 const fn pick<const VECTORS: usize>() -> [[u32; 16]; VECTORS] {
     let (mut all, mut i) = ([[0; 16]; VECTORS], 0);
@@ -264,16 +248,14 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn half_bytes<const STRIDE: usize>(self, first: *const u8) -> [__m512i; 2] {
+    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m512i; 2] {
         wrapped!({
-            let bytes = if STRIDE == 16 {
+            let bytes = if stride == 16 {
                 _mm512_loadu_si512(first.cast())
             } else {
-                // Loads of 64 bytes are what there are least of: of the last unit only its own bytes.
-                let indices = _mm512_loadu_si512(Thirds::<STRIDE>::INDICES.as_ptr().cast());
-                let last = _mm_loadu_si128(apart(first.add(3 * STRIDE)).cast());
-                let thirds = _mm512_permutexvar_epi16(indices, _mm512_loadu_si512(apart(first).cast()));
-                _mm512_inserti32x4::<3>(thirds, last)
+                let of = |unit: usize| _mm_loadu_si128(first.add(unit * stride).cast());
+                let bytes = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(of(0)), of(1));
+                _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(bytes, of(2)), of(3))
             };
             let half = _mm512_set1_epi8(15);
             [_mm512_and_si512(bytes, half), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), half)]
