@@ -37,27 +37,22 @@ pub trait SuperBlock {
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
     fn fields(unit: usize) -> [Field; 2];
 
-    /// The factors of a block.
+    /// The factors of a block of each of two rows.
     ///
     /// # Safety
-    /// The block can be read.
-    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales;
+    /// The blocks can be read.
+    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S>;
 }
 
-/// The factors of a block of 256.
+/// The factors of two blocks of 256.
 #[derive(Clone, Copy)]
-pub struct Scales {
+pub struct Scales<S: Bytes> {
     /// The bits of d, and above them those of m.
-    pub halves: u32,
+    pub halves: [u32; 2],
     /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.
-    pub of_runs: [u64; 2],
+    pub of_runs: S::Sixteens,
     /// n of each of 16 runs, where there are so many with minimums.
-    pub minimums: Option<[u64; 2]>,
-}
-
-impl Scales {
-    /// A block of zeros.
-    pub const NONE: Scales = Scales { halves: 0, of_runs: [0; 2], minimums: None };
+    pub minimums: Option<S::Sixteens>,
 }
 
 /// Units of 32 elements with an `f32` scale each.
@@ -202,23 +197,6 @@ unsafe fn double(from: *const u8) -> u32 {
 unsafe fn quad(from: *const u8) -> u64 {
     // SAFETY: promised by the caller.
     u64::from_le(unsafe { from.cast::<u64>().read_unaligned() })
-}
-
-/// Scales and minimums of `Q4_K` and `Q5_K`: 12 bytes that hold 8 + 8 numbers of six bits. The first four of each are the low bits of
-/// bytes 0–3 and 4–7, whose high bits are those of the last four; these have their low bits in bytes 8–11.
-///
-/// # Safety
-/// 12 bytes can be read.
-#[inline(always)]
-unsafe fn six_bits(from: *const u8) -> [u64; 2] {
-    // SAFETY: promised by the caller.
-    let (first, last) = unsafe { (quad(from), double(from.add(8))) };
-    let low = first & 0x3f3f_3f3f_3f3f_3f3f;
-    let high = first >> 2 & 0x3030_3030_3030_3030;
-    let (scales, minimums) = (last & 0x0f0f_0f0f, last >> 4 & 0x0f0f_0f0f);
-    let scales = u64::from(scales | high as u32) << 32;
-    let minimums = u64::from(minimums) | (high >> 32);
-    [low & 0xffff_ffff | scales, low >> 32 | minimums << 32]
 }
 
 macro_rules! formats {

@@ -53,14 +53,18 @@ pub trait Bytes: Copy {
     type V: Copy;
     /// `LEN / 4` values of `f32`.
     type F: Copy;
-    /// 16 values of `i16`.
-    type H: Copy;
-    /// 8 values of `f32`.
-    type M: Copy;
-    /// Two factors.
-    type P: Copy;
-    /// The scales of two vectors' runs.
-    type S: Copy;
+    /// 16 bytes of each of two rows.
+    type Sixteens: Copy;
+    /// The scales of the runs of a block of two rows each.
+    type Scales: Copy;
+    /// Two factors of each of two rows.
+    type Factors: Copy;
+    /// Integer sums of two rows.
+    type Sums: Copy;
+    /// `f32` sums of two rows.
+    type Totals: Copy;
+    /// The same, of minimums.
+    type Lows: Copy;
     /// Bytes of a vector: 32 or 64.
     const LEN: usize;
     /// Units of a vector.
@@ -70,7 +74,9 @@ pub trait Bytes: Copy {
 
     fn zero(self) -> Self::V;
     fn zero_f(self) -> Self::F;
-    fn zero_m(self) -> Self::M;
+    fn no_sums(self) -> Self::Sums;
+    fn no_totals(self) -> Self::Totals;
+    fn no_lows(self) -> Self::Lows;
 
     /// # Safety
     /// `LEN` bytes can be read.
@@ -120,27 +126,69 @@ pub trait Bytes: Copy {
     /// The table's entries for indices below 16.
     fn look_up(self, table: &[u8; 16], indices: Self::V) -> Self::V;
 
-    /// Adds the products of two vectors of codes up to 63 and signed bytes, on top of what [`Bytes::less`] gave or zeros, times the scales
-    /// of their runs, in 32 bits.
-    fn add_runs(self, sum: Self::V, on: [Self::V; 2], codes: [Self::V; 2], x: [Self::V; 2], scales: Self::S)
-    -> Self::V;
-
     /// What takes the products of signed bytes with a code of each off their sums.
     fn less(self, code: u8, x: Self::V) -> Self::V;
 
-    /// 16 numbers of six bits, less 32: their low four bits are the halves of the first number's bytes, low ones first; bits 2j and 2j + 1
-    /// of the other's bytes are the high ones of numbers 4j to 4j + 3.
-    #[inline(always)]
-    fn signed_sixes(self, low: u64, high: u32) -> [u64; 2] {
-        let high = |first: u32| {
-            let pair = u64::from(high >> (2 * first)) | u64::from(high >> (2 * first + 2)) << 32;
-            (pair & 0x0303_0303_0303_0303) << 4
-        };
-        let low = [low, low >> 4].map(|bits| bits & 0x0f0f_0f0f_0f0f_0f0f);
-        // Less 32 in each byte: no byte borrows, as each has its highest bit set meanwhile.
-        let signed = |bits: u64| ((bits | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020) ^ 0x8080_8080_8080_8080;
-        [signed(low[0] | high(0)), signed(low[1] | high(2))]
-    }
+    /// # Safety
+    /// 16 bytes at each place can be read.
+    unsafe fn sixteens(self, rows: [*const u8; 2]) -> Self::Sixteens;
+
+    /// The low halves of bytes, and the high ones.
+    fn half_sixteens(self, both: Self::Sixteens) -> [Self::Sixteens; 2];
+
+    /// 16 numbers of six bits of each row, less 32: their low four bits are the halves of the first number's bytes, low ones first; bits
+    /// 2j and 2j + 1 of the other's bytes are the high ones of numbers 4j to 4j + 3.
+    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> Self::Sixteens;
+
+    /// Scales and minimums of `Q4_K` and `Q5_K`, from the first 16 bytes of their blocks: bytes 4 to 15 hold 8 + 8 numbers of six bits. The
+    /// first four of each are the low bits of bytes 4–7 and 8–11, whose high bits are those of the last four; these have their low
+    /// bits in bytes 12–15.
+    fn eight_and_eight(self, blocks: Self::Sixteens) -> Self::Sixteens;
+
+    /// The first row's 16 bytes.
+    fn first_sixteen(self, of: Self::Sixteens) -> [i8; 16];
+
+    /// Signed bytes as the scales of runs, times what is given for each.
+    fn scales(self, of_runs: Self::Sixteens, lift: Option<&[i16; 16]>) -> Self::Scales;
+
+    /// Adds the products of vector `vector` of a block, its units in [`SuperBlock::ORDER`], times the scales of their runs: codes up to 63 of
+    /// each row and signed bytes, on top of what [`Bytes::less`] gave or zeros.
+    fn add_runs<B: SuperBlock>(
+        self,
+        sums: Self::Sums,
+        vector: usize,
+        on: Self::V,
+        codes: [Self::V; 2],
+        x: Self::V,
+        scales: Self::Scales,
+    ) -> Self::Sums;
+
+    /// Two `f16` of each row, the first in the low bits, times a factor.
+    fn factors(self, halves: [u32; 2], by: f32) -> Self::Factors;
+
+    /// Adds integers times the first factor of their row.
+    fn add_sums(self, to: Self::Totals, sums: Self::Sums, factors: Self::Factors) -> Self::Totals;
+
+    /// Stores 16 numbers for [`Bytes::add_minimums`], in 32 bytes.
+    ///
+    /// # Safety
+    /// These can be written.
+    unsafe fn store_sums(self, to: *mut u8, sums: &[i16; 16]);
+
+    /// Adds the second factor times the dot product of 16 bytes up to 127 of each row with numbers stored by [`Bytes::store_sums`], in parts.
+    ///
+    /// # Safety
+    /// 32 bytes can be read.
+    unsafe fn add_minimums(
+        self,
+        to: Self::Lows,
+        minimums: Self::Sixteens,
+        with: *const u8,
+        factors: Self::Factors,
+    ) -> Self::Lows;
+
+    /// What the lanes of each row's vector add up to are its sums, plus its minimums times a factor.
+    fn rows(self, totals: Self::Totals, lows: Self::Lows, factor: f32) -> [Self::F; 2];
 
     /// Sums of four neighbouring products of any unsigned and signed bytes, exact, in 32 bits. Codes of more than six bits are `WIDE`.
     fn dots<const WIDE: bool>(self, codes: Self::V, x: Self::V) -> Self::V;
@@ -148,36 +196,11 @@ pub trait Bytes: Copy {
     /// As [`Bytes::dots`], of units as [`Bytes::split_units`] gives them: the sums of four lanes are of one unit.
     fn dots_of_halves<const WIDE: bool>(self, codes: [Self::V; 2], x: [Self::V; 2]) -> Self::V;
 
-    /// 16 signed bytes as `i16`.
-    fn widen(self, bytes: [u64; 2]) -> Self::H;
-
-    /// 16 values times others.
-    fn times(self, values: Self::H, by: &[i16; 16]) -> Self::H;
-
-    /// Of the scales of a block's runs those of two vectors, number `2 * pair` and the next in [`SuperBlock::ORDER`], for
-    /// [`Bytes::add_runs`].
-    fn spread<B: SuperBlock>(self, scales: Self::H, pair: usize) -> Self::S;
-
-    /// Two `f16`, the first in the low bits, times a factor.
-    fn scaled(self, halves: u32, factor: f32) -> Self::P;
-
-    /// Adds the second factor times the dot product of 16 values with those at `with`, in parts.
-    ///
-    /// # Safety
-    /// 16 values can be read.
-    unsafe fn add_minimums(self, sum: Self::M, values: Self::H, with: *const i16, factors: Self::P) -> Self::M;
-
-    /// Adds integers times the first factor.
-    fn add_sums(self, to: Self::F, sums: Self::V, factors: Self::P) -> Self::F;
-
     /// Adds integers times factors.
     fn add_products(self, to: Self::F, sums: Self::V, factors: Self::F) -> Self::F;
 
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-
-    /// Adds eight values times a factor.
-    fn add_halves(self, to: Self::F, values: Self::M, factor: f32) -> Self::F;
 
     /// Stores what the lanes of each of the first `count` (up to `LANES`) vectors add up to.
     ///

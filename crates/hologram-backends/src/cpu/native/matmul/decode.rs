@@ -84,10 +84,11 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
     let (mut scales, mut minimums) = ([0f32; 16], [0f32; 16]);
     // SAFETY: promised by the caller; the arrays hold a vector.
     unsafe {
-        let of_block = B::scales(Vnni::assume(), block);
-        let (d, m) = (Vnni::assume().half(of_block.halves as u16), Vnni::assume().half((of_block.halves >> 16) as u16));
-        let numbers = |bytes: [u64; 2]| {
-            let bytes = _mm_set_epi64x(bytes[1] as i64, bytes[0] as i64);
+        let s = Vnni::assume();
+        let of_block = B::scales(s, [block; 2]);
+        let (d, m) = (s.half(of_block.halves[0] as u16), s.half((of_block.halves[0] >> 16) as u16));
+        let numbers = |bytes| {
+            let bytes = _mm_loadu_si128(s.first_sixteen(bytes).as_ptr().cast());
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
         };
         let of_runs = _mm512_mul_ps(numbers(of_block.of_runs), _mm512_set1_ps(d));

@@ -12,7 +12,7 @@ mod half_bytes;
 #[cfg(target_arch = "x86_64")]
 mod ternary;
 
-use super::blocks::{Block32, Scales, SuperBlock, for_format};
+use super::blocks::{Block32, SuperBlock, for_format};
 use super::bytes::Bytes;
 use super::{PackedRows, STREAMS, fetch, fetch_page_after};
 use crate::Format;
@@ -84,8 +84,8 @@ impl Found {
     }
 }
 
-/// For a super-block: the sums of 16 runs of the codes, `i16` (or 8 zeros and the sums of 8 runs, where those of the weights are of 32),
-/// after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them. Blocks
+/// For a super-block: the sums of 16 runs of the codes (or 8 zeros and the sums of 8 runs, where those of the weights are of 32) as
+/// [`Bytes::store_sums`] has them, after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them. Blocks
 /// with an offset have these at the end, those with minimums the sums.
 fn prepared_super(k: usize) -> usize {
     k / 256 * 36 + 2 * k
@@ -95,9 +95,8 @@ fn prepared_super(k: usize) -> usize {
 unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     let blocks = codes.len() / 256;
     // SAFETY: the caller has room for `prepared_super` bytes, aligned to 4.
-    let (sums, factors, ordered) = unsafe {
+    let (factors, ordered) = unsafe {
         (
-            std::slice::from_raw_parts_mut(to.cast::<i16>(), blocks * 16),
             std::slice::from_raw_parts_mut(to.add(blocks * 32).cast::<f32>(), blocks),
             std::slice::from_raw_parts_mut(to.add(blocks * 36).cast::<i8>(), codes.len()),
         )
@@ -117,14 +116,15 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f
             }
         }
     }
-    for (b, (codes, sums)) in codes.chunks_exact(256).zip(sums.chunks_exact_mut(16)).enumerate() {
+    for (b, codes) in codes.chunks_exact(256).enumerate() {
         // For minimums.
         if B::OFFSET.is_none() {
-            let without = 16 - 256 / B::RUN;
-            sums[..without].fill(0);
-            for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[without..]) {
+            let mut sums = [0; 16];
+            for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[16 - 256 / B::RUN..]) {
                 *sum = codes.iter().map(|c| i16::from(*c)).sum();
             }
+            // SAFETY: there is room for 32 bytes for each block.
+            unsafe { s.store_sums(to.add(32 * b), &sums) };
         }
         factors[b] = scales[b * 256 / group] / most_left::<B>();
     }
@@ -154,12 +154,13 @@ const fn lift<B: SuperBlock>() -> [i16; 16] {
 /// The rows and `T` prepared tokens exist; the output can be written; the processor has the instructions.
 #[inline(always)]
 unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize>(s: S, w: &PackedRows, x: &Prepared) {
+    const { assert!(R == 2, "two rows are multiplied at once") };
     let blocks = w.k / 256;
-    let mut totals = Totals::<S, T, R>::new(s);
-    for rows in w.streams::<R>() {
+    let mut totals = Totals::<S, T, 2>::new(s);
+    for rows in w.streams::<2>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
-        let asked = w.asked::<R>(rows);
-        let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_m(); R]; T]);
+        let asked = w.asked::<2>(rows);
+        let (mut acc, mut low) = ([s.no_totals(); T], [s.no_lows(); T]);
         for b in 0..blocks {
             let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
             for asked in asked {
@@ -167,72 +168,43 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
             }
             // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
-                let mut scales = [Scales::NONE; R];
-                let mut of_runs = [s.widen([0; 2]); R];
-                for j in 0..R {
-                    scales[j] = B::scales(s, at[j]);
-                    of_runs[j] = s.widen(scales[j].of_runs);
-                }
-                let mut lifted = of_runs;
-                if most_left::<B>() > 1.0 {
-                    for j in 0..R {
-                        lifted[j] = s.times(of_runs[j], const { &lift::<B>() });
-                    }
-                }
-                let mut sums = [[s.zero(); R]; T];
+                let of_blocks = B::scales(s, at);
+                let lift = if most_left::<B>() > 1.0 { Some(const { &lift::<B>() }) } else { None };
+                let scales = s.scales(of_blocks.of_runs, lift);
+                let mut sums = [s.no_sums(); T];
                 // A macro, so that fields are constants.
-                macro_rules! pairs {
-                    ($($pair:literal)*) => {$(
-                        let (mut x_of, mut on) = ([[s.zero(); 2]; T], [[s.zero(); 2]; T]);
+                macro_rules! vectors {
+                    ($($v:literal)*) => {$(
+                        let units = units_of::<S, B>($v);
+                        let codes = [codes_super::<S, B>(s, at[0], units, B::LEFT), codes_super::<S, B>(s, at[1], units, B::LEFT)];
                         for t in 0..T {
-                            let from = x.extra.add(t * x.extra_bytes + blocks * 36 + b * 256 + $pair * 2 * S::LEN);
-                            x_of[t] = [s.load(from), s.load(from.add(S::LEN))];
-                            if B::OFFSET.is_some() {
-                                on[t] = [s.load(from.add(w.k)), s.load(from.add(w.k + S::LEN))];
-                            }
-                        }
-                        for j in 0..R {
-                            let codes = [
-                                codes_super::<S, B>(s, at[j], units_of::<S, B>(2 * $pair), B::LEFT),
-                                codes_super::<S, B>(s, at[j], units_of::<S, B>(2 * $pair + 1), B::LEFT),
-                            ];
-                            let factors = s.spread::<B>(lifted[j], $pair);
-                            for t in 0..T {
-                                sums[t][j] = s.add_runs(sums[t][j], on[t], codes, x_of[t], factors);
-                            }
+                            let from = x.extra.add(t * x.extra_bytes + blocks * 36 + b * 256 + $v * S::LEN);
+                            let on = if B::OFFSET.is_some() { s.load(from.add(w.k)) } else { s.zero() };
+                            sums[t] = s.add_runs::<B>(sums[t], $v, on, codes, s.load(from), scales);
                         }
                     )*};
                 }
-                pairs!(0 1);
+                vectors!(0 1 2 3);
                 if S::UNITS == 1 {
-                    pairs!(2 3);
+                    vectors!(4 5 6 7);
                 }
                 for t in 0..T {
                     let extra = x.extra.add(t * x.extra_bytes);
-                    let scale = extra.add(blocks * 32).cast::<f32>().add(b).read();
-                    for j in 0..R {
-                        let factors = s.scaled(scales[j].halves, scale);
-                        acc[t][j] = s.add_sums(acc[t][j], sums[t][j], factors);
-                        if B::OFFSET.is_none() {
-                            let minimums = match scales[j].minimums {
-                                Some(bytes) => s.widen(bytes),
-                                None => of_runs[j],
-                            };
-                            low[t][j] = s.add_minimums(low[t][j], minimums, extra.add(b * 32).cast(), factors);
-                        }
+                    let factors = s.factors(of_blocks.halves, extra.add(blocks * 32).cast::<f32>().add(b).read());
+                    acc[t] = s.add_sums(acc[t], sums[t], factors);
+                    if B::OFFSET.is_none() {
+                        let minimums = of_blocks.minimums.unwrap_or(of_blocks.of_runs);
+                        low[t] = s.add_minimums(low[t], minimums, extra.add(b * 32), factors);
                     }
                 }
             }
         }
+        let mut sums = [[s.zero_f(); 2]; T];
         for t in 0..T {
-            for j in 0..R {
-                if B::OFFSET.is_none() {
-                    acc[t][j] = s.add_halves(acc[t][j], low[t][j], -most_left::<B>());
-                }
-            }
+            sums[t] = s.rows(acc[t], low[t], -most_left::<B>());
         }
         // SAFETY: promised by the caller.
-        unsafe { totals.add(s, w, acc) };
+        unsafe { totals.add(s, w, sums) };
     }
     // SAFETY: promised by the caller.
     unsafe { totals.store(s, w) };
@@ -469,7 +441,7 @@ mod x86 {
     pub use super::half_bytes::of_half_bytes;
     use super::*;
 
-    // The last argument: whether there is `RowKernels::in_one_stream`.
+    // The last argument is `RowKernels::in_one_stream`.
     macro_rules! kernels {
         ($name:ident, $isa:ident, $features:literal, $bound:ident, $multiply:ident, $prepare:ident, $prepared:ident, $group:literal, $one:expr) => {
             pub fn $name<B: $bound>() -> Found {
@@ -483,15 +455,13 @@ mod x86 {
                     // SAFETY: as above.
                     unsafe { $prepare::<$isa, B>($isa::assume(), codes, scales, group, to) }
                 }
-                let in_one_stream: Option<unsafe fn(&PackedRows, &Prepared)> =
-                    if $one { Some(multiply::<B, 1, 1>) } else { None };
-                let multiply = [
+                let multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER] = [
                     multiply::<B, 1, STREAMS>,
                     multiply::<B, 2, STREAMS>,
                     multiply::<B, 3, STREAMS>,
                     multiply::<B, 4, STREAMS>,
                 ];
-                let kernels = RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, in_one_stream };
+                let kernels = RowKernels { prepared: $prepared, prepare: prepare::<B>, multiply, in_one_stream: $one };
                 Found { kernels, group: $group, gfni: false }
             }
         };
@@ -499,7 +469,7 @@ mod x86 {
     /// Both kinds of kernels on an instruction set.
     macro_rules! isa {
         ($isa:ident, $features:literal, $super:ident, $block:ident) => {
-            kernels!($super, $isa, $features, SuperBlock, multiply_super, prepare_super, prepared_super, 256, false);
+            kernels!($super, $isa, $features, SuperBlock, multiply_super, prepare_super, prepared_super, 256, None);
             kernels!(
                 $block,
                 $isa,
@@ -509,7 +479,7 @@ mod x86 {
                 prepare_block,
                 prepared_block,
                 32,
-                <B as Block32>::WHOLE_BYTES
+                <B as Block32>::WHOLE_BYTES.then_some(multiply::<B, 1, 1> as unsafe fn(&PackedRows, &Prepared))
             );
         };
     }

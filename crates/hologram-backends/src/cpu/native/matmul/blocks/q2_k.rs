@@ -1,6 +1,6 @@
 //! `Q2_K`: 16 bytes of scales (low half) and minimums (high half), 64 bytes of two bits, d, dmin.
 
-use super::{Bytes, Field, Scales, SuperBlock, double, quad};
+use super::{Bytes, Field, Scales, SuperBlock, double};
 use crate::Format;
 
 pub struct Q2K;
@@ -18,11 +18,10 @@ impl SuperBlock for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(_: S, block: *const u8) -> Scales {
-        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
-        let (both, halves) = unsafe { ([quad(block), quad(block.add(8))], double(block.add(80))) };
-        let minimums = Some(both.map(|bits| bits >> 4 & LOW));
-        Scales { halves, of_runs: both.map(|bits| bits & LOW), minimums }
+        let (both, halves) = unsafe { (s.sixteens(blocks), blocks.map(|block| double(block.add(80)))) };
+        let [of_runs, minimums] = s.half_sixteens(both);
+        Scales { halves, of_runs, minimums: Some(minimums) }
     }
 }

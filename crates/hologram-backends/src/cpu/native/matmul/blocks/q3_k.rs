@@ -22,9 +22,13 @@ impl SuperBlock for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, block: *const u8) -> Scales {
+    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
-        let (low, high, d) = unsafe { (quad(block.add(96)), double(block.add(104)), word(block.add(108))) };
-        Scales { halves: twice(d), of_runs: s.signed_sixes(low, high), minimums: None }
+        unsafe {
+            let low = blocks.map(|block| quad(block.add(96)));
+            let high = blocks.map(|block| double(block.add(104)));
+            let halves = blocks.map(|block| twice(word(block.add(108))));
+            Scales { halves, of_runs: s.signed_sixes(low, high), minimums: None }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `Q4_K`: d, dmin, 8 scales and minimums of six bits, 128 bytes of half bytes.
 
-use super::{Bytes, Field, Scales, SuperBlock, double, six_bits};
+use super::{Bytes, Field, Scales, SuperBlock, double};
 use crate::Format;
 
 pub struct Q4K;
@@ -17,9 +17,9 @@ impl SuperBlock for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(_: S, block: *const u8) -> Scales {
+    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
-        let (halves, of_runs) = unsafe { (double(block), six_bits(block.add(4))) };
-        Scales { halves, of_runs, minimums: None }
+        let (halves, firsts) = unsafe { (blocks.map(|block| double(block)), s.sixteens(blocks)) };
+        Scales { halves, of_runs: s.eight_and_eight(firsts), minimums: None }
     }
 }

@@ -1,6 +1,6 @@
 //! `Q6_K`: 128 bytes of low half bytes, 64 of high bits, 16 signed scales, d; codes are 32 too great.
 
-use super::{Bytes, Field, Scales, SuperBlock, quad, twice, word};
+use super::{Bytes, Field, Scales, SuperBlock, twice, word};
 use crate::Format;
 
 pub struct Q6K;
@@ -21,9 +21,11 @@ impl SuperBlock for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(_: S, block: *const u8) -> Scales {
+    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
-        let (d, of_runs) = unsafe { (word(block.add(208)), [quad(block.add(192)), quad(block.add(200))]) };
-        Scales { halves: twice(d), of_runs, minimums: None }
+        unsafe {
+            let halves = blocks.map(|block| twice(word(block.add(208))));
+            Scales { halves, of_runs: s.sixteens(blocks.map(|block| block.add(192))), minimums: None }
+        }
     }
 }

@@ -18,6 +18,21 @@ impl Avx2 {
         Avx2(())
     }
 
+    /// 16 signed bytes of each row as `i16`.
+    #[inline(always)]
+    fn widen(self, bytes: __m256i) -> [__m256i; 2] {
+        wrapped!({
+            let second = _mm256_extracti128_si256::<1>(bytes);
+            [_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)), _mm256_cvtepi8_epi16(second)]
+        })
+    }
+
+    /// 16 bytes of each row, given as two numbers.
+    #[inline(always)]
+    pub(super) fn quads(self, [a, b]: [[u64; 2]; 2]) -> __m256i {
+        wrapped!(_mm256_set_epi64x(b[1] as i64, b[0] as i64, a[1] as i64, a[0] as i64))
+    }
+
     /// For each product of a unit the scale of its run.
     #[inline(always)]
     fn spread_unit<const GROUP: usize>(self, scales: __m256i, index: usize) -> __m256i {
@@ -40,10 +55,12 @@ impl Avx2 {
 impl Bytes for Avx2 {
     type V = __m256i;
     type F = __m256;
-    type H = __m256i;
-    type M = __m256;
-    type P = __m128;
-    type S = [__m256i; 2];
+    type Sixteens = __m256i;
+    type Scales = [__m256i; 2];
+    type Factors = __m128;
+    type Sums = [__m256i; 2];
+    type Totals = [__m256; 2];
+    type Lows = [__m256; 2];
     const LEN: usize = 32;
 
     #[inline(always)]
@@ -57,8 +74,18 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn zero_m(self) -> __m256 {
-        wrapped!(_mm256_setzero_ps())
+    fn no_sums(self) -> [__m256i; 2] {
+        [self.zero(); 2]
+    }
+
+    #[inline(always)]
+    fn no_totals(self) -> [__m256; 2] {
+        [self.zero_f(); 2]
+    }
+
+    #[inline(always)]
+    fn no_lows(self) -> [__m256; 2] {
+        [self.zero_f(); 2]
     }
 
     #[inline(always)]
@@ -146,23 +173,6 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn add_runs(
-        self,
-        sum: __m256i,
-        on: [__m256i; 2],
-        codes: [__m256i; 2],
-        x: [__m256i; 2],
-        scales: [__m256i; 2],
-    ) -> __m256i {
-        wrapped!({
-            let first = _mm256_add_epi16(on[0], _mm256_maddubs_epi16(codes[0], x[0]));
-            let second = _mm256_add_epi16(on[1], _mm256_maddubs_epi16(codes[1], x[1]));
-            let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(first, scales[0]));
-            _mm256_add_epi32(sum, _mm256_madd_epi16(second, scales[1]))
-        })
-    }
-
-    #[inline(always)]
     fn less(self, code: u8, x: __m256i) -> __m256i {
         wrapped!(_mm256_sub_epi16(_mm256_setzero_si256(), _mm256_maddubs_epi16(_mm256_set1_epi8(code as i8), x)))
     }
@@ -195,42 +205,141 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn widen(self, bytes: [u64; 2]) -> __m256i {
-        wrapped!(_mm256_cvtepi8_epi16(_mm_set_epi64x(bytes[1] as i64, bytes[0] as i64)))
-    }
-
-    #[inline(always)]
-    fn times(self, values: __m256i, by: &[i16; 16]) -> __m256i {
-        wrapped!(_mm256_mullo_epi16(values, _mm256_loadu_si256(by.as_ptr().cast())))
-    }
-
-    #[inline(always)]
-    fn spread<B: SuperBlock>(self, scales: __m256i, pair: usize) -> [__m256i; 2] {
-        let (first, second) = (B::ORDER[2 * pair], B::ORDER[2 * pair + 1]);
-        if B::RUN == 32 {
-            [self.spread_unit::<32>(scales, first), self.spread_unit::<32>(scales, second)]
-        } else {
-            [self.spread_unit::<16>(scales, first), self.spread_unit::<16>(scales, second)]
-        }
-    }
-
-    #[inline(always)]
-    fn scaled(self, halves: u32, factor: f32) -> __m128 {
-        wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))
-    }
-
-    #[inline(always)]
-    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factors: __m128) -> __m256 {
+    unsafe fn sixteens(self, [a, b]: [*const u8; 2]) -> __m256i {
         wrapped!({
-            let dots = _mm256_madd_epi16(values, _mm256_loadu_si256(with.cast()));
-            let factor = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), factor, sum)
+            let a = _mm256_castsi128_si256(_mm_loadu_si128(a.cast()));
+            _mm256_inserti128_si256::<1>(a, _mm_loadu_si128(b.cast()))
         })
     }
 
     #[inline(always)]
-    fn add_sums(self, to: __m256, sums: __m256i, factors: __m128) -> __m256 {
-        wrapped!(_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_broadcastss_ps(factors), to))
+    fn half_sixteens(self, both: __m256i) -> [__m256i; 2] {
+        wrapped!({
+            let half = _mm256_set1_epi8(15);
+            [_mm256_and_si256(both, half), _mm256_and_si256(_mm256_srli_epi16::<4>(both), half)]
+        })
+    }
+
+    #[inline(always)]
+    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> __m256i {
+        wrapped!({
+            let low = self.quads(low.map(|low| [low, low]));
+            let low = _mm256_srlv_epi64(low, _mm256_set_epi64x(4, 0, 4, 0));
+            let high = self.quads(high.map(|high| [u64::from(high) * 0x1_0000_0001; 2]));
+            let left = _mm256_sllv_epi32(high, _mm256_set_epi32(0, 0, 2, 4, 0, 0, 2, 4));
+            let high = _mm256_srlv_epi32(left, _mm256_set_epi32(2, 0, 0, 0, 2, 0, 0, 0));
+            let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
+            let bits = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+            _mm256_sub_epi8(bits, _mm256_set1_epi8(32))
+        })
+    }
+
+    #[inline(always)]
+    fn eight_and_eight(self, blocks: __m256i) -> __m256i {
+        wrapped!({
+            let low = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0f0e_0d0c, 0x0b0a_0908, 0x0f0e_0d0c, 0x0706_0504));
+            let high = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0b0a_0908, -1, 0x0706_0504, -1));
+            let kept = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f));
+            let low = _mm256_srlv_epi32(_mm256_shuffle_epi8(blocks, low), _mm256_set_epi32(4, 0, 0, 0, 4, 0, 0, 0));
+            let high = _mm256_srli_epi16::<2>(_mm256_shuffle_epi8(blocks, high));
+            _mm256_or_si256(_mm256_and_si256(low, kept), _mm256_and_si256(high, _mm256_set1_epi8(0x30)))
+        })
+    }
+
+    #[inline(always)]
+    fn first_sixteen(self, of: __m256i) -> [i8; 16] {
+        let mut bytes = [0; 16];
+        wrapped!(_mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm256_castsi256_si128(of)));
+        bytes
+    }
+
+    #[inline(always)]
+    fn scales(self, of_runs: __m256i, lift: Option<&[i16; 16]>) -> [__m256i; 2] {
+        wrapped!({
+            let [a, b] = self.widen(of_runs);
+            match lift {
+                Some(by) => {
+                    let by = _mm256_loadu_si256(by.as_ptr().cast());
+                    [_mm256_mullo_epi16(a, by), _mm256_mullo_epi16(b, by)]
+                }
+                None => [a, b],
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn add_runs<B: SuperBlock>(
+        self,
+        mut sums: [__m256i; 2],
+        vector: usize,
+        on: __m256i,
+        codes: [__m256i; 2],
+        x: __m256i,
+        scales: [__m256i; 2],
+    ) -> [__m256i; 2] {
+        let unit = B::ORDER[vector];
+        for j in 0..2 {
+            let scales = if B::RUN == 32 {
+                self.spread_unit::<32>(scales[j], unit)
+            } else {
+                self.spread_unit::<16>(scales[j], unit)
+            };
+            sums[j] = wrapped!({
+                let of_two = _mm256_add_epi16(on, _mm256_maddubs_epi16(codes[j], x));
+                _mm256_add_epi32(sums[j], _mm256_madd_epi16(of_two, scales))
+            });
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn factors(self, [a, b]: [u32; 2], by: f32) -> __m128 {
+        wrapped!({
+            let halves = _mm_set_epi32(0, 0, b as i32, a as i32);
+            _mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(by))
+        })
+    }
+
+    #[inline(always)]
+    fn add_sums(self, [a, b]: [__m256; 2], sums: [__m256i; 2], factors: __m128) -> [__m256; 2] {
+        wrapped!({
+            let [of_a, of_b] = [_mm256_broadcastss_ps(factors), _mm256_broadcastss_ps(_mm_movehl_ps(factors, factors))];
+            [
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[0]), of_a, a),
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[1]), of_b, b),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_sums(self, to: *mut u8, sums: &[i16; 16]) {
+        wrapped!(_mm256_storeu_si256(to.cast(), _mm256_loadu_si256(sums.as_ptr().cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn add_minimums(
+        self,
+        [a, b]: [__m256; 2],
+        minimums: __m256i,
+        with: *const u8,
+        factors: __m128,
+    ) -> [__m256; 2] {
+        wrapped!({
+            let with = _mm256_loadu_si256(with.cast());
+            let [of_a, of_b] = self.widen(minimums);
+            let (dots_a, dots_b) = (_mm256_madd_epi16(of_a, with), _mm256_madd_epi16(of_b, with));
+            let by_a = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
+            let by_b = _mm256_broadcastss_ps(_mm_shuffle_ps::<0b11_11_11_11>(factors, factors));
+            [_mm256_fmadd_ps(_mm256_cvtepi32_ps(dots_a), by_a, a), _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots_b), by_b, b)]
+        })
+    }
+
+    #[inline(always)]
+    fn rows(self, totals: [__m256; 2], lows: [__m256; 2], factor: f32) -> [__m256; 2] {
+        wrapped!({
+            let factor = _mm256_set1_ps(factor);
+            [_mm256_fmadd_ps(lows[0], factor, totals[0]), _mm256_fmadd_ps(lows[1], factor, totals[1])]
+        })
     }
 
     #[inline(always)]
@@ -246,11 +355,6 @@ impl Bytes for Avx2 {
     #[inline(always)]
     fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         wrapped!(_mm256_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn add_halves(self, to: __m256, values: __m256, factor: f32) -> __m256 {
-        wrapped!(_mm256_fmadd_ps(values, _mm256_set1_ps(factor), to))
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{Bytes, Field};
+use super::{Avx2, Bytes, Field};
 use crate::cpu::native::matmul::blocks::SuperBlock;
 use crate::cpu::native::simd::{self, Simd};
 
@@ -20,17 +20,17 @@ impl Vnni {
     }
 }
 
-/// Of the scales of a format's runs those that the sums of two vectors take, packed as they are: each 128 bits hold the four sums of one
-/// vector's 16 elements, and then those of the other's.
+/// Of the scales of the runs of two rows those that the sums of a vector of each take, packed as they are: each 128 bits hold the four
+/// sums of 16 elements of the first row, and then those of the second.
 struct Spread<B>(PhantomData<B>);
 
 impl<B: SuperBlock> Spread<B> {
-    const OF_PAIRS: [[u16; 32]; 2] = {
-        let (mut all, mut i) = ([[0; 32]; 2], 0);
-        while i < 64 {
-            let (pair, sixteen, vector) = (i / 32, i % 32 / 8, i % 8 / 4);
-            let unit = B::ORDER[4 * pair + 2 * vector + sixteen / 2];
-            all[pair][i % 32] = ((32 * unit + 16 * (sixteen % 2)) / B::RUN) as u16;
+    const OF_VECTORS: [[u16; 32]; 4] = {
+        let (mut all, mut i) = ([[0; 32]; 4], 0);
+        while i < 128 {
+            let (vector, sixteen, row) = (i / 32, i % 32 / 8, i % 8 / 4);
+            let unit = B::ORDER[2 * vector + sixteen / 2];
+            all[vector][i % 32] = (16 * row + (32 * unit + 16 * (sixteen % 2)) / B::RUN) as u16;
             i += 1;
         }
         all
@@ -126,6 +126,19 @@ static APART: [u16; 32] = {
     all
 };
 
+/// `_mm512_dpwssd_epi32`, which the compiler makes two instructions of where the sums are late: here there are fewer instructions than
+/// time for them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_word_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: the function's features; only registers are touched.
+    unsafe {
+        std::arch::asm!("vpdpwssd {0}, {1}, {2}", inout(zmm_reg) sums, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
 impl Vnni {
     /// The `f16` at the first of 16 places `STRIDE` bytes apart: a gather would load them one by one.
     ///
@@ -173,10 +186,15 @@ impl Vnni {
 impl Bytes for Vnni {
     type V = __m512i;
     type F = __m512;
-    type H = __m256i;
-    type M = __m256;
-    type P = __m128;
-    type S = __m512i;
+    type Sixteens = __m256i;
+    // Of the first row, then of the second.
+    type Scales = __m512i;
+    type Factors = __m128;
+    // Of 128 bits the first 64 are the first row's, the others the second's.
+    type Sums = __m512i;
+    type Totals = __m512;
+    // Four of each row.
+    type Lows = __m256;
     const LEN: usize = 64;
 
     #[inline(always)]
@@ -190,7 +208,17 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn zero_m(self) -> __m256 {
+    fn no_sums(self) -> __m512i {
+        self.zero()
+    }
+
+    #[inline(always)]
+    fn no_totals(self) -> __m512 {
+        self.zero_f()
+    }
+
+    #[inline(always)]
+    fn no_lows(self) -> __m256 {
         wrapped!(_mm256_setzero_ps())
     }
 
@@ -300,23 +328,6 @@ impl Bytes for Vnni {
         wrapped!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices))
     }
 
-    /// Sums of four products fit 16 bits: two vectors' are scaled and added at once.
-    #[inline(always)]
-    fn add_runs(
-        self,
-        sum: __m512i,
-        on: [__m512i; 2],
-        codes: [__m512i; 2],
-        x: [__m512i; 2],
-        scales: __m512i,
-    ) -> __m512i {
-        wrapped!({
-            let first = _mm512_dpbusd_epi32(on[0], codes[0], x[0]);
-            let second = _mm512_dpbusd_epi32(on[1], codes[1], x[1]);
-            _mm512_dpwssd_epi32(sum, _mm512_packs_epi32(first, second), scales)
-        })
-    }
-
     #[inline(always)]
     fn less(self, code: u8, x: __m512i) -> __m512i {
         wrapped!({
@@ -325,16 +336,122 @@ impl Bytes for Vnni {
         })
     }
 
-    /// Fewer instructions than what a compiler makes of it.
     #[inline(always)]
-    fn signed_sixes(self, low: u64, high: u32) -> [u64; 2] {
+    unsafe fn sixteens(self, rows: [*const u8; 2]) -> __m256i {
+        wrapped!(Avx2::assume().sixteens(rows))
+    }
+
+    #[inline(always)]
+    fn half_sixteens(self, both: __m256i) -> [__m256i; 2] {
+        wrapped!(Avx2::assume().half_sixteens(both))
+    }
+
+    #[inline(always)]
+    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> __m256i {
         wrapped!({
-            let low = _mm_srlv_epi64(_mm_set1_epi64x(low as i64), _mm_set_epi64x(4, 0));
-            let high = _mm_rolv_epi32(_mm_set1_epi32(high as i32), _mm_set_epi32(-2, 0, 2, 4));
-            let low = _mm_and_si128(low, _mm_set1_epi8(0x0f));
-            let bits = _mm_or_si128(low, _mm_and_si128(high, _mm_set1_epi8(0x30)));
-            let signed = _mm_sub_epi8(bits, _mm_set1_epi8(32));
-            [_mm_cvtsi128_si64(signed) as u64, _mm_extract_epi64::<1>(signed) as u64]
+            let s = Avx2::assume();
+            let low = s.quads(low.map(|low| [low, low]));
+            let low = _mm256_srlv_epi64(low, _mm256_set_epi64x(4, 0, 4, 0));
+            let high = s.quads(high.map(|high| [u64::from(high) * 0x1_0000_0001; 2]));
+            let high = _mm256_rolv_epi32(high, _mm256_set_epi32(-2, 0, 2, 4, -2, 0, 2, 4));
+            let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
+            let bits = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+            _mm256_sub_epi8(bits, _mm256_set1_epi8(32))
+        })
+    }
+
+    #[inline(always)]
+    fn eight_and_eight(self, blocks: __m256i) -> __m256i {
+        wrapped!(Avx2::assume().eight_and_eight(blocks))
+    }
+
+    #[inline(always)]
+    fn first_sixteen(self, of: __m256i) -> [i8; 16] {
+        wrapped!(Avx2::assume().first_sixteen(of))
+    }
+
+    #[inline(always)]
+    fn scales(self, of_runs: __m256i, lift: Option<&[i16; 16]>) -> __m512i {
+        wrapped!({
+            let scales = _mm512_cvtepi8_epi16(of_runs);
+            match lift {
+                Some(by) => {
+                    let by = _mm512_broadcast_i64x4(_mm256_loadu_si256(by.as_ptr().cast()));
+                    _mm512_mullo_epi16(scales, by)
+                }
+                None => scales,
+            }
+        })
+    }
+
+    /// Sums of four products fit 16 bits: two rows' are scaled at once.
+    #[inline(always)]
+    fn add_runs<B: SuperBlock>(
+        self,
+        sums: __m512i,
+        vector: usize,
+        on: __m512i,
+        codes: [__m512i; 2],
+        x: __m512i,
+        scales: __m512i,
+    ) -> __m512i {
+        wrapped!({
+            let (a, b) = (_mm512_dpbusd_epi32(on, codes[0], x), _mm512_dpbusd_epi32(on, codes[1], x));
+            let order = _mm512_loadu_si512(const { &Spread::<B>::OF_VECTORS }[vector].as_ptr().cast());
+            add_word_products(sums, _mm512_packs_epi32(a, b), _mm512_permutexvar_epi16(order, scales))
+        })
+    }
+
+    #[inline(always)]
+    fn factors(self, halves: [u32; 2], by: f32) -> __m128 {
+        wrapped!(Avx2::assume().factors(halves, by))
+    }
+
+    #[inline(always)]
+    fn add_sums(self, to: __m512, sums: __m512i, factors: __m128) -> __m512 {
+        wrapped!({
+            let row = _mm512_set4_epi32(2, 2, 0, 0);
+            let by = _mm512_permutexvar_ps(row, _mm512_castps128_ps512(factors));
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), by, to)
+        })
+    }
+
+    /// Seven low bits and what is above them, as bytes.
+    #[inline(always)]
+    unsafe fn store_sums(self, to: *mut u8, sums: &[i16; 16]) {
+        wrapped!({
+            let sums = _mm256_loadu_si256(sums.as_ptr().cast());
+            let low = _mm256_and_si256(sums, _mm256_set1_epi16(127));
+            _mm_storeu_si128(to.cast(), _mm256_cvtepi16_epi8(_mm256_srai_epi16::<7>(sums)));
+            _mm_storeu_si128(to.add(16).cast(), _mm256_cvtepi16_epi8(low));
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn add_minimums(self, to: __m256, minimums: __m256i, with: *const u8, factors: __m128) -> __m256 {
+        wrapped!({
+            let [high, low] = [with, with.add(16)].map(|at| _mm256_broadcastsi128_si256(_mm_loadu_si128(at.cast())));
+            let high = _mm256_dpbusd_epi32(_mm256_setzero_si256(), minimums, high);
+            let dots = _mm256_dpbusd_epi32(_mm256_slli_epi32::<7>(high), minimums, low);
+            let row = _mm256_set_epi32(3, 3, 3, 3, 1, 1, 1, 1);
+            let by = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(factors), row);
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), by, to)
+        })
+    }
+
+    #[inline(always)]
+    fn rows(self, totals: __m512, lows: __m256, factor: f32) -> [__m512; 2] {
+        wrapped!({
+            let by = _mm512_set1_ps(factor);
+            let second = _mm256_extractf128_ps::<1>(lows);
+            [
+                _mm512_fmadd_ps(
+                    _mm512_zextps128_ps512(_mm256_castps256_ps128(lows)),
+                    by,
+                    _mm512_maskz_mov_ps(0x3333, totals),
+                ),
+                _mm512_fmadd_ps(_mm512_zextps128_ps512(second), by, _mm512_maskz_mov_ps(0xcccc, totals)),
+            ]
         })
     }
 
@@ -352,43 +469,6 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn widen(self, bytes: [u64; 2]) -> __m256i {
-        wrapped!(_mm256_cvtepi8_epi16(_mm_set_epi64x(bytes[1] as i64, bytes[0] as i64)))
-    }
-
-    #[inline(always)]
-    fn times(self, values: __m256i, by: &[i16; 16]) -> __m256i {
-        wrapped!(_mm256_mullo_epi16(values, _mm256_loadu_si256(by.as_ptr().cast())))
-    }
-
-    #[inline(always)]
-    fn spread<B: SuperBlock>(self, scales: __m256i, pair: usize) -> __m512i {
-        wrapped!({
-            let order = _mm512_loadu_si512(const { &Spread::<B>::OF_PAIRS }[pair].as_ptr().cast());
-            _mm512_permutexvar_epi16(order, _mm512_castsi256_si512(scales))
-        })
-    }
-
-    #[inline(always)]
-    fn scaled(self, halves: u32, factor: f32) -> __m128 {
-        wrapped!(_mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(halves as i32)), _mm_set1_ps(factor)))
-    }
-
-    #[inline(always)]
-    unsafe fn add_minimums(self, sum: __m256, values: __m256i, with: *const i16, factors: __m128) -> __m256 {
-        wrapped!({
-            let dots = _mm256_madd_epi16(values, _mm256_loadu_si256(with.cast()));
-            let factor = _mm256_broadcastss_ps(_mm_movehdup_ps(factors));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), factor, sum)
-        })
-    }
-
-    #[inline(always)]
-    fn add_sums(self, to: __m512, sums: __m512i, factors: __m128) -> __m512 {
-        wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_broadcastss_ps(factors), to))
-    }
-
-    #[inline(always)]
     fn add_products(self, to: __m512, sums: __m512i, factors: __m512) -> __m512 {
         wrapped!(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), factors, to))
     }
@@ -401,11 +481,6 @@ impl Bytes for Vnni {
     #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         wrapped!(_mm512_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn add_halves(self, to: __m512, values: __m256, factor: f32) -> __m512 {
-        wrapped!(_mm512_fmadd_ps(_mm512_zextps256_ps512(values), _mm512_set1_ps(factor), to))
     }
 
     #[inline(always)]
