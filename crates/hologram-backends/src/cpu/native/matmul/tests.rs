@@ -179,7 +179,7 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
 
 const NS: &[usize] = &[1, 2, 3, 5, 8, 12, 17, 64];
 const MS: &[usize] = &[1, 3, 17, 100];
-const KS: &[usize] = &[32, 64, 256, 768, 2048];
+const KS: &[usize] = &[32, 64, 256, 576, 768, 2048];
 
 #[test]
 fn groups_of_32() {

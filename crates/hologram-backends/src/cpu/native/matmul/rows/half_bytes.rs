@@ -1,54 +1,53 @@
 //! Formats of half bytes on AVX-512: four units of 32 at a time, for which everything is taken from two loads of 64 bytes.
 //!
 //! Loads that cross a line, as nearly all of blocks of 18 to 24 bytes do, are what Zen 4 has least of. A vector holds the first 16
-//! elements of each unit, or the last 16: the sums of four lanes are of one unit, and so are its scale and its minimum, which are spread
-//! over those lanes by the instruction that finds them.
+//! elements of each unit, or the last 16: the sums of four lanes are of one unit.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::{Found, PackedRows, Prepared, RowKernels, STREAMS, Totals, fetch};
 use crate::cpu::native::matmul::blocks::HalfBytes;
-use crate::cpu::native::matmul::bytes::Vnni;
+use crate::cpu::native::matmul::bytes::{Bytes, Vnni};
 
 /// Units that are multiplied at once.
 const UNITS: usize = 4;
-/// Bytes that are prepared for these: twice 64 codes, 16 numbers that sums begin with (or, for minimums, sums of the activations), and
-/// 16 scales.
-const RECORD: usize = 256;
 
 fn prepared(k: usize) -> usize {
-    (k / 32).div_ceil(UNITS) * RECORD
+    (k / 32).div_ceil(UNITS) * size_of::<Record>()
 }
 
 /// What [`prepare`] makes of four units.
-#[repr(C)]
+#[repr(C, align(64))]
 struct Record {
     /// The first half of each unit, then the second.
     codes: [[[i8; 16]; UNITS]; 2],
-    /// Of the elements that meet in a lane: what their products with offsets add up to, taken off, or their sum in units of the weights.
-    less: [i32; 16],
-    scales: [f32; 16],
+    /// Of the elements that meet in a lane, what takes the products with the offset off their sums.
+    less: [[i32; 4]; UNITS],
+    scales: [f32; UNITS],
+    /// The sum of each unit's codes times its scale.
+    sums: [f32; UNITS],
 }
 
 unsafe fn prepare<B: HalfBytes>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
-    // SAFETY: the caller has room for `prepared` bytes, aligned to 4; zeros are such records.
+    // SAFETY: the caller has room for `prepared` bytes, aligned to a line; zeros are such records.
     let records = unsafe {
         std::ptr::write_bytes(to, 0, prepared(codes.len()));
-        std::slice::from_raw_parts_mut(to.cast::<Record>(), prepared(codes.len()) / RECORD)
+        std::slice::from_raw_parts_mut(to.cast::<Record>(), prepared(codes.len()) / size_of::<Record>())
     };
     for (u, codes) in codes.chunks_exact(32).enumerate() {
         let (record, unit) = (&mut records[u / UNITS], u % UNITS);
-        let scale = scales[u * 32 / group];
+        let mut sum = 0;
         for (half, codes) in codes.chunks_exact(16).enumerate() {
             record.codes[half][unit].copy_from_slice(codes);
+            for (less, codes) in record.less[unit].iter_mut().zip(codes.chunks_exact(4)) {
+                let four: i32 = codes.iter().map(|c| i32::from(*c)).sum();
+                *less -= B::OFFSET * four;
+                sum += four;
+            }
         }
-        for lane in 0..4 {
-            let sum: i32 = [0, 16].iter().flat_map(|half| &codes[half + 4 * lane..][..4]).map(|c| i32::from(*c)).sum();
-            let at = 4 * unit + lane;
-            record.scales[at] = scale;
-            record.less[at] = if B::OFFSET == 0 { (sum as f32 * scale).to_bits() as i32 } else { -B::OFFSET * sum };
-        }
+        record.scales[unit] = scales[u * 32 / group];
+        record.sums[unit] = sum as f32 * record.scales[unit];
     }
 }
 
@@ -58,8 +57,26 @@ struct Places<B>(PhantomData<B>);
 impl<B: HalfBytes> Places<B> {
     /// Bytes of four blocks.
     const BYTES: usize = UNITS * B::BYTES;
-    /// Where the second vector begins.
-    const SECOND: usize = Self::BYTES - 64;
+    /// Where the second vector begins: what is not in the first is its first 16 or 32 bytes.
+    const SECOND: usize = Self::BYTES - if B::FIFTH_BITS { 32 } else { 16 };
+
+    /// The vectors.
+    ///
+    /// # Safety
+    /// The blocks can be read; the caller is compiled for AVX-512.
+    #[inline(always)]
+    unsafe fn load(first: *const u8) -> [__m512i; 2] {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let last = first.add(Self::SECOND);
+            let last = if B::FIFTH_BITS {
+                _mm512_castsi256_si512(_mm256_loadu_si256(last.cast()))
+            } else {
+                _mm512_castsi128_si512(_mm_loadu_si128(last.cast()))
+            };
+            [_mm512_loadu_si512(first.cast()), last]
+        }
+    }
 
     /// Where byte `at` of a unit's block lies in both vectors.
     const fn of(unit: usize, at: usize) -> usize {
@@ -78,11 +95,11 @@ impl<B: HalfBytes> Places<B> {
         all
     };
 
-    /// The scale of each unit four times, then the minimums, which come after the scales.
+    /// The scale of each unit, then the minimums, which come after the scales.
     const FACTORS: [u16; 32] = {
         let (mut all, mut i) = ([0; 32], 0);
-        while i < 32 {
-            all[i] = (Self::of(i % 16 / 4, i / 16 * 2) / 2) as u16;
+        while i < 2 * UNITS {
+            all[i] = (Self::of(i % UNITS, i / UNITS * 2) / 2) as u16;
             i += 1;
         }
         all
@@ -122,12 +139,12 @@ unsafe fn with_fifth_bits<B: HalfBytes>(half_bytes: __m512i, [first, last]: [__m
     }
 }
 
-/// The codes of four units in two vectors, and in one vector their scales and minimums in `f16`.
+/// The codes of four units in two vectors, and their scales and what follows these in the blocks, as if it were minimums.
 ///
 /// # Safety
 /// Vectors as [`Places`] has them; the caller is compiled for AVX-512 BW, and VBMI and GFNI where there are fifth bits.
 #[inline(always)]
-unsafe fn take_apart<B: HalfBytes>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m512i) {
+unsafe fn take_apart<B: HalfBytes>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
         let order = _mm512_loadu_si512(const { &Places::<B>::HALF_BYTES }.as_ptr().cast());
@@ -143,44 +160,67 @@ unsafe fn take_apart<B: HalfBytes>([first, last]: [__m512i; 2]) -> ([__m512i; 2]
             codes = [_mm512_shuffle_epi8(values, codes[0]), _mm512_shuffle_epi8(values, codes[1])];
         }
         let order = _mm512_loadu_si512(const { &Places::<B>::FACTORS }.as_ptr().cast());
-        (codes, _mm512_permutex2var_epi16(first, order, last))
+        (codes, _mm512_castsi512_si128(_mm512_permutex2var_epi16(first, order, last)))
     }
 }
 
-/// Adds the products of four units of each row with each token.
+/// What a row's products with a token add up to.
+#[derive(Clone, Copy)]
+struct Sums {
+    /// In all lanes, less the minimums.
+    products: __m512,
+    /// Of the minimums, in all lanes.
+    minimums: __m128,
+}
+
+/// The products of four units of a row with a token.
+#[derive(Clone, Copy)]
+struct Four {
+    sums: __m512i,
+    /// The factor of each unit.
+    scales: __m128,
+}
+
+/// Multiplies four units of a row with a token, and adds the products of their minimums.
 ///
 /// # Safety
-/// Vectors as [`Places`] has them; the records exist. The caller is compiled as for [`take_apart`] and for VNNI and F16C.
+/// As [`take_apart`] has its results; the caller is compiled for AVX-512, VNNI, FMA and F16C.
 #[inline(always)]
-unsafe fn add<B: HalfBytes, const T: usize, const R: usize>(
-    acc: &mut [[__m512; R]; T],
-    vectors: [[__m512i; 2]; R],
-    records: [*const Record; T],
-) {
+unsafe fn four<B: HalfBytes>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i, x: &Record) -> Four {
     // SAFETY: promised by the caller.
     unsafe {
-        for j in 0..R {
-            let (codes, factors) = take_apart::<B>(vectors[j]);
-            let scales = _mm512_cvtph_ps(_mm512_castsi512_si256(factors));
-            for t in 0..T {
-                let [x, x_last] = (*records[t]).codes.each_ref();
-                let (x, x_last) = (_mm512_loadu_si512(x.as_ptr().cast()), _mm512_loadu_si512(x_last.as_ptr().cast()));
-                let less = _mm512_loadu_si512((*records[t]).less.as_ptr().cast());
-                let start = if B::OFFSET == 0 { _mm512_setzero_si512() } else { less };
-                let sums = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(start, codes[0], x), codes[1], x_last);
-                let scales = _mm512_mul_ps(scales, _mm512_loadu_ps((*records[t]).scales.as_ptr()));
-                acc[t][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc[t][j]);
-                if B::OFFSET == 0 {
-                    let minimums = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(factors));
-                    acc[t][j] = _mm512_fmadd_ps(minimums, _mm512_castsi512_ps(less), acc[t][j]);
-                }
-            }
-        }
+        let x_scales = _mm_loadu_ps(x.scales.as_ptr());
+        let (start, scales) = if B::OFFSET == 0 {
+            let factors = _mm256_cvtph_ps(factors);
+            let minimums = _mm256_extractf128_ps::<1>(factors);
+            to.minimums = _mm_fmadd_ps(minimums, _mm_loadu_ps(x.sums.as_ptr()), to.minimums);
+            (_mm512_setzero_si512(), _mm256_castps256_ps128(factors))
+        } else {
+            (_mm512_loadu_si512(x.less.as_ptr().cast()), _mm_cvtph_ps(factors))
+        };
+        let [x, x_last] = x.codes.each_ref();
+        let (x, x_last) = (_mm512_loadu_si512(x.as_ptr().cast()), _mm512_loadu_si512(x_last.as_ptr().cast()));
+        let sums = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(start, codes[0], x), codes[1], x_last);
+        Four { sums, scales: _mm_mul_ps(scales, x_scales) }
+    }
+}
+
+/// Adds products times their factors.
+///
+/// # Safety
+/// The caller is compiled for AVX-512.
+#[inline(always)]
+unsafe fn add(to: &mut Sums, four: Four) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let unit = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+        let scales = _mm512_permutexvar_ps(unit, _mm512_castps128_ps512(four.scales));
+        to.products = _mm512_fmadd_ps(_mm512_cvtepi32_ps(four.sums), scales, to.products);
     }
 }
 
 /// # Safety
-/// The rows and `T` prepared tokens exist; the output can be written; the caller is compiled as for [`add`].
+/// The rows and `T` prepared tokens exist; the output can be written; the caller is compiled as for all of the above.
 #[inline(always)]
 unsafe fn multiply<B: HalfBytes, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
     let (whole, rest) = (w.k / 32 / UNITS, w.k / 32 % UNITS * B::BYTES);
@@ -193,46 +233,72 @@ unsafe fn multiply<B: HalfBytes, const T: usize, const R: usize>(w: &PackedRows,
         // SAFETY: promised by the caller; four blocks are longer than a vector and shorter than two, and of two, which are what may be
         // left of a row, a vector holds all.
         unsafe {
-            let records = |i: usize| std::array::from_fn(|t| x.extra.add(t * x.extra_bytes).cast::<Record>().add(i));
-            let mut acc = [[_mm512_setzero_ps(); R]; T];
-            let mut vectors = [[_mm512_setzero_si512(); 2]; R];
-            // A macro: a closure that is not inlined would be compiled without the instruction set.
-            macro_rules! four {
-                ($i:expr) => {
-                    for j in 0..R {
-                        let at = firsts[j].add($i * Places::<B>::BYTES);
-                        let last = at.add(Places::<B>::SECOND);
-                        vectors[j] = [_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(last.cast())];
+            let none = Sums { products: _mm512_setzero_ps(), minimums: _mm_setzero_ps() };
+            let mut acc = [[none; R]; T];
+            // Macros: a closure that is not inlined would be compiled without the instruction set.
+            macro_rules! multiply {
+                ($i:expr, $row:expr, $vectors:expr, $to:expr) => {
+                    let (codes, factors) = take_apart::<B>($vectors);
+                    for t in 0..T {
+                        let x = x.extra.add(t * x.extra_bytes).cast::<Record>().add($i);
+                        $to[t][$row] = four::<B>(&mut acc[t][$row], codes, factors, &*x);
                     }
-                    add::<B, T, R>(&mut acc, vectors, records($i));
                 };
             }
-            let (mut i, together) = (0, 4);
-            while i + together <= whole {
+            macro_rules! add {
+                ($from:expr) => {
+                    for t in 0..T {
+                        for j in 0..R {
+                            add(&mut acc[t][j], $from[t][j]);
+                        }
+                    }
+                };
+            }
+            let nothing = [[Four { sums: _mm512_setzero_si512(), scales: _mm_setzero_ps() }; R]; T];
+            // So many one after the other before any is added, as an instruction that waits for another keeps its place.
+            let (mut i, together) = (0, if B::FIFTH_BITS { 1 } else { 4 / T });
+            while i + 4 <= whole {
                 for asked in asked {
-                    fetch(asked.wrapping_add(i * Places::<B>::BYTES), together * Places::<B>::BYTES);
+                    fetch(asked.wrapping_add(i * Places::<B>::BYTES), 4 * Places::<B>::BYTES);
                 }
-                for _ in 0..together {
-                    four!(i);
-                    i += 1;
+                for _ in 0..4 / together {
+                    let mut of = [nothing; 4];
+                    for of in &mut of[..together] {
+                        for j in 0..R {
+                            multiply!(i, j, Places::<B>::load(firsts[j].add(i * Places::<B>::BYTES)), of);
+                        }
+                        i += 1;
+                    }
+                    for of in &of[..together] {
+                        add!(of);
+                    }
                 }
             }
             while i < whole {
-                for asked in asked {
-                    fetch(asked.wrapping_add(i * Places::<B>::BYTES), Places::<B>::BYTES);
+                let mut of = nothing;
+                for j in 0..R {
+                    fetch(asked[j].wrapping_add(i * Places::<B>::BYTES), Places::<B>::BYTES);
+                    multiply!(i, j, Places::<B>::load(firsts[j].add(i * Places::<B>::BYTES)), of);
                 }
-                four!(i);
+                add!(of);
                 i += 1;
             }
             if rest > 0 {
+                let mut of = nothing;
                 for j in 0..R {
-                    let at = firsts[j].add(whole * Places::<B>::BYTES);
+                    let at = firsts[j].add(i * Places::<B>::BYTES);
                     let first = _mm512_maskz_loadu_epi8(u64::MAX >> (64 - rest), at.cast());
-                    vectors[j] = [first, _mm512_setzero_si512()];
+                    multiply!(i, j, [first, _mm512_setzero_si512()], of);
                 }
-                add::<B, T, R>(&mut acc, vectors, records(whole));
+                add!(of);
             }
-            totals.add(s, w, acc);
+            let mut sums = [[s.zero_f(); R]; T];
+            for t in 0..T {
+                for j in 0..R {
+                    sums[t][j] = _mm512_add_ps(acc[t][j].products, _mm512_zextps128_ps512(acc[t][j].minimums));
+                }
+            }
+            totals.add(s, w, sums);
         }
     }
     // SAFETY: promised by the caller.
