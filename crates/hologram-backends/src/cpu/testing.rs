@@ -80,7 +80,7 @@ pub(crate) fn feature_sets() -> Vec<Features> {
     let all = Features::detect();
     let avx2 = Features { avx2: all.avx2, ..Features::PLAIN };
     let avx512 = Features { avx512: all.avx512, ..avx2 };
-    let streams = Features { one_stream: !all.one_stream, ..all };
+    let streams = Features { one_stream: !all.one_stream, gfni: false, ..all };
     let mut sets = vec![Features::PLAIN, avx2, avx512, streams, all];
     sets.dedup();
     sets
