@@ -1,9 +1,9 @@
 //! Times the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B: GB/s of weights for one token, GOP/s for many, next
 //! to a plain read of memory that takes turns with them and the peak of the processor's 8-bit dot products. Medians.
 //!
-//! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain]`
+//! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain|cached]`
 //!
-//! The filter is a part of a line such as `Q4_0 up n1 `.
+//! The filter is a part of a line such as `Q4_0 up n1 `. With `cached` it is the same matrix again and again, which the caches hold.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok());
     let filter = args.next().unwrap_or_default();
-    let features = match args.next().as_deref() {
+    let mode = args.next();
+    let cached = mode.as_deref() == Some("cached");
+    let features = match mode.as_deref() {
         Some("avx2") => Some(Features { avx2: true, ..Features::PLAIN }),
         Some("plain") => Some(Features::PLAIN),
         _ => None,
@@ -80,7 +82,7 @@ fn main() -> Result<()> {
                 // A prompt's products are in bf16 where the processor has tiles.
                 let tiled = n >= 16 && backend.activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
                 let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
-                let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k))?;
+                let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k), cached)?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
                 let operations = 2.0 * (n * m * k) as f64;
                 println!(
@@ -99,13 +101,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The time of one matmul, over matrices that do not fit the caches together, and the speed that its weights are read at as a share of the
+/// The time of one matmul, over matrices that do not fit the caches together, or `cached` over one, and the speed that its weights are read at as a share of the
 /// reading beside it.
 fn measure(
     backend: &CpuBackend,
     (read, amount): &(CommandList, f64),
     (x, w): (Format, Format),
     (n, m, k): (usize, usize, usize),
+    cached: bool,
 ) -> Result<(f64, f64)> {
     let tensor = |format, rows, len| TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(len)] };
     let spec = KernelSpec {
@@ -121,10 +124,12 @@ fn measure(
     let bytes = w.bytes(m, k).unwrap_or(0);
     // As many matrices as are cold, as they follow each other in a model; of many tokens one is enough.
     let count = if n > 16 { 1 } else { COLD_BYTES.div_ceil(bytes) };
+    let same = cached.then(|| filled(backend, bytes)).transpose()?;
     let launches = (0..count)
         .map(|_| {
             let mut bindings = views(&x_buffer, &spec.inputs[0]);
-            bindings.extend(views(&filled(backend, bytes)?, &spec.inputs[1]));
+            let matrix = same.clone().map_or_else(|| filled(backend, bytes), Ok)?;
+            bindings.extend(views(&matrix, &spec.inputs[1]));
             bindings.extend(views(&y_buffer, &spec.output));
             Ok(Launch { pipeline: pipeline.clone(), bindings, config: LaunchConfig { grid: [1; 3] } })
         })

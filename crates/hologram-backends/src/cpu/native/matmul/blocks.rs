@@ -16,7 +16,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 
-use super::bytes::{Bytes, Field};
+use super::bytes::{Bytes, Field, TwoRows};
 use crate::Format;
 
 /// A block of 256 elements, each of value d·s·(code − [`OFFSET`](SuperBlock::OFFSET)), or d·s·code − m·n; s and n are integers of its run.
@@ -41,12 +41,12 @@ pub trait SuperBlock {
     ///
     /// # Safety
     /// The blocks can be read.
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S>;
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S>;
 }
 
 /// The factors of two blocks of 256.
 #[derive(Clone, Copy)]
-pub struct Scales<S: Bytes> {
+pub struct Scales<S: TwoRows> {
     /// The bits of d, and above them those of m.
     pub halves: [u32; 2],
     /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.

@@ -16,6 +16,8 @@ macro_rules! wrapped {
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod two_rows;
+#[cfg(target_arch = "x86_64")]
 mod vnni;
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
@@ -47,18 +49,44 @@ impl Field {
     }
 }
 
+/// What a block of 256 says of its factors, of two rows together.
+pub trait TwoRows: Copy {
+    /// 16 bytes of each of two rows.
+    type Sixteens: Copy;
+    /// Two factors of each of two rows.
+    type Factors: Copy;
+
+    /// # Safety
+    /// 16 bytes at each place can be read.
+    unsafe fn sixteens(self, rows: [*const u8; 2]) -> Self::Sixteens;
+
+    /// The low halves of bytes, and the high ones.
+    fn half_sixteens(self, both: Self::Sixteens) -> [Self::Sixteens; 2];
+
+    /// 16 numbers of six bits of each row, less 32: their low four bits are the halves of the first number's bytes, low ones first; bits
+    /// 2j and 2j + 1 of the other's bytes are the high ones of numbers 4j to 4j + 3.
+    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> Self::Sixteens;
+
+    /// Scales and minimums of `Q4_K` and `Q5_K`, from the first 16 bytes of their blocks: bytes 4 to 15 hold 8 + 8 numbers of six bits. The
+    /// first four of each are the low bits of bytes 4–7 and 8–11, whose high bits are those of the last four; these have their low
+    /// bits in bytes 12–15.
+    fn eight_and_eight(self, blocks: Self::Sixteens) -> Self::Sixteens;
+
+    /// The first row's 16 bytes.
+    fn first_sixteen(self, of: Self::Sixteens) -> [i8; 16];
+
+    /// Two `f16` of each row, the first in the low bits, times a factor.
+    fn factors(self, halves: [u32; 2], by: f32) -> Self::Factors;
+}
+
 /// Vectors of [`Bytes::LEN`] bytes: codes of one *unit* of 32 consecutive elements, or of two.
-pub trait Bytes: Copy {
+pub trait Bytes: TwoRows {
     /// Bytes, or `LEN / 2` 16-bit or `LEN / 4` 32-bit integers.
     type V: Copy;
     /// `LEN / 4` values of `f32`.
     type F: Copy;
-    /// 16 bytes of each of two rows.
-    type Sixteens: Copy;
     /// The scales of the runs of a block of two rows each.
     type Scales: Copy;
-    /// Two factors of each of two rows.
-    type Factors: Copy;
     /// Integer sums of two rows.
     type Sums: Copy;
     /// `f32` sums of two rows.
@@ -129,25 +157,6 @@ pub trait Bytes: Copy {
     /// What takes the products of signed bytes with a code of each off their sums.
     fn less(self, code: u8, x: Self::V) -> Self::V;
 
-    /// # Safety
-    /// 16 bytes at each place can be read.
-    unsafe fn sixteens(self, rows: [*const u8; 2]) -> Self::Sixteens;
-
-    /// The low halves of bytes, and the high ones.
-    fn half_sixteens(self, both: Self::Sixteens) -> [Self::Sixteens; 2];
-
-    /// 16 numbers of six bits of each row, less 32: their low four bits are the halves of the first number's bytes, low ones first; bits
-    /// 2j and 2j + 1 of the other's bytes are the high ones of numbers 4j to 4j + 3.
-    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> Self::Sixteens;
-
-    /// Scales and minimums of `Q4_K` and `Q5_K`, from the first 16 bytes of their blocks: bytes 4 to 15 hold 8 + 8 numbers of six bits. The
-    /// first four of each are the low bits of bytes 4–7 and 8–11, whose high bits are those of the last four; these have their low
-    /// bits in bytes 12–15.
-    fn eight_and_eight(self, blocks: Self::Sixteens) -> Self::Sixteens;
-
-    /// The first row's 16 bytes.
-    fn first_sixteen(self, of: Self::Sixteens) -> [i8; 16];
-
     /// Signed bytes as the scales of runs, times what is given for each.
     fn scales(self, of_runs: Self::Sixteens, lift: Option<&[i16; 16]>) -> Self::Scales;
 
@@ -162,9 +171,6 @@ pub trait Bytes: Copy {
         x: Self::V,
         scales: Self::Scales,
     ) -> Self::Sums;
-
-    /// Two `f16` of each row, the first in the low bits, times a factor.
-    fn factors(self, halves: [u32; 2], by: f32) -> Self::Factors;
 
     /// Adds integers times the first factor of their row.
     fn add_sums(self, to: Self::Totals, sums: Self::Sums, factors: Self::Factors) -> Self::Totals;

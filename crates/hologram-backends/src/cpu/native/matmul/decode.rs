@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::blocks::{Block32, SuperBlock, for_format};
-use super::bytes::{Bytes, Vnni};
+use super::bytes::{Bytes, TwoRows, Vnni};
 use super::rows::codes_super;
 use crate::Format;
 

@@ -85,8 +85,8 @@ impl Found {
 }
 
 /// For a super-block: the sums of 16 runs of the codes (or 8 zeros and the sums of 8 runs, where those of the weights are of 32) as
-/// [`Bytes::store_sums`] has them, after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what [`Bytes::less`] gives for them. Blocks
-/// with an offset have these at the end, those with minimums the sums.
+/// [`Bytes::store_sums`] has them, after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what
+/// [`Bytes::less`] gives for them. Blocks with an offset have the last, those with minimums the sums.
 fn prepared_super(k: usize) -> usize {
     k / 256 * 36 + 2 * k
 }

@@ -1,6 +1,6 @@
 //! `Q2_K`: 16 bytes of scales (low half) and minimums (high half), 64 bytes of two bits, d, dmin.
 
-use super::{Bytes, Field, Scales, SuperBlock, double};
+use super::{Field, Scales, SuperBlock, TwoRows, double};
 use crate::Format;
 
 pub struct Q2K;
@@ -18,7 +18,7 @@ impl SuperBlock for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
         let (both, halves) = unsafe { (s.sixteens(blocks), blocks.map(|block| double(block.add(80)))) };
         let [of_runs, minimums] = s.half_sixteens(both);

@@ -1,6 +1,6 @@
 //! `Q3_K`: 32 bytes of third bits, 64 of two bits, 16 scales of six bits, d; codes are 4 too great, scales 32.
 
-use super::{Bytes, Field, Scales, SuperBlock, double, quad, twice, word};
+use super::{Field, Scales, SuperBlock, TwoRows, double, quad, twice, word};
 use crate::Format;
 
 pub struct Q3K;
@@ -22,7 +22,7 @@ impl SuperBlock for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
         unsafe {
             let low = blocks.map(|block| quad(block.add(96)));

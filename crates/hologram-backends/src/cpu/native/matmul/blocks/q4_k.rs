@@ -1,6 +1,6 @@
 //! `Q4_K`: d, dmin, 8 scales and minimums of six bits, 128 bytes of half bytes.
 
-use super::{Bytes, Field, Scales, SuperBlock, double};
+use super::{Field, Scales, SuperBlock, TwoRows, double};
 use crate::Format;
 
 pub struct Q4K;
@@ -17,7 +17,7 @@ impl SuperBlock for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
         let (halves, firsts) = unsafe { (blocks.map(|block| double(block)), s.sixteens(blocks)) };
         Scales { halves, of_runs: s.eight_and_eight(firsts), minimums: None }

@@ -1,6 +1,6 @@
 //! `Q5_K`: as `Q4_K` with a fifth bit of each code.
 
-use super::{Bytes, Field, Scales, SuperBlock, double};
+use super::{Field, Scales, SuperBlock, TwoRows, double};
 use crate::Format;
 
 pub struct Q5K;
@@ -20,7 +20,7 @@ impl SuperBlock for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
         let (halves, firsts) = unsafe { (blocks.map(|block| double(block)), s.sixteens(blocks)) };
         Scales { halves, of_runs: s.eight_and_eight(firsts), minimums: None }

@@ -1,6 +1,6 @@
 //! `Q6_K`: 128 bytes of low half bytes, 64 of high bits, 16 signed scales, d; codes are 32 too great.
 
-use super::{Bytes, Field, Scales, SuperBlock, twice, word};
+use super::{Field, Scales, SuperBlock, TwoRows, twice, word};
 use crate::Format;
 
 pub struct Q6K;
@@ -21,7 +21,7 @@ impl SuperBlock for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Bytes>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         // SAFETY: promised by the caller.
         unsafe {
             let halves = blocks.map(|block| twice(word(block.add(208))));

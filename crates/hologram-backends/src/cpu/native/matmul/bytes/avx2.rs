@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::two_rows::HasAvx2;
 use super::{Bytes, Field};
 use crate::cpu::native::matmul::blocks::SuperBlock;
 use crate::cpu::native::simd::{self, Simd};
@@ -27,12 +28,6 @@ impl Avx2 {
         })
     }
 
-    /// 16 bytes of each row, given as two numbers.
-    #[inline(always)]
-    pub(super) fn quads(self, [a, b]: [[u64; 2]; 2]) -> __m256i {
-        wrapped!(_mm256_set_epi64x(b[1] as i64, b[0] as i64, a[1] as i64, a[0] as i64))
-    }
-
     /// For each product of a unit the scale of its run.
     #[inline(always)]
     fn spread_unit<const GROUP: usize>(self, scales: __m256i, index: usize) -> __m256i {
@@ -52,12 +47,13 @@ impl Avx2 {
     }
 }
 
+// SAFETY: whoever made the value promised these, or more.
+unsafe impl HasAvx2 for Avx2 {}
+
 impl Bytes for Avx2 {
     type V = __m256i;
     type F = __m256;
-    type Sixteens = __m256i;
     type Scales = [__m256i; 2];
-    type Factors = __m128;
     type Sums = [__m256i; 2];
     type Totals = [__m256; 2];
     type Lows = [__m256; 2];
@@ -205,55 +201,6 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sixteens(self, [a, b]: [*const u8; 2]) -> __m256i {
-        wrapped!({
-            let a = _mm256_castsi128_si256(_mm_loadu_si128(a.cast()));
-            _mm256_inserti128_si256::<1>(a, _mm_loadu_si128(b.cast()))
-        })
-    }
-
-    #[inline(always)]
-    fn half_sixteens(self, both: __m256i) -> [__m256i; 2] {
-        wrapped!({
-            let half = _mm256_set1_epi8(15);
-            [_mm256_and_si256(both, half), _mm256_and_si256(_mm256_srli_epi16::<4>(both), half)]
-        })
-    }
-
-    #[inline(always)]
-    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> __m256i {
-        wrapped!({
-            let low = self.quads(low.map(|low| [low, low]));
-            let low = _mm256_srlv_epi64(low, _mm256_set_epi64x(4, 0, 4, 0));
-            let high = self.quads(high.map(|high| [u64::from(high) * 0x1_0000_0001; 2]));
-            let left = _mm256_sllv_epi32(high, _mm256_set_epi32(0, 0, 2, 4, 0, 0, 2, 4));
-            let high = _mm256_srlv_epi32(left, _mm256_set_epi32(2, 0, 0, 0, 2, 0, 0, 0));
-            let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
-            let bits = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
-            _mm256_sub_epi8(bits, _mm256_set1_epi8(32))
-        })
-    }
-
-    #[inline(always)]
-    fn eight_and_eight(self, blocks: __m256i) -> __m256i {
-        wrapped!({
-            let low = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0f0e_0d0c, 0x0b0a_0908, 0x0f0e_0d0c, 0x0706_0504));
-            let high = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0b0a_0908, -1, 0x0706_0504, -1));
-            let kept = _mm256_broadcastsi128_si256(_mm_set_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f));
-            let low = _mm256_srlv_epi32(_mm256_shuffle_epi8(blocks, low), _mm256_set_epi32(4, 0, 0, 0, 4, 0, 0, 0));
-            let high = _mm256_srli_epi16::<2>(_mm256_shuffle_epi8(blocks, high));
-            _mm256_or_si256(_mm256_and_si256(low, kept), _mm256_and_si256(high, _mm256_set1_epi8(0x30)))
-        })
-    }
-
-    #[inline(always)]
-    fn first_sixteen(self, of: __m256i) -> [i8; 16] {
-        let mut bytes = [0; 16];
-        wrapped!(_mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm256_castsi256_si128(of)));
-        bytes
-    }
-
-    #[inline(always)]
     fn scales(self, of_runs: __m256i, lift: Option<&[i16; 16]>) -> [__m256i; 2] {
         wrapped!({
             let [a, b] = self.widen(of_runs);
@@ -290,14 +237,6 @@ impl Bytes for Avx2 {
             });
         }
         sums
-    }
-
-    #[inline(always)]
-    fn factors(self, [a, b]: [u32; 2], by: f32) -> __m128 {
-        wrapped!({
-            let halves = _mm_set_epi32(0, 0, b as i32, a as i32);
-            _mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(by))
-        })
     }
 
     #[inline(always)]

@@ -3,7 +3,8 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{Avx2, Bytes, Field};
+use super::two_rows::HasAvx2;
+use super::{Bytes, Field};
 use crate::cpu::native::matmul::blocks::SuperBlock;
 use crate::cpu::native::simd::{self, Simd};
 
@@ -183,13 +184,19 @@ impl Vnni {
     }
 }
 
+// SAFETY: whoever made the value promised these, or more.
+unsafe impl HasAvx2 for Vnni {
+    #[inline(always)]
+    fn aligned(self, numbers: __m256i) -> __m256i {
+        wrapped!(_mm256_rolv_epi32(numbers, _mm256_set_epi32(-2, 0, 2, 4, -2, 0, 2, 4)))
+    }
+}
+
 impl Bytes for Vnni {
     type V = __m512i;
     type F = __m512;
-    type Sixteens = __m256i;
     // Of the first row, then of the second.
     type Scales = __m512i;
-    type Factors = __m128;
     // Of 128 bits the first 64 are the first row's, the others the second's.
     type Sums = __m512i;
     type Totals = __m512;
@@ -279,6 +286,7 @@ impl Bytes for Vnni {
     unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m512i; 2] {
         wrapped!({
             let bytes = if stride == 16 {
+                // The compiler does not make one load of the four.
                 _mm512_loadu_si512(first.cast())
             } else {
                 let of = |unit: usize| _mm_loadu_si128(first.add(unit * stride).cast());
@@ -337,40 +345,6 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn sixteens(self, rows: [*const u8; 2]) -> __m256i {
-        wrapped!(Avx2::assume().sixteens(rows))
-    }
-
-    #[inline(always)]
-    fn half_sixteens(self, both: __m256i) -> [__m256i; 2] {
-        wrapped!(Avx2::assume().half_sixteens(both))
-    }
-
-    #[inline(always)]
-    fn signed_sixes(self, low: [u64; 2], high: [u32; 2]) -> __m256i {
-        wrapped!({
-            let s = Avx2::assume();
-            let low = s.quads(low.map(|low| [low, low]));
-            let low = _mm256_srlv_epi64(low, _mm256_set_epi64x(4, 0, 4, 0));
-            let high = s.quads(high.map(|high| [u64::from(high) * 0x1_0000_0001; 2]));
-            let high = _mm256_rolv_epi32(high, _mm256_set_epi32(-2, 0, 2, 4, -2, 0, 2, 4));
-            let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
-            let bits = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
-            _mm256_sub_epi8(bits, _mm256_set1_epi8(32))
-        })
-    }
-
-    #[inline(always)]
-    fn eight_and_eight(self, blocks: __m256i) -> __m256i {
-        wrapped!(Avx2::assume().eight_and_eight(blocks))
-    }
-
-    #[inline(always)]
-    fn first_sixteen(self, of: __m256i) -> [i8; 16] {
-        wrapped!(Avx2::assume().first_sixteen(of))
-    }
-
-    #[inline(always)]
     fn scales(self, of_runs: __m256i, lift: Option<&[i16; 16]>) -> __m512i {
         wrapped!({
             let scales = _mm512_cvtepi8_epi16(of_runs);
@@ -400,11 +374,6 @@ impl Bytes for Vnni {
             let order = _mm512_loadu_si512(const { &Spread::<B>::OF_VECTORS }[vector].as_ptr().cast());
             add_word_products(sums, _mm512_packs_epi32(a, b), _mm512_permutexvar_epi16(order, scales))
         })
-    }
-
-    #[inline(always)]
-    fn factors(self, halves: [u32; 2], by: f32) -> __m128 {
-        wrapped!(Avx2::assume().factors(halves, by))
     }
 
     #[inline(always)]

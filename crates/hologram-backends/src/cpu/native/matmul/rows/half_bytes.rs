@@ -1,6 +1,6 @@
-//! Formats of half bytes on AVX-512: four units of 32 at a time, for which everything is taken from two loads of 64 bytes.
+//! Formats of half bytes on AVX-512: four units of 32 at a time, for which everything is taken from one load of 64 bytes and one of 16 or 32.
 //!
-//! Loads that cross a line, as nearly all of blocks of 18 to 24 bytes do, are what Zen 4 has least of. A vector holds the first 16
+//! Loads of 64 bytes cross a line in nearly all of blocks of 18 to 24, and take twice as long then. A vector holds the first 16
 //! elements of each unit, or the last 16: the sums of four lanes are of one unit.
 
 use std::arch::x86_64::*;
@@ -51,7 +51,7 @@ unsafe fn prepare<B: HalfBytes>(codes: &[i8], scales: &[f32], group: usize, to: 
     }
 }
 
-/// Where things lie in the two vectors of four blocks: the first 64 bytes, and the last.
+/// Where things lie in the two vectors of four blocks: their first 64 bytes, and their last 16 or 32.
 struct Places<B>(PhantomData<B>);
 
 impl<B: HalfBytes> Places<B> {
