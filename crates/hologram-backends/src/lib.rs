@@ -17,18 +17,18 @@ pub mod metal;
 mod metrics;
 mod notes;
 mod open;
-mod packed;
 mod reference;
 mod spec;
 
 pub use backend::*;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
-pub use format::{Format, IQ4_VALUES, PLANE_ALIGN, View};
+pub use format::{
+    Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Row, Scales, Values, View,
+};
 pub use lru::Lru;
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::take_notes;
 pub use open::{OpenOptions, available_backends, devices, is_device_name, open, open_noting, open_with};
-pub use packed::{Factors, Packed};
 pub use reference::ReferenceBackend;
 pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

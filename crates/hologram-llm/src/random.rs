@@ -1,6 +1,6 @@
 //! Models of known shapes with random weights, made on the device.
 
-use hologram_backends::{Binding, Format, LaunchConfig};
+use hologram_backends::{Binding, Codes, Format, LaunchConfig, Values};
 use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
 
@@ -255,8 +255,8 @@ pub fn random_tensor(
     shape: &[usize],
     seed: u32,
 ) -> std::result::Result<Tensor, CoreError> {
-    if let Format::Planes(packed) = format {
-        let blocks = random_tensor(executor, packed.blocks(), shape, seed)?;
+    if let Some(packed) = format.packed() {
+        let blocks = random_tensor(executor, Format::Block(packed), shape, seed)?;
         return executor.eval([&blocks], |g, [blocks]| g.repack(blocks));
     }
     let tensor = Tensor::empty(executor, format, shape)?;
@@ -337,24 +337,21 @@ fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
 
 /// Random codes in every byte of a block format's first view, which may hold the scales too.
 fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
-    let ty = if matches!(format, Format::Q8_0 | Format::Q8Planes) { Type::I8 } else { Type::U8 };
+    let ty = format.views(1, format.block_len()).first().map_or(Type::U8, |view| view.element);
     // Codes in a plane are those that a block has in the file's layout, so that a model is the same on every device.
     let counter = |b: &mut Builder, i: Value| {
-        let (codes, header) = match format {
-            Format::Q8Planes => (32u32, 2u32),
-            Format::Q4Planes => (16, 2),
-            Format::T2Planes => (64, 0),
-            _ => return i,
-        };
+        let Format::Planes(block) = format else { return i };
+        let (row, [codes, ..]) = (block.row(), block.plane_bytes().map(|bytes| bytes as u32));
+        let header = if let Codes::Bits(low, _) = row.codes { low.at as u32 } else { 0 };
         let block = b.div(i, codes);
-        let start = b.mul(block, codes + 2);
+        let start = b.mul(block, row.bytes as u32);
         let at = b.rem(i, codes);
         let at = b.add(start, at);
         b.add(at, header)
     };
     per_item("random_codes", ty, counter, |b, out, i, hash| {
         let mut byte = b.and(hash, 255u32);
-        if matches!(format, Format::TQ2_0 | Format::T2Planes) {
+        if format.row().is_some_and(|row| row.values == Values::Ternary && matches!(row.codes, Codes::Bits(..))) {
             // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the lower.
             let high = b.shr(byte, 1u32);
             let both = b.and(byte, high);

@@ -366,14 +366,14 @@ impl Backend for CudaBackend {
     }
 
     fn expect_weights(&self, layout: Format) {
-        if matches!(layout, Format::BF16 | Format::Planes(_)) {
+        if layout == Format::BF16 || layout.packed().is_some() {
             Functions::load_ahead();
         }
     }
 
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
-        let planes = matches!(weights, Format::Q8Planes | Format::Q4Planes | Format::Planes(_));
+        let planes = matches!(weights, Format::Planes(_)) && !weights.is_ternary();
         let wanted = match tokens > native::FEW_TOKENS_AS_CODES {
             true => Format::BF16,
             false => Format::I8Groups { group: 32 },

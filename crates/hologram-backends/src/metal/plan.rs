@@ -35,7 +35,7 @@ pub(super) fn weight_layout(format: Format) -> Format {
 /// See [`Backend::activations`](crate::Backend::activations).
 pub(super) fn activations(weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
     // Few tokens are multiplied as codes, of many there are native products of f32 activations only.
-    let planes = matches!(weights, Format::Q8Planes | Format::Q4Planes | Format::Planes(_));
+    let planes = matches!(weights, Format::Planes(_)) && !weights.is_ternary();
     let wanted = if tokens > native::FEW_TOKENS { Format::F32 } else { Format::I8Groups { group: 32 } };
     choices.iter().find(|c| planes && **c == wanted).or(choices.first()).copied()
 }

@@ -1,9 +1,7 @@
 //! What the cases' inputs hold, and what their bytes mean.
 
-use std::ops::Range;
-
 use half::{bf16, f16};
-use hologram_backends::{Format, PLANE_ALIGN, Packed, TensorSpec};
+use hologram_backends::{BlockType, Format, Scales, TensorSpec};
 use hologram_isa::Type;
 
 use super::{CaseInput, Fill, HostTensor};
@@ -109,21 +107,15 @@ pub(super) fn draw(
                 scale.copy_from_slice(&random.scale(size_of_fill(fill) / 64.0).to_le_bytes());
             }
         }
-        (Format::Planes(packed), fill) => {
+        (Format::Planes(block), fill) => {
             let blocks = |rows: usize| rows * row_len / input.format.block_len();
-            draw_planes(packed, [blocks(max_rows), blocks(rows)], size_of_fill(fill), &mut data, random)?;
+            draw_planes(block, [blocks(max_rows), blocks(rows)], size_of_fill(fill), &mut data, random)?;
         }
         (format, fill) => {
             // Any byte is a code.
             let (size, numbers) = (size_of_fill(fill), format.unit_numbers());
             let blocks = rows * row_len / format.block_len();
             for block in 0..blocks {
-                if format.numbers_at().is_empty() {
-                    let (codes, scale) = plane_ranges(format, max_rows * row_len, block);
-                    data[codes].fill_with(|| random.next() as u8);
-                    data[scale].copy_from_slice(&f16::from_f32(random.scale(size * numbers[0])).to_le_bytes());
-                    continue;
-                }
                 let block = &mut data[block * format.block_bytes()..(block + 1) * format.block_bytes()];
                 block.fill_with(|| random.next() as u8);
                 for (at, number) in format.numbers_at().iter().zip(numbers) {
@@ -138,30 +130,38 @@ pub(super) fn draw(
 
 /// Draws the second number of blocks of a tensor with room for the first: any byte is one of codes or of factors, scales and minimums are
 /// of the size that they have in blocks.
-fn draw_planes(packed: Packed, [max, used]: [usize; 2], size: f32, data: &mut [u8], random: &mut Random) -> Result<()> {
-    let overflow = || CoreError::Tensor(format!("{max} blocks do not fit {}", packed.blocks().name()));
-    let (at, record) = (packed.planes(max).ok_or_else(overflow)?, packed.record_bytes());
-    for (at, bytes) in at.into_iter().zip(packed.plane_bytes()) {
+fn draw_planes(
+    block: BlockType,
+    [max, used]: [usize; 2],
+    size: f32,
+    data: &mut [u8],
+    random: &mut Random,
+) -> Result<()> {
+    let overflow = || CoreError::Tensor(format!("{max} blocks do not fit {} in planes", block.name()));
+    let (at, [codes, high, record]) = (block.planes(max).ok_or_else(overflow)?, block.plane_bytes());
+    let unit = block.row().unit;
+    if !block.is_packed() {
+        for block in 0..used {
+            data[block * codes..(block + 1) * codes].fill_with(|| random.next() as u8);
+            let scale = f16::from_f32(random.scale(size * unit[0])).to_le_bytes();
+            data[at[2] + 2 * block..][..2].copy_from_slice(&scale);
+        }
+        return Ok(());
+    }
+    for (at, bytes) in at.into_iter().zip([codes, high, record]) {
         data[at..at + used * bytes].fill_with(|| random.next() as u8);
     }
     // Factors of 6 bits in the file have 8 here.
-    let wider = match packed {
-        Packed::Q4_K | Packed::Q5_K | Packed::Q3_K | Packed::IQ4_XS => 0.25,
-        _ => 1.0,
+    let wider = match block.row().scales {
+        Scales::SixBitPairs { .. } | Scales::SixBits { .. } => 0.25,
+        Scales::One | Scales::Nibbles { .. } | Scales::Signed { .. } => 1.0,
     };
     for record in data[at[2]..at[2] + used * record].chunks_exact_mut(record) {
-        for (at, number) in record.chunks_exact_mut(2).zip(packed.blocks().unit_numbers()).take(packed.numbers()) {
+        for (at, number) in record.chunks_exact_mut(2).zip(unit).take(block.numbers()) {
             at.copy_from_slice(&f16::from_f32(random.scale(size * wider * number)).to_le_bytes());
         }
     }
     Ok(())
-}
-
-/// Where the codes and the `f16` scale of a block lie in a tensor in planes of this many elements.
-fn plane_ranges(format: Format, elements: usize, block: usize) -> (Range<usize>, Range<usize>) {
-    let codes = format.block_bytes() - 2;
-    let plane = (elements / format.block_len() * codes).next_multiple_of(PLANE_ALIGN);
-    (block * codes..(block + 1) * codes, plane + block * 2..plane + block * 2 + 2)
 }
 
 fn size_of_fill(fill: &Fill) -> f32 {
@@ -183,8 +183,7 @@ pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize
         }
         _ => {
             // Planes are decoded whole; elsewhere the first elements lie in the first bytes.
-            let planes = matches!(format, Format::Q8Planes | Format::Q4Planes | Format::T2Planes | Format::Planes(_));
-            let decoded = if planes { max_rows * row_len } else { len };
+            let decoded = if matches!(format, Format::Planes(_)) { max_rows * row_len } else { len };
             let bytes = format.bytes(1, decoded).unwrap_or(0).min(data.len());
             let mut values = vec![0.0f32; decoded];
             format.decode_row(&data[..bytes], &mut values)?;

@@ -1,6 +1,6 @@
 //! The elements of tensors in every format, as programs read them: codes, scales and minimums.
 
-use hologram_backends::{Factors, Format, IQ4_VALUES, Packed};
+use hologram_backends::{Bits, BlockType, Codes, Factors, Format, PlaneLayout, Scales, Values};
 use hologram_isa::{Builder, Type, Value};
 
 use super::TensorArg;
@@ -33,67 +33,56 @@ impl TensorArg {
     /// The integer code at a row-major index as `i32`, for block-quantised and group-quantised formats: the value is scale · code, less
     /// the minimum where there is one.
     pub fn load_code(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
-        let index = index.into();
-        if matches!(self.spec.format, Format::Plain(_) | Format::I8Groups { .. } | Format::Q8Planes) {
+        let (index, format) = (index.into(), self.spec.format);
+        let Some(row) = format.row() else {
+            let code = b.load(self.views[0], index);
+            return b.cvt(Type::I32, code);
+        };
+        let offset = -i32::from(row.values.offset());
+        if let Some(packed) = format.packed() {
+            let bits = self.packed_bits(b, packed, index);
+            return match row.values {
+                Values::Table(table) => table_value(b, table, bits),
+                _ => signed(b, bits, offset),
+            };
+        }
+        let (low, high) = match row.codes {
+            Codes::Bits(low, high) => (low, high),
+            Codes::Trits(parts) => {
+                let at = self.element(b, index);
+                return self.digit(b, &at, parts);
+            }
+        };
+        // Whole bytes in a plane are elements; other planes of codes begin with them.
+        let in_plane = matches!(format, Format::Planes(_));
+        if in_plane && row.values == Values::Signed {
             let code = b.load(self.views[0], index);
             return b.cvt(Type::I32, code);
         }
-        if let Format::Planes(packed) = self.spec.format {
-            let bits = self.packed_bits(b, packed, index);
-            return if packed.is_table() { iq4_value(b, bits) } else { signed(b, bits, -i32::from(packed.bias())) };
-        }
+        let low = if in_plane { Bits { at: 0, ..low } } else { low };
         let at = self.element(b, index);
-        match self.spec.format {
-            Format::Q8_0 => {
+        match (row.values, high) {
+            (Values::Signed, _) => {
                 let byte = b.add(at.start, at.e);
-                let byte = b.add(byte, 2u32);
+                let byte = b.add(byte, low.at as u32);
                 let code = b.load(self.views[0], byte);
                 b.cvt(Type::I32, code)
             }
-            Format::Q4_0 => self.half(b, &at, 2, 16, -8),
-            Format::Q4Planes => self.half(b, &at, 0, 16, -8),
-            Format::Q4_1 => self.half(b, &at, 4, 16, 0),
-            Format::Q5_0 => {
-                let low = self.half(b, &at, 6, 16, -16);
-                let high = self.fifth_bit(b, &at, 2);
-                b.add(low, high)
+            (Values::Table(table), _) => {
+                let code = self.bits(b, &at, low);
+                let code = signed(b, code, 0);
+                table_value(b, table, code)
             }
-            Format::Q5_1 => {
-                let low = self.half(b, &at, 8, 16, 0);
-                let high = self.fifth_bit(b, &at, 4);
-                b.add(low, high)
+            (_, None) => {
+                let code = self.bits(b, &at, low);
+                signed(b, code, offset)
             }
-            Format::IQ4_NL => {
-                let code = self.half(b, &at, 2, 16, 0);
-                iq4_value(b, code)
+            (_, Some(high)) => {
+                let code = self.bits(b, &at, low);
+                let code = signed(b, code, offset);
+                let high = self.high_bits(b, &at, high);
+                b.add(code, high)
             }
-            Format::IQ4_XS => {
-                let code = self.half(b, &at, 8, 16, 0);
-                iq4_value(b, code)
-            }
-            Format::Q2_K => self.quarter(b, &at, 16, 0),
-            Format::Q3_K => {
-                let low = self.quarter(b, &at, 32, -4);
-                let high = self.bit_of_run(b, &at, 0);
-                let high = b.shl(high, 2u32);
-                b.add(low, high)
-            }
-            Format::Q4_K => self.half(b, &at, 16, 32, 0),
-            Format::Q5_K => {
-                let low = self.half(b, &at, 48, 32, 0);
-                let high = self.bit_of_run(b, &at, 16);
-                let high = b.shl(high, 4u32);
-                b.add(low, high)
-            }
-            Format::Q6_K => {
-                let low = self.half(b, &at, 0, 64, -32);
-                let high = self.quarter(b, &at, 128, 0);
-                let high = b.shl(high, 4u32);
-                b.add(low, high)
-            }
-            Format::TQ1_0 => self.digit(b, &at),
-            // TQ2_0, in blocks or in planes; the others have returned.
-            _ => self.quarter(b, &at, 0, -1),
         }
     }
 
@@ -107,7 +96,7 @@ impl TensorArg {
                 let at = b.div(index, group);
                 return b.load(self.views[1], at);
             }
-            Format::Q8Planes | Format::Q4Planes | Format::T2Planes => {
+            Format::Planes(block) if block.row().planes == PlaneLayout::Codes => {
                 let at = b.shr(index, format.block_len().trailing_zeros());
                 return b.load_f32(self.views[1], at);
             }
@@ -124,50 +113,37 @@ impl TensorArg {
 
     /// What the scale of the run that holds an index is as a multiple of its block's, for formats whose runs are less than their blocks.
     pub fn scale_factor(&self, b: &mut Builder, index: Value) -> Value {
-        let format = self.spec.format;
         let at = self.element(b, index);
-        let run = b.shr(at.e, format.scale_len().trailing_zeros());
-        match format {
-            Format::Planes(packed) => {
-                let first = 2 * packed.numbers() as u32;
-                match packed.factors() {
-                    Factors::Pairs => {
-                        let place = b.shl(run, 1u32);
-                        self.record_byte(b, packed, index, place, first)
-                    }
-                    Factors::Halves => {
-                        let byte = self.record_byte(b, packed, index, run, first);
-                        b.and(byte, 15u32)
-                    }
-                    Factors::Signed(_) | Factors::None => {
-                        let byte = self.record_byte(b, packed, index, run, first);
-                        signed_byte(b, byte)
-                    }
-                }
-            }
-            Format::Q2_K => {
-                let byte = self.byte(b, at.start, run, 0);
+        let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
+        if let Some(packed) = self.spec.format.packed() {
+            let pairs = packed.factors() == Factors::Pairs;
+            let place = if pairs { b.shl(run, 1u32) } else { run };
+            let byte = self.record_byte(b, packed, index, place, 2 * packed.numbers() as u32);
+            return match packed.factors() {
+                Factors::Pairs => byte,
+                Factors::Nibbles => b.and(byte, 15u32),
+                Factors::Signed(_) | Factors::None => signed_byte(b, byte),
+            };
+        }
+        match self.scales() {
+            Scales::Nibbles { at: first } => {
+                let byte = self.byte(b, at.start, run, first as u32);
                 b.and(byte, 15u32)
             }
-            Format::Q3_K => {
-                let (low, high) = (b.and(run, 7u32), b.and(run, 3u32));
-                let low = self.byte(b, at.start, low, 96);
-                let high = self.byte(b, at.start, high, 104);
-                let (half, quarter) = (b.shr(run, 3u32), b.shr(run, 2u32));
-                six_bits(b, [low, half], [high, quarter])
+            Scales::SixBits { low, high, .. } => {
+                let runs = self.spec.format.block_len() / self.spec.format.scale_len();
+                let (low_place, high_place) = (byte_of(b, low, run, runs), byte_of(b, high, run, runs));
+                let low_byte = self.byte(b, at.start, low_place, low.at as u32);
+                let high_byte = self.byte(b, at.start, high_place, high.at as u32);
+                let (half, quarter) = (place_in_byte(b, low, run, runs), place_in_byte(b, high, run, runs));
+                six_bits(b, [low_byte, half], [high_byte, quarter])
             }
-            Format::IQ4_XS => {
-                let (low, high) = (b.shr(run, 1u32), b.shr(run, 2u32));
-                let low = self.byte(b, at.start, low, 4);
-                let high = self.byte(b, at.start, high, 2);
-                let (half, quarter) = (b.and(run, 1u32), b.and(run, 3u32));
-                six_bits(b, [low, half], [high, quarter])
-            }
-            Format::Q6_K => {
-                let byte = self.byte(b, at.start, run, 192);
+            Scales::Signed { at: first } => {
+                let byte = self.byte(b, at.start, run, first as u32);
                 signed_byte(b, byte)
             }
-            _ => self.k_bits(b, &at, run, 0),
+            Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 0),
+            Scales::One => Value::from(1u32),
         }
     }
 
@@ -188,38 +164,46 @@ impl TensorArg {
 
     /// As [`TensorArg::scale_factor`], of the minimum.
     pub fn minimum_factor(&self, b: &mut Builder, index: Value) -> Value {
-        let format = self.spec.format;
         let at = self.element(b, index);
-        let run = b.shr(at.e, format.scale_len().trailing_zeros());
-        match format {
-            Format::Planes(packed) => {
-                let first = 2 * packed.numbers() as u32;
-                if packed.factors() == Factors::Halves {
-                    let byte = self.record_byte(b, packed, index, run, first);
-                    b.shr(byte, 4u32)
-                } else {
-                    let place = b.shl(run, 1u32);
-                    self.record_byte(b, packed, index, place, first + 1)
-                }
+        let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
+        if let Some(packed) = self.spec.format.packed() {
+            let first = 2 * packed.numbers() as u32;
+            if packed.factors() == Factors::Nibbles {
+                let byte = self.record_byte(b, packed, index, run, first);
+                return b.shr(byte, 4u32);
             }
-            Format::Q2_K => {
-                let byte = self.byte(b, at.start, run, 0);
+            let place = b.shl(run, 1u32);
+            return self.record_byte(b, packed, index, place, first + 1);
+        }
+        match self.scales() {
+            Scales::Nibbles { at: first } => {
+                let byte = self.byte(b, at.start, run, first as u32);
                 b.shr(byte, 4u32)
             }
-            _ => self.k_bits(b, &at, run, 4),
+            Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 4),
+            // There are no minimums.
+            Scales::SixBits { .. } | Scales::Signed { .. } | Scales::One => Value::from(0u32),
         }
     }
 
-    /// The bits of the code at a row-major index, as the file has them: [`Packed`].
-    pub fn packed_bits(&self, b: &mut Builder, packed: Packed, index: Value) -> Value {
-        if self.spec.format == packed.blocks() && packed.is_table() {
-            let at = self.element(b, index);
-            let code = self.half(b, &at, if packed == Packed::IQ4_NL { 2 } else { 8 }, 16, 0);
-            return b.cvt(Type::U32, code);
-        }
-        if self.spec.format == packed.blocks() {
-            let code = self.load_code(b, index);
-            let code = b.add(code, i32::from(packed.bias()));
+    fn scales(&self) -> Scales {
+        self.spec.format.row().map_or(Scales::One, |row| row.scales)
+    }
+
+    /// The bits of the code at a row-major index, as the file has them, of a tensor in blocks or in chunks.
+    pub fn packed_bits(&self, b: &mut Builder, packed: BlockType, index: Value) -> Value {
+        if let Format::Block(block) = self.spec.format {
+            let code = match (block.table(), block.row().codes) {
+                (Some(_), Codes::Bits(low, _)) => {
+                    let at = self.element(b, index);
+                    let code = self.bits(b, &at, low);
+                    signed(b, code, 0)
+                }
+                _ => {
+                    let code = self.load_code(b, index);
+                    b.add(code, i32::from(block.bias()))
+                }
+            };
             return b.cvt(Type::U32, code);
         }
         let (chunk, e) = (b.shr(index, 5u32), b.and(index, 31u32));
@@ -242,15 +226,15 @@ impl TensorArg {
             let shift = b.shl(shift, 1u32);
             bits(b, view, 8, place, shift, 3)
         };
-        let low = match (packed.low_bits(), packed.is_table()) {
+        let low = match (packed.low_bits(), packed.table()) {
             (2, _) => quarter(b, 0),
-            (_, true) => {
+            (_, Some(_)) => {
                 let place = b.shr(e, 1u32);
                 let odd = b.and(e, 1u32);
                 let shift = b.shl(odd, 2u32);
                 bits(b, 0, 16, place, shift, 15)
             }
-            (_, false) => {
+            (_, None) => {
                 let place = b.and(e, 15u32);
                 let upper = b.shr(e, 4u32);
                 let shift = b.shl(upper, 2u32);
@@ -270,7 +254,7 @@ impl TensorArg {
     }
 
     /// Byte `place + first` of the record of the block that holds an index.
-    fn record_byte(&self, b: &mut Builder, packed: Packed, index: Value, place: Value, first: u32) -> Value {
+    fn record_byte(&self, b: &mut Builder, packed: BlockType, index: Value, place: Value, first: u32) -> Value {
         let block = b.shr(index, self.spec.format.block_len().trailing_zeros());
         let start = b.mul(block, packed.record_bytes() as u32);
         let at = b.add(start, place);
@@ -284,8 +268,7 @@ impl TensorArg {
     fn element(&self, b: &mut Builder, index: Value) -> Element {
         let format = self.spec.format;
         let stride = match format {
-            Format::Q4Planes => 16u32,
-            Format::T2Planes => 64,
+            Format::Planes(block) if !block.is_packed() => block.plane_bytes()[0] as u32,
             _ => format.block_bytes() as u32,
         };
         let len = format.block_len() as u32;
@@ -305,7 +288,7 @@ impl TensorArg {
     pub fn number(&self, b: &mut Builder, index: Value, which: usize) -> Value {
         let format = self.spec.format;
         let (stride, first) = match format {
-            Format::Planes(packed) => (packed.record_bytes(), which as u32),
+            Format::Planes(block) => (block.record_bytes(), which as u32),
             _ => (format.block_bytes(), format.numbers_at().get(which).map_or(0, |at| *at as u32 / 2)),
         };
         let block = b.shr(index, format.block_len().trailing_zeros());
@@ -314,73 +297,62 @@ impl TensorArg {
         b.load_f32(self.views[self.views.len() - 1], at)
     }
 
-    /// A code of 4 bits, plus `offset`, as `i32`: from byte `first` on, runs of `bytes` bytes hold those of `bytes` elements in their low
-    /// halves and those of the next in their high halves.
-    fn half(&self, b: &mut Builder, at: &Element, first: u32, bytes: u32, offset: i32) -> Value {
-        let place = b.and(at.e, bytes - 1);
-        let place = if self.spec.format.block_len() as u32 == 2 * bytes {
-            place
+    /// Bits of the codes of a block, in the lowest places of a `u32`.
+    fn bits(&self, b: &mut Builder, at: &Element, bits: Bits) -> Value {
+        let (len, run) = (self.spec.format.block_len(), bits.run as u32);
+        let one_run = len == bits.run * bits.per_byte();
+        let place = if bits.run == 1 || one_run {
+            byte_of(b, bits, at.e, len)
+        } else if bits.bits == 4 {
+            let place = b.and(at.e, run - 1);
+            let runs = b.shr(at.e, (2 * run).trailing_zeros());
+            let runs = b.mul(runs, run);
+            b.add(runs, place)
         } else {
-            let run = b.shr(at.e, (2 * bytes).trailing_zeros());
-            let run = b.mul(run, bytes);
-            b.add(run, place)
+            let runs = b.shr(at.e, (run * bits.per_byte() as u32).trailing_zeros());
+            let runs = b.shl(runs, run.trailing_zeros());
+            let place = b.and(at.e, run - 1);
+            b.add(runs, place)
         };
-        let byte = self.byte(b, at.start, place, first);
-        let high = b.shr(at.e, bytes.trailing_zeros());
-        let high = b.and(high, 1u32);
-        let shift = b.shl(high, 2u32);
+        let byte = self.byte(b, at.start, place, bits.at as u32);
+        // Of single bits the last place needs no mask.
+        let shift = match bits.bits {
+            1 => place_in_byte(b, bits, at.e, len),
+            n => {
+                let l = b.shr(at.e, run.trailing_zeros());
+                let l = b.and(l, bits.per_byte() as u32 - 1);
+                b.shl(l, n.trailing_zeros())
+            }
+        };
         let code = b.shr(byte, shift);
-        let code = b.and(code, 15u32);
-        signed(b, code, offset)
+        b.and(code, (1u32 << bits.bits) - 1)
     }
 
-    /// A code of 2 bits, plus `offset`, as `i32`: from byte `first` on, runs of 32 bytes hold those of 128 elements, 32 by 32 from the
-    /// lowest bits up.
-    fn quarter(&self, b: &mut Builder, at: &Element, first: u32, offset: i32) -> Value {
-        let h = b.shr(at.e, 7u32);
-        let h = b.shl(h, 5u32);
-        let m = b.and(at.e, 31u32);
-        let place = b.add(h, m);
-        let byte = self.byte(b, at.start, place, first);
-        let l = b.shr(at.e, 5u32);
-        let l = b.and(l, 3u32);
-        let shift = b.shl(l, 1u32);
-        let code = b.shr(byte, shift);
-        let code = b.and(code, 3u32);
-        signed(b, code, offset)
-    }
-
-    /// The fifth bit of a code, at its place as `i32`: bit `e` of the four bytes from `first` on.
-    fn fifth_bit(&self, b: &mut Builder, at: &Element, first: u32) -> Value {
-        let place = b.shr(at.e, 3u32);
-        let byte = self.byte(b, at.start, place, first);
-        let bit = b.and(at.e, 7u32);
-        let bit = b.shr(byte, bit);
-        let bit = b.and(bit, 1u32);
-        let bit = b.shl(bit, 4u32);
-        b.cvt(Type::I32, bit)
-    }
-
-    /// A bit of a code as `i32`: of element `32l + i`, bit `l` of byte `first + i`.
-    fn bit_of_run(&self, b: &mut Builder, at: &Element, first: u32) -> Value {
-        let place = b.and(at.e, 31u32);
-        let byte = self.byte(b, at.start, place, first);
-        let l = b.shr(at.e, 5u32);
-        let bit = b.shr(byte, l);
-        let bit = b.and(bit, 1u32);
-        b.cvt(Type::I32, bit)
+    /// High bits of the codes of a block, at their place as `i32`.
+    fn high_bits(&self, b: &mut Builder, at: &Element, bits: Bits) -> Value {
+        let code = self.bits(b, at, bits);
+        if bits.run == 1 {
+            let code = b.shl(code, bits.to);
+            return b.cvt(Type::I32, code);
+        }
+        let code = b.cvt(Type::I32, code);
+        b.shl(code, bits.to)
     }
 
     /// A ternary code of base 3, as `i32`.
-    fn digit(&self, b: &mut Builder, at: &Element) -> Value {
-        let second = b.ge(at.e, 160u32);
-        let last = b.ge(at.e, 240u32);
+    fn digit(&self, b: &mut Builder, at: &Element, bytes: [usize; 3]) -> Value {
+        let bytes = bytes.map(|bytes| bytes as u32);
+        let firsts = [0, bytes[0], bytes[0] + bytes[1]];
+        let elements = firsts.map(|first| 5 * first);
+        let second = b.ge(at.e, elements[1]);
+        let last = b.ge(at.e, elements[2]);
         // The first element and byte of a part, and the binary logarithm of its bytes.
         let part = |b: &mut Builder, values: [u32; 3]| {
             let early = b.select(second, values[1], values[0]);
             b.select(last, values[2], early)
         };
-        let (element, byte, bits) = (part(b, [0, 160, 240]), part(b, [0, 32, 48]), part(b, [5, 4, 2]));
+        let (element, byte) = (part(b, elements), part(b, firsts));
+        let bits = part(b, bytes.map(u32::trailing_zeros));
         let e = b.sub(at.e, element);
         let n = b.shr(e, bits);
         let whole = b.shl(n, bits);
@@ -401,11 +373,11 @@ impl TensorArg {
         signed(b, code, -1)
     }
 
-    /// The 6 bits of a run's scale (`part` 0) or minimum (`part` 4) of `Q4_K` and `Q5_K`, whose bytes 4 to 16 hold them.
-    fn k_bits(&self, b: &mut Builder, at: &Element, run: Value, part: u32) -> Value {
+    /// The 6 bits of a run's scale (`part` 0) or minimum (`part` 4) of [`Scales::SixBitPairs`] from byte `at` on.
+    fn k_bits(&self, b: &mut Builder, element: &Element, run: Value, at: u32, part: u32) -> Value {
         let place = b.and(run, 3u32);
-        let first = self.byte(b, at.start, place, 4 + part);
-        let both = self.byte(b, at.start, place, 12);
+        let first = self.byte(b, element.start, place, at + part);
+        let both = self.byte(b, element.start, place, at + 8);
         let early = b.and(first, 63u32);
         let low = if part == 0 { both } else { b.shr(both, 4u32) };
         let low = b.and(low, 15u32);
@@ -414,6 +386,24 @@ impl TensorArg {
         let late = b.or(low, high);
         let is_early = b.lt(run, 4u32);
         b.select(is_early, early, late)
+    }
+}
+
+/// The byte, after the first, that holds bits of number `i` of `count`: each byte in turn, or all of one run.
+fn byte_of(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
+    debug_assert!(bits.run == 1 || count == bits.run * bits.per_byte());
+    match bits.run {
+        1 => b.shr(i, (bits.per_byte() as u32).trailing_zeros()),
+        run => b.and(i, run as u32 - 1),
+    }
+}
+
+/// The bits' place in that byte, in multiples of their number.
+fn place_in_byte(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
+    debug_assert!(bits.run == 1 || count == bits.run * bits.per_byte());
+    match bits.run {
+        1 => b.and(i, bits.per_byte() as u32 - 1),
+        run => b.shr(i, run.trailing_zeros()),
     }
 }
 
@@ -442,10 +432,10 @@ fn six_bits(b: &mut Builder, [low, half]: [Value; 2], [high, quarter]: [Value; 2
     signed(b, bits, -32)
 }
 
-/// The entry of [`IQ4_VALUES`]: four of them in a word.
-fn iq4_value(b: &mut Builder, code: Value) -> Value {
+/// The entry of a table: four of them in a word.
+fn table_value(b: &mut Builder, table: &[i8; 16], code: Value) -> Value {
     let code = b.cvt(Type::U32, code);
-    let words = [0, 4, 8, 12].map(|i| u32::from_le_bytes([0, 1, 2, 3].map(|j| IQ4_VALUES[i + j] as u8)));
+    let words = [0, 4, 8, 12].map(|i| u32::from_le_bytes([0, 1, 2, 3].map(|j| table[i + j] as u8)));
     let upper = b.ge(code, 8u32);
     let odd = b.and(code, 4u32);
     let odd = b.ne(odd, 0u32);

@@ -1,7 +1,8 @@
 //! Block-quantised weights from the blocks of a file to the planes that GPUs read.
 
 use hologram_backends::{
-    Binding, Buffer, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig, PLANE_ALIGN, Packed, TensorSpec,
+    Binding, BlockFormat, BlockType, Buffer, Codes, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig,
+    PLANE_ALIGN, TensorSpec,
 };
 use hologram_isa::{Array, Builder, Type, Value};
 
@@ -29,15 +30,6 @@ impl Graph {
 
 const THREADS: u32 = 256;
 
-/// Bytes of a block, bytes before its codes, and the place of its scale in units of 2 bytes.
-fn block(format: Format) -> (u32, u32, u32) {
-    let bytes = format.block_bytes() as u32;
-    match format {
-        Format::TQ2_0 => (bytes, 0, bytes / 2 - 1),
-        _ => (bytes, 2, 0),
-    }
-}
-
 impl Op for Repack {
     fn name(&self) -> &'static str {
         "repack"
@@ -50,13 +42,16 @@ impl Op for Repack {
         }
     }
 
-    /// One thread for each byte of codes, or of [`Format::Planes`] for each chunk.
+    /// One thread for each byte of codes, or of a layout in chunks for each chunk.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let format = spec.inputs[0].format;
-        if let Format::Planes(packed) = spec.output.format {
+        if let Some(packed) = spec.output.format.packed() {
             return pack(spec, packed);
         }
-        let (stride, header, scale_at) = block(format);
+        let Some(BlockFormat { codes: Codes::Bits(low, _), numbers, .. }) = format.row() else {
+            return Err(CoreError::Tensor(format!("there is no layout in planes for {}", format.name())));
+        };
+        let (stride, header, scale_at) = (format.block_bytes() as u32, low.at as u32, numbers[0] as u32 / 2);
         let codes = stride - 2;
         let blocks_of_row = (spec.output.row_len() / format.block_len()) as u32;
         let mut k = Kernel::new(spec, THREADS);
@@ -94,8 +89,8 @@ impl Op for Repack {
     }
 }
 
-/// To [`Format::Planes`].
-fn pack(spec: &KernelSpec, packed: Packed) -> Result<Launchable> {
+/// To [`PlaneLayout::Chunks`](hologram_backends::PlaneLayout::Chunks).
+fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
     let len = spec.output.format.block_len() as u32;
     let chunks_of_row = spec.output.row_len() as u32 / 32;
     let mut k = Kernel::new(spec, THREADS);
@@ -137,13 +132,13 @@ fn pack(spec: &KernelSpec, packed: Packed) -> Result<Launchable> {
             b.or(e, i)
         };
         let low = packed.low_bits() as u32;
-        match (low, packed.is_table()) {
+        match (low, packed.table()) {
             (2, _) => plane(b, 0, 8, [2, 0], &quarters),
-            (_, true) => plane(b, 0, 16, [4, 0], &|b, i, l| {
+            (_, Some(_)) => plane(b, 0, 16, [4, 0], &|b, i, l| {
                 let i = b.shl(i, 1u32);
                 b.or(i, l)
             }),
-            (_, false) => plane(b, 0, 16, [4, 0], &|b, i, l| {
+            (_, None) => plane(b, 0, 16, [4, 0], &|b, i, l| {
                 let l = b.shl(l, 4u32);
                 b.or(i, l)
             }),
@@ -183,7 +178,7 @@ fn pack(spec: &KernelSpec, packed: Packed) -> Result<Launchable> {
             match packed.factors() {
                 Factors::None => {}
                 Factors::Signed(_) => store_byte(b, bytes, first, at, scale),
-                Factors::Halves => {
+                Factors::Nibbles => {
                     let minimum = x.minimum_factor(b, index);
                     let minimum = b.shl(minimum, 4u32);
                     let both = b.or(scale, minimum);

@@ -1,9 +1,9 @@
 //! The tensor types that a GGUF file may hold: enough about each to check and list a file.
 
-use hologram_backends::Format;
+use hologram_backends::{BlockType, Format};
 
 /// A tensor type of GGUF: how many bytes its tensors take.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// The number in the file.
     pub id: u32,
@@ -43,30 +43,29 @@ static REMOVED: [(u32, &str); 7] = [
     (38, "IQ4_NL_8_8"),
 ];
 
-/// Every type with a known size. `Q8_1` and `Q8_K` hold activations while a graph runs and do not belong in files.
-static TYPES: [TensorType; 38] = [
+/// The block formats, whose rows have the numbers.
+static BLOCKS: [TensorType; BlockType::ALL.len()] = {
+    let (mut all, mut i) = ([ty(0, "", 1, 1); BlockType::ALL.len()], 0);
+    while i < all.len() {
+        let block = BlockType::ALL[i];
+        all[i] = supported(block.row().id, block.name(), Format::Block(block));
+        i += 1;
+    }
+    all
+};
+
+/// Every other type with a known size. `Q8_1` and `Q8_K` hold activations while a graph runs and do not belong in files.
+static OTHERS: [TensorType; 24] = [
     supported(0, "F32", Format::F32),
     supported(1, "F16", Format::F16),
-    supported(2, "Q4_0", Format::Q4_0),
-    supported(3, "Q4_1", Format::Q4_1),
-    supported(6, "Q5_0", Format::Q5_0),
-    supported(7, "Q5_1", Format::Q5_1),
-    supported(8, "Q8_0", Format::Q8_0),
     ty(9, "Q8_1", 32, 36),
-    supported(10, "Q2_K", Format::Q2_K),
-    supported(11, "Q3_K", Format::Q3_K),
-    supported(12, "Q4_K", Format::Q4_K),
-    supported(13, "Q5_K", Format::Q5_K),
-    supported(14, "Q6_K", Format::Q6_K),
     ty(15, "Q8_K", 256, 292),
     ty(16, "IQ2_XXS", 256, 66),
     ty(17, "IQ2_XS", 256, 74),
     ty(18, "IQ3_XXS", 256, 98),
     ty(19, "IQ1_S", 256, 50),
-    supported(20, "IQ4_NL", Format::IQ4_NL),
     ty(21, "IQ3_S", 256, 110),
     ty(22, "IQ2_S", 256, 82),
-    supported(23, "IQ4_XS", Format::IQ4_XS),
     ty(24, "I8", 1, 1),
     ty(25, "I16", 1, 2),
     ty(26, "I32", 1, 4),
@@ -74,8 +73,6 @@ static TYPES: [TensorType; 38] = [
     ty(28, "F64", 1, 8),
     ty(29, "IQ1_M", 256, 56),
     supported(30, "BF16", Format::BF16),
-    supported(34, "TQ1_0", Format::TQ1_0),
-    supported(35, "TQ2_0", Format::TQ2_0),
     // Of bitnet.cpp: packed codes of 128 elements together, then 32 bytes that begin with the scale of the whole tensor.
     TensorType { tensor_extra: super::i2_s::TAIL, ..ty(I2_S, "I2_S", 128, 32) },
     ty(39, "MXFP4", 32, 17),
@@ -90,7 +87,7 @@ static TYPES: [TensorType; 38] = [
 impl TensorType {
     /// The type with this number.
     pub fn from_id(id: u32) -> Option<&'static TensorType> {
-        TYPES.iter().find(|t| t.id == id)
+        BLOCKS.iter().chain(&OTHERS).find(|t| t.id == id)
     }
 
     /// The name of a type that files no longer have.
@@ -110,8 +107,9 @@ impl TensorType {
 
     /// The names of the types that backends compute with, for messages.
     pub fn supported_names() -> String {
-        let names: Vec<&str> = TYPES.iter().filter(|t| t.is_supported()).map(|t| t.name).collect();
-        names.join(", ")
+        let mut types: Vec<&TensorType> = BLOCKS.iter().chain(&OTHERS).filter(|t| t.is_supported()).collect();
+        types.sort_by_key(|t| t.id);
+        types.iter().map(|t| t.name).collect::<Vec<_>>().join(", ")
     }
 
     /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when a row is not whole blocks or the size overflows.

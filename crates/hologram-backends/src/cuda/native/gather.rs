@@ -37,7 +37,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     };
     let mut args: Vec<Arg> = (0..views).map(|view| places.input(0, view)).collect();
     let (mut kernel, mut columns) = (("gather", entry.to_string()), 1024);
-    if let Format::Planes(packed) = table.format {
+    if let Some(packed) = table.format.packed() {
         args.extend(packed_args(packed, |view| places.input(0, view), 0));
         (kernel, columns) = (("packed", format!("gather_{}", packed_name(packed))), 2048);
     }

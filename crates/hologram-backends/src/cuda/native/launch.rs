@@ -1,7 +1,7 @@
 //! What the kernels of this folder have in common: counts that are known only when they run, places of bindings, launches of one part.
 
 use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
-use crate::{Extent, Format, KernelSpec, Packed, TensorSpec};
+use crate::{BlockType, Extent, Format, KernelSpec, TensorSpec};
 
 /// A product of fixed sizes and at most one extent, as kernels take it: `COUNT` in `dialect.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,12 +173,12 @@ pub(super) fn row_in_registers(n: usize, rows: usize, target: Target, few: usize
 }
 
 /// The name of a packed type in those of kernels.
-pub(super) fn packed_name(packed: Packed) -> String {
-    format!("{packed:?}").to_lowercase()
+pub(super) fn packed_name(packed: BlockType) -> String {
+    packed.name().to_lowercase()
 }
 
 /// The low plane, the high plane where there is one, and the records of packed weights whose first view is at a place.
-pub(super) fn packed_args(packed: Packed, arg: impl Fn(usize) -> Arg, at: usize) -> [Arg; 3] {
+pub(super) fn packed_args(packed: BlockType, arg: impl Fn(usize) -> Arg, at: usize) -> [Arg; 3] {
     let high = usize::from(packed.high_bits() > 0);
     [arg(at), if high == 1 { arg(at + 1) } else { Arg::Null }, arg(at + 1 + high)]
 }

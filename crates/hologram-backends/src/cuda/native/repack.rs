@@ -1,7 +1,7 @@
 //! `repack`: weights from blocks to two planes, in one pass.
 
 use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
-use crate::{Format, KernelSpec};
+use crate::{KernelSpec, PlaneLayout};
 
 /// Threads of a workgroup, one for each 2 bytes.
 const THREADS: u32 = 256;
@@ -12,11 +12,8 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     if spec.op != "repack" || spec.uses_step() || spec.output.format != x.format.in_planes() {
         return None;
     }
-    let words = match x.format {
-        Format::Q8_0 | Format::Q4_0 | Format::TQ2_0 => x.format.block_bytes() as u32 / 2,
-        _ => return None,
-    };
-    let scale_at = if x.format == Format::TQ2_0 { words - 1 } else { 0 };
+    let row = x.format.row().filter(|row| row.planes == PlaneLayout::Codes)?;
+    let [words, scale_at] = [row.bytes, row.numbers[0]].map(|bytes| bytes as u32 / 2);
     let total = u32::try_from(x.max_bytes() / 2).ok()?;
     let launch = KernelLaunch {
         image: "repack",

@@ -1,33 +1,20 @@
-//! The block formats as the kernels of few tokens read them: a file for each, a line in `formats!`, and everything else is shared.
+//! The block formats as the kernels of few tokens read them. Places come from the formats' rows and are constants; here stand only the
+//! instructions for each kind of scale, the order of units, and which formats there are (`formats!`).
 //!
 //! [`SuperBlock`] formats have blocks of 256 with integer scales of runs of 16 or 32, so that a block's products are summed in
-//! integers; [`Block32`] formats have an `f32` scale for each unit of 32, as have those of [`HalfBytes`], whose blocks are all alike.
-
-mod iq4_nl;
-mod iq4_xs;
-mod q2_k;
-mod q3_k;
-mod q4_0;
-mod q4_1;
-mod q4_k;
-mod q5_0;
-mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+//! integers; [`Block32`] formats have an `f32` scale for each unit of 32.
 
 use super::bytes::{Bytes, Field, TwoRows};
-use crate::Format;
+use crate::format::{self, Bits, Row, Values, rows};
 
 /// A block of 256 elements, each of value d·s·(code − [`OFFSET`](SuperBlock::OFFSET)), or d·s·code − m·n; s and n are integers of its run.
-pub trait SuperBlock {
-    const FORMAT: Format;
+pub trait SuperBlock: Row {
     /// Bytes of a block.
-    const BYTES: usize;
+    const BYTES: usize = Self::ROW.bytes;
     /// Elements of a run: 16 or 32.
-    const RUN: usize;
+    const RUN: usize = Self::ROW.run();
     /// What was added to signed codes to make them unsigned; `None` where a block has minimums.
-    const OFFSET: Option<u8> = None;
+    const OFFSET: Option<u8> = if Self::ROW.has_minimum() { None } else { Some(Self::ROW.values.offset()) };
     /// The order in which units are worked on: those of a vector of two best lie side by side, with their bits at the same place.
     const ORDER: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
@@ -35,13 +22,62 @@ pub trait SuperBlock {
     const LEFT: [u32; 8] = [0; 8];
 
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
-    fn fields(unit: usize) -> [Field; 2];
+    #[inline(always)]
+    fn fields(unit: usize) -> [Field; 2] {
+        let (low, high) = const { Self::ROW.bits() };
+        [field(low, unit), high.map_or(Field::NONE, |high| field(high, unit))]
+    }
 
     /// The factors of a block of each of two rows.
     ///
     /// # Safety
     /// The blocks can be read.
-    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S>;
+    #[inline(always)]
+    unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
+        let d = const {
+            // As the instructions below expect it.
+            assert!(
+                Self::ROW.len == 256 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == Self::ROW.numbers[0] + 2)
+            );
+            assert!(match Self::ROW.scales {
+                format::Scales::One => false,
+                format::Scales::SixBits { run, low, high } => run == 16 && low.run == 8 && high.run == 4,
+                format::Scales::SixBitPairs { at } => at == 4,
+                format::Scales::Nibbles { .. } | format::Scales::Signed { .. } => true,
+            });
+            Self::ROW.numbers[0]
+        };
+        let at = |at: usize| blocks.map(|block| block.wrapping_add(at));
+        // SAFETY: promised by the caller; what is read lies in the block, as the row says.
+        unsafe {
+            let halves = match Self::ROW.has_minimum() {
+                true => at(d).map(|number| double(number)),
+                false => at(d).map(|number| twice(word(number))),
+            };
+            let mut minimums = None;
+            let of_runs = match const { Self::ROW.scales } {
+                format::Scales::Nibbles { at: both } => {
+                    let [low, high] = s.half_sixteens(s.sixteens(at(both)));
+                    minimums = Some(high);
+                    low
+                }
+                format::Scales::SixBitPairs { .. } => s.eight_and_eight(s.sixteens(blocks)),
+                format::Scales::SixBits { low, high, .. } => {
+                    s.signed_sixes(at(low.at).map(|low| quad(low)), at(high.at).map(|high| double(high)))
+                }
+                format::Scales::Signed { at: bytes } => s.sixteens(at(bytes)),
+                format::Scales::One => s.sixteens(blocks),
+            };
+            Scales { halves, of_runs, minimums }
+        }
+    }
+}
+
+/// The bits of a unit.
+#[inline(always)]
+const fn field(bits: Bits, unit: usize) -> Field {
+    let (at, shift) = bits.place(32 * unit);
+    Field { at, shift, bits: bits.bits, to: bits.to }
 }
 
 /// The factors of two blocks of 256.
@@ -55,25 +91,60 @@ pub struct Scales<S: TwoRows> {
     pub minimums: Option<S::Sixteens>,
 }
 
-/// Units of 32 elements with an `f32` scale each.
-pub trait Block32 {
-    const FORMAT: Format;
-    /// Bytes of a unit; of a block of several the bytes of a block.
-    const BYTES: usize;
+/// Units of 32 elements with an `f32` scale each, in blocks of one or several; codes are bytes, or half bytes with a fifth bit or without.
+pub trait Block32: Row {
+    /// Bytes of a block.
+    const BYTES: usize = Self::ROW.bytes;
     /// Units of a block.
-    const UNITS: usize = 1;
+    const UNITS: usize = Self::ROW.len / 32;
     /// What was added to signed codes to make them unsigned; with 0 there is a minimum, which is added.
-    const OFFSET: i32;
+    const OFFSET: i32 = if Self::ROW.has_minimum() { 0 } else { Self::ROW.values.offset() as i32 };
     /// Whether codes exceed six bits.
-    const WIDE: bool = false;
+    const WIDE: bool = Self::ROW.values.offset() == 128;
+    /// The first byte of a block's codes.
+    const CODES: usize = {
+        let low = Self::ROW.bits().0;
+        assert!(low.bits == 8 || low.bits == 4 && low.run == 16);
+        low.at
+    };
     /// Whether a code takes a byte. Where it takes less, [`Block32::halves`] are had more easily than [`Block32::codes`].
-    const WHOLE_BYTES: bool = Self::BYTES > 32 * Self::UNITS;
+    const WHOLE_BYTES: bool = Self::ROW.bits().0.bits == 8;
+    /// The first of four bytes of fifth bits, where codes have them.
+    const FIFTH_BITS: Option<usize> = match Self::ROW.bits().1 {
+        Some(high) => {
+            assert!(high.bits == 1 && high.run == 1 && high.to == 4);
+            Some(high.at)
+        }
+        None => None,
+    };
+    /// What half bytes stand for, 128 too great, where it is not the codes themselves.
+    const VALUES: Option<&'static [u8; 16]> = match Self::ROW.values {
+        Values::Table(_) => Some(&Unsigned::<Self>::VALUES),
+        _ => None,
+    };
 
     /// The codes of one unit or, for vectors of two, of two.
     ///
     /// # Safety
     /// The units exist in the row.
-    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V;
+    #[inline(always)]
+    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
+        let places = units.map(|unit| codes_of_unit::<Self>(row, unit));
+        // SAFETY: promised by the caller.
+        unsafe {
+            if Self::WHOLE_BYTES {
+                return s.xor(s.pair(places), 0x80);
+            }
+            let mut codes = s.nibbles(places);
+            if let Some(at) = Self::FIFTH_BITS {
+                codes = s.add_sixteens(codes, units.map(|unit| double(row.add(unit * Self::BYTES + at))));
+            }
+            match Self::VALUES {
+                Some(values) => s.look_up(values, codes),
+                None => codes,
+            }
+        }
+    }
 
     /// The codes of twice as many units, split as by [`Bytes::split_units`].
     ///
@@ -81,11 +152,26 @@ pub trait Block32 {
     /// The units exist in the row.
     #[inline(always)]
     unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
-        let next = unit + S::UNITS;
-        // SAFETY: promised by the caller.
+        // SAFETY: promised by the caller; vectors of two units hold the halves of four.
         unsafe {
-            let first = Self::codes(s, row, [unit, next - 1]);
-            s.split_units([first, Self::codes(s, row, [next, next + S::UNITS - 1])])
+            if Self::WHOLE_BYTES {
+                let next = unit + S::UNITS;
+                let first = Self::codes(s, row, [unit, next - 1]);
+                return s.split_units([first, Self::codes(s, row, [next, next + S::UNITS - 1])]);
+            }
+            let stride = if Self::UNITS == 1 { Self::BYTES } else { 16 };
+            let [mut low, mut high] = s.half_bytes(codes_of_unit::<Self>(row, unit), stride);
+            if let Some(fifth_bits) = Self::FIFTH_BITS {
+                let first = row.add(unit * Self::BYTES + fifth_bits);
+                let word = |unit: usize, at: usize| u32::from(word(first.add(unit * Self::BYTES + at)));
+                let pair = |unit: usize, at: usize| word(unit, at) | word(unit + 1, at) << 16;
+                let bits = |at: usize| [pair(0, at), if S::UNITS == 2 { pair(2, at) } else { 0 }];
+                (low, high) = (s.add_sixteens(low, bits(0)), s.add_sixteens(high, bits(2)));
+            }
+            match Self::VALUES {
+                Some(values) => [s.look_up(values, low), s.look_up(values, high)],
+                None => [low, high],
+            }
         }
     }
 
@@ -96,6 +182,28 @@ pub trait Block32 {
     /// The units exist in the row.
     #[inline(always)]
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
+        const {
+            // As the instructions below expect it.
+            assert!(Self::ROW.numbers[0] == 0 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == 2));
+            assert!(match Self::ROW.scales {
+                format::Scales::One => Self::UNITS == 1,
+                format::Scales::SixBits { run, low, high } => run == 32 && low.run == 1 && high.run == 1,
+                _ => false,
+            });
+        }
+        if let format::Scales::SixBits { low: low_bits, high: high_bits, .. } = const { Self::ROW.scales } {
+            let (mut low, mut high, mut factors) = ([0; 2], [0; 2], [0f32; 2]);
+            for i in 0..count.div_ceil(8) {
+                // SAFETY: promised by the caller: `first` and the number of units are multiples of 8.
+                unsafe {
+                    let block = row.add((first / 8 + i) * Self::BYTES);
+                    factors[i] = s.half(word(block));
+                    (low[i], high[i]) = (double(block.add(low_bits.at)), u32::from(word(block.add(high_bits.at))));
+                }
+            }
+            let scales = s.mul(s.six_bits(low, high), s.by_eights(factors));
+            return (scales, scales);
+        }
         // SAFETY: promised by the caller; a block is longer than 4 bytes.
         unsafe {
             let first = row.add(first * Self::BYTES);
@@ -108,59 +216,26 @@ pub trait Block32 {
     }
 }
 
-/// Formats of one unit a block, whose last 16 bytes are half bytes.
-pub trait HalfBytes {
-    const FORMAT: Format;
-    /// Bytes of a block.
-    const BYTES: usize;
-    /// As [`Block32::OFFSET`].
-    const OFFSET: i32;
-    /// Whether the codes' fifth bits are the four bytes before.
-    const FIFTH_BITS: bool = false;
-    /// What half bytes stand for, where it is not the codes themselves.
-    const VALUES: Option<&'static [u8; 16]> = None;
+/// The first byte of a unit's codes.
+#[inline(always)]
+fn codes_of_unit<B: Block32 + ?Sized>(row: *const u8, unit: usize) -> *const u8 {
+    row.wrapping_add(unit / B::UNITS * B::BYTES + B::CODES + unit % B::UNITS * 16)
 }
 
-impl<B: HalfBytes> Block32 for B {
-    const FORMAT: Format = B::FORMAT;
-    const BYTES: usize = B::BYTES;
-    const OFFSET: i32 = B::OFFSET;
-    const WIDE: bool = B::VALUES.is_some();
+/// A table of values, 128 greater.
+struct Unsigned<B: ?Sized>(std::marker::PhantomData<B>);
 
-    #[inline(always)]
-    unsafe fn codes<S: Bytes>(s: S, row: *const u8, units: [usize; 2]) -> S::V {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let half_bytes = units.map(|unit| row.add((unit + 1) * B::BYTES - 16));
-            let mut codes = s.nibbles(half_bytes);
-            if B::FIFTH_BITS {
-                codes = s.add_sixteens(codes, half_bytes.map(|at| double(at.sub(4))));
-            }
-            match B::VALUES {
-                Some(values) => s.look_up(values, codes),
-                None => codes,
-            }
+impl<B: Row + ?Sized> Unsigned<B> {
+    const VALUES: [u8; 16] = {
+        let (mut all, mut i) = ([0; 16], 0);
+        while let Values::Table(table) = B::ROW.values
+            && i < 16
+        {
+            all[i] = (table[i] as i16 + 128) as u8;
+            i += 1;
         }
-    }
-
-    #[inline(always)]
-    unsafe fn halves<S: Bytes>(s: S, row: *const u8, unit: usize) -> [S::V; 2] {
-        // SAFETY: promised by the caller; vectors of two units hold the halves of four.
-        unsafe {
-            let half_bytes = row.add((unit + 1) * B::BYTES - 16);
-            let [mut low, mut high] = s.half_bytes(half_bytes, B::BYTES);
-            if B::FIFTH_BITS {
-                let word = |unit: usize, at: usize| u32::from(word(half_bytes.add(unit * B::BYTES + at).sub(4)));
-                let pair = |unit: usize, at: usize| word(unit, at) | word(unit + 1, at) << 16;
-                let bits = |at: usize| [pair(0, at), if S::UNITS == 2 { pair(2, at) } else { 0 }];
-                (low, high) = (s.add_sixteens(low, bits(0)), s.add_sixteens(high, bits(2)));
-            }
-            match B::VALUES {
-                Some(values) => [s.look_up(values, low), s.look_up(values, high)],
-                None => [low, high],
-            }
-        }
-    }
+        all
+    };
 }
 
 /// The bits of a `u16`.
@@ -200,30 +275,46 @@ unsafe fn quad(from: *const u8) -> u64 {
 }
 
 macro_rules! formats {
-    (256: $($super:ident::$super_ty:ident),*; 32: $($block:ident::$block_ty:ident),*; half bytes: $($half:ident::$half_ty:ident),*) => {
+    (256: $($super:ident),*; 32: $($block:ident),*; half bytes: $($half:ident),*) => {
         /// Calls the function for the format's type; `None` for a format without one.
         macro_rules! for_format {
             ($format:expr, super $on_super:ident, block $on_block:ident, half_bytes $on_half:ident) => {
                 match $format {
-                    $(f if f == <$crate::cpu::native::matmul::blocks::$super_ty as $crate::cpu::native::matmul::blocks::SuperBlock>::FORMAT =>
-                        Some($on_super::<$crate::cpu::native::matmul::blocks::$super_ty>()),)*
-                    $(f if f == <$crate::cpu::native::matmul::blocks::$block_ty as $crate::cpu::native::matmul::blocks::Block32>::FORMAT =>
-                        Some($on_block::<$crate::cpu::native::matmul::blocks::$block_ty>()),)*
-                    $(f if f == <$crate::cpu::native::matmul::blocks::$half_ty as $crate::cpu::native::matmul::blocks::HalfBytes>::FORMAT =>
-                        Some($on_half::<$crate::cpu::native::matmul::blocks::$half_ty>()),)*
+                    $(Format::$super => Some($on_super::<$crate::format::rows::$super>()),)*
+                    $(Format::$block => Some($on_block::<$crate::format::rows::$block>()),)*
+                    $(Format::$half => Some($on_half::<$crate::format::rows::$half>()),)*
                     _ => None,
                 }
             };
         }
         pub(super) use for_format;
-        $(pub use $super::$super_ty;)*
-        $(pub use $block::$block_ty;)*
-        $(pub use $half::$half_ty;)*
+        $(impl Block32 for rows::$block {})*
+        $(impl Block32 for rows::$half {})*
     };
 }
 
 formats! {
-    256: q2_k::Q2K, q3_k::Q3K, q4_k::Q4K, q5_k::Q5K, q6_k::Q6K;
-    32: q8_0::Q8, iq4_xs::Iq4Xs;
-    half bytes: q4_0::Q4, q4_1::Q4Min, q5_0::Q5, q5_1::Q5Min, iq4_nl::Iq4Nl
+    256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K;
+    32: Q8_0, IQ4_XS;
+    half bytes: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL
 }
+
+impl SuperBlock for rows::Q2_K {
+    const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+    const LEFT: [u32; 8] = [0, 2, 0, 2, 0, 2, 0, 2];
+}
+
+impl SuperBlock for rows::Q3_K {
+    const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+    const LEFT: [u32; 8] = [0, 1, 2, 3, 0, 1, 2, 3];
+}
+
+impl SuperBlock for rows::Q4_K {
+    const ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
+}
+
+impl SuperBlock for rows::Q5_K {
+    const ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
+}
+
+impl SuperBlock for rows::Q6_K {}

@@ -41,15 +41,7 @@ impl Layout {
     /// What is added to a signed weight code to make it unsigned.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub fn offset(&self) -> i32 {
-        match self.weights {
-            Format::Q8_0 | Format::IQ4_NL | Format::IQ4_XS => 128,
-            Format::Q6_K => 32,
-            Format::Q5_0 => 16,
-            Format::Q4_0 => 8,
-            Format::Q3_K => 4,
-            Format::TQ2_0 => 1,
-            _ => 0,
-        }
+        self.weights.row().map_or(0, |row| row.values.offset().into())
     }
 
     /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`; with minimums Σ codes as `f32`), its scale

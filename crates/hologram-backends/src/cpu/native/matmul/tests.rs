@@ -84,7 +84,7 @@ fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8
             }
             _ => {
                 let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| random.byte()).collect();
-                for at in half_places(format) {
+                for at in format.numbers_at() {
                     block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale()).to_le_bytes());
                 }
                 let mut decoded = vec![0.0; format.block_len()];
@@ -95,17 +95,6 @@ fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8
         }
     }
     (bytes, values)
-}
-
-/// Where the `f16` numbers of a block lie.
-fn half_places(format: Format) -> &'static [usize] {
-    match format {
-        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
-        Format::Q6_K => &[208],
-        Format::Q3_K => &[108],
-        Format::Q2_K => &[80, 82],
-        _ => &[0],
-    }
 }
 
 /// Buffers for the views of a tensor.

@@ -16,7 +16,7 @@ pub(crate) use packed::Unpacked;
 
 use super::launch::Places;
 use super::{Arg, BlasCall, NativeKernel, Target};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
+use crate::{BlockType, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 
 /// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ struct Product {
     /// The matrices' format; `bf16` for packed ones, which are unpacked first.
     w: Format,
     /// The formats and first places of packed matrices among them, in the order of `rows`.
-    packed: Vec<Option<(Packed, usize)>>,
+    packed: Vec<Option<(BlockType, usize)>>,
     /// Tokens: rows of x.
     tokens: Extent,
     /// Elements of a row of x and of the matrices.
@@ -112,10 +112,10 @@ fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usiz
 }
 
 /// The format of a matrix for the kernels, and what is packed of it at a place.
-fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(Packed, usize)>) {
-    match w.format {
-        Format::Planes(packed) => (Format::BF16, Some((packed, at))),
-        format => (format, None),
+fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(BlockType, usize)>) {
+    match w.format.packed() {
+        Some(packed) => (Format::BF16, Some((packed, at))),
+        None => (w.format, None),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::super::{Arg, BlasProduct, KernelLaunch, NativeKernel, Part, Target};
 use super::{find, find_blas, find_blas_group, find_group};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
+use crate::{BlockType, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 
 const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
 const A100: Target = Target { capability: 80, multiprocessors: 108, max_shared: 163 * 1024 };
@@ -79,7 +79,7 @@ fn groups_on_apple_gpus() {
         let outputs = if nodes.len() == w.len() { (0..w.len()).collect() } else { vec![nodes.len() - 1] };
         GroupSpec { inputs, nodes, outputs }
     };
-    let (q4, q6, f32) = (planes(Packed::Q4_K), planes(Packed::Q6_K), Format::F32);
+    let (q4, q6, f32) = (planes(BlockType::Q4_K), planes(BlockType::Q6_K), Format::F32);
     let one = |entry: &str, tiles| vec![(entry.to_string(), [8, tiles, 1])];
     assert_eq!(parts(&group(f32, &[q4, q4, q4], vec![])), one("matmul_f32_q4_k", 48));
     let mixed = [one("matmul_f32_q4_k", 32), one("matmul_f32_q6_k", 16)].concat();
@@ -284,7 +284,7 @@ fn products_of_the_library() {
 /// Packed matrices are unpacked behind the library's workspace, one after the other, and then multiplied as `bf16`.
 #[test]
 fn packed_matrices_are_unpacked_first() {
-    let (q4, q6) = (Format::Planes(Packed::Q4_K), Format::Planes(Packed::Q6_K));
+    let (q4, q6) = (Format::Planes(BlockType::Q4_K), Format::Planes(BlockType::Q6_K));
     let scratch = |arg: &Arg| if let Arg::Scratch(at) = arg { Some(*at - (32 << 20)) } else { None };
     let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
         let part = |part: &Part| match part {

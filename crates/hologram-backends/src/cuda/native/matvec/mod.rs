@@ -237,7 +237,7 @@ impl Products<'_> {
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);
         }
-        if let Format::Planes(packed) = self.weights.first()?.0.format {
+        if let Some(packed) = self.weights.first()?.0.format.packed() {
             let few = (1..=most_tokens).contains(&most);
             return if few { self.packed(packed, most, (slot, step), target) } else { None };
         }

@@ -4,17 +4,23 @@ use super::int8::{AHEAD_BYTES, ARGUMENTS, Shares, THREADS, range};
 use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
 use crate::cuda::native::launch::{packed_args, packed_name, single};
 use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
-use crate::{Extent, Format, Packed};
+use crate::{BlockType, Extent, Format};
 
 pub(super) const IMAGE: &str = "matvec_packed";
 /// Elements of a row that a workgroup holds at once, as a norm needs them.
 const HELD: usize = 4_096;
 /// Types that have no kernel for a gate.
-const UNGATED: [Packed; 4] = [Packed::Q4_1, Packed::Q5_1, Packed::IQ4_NL, Packed::Q2_K];
+const UNGATED: [BlockType; 4] = [BlockType::Q4_1, BlockType::Q5_1, BlockType::IQ4_NL, BlockType::Q2_K];
 
 impl Products<'_> {
     /// The kernel for up to `most` tokens: word `slot` of `step`.
-    pub(super) fn packed(&self, packed: Packed, most: usize, step: (u32, Arg), target: Target) -> Option<NativeKernel> {
+    pub(super) fn packed(
+        &self,
+        packed: BlockType,
+        most: usize,
+        step: (u32, Arg),
+        target: Target,
+    ) -> Option<NativeKernel> {
         let (x, at) = self.x;
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
@@ -71,7 +77,7 @@ impl Products<'_> {
         args.extend((0..6).flat_map(|_| range(Arg::Null, 0, 0, 0)));
         let form = match gated {
             true => "gate",
-            false if packed == Packed::Q6_K && k > HELD => "long",
+            false if packed == BlockType::Q6_K && k > HELD => "long",
             false => "rows",
         };
         Some(single(KernelLaunch {
@@ -88,8 +94,8 @@ impl Products<'_> {
     }
 
     /// What the launch before may fetch: low planes and records, as `int8` says it of codes and scales.
-    fn packed_reads(&self, packed: Packed, k: usize, rows: [usize; 3], workgroups: usize) -> Vec<Arg> {
-        let of_row = packed.plane_bytes().map(|n| n * k / packed.blocks().block_len());
+    fn packed_reads(&self, packed: BlockType, k: usize, rows: [usize; 3], workgroups: usize) -> Vec<Arg> {
+        let of_row = packed.plane_bytes().map(|n| n * k / packed.row().len);
         let all = rows.iter().sum::<usize>() * of_row.iter().sum::<usize>();
         let mut reads = Vec::new();
         for (i, rows) in rows.into_iter().enumerate() {

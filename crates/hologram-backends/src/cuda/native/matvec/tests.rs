@@ -1,6 +1,6 @@
 use super::super::Part;
 use super::*;
-use crate::{Attr, Packed};
+use crate::{Attr, BlockType};
 
 const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
 const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
@@ -301,20 +301,20 @@ fn packed_weights_have_kernels() {
         };
         kernel.parts.iter().map(entry).collect()
     };
-    let q4 = shape(planes(Packed::Q4_K), Some(I32), true, 4096, &[4096, 1024, 1024], "");
-    for packed in Packed::ALL {
+    let q4 = shape(planes(BlockType::Q4_K), Some(I32), true, 4096, &[4096, 1024, 1024], "");
+    for packed in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
         let s = Shape { weights: planes(packed), ..q4.clone() };
         let found = find_group(&group(&s), H200).expect("a kernel");
         assert_eq!(entries(&found), [format!("{}_rows", format!("{packed:?}").to_lowercase())]);
         assert!(find_group(&group(&Shape { rows: vec![14336], after: "", ..s }), H200).is_some());
     }
     for (weights, norm, k, rows, after, entry) in [
-        (Packed::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
-        (Packed::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
-        (Packed::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
+        (BlockType::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
+        (BlockType::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
+        (BlockType::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
         // Types without a kernel of a gate, norms of long rows.
-        (Packed::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
-        (Packed::Q4_K, true, 8192, vec![1024], "", None),
+        (BlockType::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
+        (BlockType::Q4_K, true, 8192, vec![1024], "", None),
     ] {
         let s = shape(planes(weights), Some(I32), norm, k, &rows, after);
         let found = find_group(&group(&s), H200);
@@ -322,7 +322,7 @@ fn packed_weights_have_kernels() {
     }
     // A value matrix of another format is a launch of its own; its planes follow those of the others.
     let mut mixed = group(&q4);
-    mixed.inputs[4].format = planes(Packed::Q6_K);
+    mixed.inputs[4].format = planes(BlockType::Q6_K);
     let found = find_group(&mixed, H200).expect("kernels");
     assert_eq!(entries(&found), ["q4_k_rows", "q6_k_rows"]);
     let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
@@ -334,7 +334,7 @@ fn packed_weights_have_kernels() {
     // Activations that are quantised already, rows of any length, up to 8 tokens.
     let spec = |tokens: usize, k: usize| KernelSpec {
         op: "matmul",
-        inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(Packed::Q5_1), &[70, k])],
+        inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(BlockType::Q5_1), &[70, k])],
         output: tensor(Format::F32, &[tokens, 70]),
         in_place: None,
         attrs: Vec::new(),
@@ -352,11 +352,11 @@ fn products_fit_an_apple_gpu() {
     let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
     let planes = Format::Planes;
     for (weights, norm, k, rows, after, groups) in [
-        (planes(Packed::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),
-        (planes(Packed::Q4_K), true, 4096, vec![14336, 14336], "swiglu", 32),
-        (planes(Packed::Q6_K), false, 14336, vec![4096], "add", 32),
-        (planes(Packed::Q6_K), true, 4096, vec![256_000], "", 64),
-        (planes(Packed::Q6_K), true, 3584, vec![1 << 20], "", 256),
+        (planes(BlockType::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),
+        (planes(BlockType::Q4_K), true, 4096, vec![14336, 14336], "swiglu", 32),
+        (planes(BlockType::Q6_K), false, 14336, vec![4096], "add", 32),
+        (planes(BlockType::Q6_K), true, 4096, vec![256_000], "", 64),
+        (planes(BlockType::Q6_K), true, 3584, vec![1 << 20], "", 256),
         (Format::Q8Planes, true, 4096, vec![256_000], "", 64),
         (Format::Q4Planes, false, 14336, vec![4096], "add", 32),
         (Format::BF16, true, 4096, vec![4096, 1024, 1024], "", 32),

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::{Found, PackedRows, Prepared, RowKernels, STREAMS, Totals, fetch};
-use crate::cpu::native::matmul::blocks::HalfBytes;
+use crate::cpu::native::matmul::blocks::Block32;
 use crate::cpu::native::matmul::bytes::{Bytes, Vnni};
 
 /// Units that are multiplied at once.
@@ -29,7 +29,7 @@ struct Record {
     sums: [f32; UNITS],
 }
 
-unsafe fn prepare<B: HalfBytes>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
+unsafe fn prepare<B: Block32>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
     // SAFETY: the caller has room for `prepared` bytes, aligned to a line; zeros are such records.
     let records = unsafe {
         std::ptr::write_bytes(to, 0, prepared(codes.len()));
@@ -54,11 +54,11 @@ unsafe fn prepare<B: HalfBytes>(codes: &[i8], scales: &[f32], group: usize, to: 
 /// Where things lie in the two vectors of four blocks: their first 64 bytes, and their last 16 or 32.
 struct Places<B>(PhantomData<B>);
 
-impl<B: HalfBytes> Places<B> {
+impl<B: Block32> Places<B> {
     /// Bytes of four blocks.
     const BYTES: usize = UNITS * B::BYTES;
     /// Where the second vector begins: what is not in the first is its first 16 or 32 bytes.
-    const SECOND: usize = Self::BYTES - if B::FIFTH_BITS { 32 } else { 16 };
+    const SECOND: usize = Self::BYTES - if B::FIFTH_BITS.is_some() { 32 } else { 16 };
 
     /// The vectors.
     ///
@@ -69,7 +69,7 @@ impl<B: HalfBytes> Places<B> {
         // SAFETY: promised by the caller.
         unsafe {
             let last = first.add(Self::SECOND);
-            let last = if B::FIFTH_BITS {
+            let last = if B::FIFTH_BITS.is_some() {
                 _mm512_castsi256_si512(_mm256_loadu_si256(last.cast()))
             } else {
                 _mm512_castsi128_si512(_mm_loadu_si128(last.cast()))
@@ -86,10 +86,10 @@ impl<B: HalfBytes> Places<B> {
 
     /// The half bytes of each unit, in words.
     const HALF_BYTES: [u16; 32] = {
-        assert!(B::BYTES.is_multiple_of(2));
+        assert!(B::UNITS == 1 && B::BYTES.is_multiple_of(2) && B::CODES + 16 == B::BYTES);
         let (mut all, mut i) = ([0; 32], 0);
         while i < 32 {
-            all[i] = (Self::of(i / 8, B::BYTES - 16 + i % 8 * 2) / 2) as u16;
+            all[i] = (Self::of(i / 8, B::CODES + i % 8 * 2) / 2) as u16;
             i += 1;
         }
         all
@@ -108,8 +108,10 @@ impl<B: HalfBytes> Places<B> {
     /// The byte of fifth bits of each eight elements of the first half of a unit in byte 3 of eight, those of the second half in byte 7.
     const FIFTH_BITS: [u8; 64] = {
         let (mut all, mut i) = ([0; 64], 0);
-        while B::FIFTH_BITS && i < 64 {
-            all[i] = Self::of(i / 16, B::BYTES - 20 + i % 16 / 8 + i % 8 / 4 * 2) as u8;
+        while let Some(at) = B::FIFTH_BITS
+            && i < 64
+        {
+            all[i] = Self::of(i / 16, at + i % 16 / 8 + i % 8 / 4 * 2) as u8;
             i += 1;
         }
         all
@@ -121,7 +123,7 @@ impl<B: HalfBytes> Places<B> {
 /// # Safety
 /// Vectors as [`Places`] has them; the caller is compiled for AVX-512 BW, VBMI and GFNI.
 #[inline(always)]
-unsafe fn with_fifth_bits<B: HalfBytes>(half_bytes: __m512i, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
+unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     const BYTES_3_AND_7: u64 = 0x8888_8888_8888_8888;
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
@@ -144,12 +146,12 @@ unsafe fn with_fifth_bits<B: HalfBytes>(half_bytes: __m512i, [first, last]: [__m
 /// # Safety
 /// Vectors as [`Places`] has them; the caller is compiled for AVX-512 BW, and VBMI and GFNI where there are fifth bits.
 #[inline(always)]
-unsafe fn take_apart<B: HalfBytes>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
+unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
         let order = _mm512_loadu_si512(const { &Places::<B>::HALF_BYTES }.as_ptr().cast());
         let half_bytes = _mm512_permutex2var_epi16(first, order, last);
-        let mut codes = if B::FIFTH_BITS {
+        let mut codes = if B::FIFTH_BITS.is_some() {
             with_fifth_bits::<B>(half_bytes, [first, last])
         } else {
             let half = _mm512_set1_epi8(15);
@@ -186,7 +188,7 @@ struct Four {
 /// # Safety
 /// As [`take_apart`] has its results; the caller is compiled for AVX-512, VNNI, FMA and F16C.
 #[inline(always)]
-unsafe fn four<B: HalfBytes>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i, x: &Record) -> Four {
+unsafe fn four<B: Block32>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i, x: &Record) -> Four {
     // SAFETY: promised by the caller.
     unsafe {
         let x_scales = _mm_loadu_ps(x.scales.as_ptr());
@@ -222,7 +224,7 @@ unsafe fn add(to: &mut Sums, four: Four) {
 /// # Safety
 /// The rows and `T` prepared tokens exist; the output can be written; the caller is compiled as for all of the above.
 #[inline(always)]
-unsafe fn multiply<B: HalfBytes, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
+unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x: &Prepared) {
     let (whole, rest) = (w.k / 32 / UNITS, w.k / 32 % UNITS * B::BYTES);
     // SAFETY: promised by the caller.
     let s = unsafe { Vnni::assume() };
@@ -256,7 +258,7 @@ unsafe fn multiply<B: HalfBytes, const T: usize, const R: usize>(w: &PackedRows,
             }
             let nothing = [[Four { sums: _mm512_setzero_si512(), scales: _mm_setzero_ps() }; R]; T];
             // So many one after the other before any is added, as an instruction that waits for another keeps its place.
-            let (mut i, together) = (0, if B::FIFTH_BITS { 1 } else { 4 / T });
+            let (mut i, together) = (0, if B::FIFTH_BITS.is_some() { 1 } else { 4 / T });
             while i + 4 <= whole {
                 for asked in asked {
                     fetch(asked.wrapping_add(i * Places::<B>::BYTES), 4 * Places::<B>::BYTES);
@@ -306,18 +308,18 @@ unsafe fn multiply<B: HalfBytes, const T: usize, const R: usize>(w: &PackedRows,
 }
 
 /// The kernels of a format.
-pub fn of_half_bytes<B: HalfBytes>() -> Found {
+pub fn of_half_bytes<B: Block32>() -> Found {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn of_four_bits<B: HalfBytes, const T: usize>(w: &PackedRows, x: &Prepared) {
+    unsafe fn of_four_bits<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
         // SAFETY: the features; the rest is promised by the caller.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
-    unsafe fn of_five_bits<B: HalfBytes, const T: usize>(w: &PackedRows, x: &Prepared) {
+    unsafe fn of_five_bits<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
         // SAFETY: as above.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
-    let multiply = if const { B::FIFTH_BITS } {
+    let multiply = if const { B::FIFTH_BITS.is_some() } {
         [
             of_five_bits::<B, 1> as unsafe fn(&PackedRows, &Prepared),
             of_five_bits::<B, 2>,
@@ -333,5 +335,5 @@ pub fn of_half_bytes<B: HalfBytes>() -> Found {
         ]
     };
     let kernels = RowKernels { prepared, prepare: prepare::<B>, multiply, in_one_stream: None };
-    Found { kernels, group: 32, gfni: B::FIFTH_BITS }
+    Found { kernels, group: 32, gfni: B::FIFTH_BITS.is_some() }
 }

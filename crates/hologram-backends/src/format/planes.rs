@@ -1,0 +1,131 @@
+//! The layouts in planes of the block formats: [`PlaneLayout`].
+
+use super::row::{Bits, Codes, PlaneLayout, Scales, Values};
+use super::{BlockType, Format, PLANE_ALIGN, View};
+use hologram_isa::Type;
+
+/// Bytes that follow the numbers `d` and `m` in a record of [`PlaneLayout::Chunks`], and what they are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    /// Nothing: the scale is `d`, the minimum `-m`.
+    None,
+    /// For each 32 elements a byte `s` and a byte `t`, both without a sign: the scale is `d·s`, the minimum `m·t`.
+    Pairs,
+    /// For each 16 elements a byte: the scale is `d` times its low four bits, the minimum `m` times its high ones.
+    Nibbles,
+    /// For each so many elements a signed byte `s`: the scale is `d·s`.
+    Signed(usize),
+}
+
+impl BlockType {
+    /// Whether the layout in planes is [`PlaneLayout::Chunks`].
+    pub const fn is_packed(self) -> bool {
+        matches!(self.row().planes, PlaneLayout::Chunks)
+    }
+
+    /// Bits of a code in the low plane.
+    pub const fn low_bits(self) -> usize {
+        match self.row().codes {
+            Codes::Bits(low, _) => low.bits as usize,
+            Codes::Trits(_) => 0,
+        }
+    }
+
+    /// Bits of a code in the high plane; 0 where there is none.
+    pub const fn high_bits(self) -> usize {
+        match self.row().codes {
+            Codes::Bits(_, Some(Bits { bits, .. })) => bits as usize,
+            _ => 0,
+        }
+    }
+
+    /// The values that codes are indices of.
+    pub const fn table(self) -> Option<&'static [i8; 16]> {
+        match self.row().values {
+            Values::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// A number that is taken off a code before it is multiplied.
+    pub const fn bias(self) -> u8 {
+        match self.row().values {
+            Values::Offset(offset) => offset,
+            _ => 0,
+        }
+    }
+
+    /// The bytes of a record after its `f16` numbers.
+    pub const fn factors(self) -> Factors {
+        match self.row().scales {
+            Scales::One => Factors::None,
+            Scales::SixBitPairs { .. } => Factors::Pairs,
+            Scales::Nibbles { .. } => Factors::Nibbles,
+            Scales::SixBits { .. } | Scales::Signed { .. } => Factors::Signed(self.row().run()),
+        }
+    }
+
+    /// The `f16` numbers of a record: `d`, and `m` where there are minimums.
+    pub const fn numbers(self) -> usize {
+        self.row().numbers.len()
+    }
+
+    /// Bytes of a record.
+    pub const fn record_bytes(self) -> usize {
+        let factors = match self.factors() {
+            Factors::None => 0,
+            Factors::Pairs | Factors::Nibbles => self.row().len / 16,
+            Factors::Signed(run) => self.row().len / run,
+        };
+        2 * self.numbers() + factors
+    }
+
+    /// Bytes of a block in each plane: codes, high bits of codes, and the record or the scale.
+    pub const fn plane_bytes(self) -> [usize; 3] {
+        let len = self.row().len;
+        [len * self.low_bits() / 8, len * self.high_bits() / 8, self.record_bytes()]
+    }
+
+    /// The first bytes of the planes of so many blocks, and the end of the last one; `None` when that overflows or there is no such layout.
+    pub fn planes(self, blocks: usize) -> Option<[usize; 4]> {
+        if matches!(self.row().planes, PlaneLayout::None) {
+            return None;
+        }
+        let mut at = [0usize; 4];
+        for (i, bytes) in self.plane_bytes().into_iter().enumerate() {
+            let end = at[i].checked_add(blocks.checked_mul(bytes)?)?;
+            at[i + 1] = if i < 2 { end.checked_next_multiple_of(PLANE_ALIGN)? } else { end };
+        }
+        Some(at)
+    }
+
+    /// The views of so many blocks: the codes' low plane, the high plane where there is one, records as bytes (not of
+    /// [`PlaneLayout::Codes`], whose scales are all that is in the last plane), and the `f16` numbers.
+    pub(super) fn views(self, blocks: usize) -> Vec<View> {
+        let (at, bytes) = (self.planes(blocks).unwrap_or([0; 4]), self.plane_bytes().map(|n| n * blocks));
+        let view = |element, plane: usize| View { element, offset: at[plane], bytes: bytes[plane] };
+        let mut views = vec![view(self.code_type(), 0)];
+        views.extend((self.high_bits() > 0).then(|| view(Type::U8, 1)));
+        views.extend(self.is_packed().then(|| view(Type::U8, 2)));
+        views.push(view(Type::F16, 2));
+        views
+    }
+
+    /// The element type of the view of codes, in blocks and in planes.
+    pub(super) const fn code_type(self) -> Type {
+        match self.row().values {
+            Values::Signed => Type::I8,
+            _ => Type::U8,
+        }
+    }
+}
+
+impl Format {
+    /// The block type of a tensor in [`PlaneLayout::Chunks`].
+    pub const fn packed(self) -> Option<BlockType> {
+        match self {
+            Format::Planes(block) if block.is_packed() => Some(block),
+            _ => None,
+        }
+    }
+}
