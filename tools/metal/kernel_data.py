@@ -1,5 +1,5 @@
 """Numbers for kernels.py: random ones, as bytes of each type and back, and weights in the layouts that kernels read, with their values."""
-import array, random, struct
+import array, os, random, re, struct
 
 RNG = random.Random(12)
 
@@ -80,14 +80,21 @@ def weights(format, m, k):
     return out, scales, values
 
 
-# Packed types (src/packed.rs): bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
-# are indices of IQ4, whether there are minimums, and what a record has for each so many elements.
-PACKED = {"q4_1": (4, 0, 32, 0, False, True, None), "q5_0": (4, 1, 32, 16, False, False, None), "q5_1": (4, 1, 32, 0, False, True, None),
-          "iq4_nl": (4, 0, 32, 0, True, False, None), "iq4_xs": (4, 0, 256, 0, True, False, ("signed", 32)),
-          "q2_k": (2, 0, 256, 0, False, True, ("halves", 16)), "q3_k": (2, 1, 256, 4, False, False, ("signed", 16)),
-          "q4_k": (4, 0, 256, 0, False, True, ("pairs", 32)), "q5_k": (4, 1, 256, 0, False, True, ("pairs", 32)),
-          "q6_k": (4, 2, 256, 32, False, False, ("signed", 16))}
-IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+def packed_types():
+    """The rows of `kernels/packed.h`: bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
+    are indices of the table, whether there are minimums, and what a record has for each so many elements. Then the table."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    text = open(os.path.join(root, "crates", "hologram-backends", "src", "kernels", "packed.h")).read()
+    kinds = {"ONE": None, "PAIRS": ("pairs", 32), "NIBBLES": ("nibbles", 16), "SIGNED_16": ("signed", 16), "SIGNED_32": ("signed", 32)}
+    types = {}
+    for name, numbers, factors in re.findall(r"^  DO\((\w+), \w+, ([\d, ]+), (\w+)\)", text, re.M):
+        low, high, chunks, _, bias, table, minimum = map(int, numbers.split(", "))
+        types[name] = (low, high, chunks * 32, bias, bool(table), bool(minimum), kinds[factors])
+    words = re.findall(r"#define TABLE_WORD_\d (0x[0-9a-f]+)u", text)
+    return types, list(struct.unpack("<16b", struct.pack("<4I", *(int(w, 16) for w in words))))
+
+
+PACKED, TABLE = packed_types()
 
 
 def packed_weights(format, m, k):
@@ -108,13 +115,13 @@ def packed_weights(format, m, k):
                 f = RNG.randbytes(2)
                 records += f
                 scale, least = scale * f[0], numbers[1] * f[1]
-            elif kind == "halves":
+            elif kind == "nibbles":
                 f = RNG.randrange(256)
                 records.append(f)
                 scale, least = scale * (f % 16), numbers[1] * (f // 16)
             for i in range(part, part + run):
                 code, e = RNG.randrange(1 << low_bits + high_bits), i % 32
-                values.append(scale * (IQ4[code] if table else code - bias) - least)
+                values.append(scale * (TABLE[code] if table else code - bias) - least)
                 lower, upper = code & (1 << low_bits) - 1, code >> low_bits
                 # In twos of bits: word and byte by element, bits by the four within 16.
                 two = lambda plane, v: (i // 32 * 8 + e // 16 * 4 + e % 4, v << e // 4 % 4 * 2)

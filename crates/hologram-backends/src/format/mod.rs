@@ -3,6 +3,8 @@
 //! Everything about a block format is its row in `blocks.rs`; the fields of a row are explained in `row.rs`.
 
 mod blocks;
+#[cfg(test)]
+mod header;
 mod planes;
 mod row;
 

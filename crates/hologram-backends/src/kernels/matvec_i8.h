@@ -111,7 +111,7 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
       int d = 0, e = 0;
       UNROLL for (uint j = 0; j < 4; ++j) {
         if (is_table<W>()) {
-          const uint2 values = iq4_values(word(chunk.low, j));
+          const uint2 values = table_values(word(chunk.low, j));
           if (j < 2) d = dot4(values.y, word(v, j * 2 + 1), dot4(values.x, word(v, j * 2), d));
           else e = dot4(values.y, word(u, j * 2 - 3), dot4(values.x, word(u, j * 2 - 4), e));
         } else {

@@ -1,19 +1,49 @@
-// Weights in planes of every kind, and the chunks of 32 elements that packed ones (`src/packed.rs`) are read in.
-enum Weights : uint { Q8, Q4, T2, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS };
+// Weights in planes of every kind, and the chunks of 32 elements that packed ones (`PlaneLayout::Chunks` in `format/row.rs`) are read in.
+
+// A row for each packed type: its name in those of kernels and as a value, bits of a code in the low and in the high plane, chunks and bytes of
+// a record, what is taken off codes, whether codes are indices of the table, whether there are minimums, and the factors of a record.
+// Generated from the rows in `format/blocks.rs` by the test in `format/header.rs`: to change it, set WRITE_HEADER=1.
+#define PACKED_TYPES(DO) \
+  DO(q4_1, Q4_1, 4, 0, 1, 4, 0, 0, 1, ONE) \
+  DO(q5_0, Q5_0, 4, 1, 1, 2, 16, 0, 0, ONE) \
+  DO(q5_1, Q5_1, 4, 1, 1, 4, 0, 0, 1, ONE) \
+  DO(q2_k, Q2_K, 2, 0, 8, 20, 0, 0, 1, NIBBLES) \
+  DO(q3_k, Q3_K, 2, 1, 8, 18, 4, 0, 0, SIGNED_16) \
+  DO(q4_k, Q4_K, 4, 0, 8, 20, 0, 0, 1, PAIRS) \
+  DO(q5_k, Q5_K, 4, 1, 8, 20, 0, 0, 1, PAIRS) \
+  DO(q6_k, Q6_K, 4, 2, 8, 18, 32, 0, 0, SIGNED_16) \
+  DO(iq4_nl, IQ4_NL, 4, 0, 1, 2, 0, 1, 0, ONE) \
+  DO(iq4_xs, IQ4_XS, 4, 0, 8, 10, 0, 1, 0, SIGNED_32)
+#define TABLE_WORD_0 0xbfad9881u
+#define TABLE_WORD_1 0xf6eaddcfu
+#define TABLE_WORD_2 0x26190d01u
+#define TABLE_WORD_3 0x71594535u
+// End of what is generated.
+
+#define PACKED_TYPE(name, T, ...) , T
+enum Weights : uint { Q8, Q4, T2 PACKED_TYPES(PACKED_TYPE) };
+// A record's factors: none, two bytes for each 32 elements, two nibbles for each 16, a signed byte for each 16 or 32.
+enum Factors : uint { ONE, PAIRS, NIBBLES, SIGNED_16, SIGNED_32 };
 
 template <uint W> FN constexpr bool packed() { return W > T2; }
-template <uint W> FN constexpr bool is_table() { return W == IQ4_NL || W == IQ4_XS; }
-// Bits of a code in the low and in the high plane, bytes of a chunk there, chunks of a record, what is taken off codes.
-template <uint W> FN constexpr uint low_bits() { return W == Q2_K || W == Q3_K ? 2 : 4; }
-template <uint W> FN constexpr uint high_bits() { return W == Q6_K ? 2 : W == Q3_K || W == Q5_0 || W == Q5_1 || W == Q5_K ? 1 : 0; }
+#define LOW_BITS(name, T, low, ...) W == T ? low :
+template <uint W> FN constexpr uint low_bits() { return PACKED_TYPES(LOW_BITS) 4; }
+#define HIGH_BITS(name, T, low, high, ...) W == T ? high :
+template <uint W> FN constexpr uint high_bits() { return PACKED_TYPES(HIGH_BITS) 0; }
+#define RECORD_CHUNKS(name, T, low, high, chunks, ...) W == T ? chunks :
+template <uint W> FN constexpr uint record_chunks() { return PACKED_TYPES(RECORD_CHUNKS) 1; }
+#define RECORD_BYTES(name, T, low, high, chunks, bytes, ...) W == T ? bytes :
+template <uint W> FN constexpr uint record_bytes() { return PACKED_TYPES(RECORD_BYTES) 4; }
+#define BIAS_OF(name, T, low, high, chunks, bytes, bias, ...) W == T ? bias :
+template <uint W> FN constexpr int bias_of() { return PACKED_TYPES(BIAS_OF) 0; }
+#define IS_TABLE(name, T, low, high, chunks, bytes, bias, table, ...) W == T ? table != 0 :
+template <uint W> FN constexpr bool is_table() { return PACKED_TYPES(IS_TABLE) false; }
+#define HAS_MINIMUM(name, T, low, high, chunks, bytes, bias, table, minimum, ...) W == T ? minimum != 0 :
+template <uint W> FN constexpr bool has_minimum() { return PACKED_TYPES(HAS_MINIMUM) false; }
+#define FACTORS_OF(name, T, low, high, chunks, bytes, bias, table, minimum, factors) W == T ? uint(factors) :
+template <uint W> FN constexpr uint factors_of() { return PACKED_TYPES(FACTORS_OF) uint(ONE); }
 template <uint W> FN constexpr uint low_bytes() { return low_bits<W>() * 4; }
 template <uint W> FN constexpr uint high_bytes() { return high_bits<W>() * 4; }
-template <uint W> FN constexpr uint record_chunks() { return W < Q2_K ? 1 : 8; }
-template <uint W> FN constexpr uint record_bytes()
-{
-  return W == Q5_0 || W == IQ4_NL ? 2 : W < Q2_K ? 4 : W == Q3_K || W == Q6_K ? 18 : W == IQ4_XS ? 10 : 20;
-}
-template <uint W> FN constexpr int bias_of() { return W == Q3_K ? 4 : W == Q5_0 ? 16 : W == Q6_K ? 32 : 0; }
 
 FN uint word(uint4 v, uint i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
@@ -32,8 +62,8 @@ template <uint W> FN Chunk<W> load_chunk(device const uchar *low, device const u
   if (high_bits<W>() == 2) c.high = stream8(high);
   if (high_bits<W>() == 1) c.high.x = stream4(high);
   c.numbers = !wanted ? 0 : record_bytes<W>() % 4 == 0 ? stream4(record) : stream2(record);
-  if (W == IQ4_XS) c.factors = stream1(record + 2 + t);
-  else if (record_chunks<W>() == 8) c.factors = stream2(record + (record_bytes<W>() - 16) + t * 2);
+  if (factors_of<W>() == SIGNED_32) c.factors = stream1(record + (record_bytes<W>() - 8) + t);
+  else if (factors_of<W>() != ONE) c.factors = stream2(record + (record_bytes<W>() - 16) + t * 2);
   return c;
 }
 
@@ -52,27 +82,27 @@ template <uint W> FN uint code_word(thread const Chunk<W> &c, uint j)
   return codes;
 }
 
-// What eight codes of the IQ4 types stand for: those of a word's lower half and of its upper.
+// The table's entries for eight codes: those of a word's lower half and of its upper.
 #ifdef __CUDACC_RTC__
-FN uint2 iq4_values(uint codes)
+FN uint2 table_values(uint codes)
 {
   const uint three = codes & 0x77777777u, upper = ((codes >> 1) & 0x44444444u) | 0x32103210u;
-  const uint a = 0xbfad9881u, b = 0xf6eaddcfu, c = 0x26190d01u, d = 0x71594535u;
+  const uint a = TABLE_WORD_0, b = TABLE_WORD_1, c = TABLE_WORD_2, d = TABLE_WORD_3;
   return make_uint2(__byte_perm(__byte_perm(a, b, three), __byte_perm(c, d, three), upper),
                     __byte_perm(__byte_perm(a, b, three >> 16), __byte_perm(c, d, three >> 16), upper >> 16));
 }
 #else
-FN uint iq4_value(uint code)
+FN uint table_value(uint code)
 {
-  const uint four = code < 4 ? 0xbfad9881u : code < 8 ? 0xf6eaddcfu : code < 12 ? 0x26190d01u : 0x71594535u;
+  const uint four = code < 4 ? TABLE_WORD_0 : code < 8 ? TABLE_WORD_1 : code < 12 ? TABLE_WORD_2 : TABLE_WORD_3;
   return four >> (code % 4 * 8) & 0xffu;
 }
-FN uint2 iq4_values(uint codes)
+FN uint2 table_values(uint codes)
 {
   uint2 v = uint2(0, 0);
   for (uint i = 0; i < 4; ++i) {
-    v.x |= iq4_value(codes >> (i * 4) & 15u) << (i * 8);
-    v.y |= iq4_value(codes >> (i * 4 + 16) & 15u) << (i * 8);
+    v.x |= table_value(codes >> (i * 4) & 15u) << (i * 8);
+    v.y |= table_value(codes >> (i * 4 + 16) & 15u) << (i * 8);
   }
   return v;
 }
@@ -85,14 +115,15 @@ FN int signed_byte(uint v, uint i) { return int(v << (24 - 8 * i)) >> 24; }
 template <uint W> FN float scaled_sum(thread const Chunk<W> &c, int d, int e, int first, int second)
 {
   const float scale = half_bits(c.numbers & 0xffffu), number = half_bits(c.numbers >> 16);
-  if (W == Q4_1 || W == Q5_1) return fma(number, float(first + second), scale * float(d + e));
-  if (W == IQ4_NL) return scale * float(d + e);
-  if (W == Q5_0) return scale * float(d + e - bias_of<W>() * (first + second));
-  if (W == IQ4_XS) return scale * float(signed_byte(c.factors, 0) * (d + e));
-  if (W == Q3_K || W == Q6_K)
+  if (factors_of<W>() == ONE) {
+    if (has_minimum<W>()) return fma(number, float(first + second), scale * float(d + e));
+    return scale * float(d + e - bias_of<W>() * (first + second));
+  }
+  if (factors_of<W>() == SIGNED_32) return scale * float(signed_byte(c.factors, 0) * (d + e - bias_of<W>() * (first + second)));
+  if (factors_of<W>() == SIGNED_16)
     return scale * float(signed_byte(c.factors, 0) * (d - bias_of<W>() * first) + signed_byte(c.factors, 1) * (e - bias_of<W>() * second));
   const uint f = c.factors;
-  if (W == Q2_K) {
+  if (factors_of<W>() == NIBBLES) {
     const int least = int(f >> 4 & 15u) * first + int(f >> 12 & 15u) * second;
     return fma(scale, float(int(f & 15u) * d + int(f >> 8 & 15u) * e), -number * float(least));
   }
@@ -104,11 +135,10 @@ template <uint W> FN float2 scale_of(thread const Chunk<W> &c, uint i)
 {
   const float d = half_bits(c.numbers & 0xffffu), m = half_bits(c.numbers >> 16);
   const uint f = c.factors >> (i * 8);
-  if (W == Q4_1 || W == Q5_1) return make_float2(d, -m);
-  if (W == Q5_0 || W == IQ4_NL) return make_float2(d, 0);
-  if (W == IQ4_XS) return make_float2(d * float(signed_byte(c.factors, 0)), 0);
-  if (W == Q3_K || W == Q6_K) return make_float2(d * float(signed_byte(f, 0)), 0);
-  if (W == Q2_K) return make_float2(d * float(f & 15u), m * float(f >> 4 & 15u));
+  if (factors_of<W>() == ONE) return make_float2(d, has_minimum<W>() ? -m : 0);
+  if (factors_of<W>() == SIGNED_32) return make_float2(d * float(signed_byte(c.factors, 0)), 0);
+  if (factors_of<W>() == SIGNED_16) return make_float2(d * float(signed_byte(f, 0)), 0);
+  if (factors_of<W>() == NIBBLES) return make_float2(d * float(f & 15u), m * float(f >> 4 & 15u));
   return make_float2(d * float(c.factors & 0xffu), m * float(c.factors >> 8));
 }
 
@@ -119,7 +149,7 @@ template <uint W> FN float4 chunk_values(thread const Chunk<W> &c, uint j)
   uint codes;
   int off = bias_of<W>();
   if (is_table<W>()) {
-    const uint2 both = iq4_values(word(c.low, j / 2));
+    const uint2 both = table_values(word(c.low, j / 2));
     codes = (j % 2 == 0 ? both.x : both.y) ^ 0x80808080u;   // as the others without a sign
     off = 128;
   } else codes = code_word<W>(c, j);
