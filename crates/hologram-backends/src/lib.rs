@@ -24,7 +24,7 @@ pub use backend::*;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{
-    Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Row, Scales, Values, View,
+    Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Scales, Values, View,
 };
 pub use lru::Lru;
 pub use metrics::{MemoryMetrics, Metrics};

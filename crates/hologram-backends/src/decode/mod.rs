@@ -6,8 +6,8 @@
 mod blocks;
 mod planes;
 
-use crate::format::with_row;
-use crate::{BackendError, BlockFormat, Format, Result, Row};
+use crate::format::{Row, with_row};
+use crate::{BackendError, BlockFormat, Format, Result};
 use half::{bf16, f16};
 use hologram_isa::Type;
 

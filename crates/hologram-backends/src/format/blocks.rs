@@ -82,185 +82,101 @@ block_formats! {
     /// GGUF `Q4_0`: blocks of 32 as an `f16` scale `d` and 16 bytes; byte `j` holds code `j` (low four bits) and `j + 16` (high ones); the
     /// value is `d·(code - 8)`. 18 bytes.
     Q4_0: BlockFormat {
-        id: 2,
-        len: 32,
-        bytes: 18,
-        codes: Codes::Bits(bits(2, 16, 4), None),
-        values: Values::Offset(8),
-        numbers: &[0],
-        scales: Scales::One,
-        planes: PlaneLayout::Codes,
-        unit: [1.0 / 4.6, 0.0],
+        id: 2, len: 32, bytes: 18, planes: PlaneLayout::Codes, unit: [1.0 / 4.6, 0.0],
+        codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Offset(8),
+        numbers: &[0], scales: Scales::One,
     };
     /// GGUF `Q4_1`: blocks of 32 as `f16` numbers `d` and `m` and 16 bytes of codes as in [`Format::Q4_0`]; the value is
     /// `d·code + m`. 20 bytes.
     Q4_1: BlockFormat {
-        id: 3,
-        len: 32,
-        bytes: 20,
-        codes: Codes::Bits(bits(4, 16, 4), None),
-        values: Values::Offset(0),
-        numbers: &[0, 2],
-        scales: Scales::One,
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 4.6, -7.5 / 4.6],
+        id: 3, len: 32, bytes: 20, planes: PlaneLayout::Chunks, unit: [1.0 / 4.6, -7.5 / 4.6],
+        codes: Codes::Bits(bits(4, 16, 4), None), values: Values::Offset(0),
+        numbers: &[0, 2], scales: Scales::One,
     };
     /// GGUF `Q5_0`: blocks of 32 as an `f16` scale `d`, 4 bytes whose bit `i` is the fifth bit of code `i`, and 16 bytes of low bits as
     /// in [`Format::Q4_0`]; the value is `d·(code - 16)`. 22 bytes.
     Q5_0: BlockFormat {
-        id: 6,
-        len: 32,
-        bytes: 22,
-        codes: Codes::Bits(bits(6, 16, 4), Some(bits_to(2, 1, 1, 4))),
-        values: Values::Offset(16),
-        numbers: &[0],
-        scales: Scales::One,
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 9.2, 0.0],
+        id: 6, len: 32, bytes: 22, planes: PlaneLayout::Chunks, unit: [1.0 / 9.2, 0.0],
+        codes: Codes::Bits(bits(6, 16, 4), Some(bits_to(2, 1, 1, 4))), values: Values::Offset(16),
+        numbers: &[0], scales: Scales::One,
     };
     /// GGUF `Q5_1`: as [`Format::Q5_0`] with an `f16` number `m` after `d`; the value is `d·code + m`. 24 bytes.
     Q5_1: BlockFormat {
-        id: 7,
-        len: 32,
-        bytes: 24,
-        codes: Codes::Bits(bits(8, 16, 4), Some(bits_to(4, 1, 1, 4))),
-        values: Values::Offset(0),
-        numbers: &[0, 2],
-        scales: Scales::One,
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 9.2, -15.5 / 9.2],
+        id: 7, len: 32, bytes: 24, planes: PlaneLayout::Chunks, unit: [1.0 / 9.2, -15.5 / 9.2],
+        codes: Codes::Bits(bits(8, 16, 4), Some(bits_to(4, 1, 1, 4))), values: Values::Offset(0),
+        numbers: &[0, 2], scales: Scales::One,
     };
     /// GGUF `Q8_0`: blocks of 32 as an `f16` scale `d` and 32 `i8` codes `q`; the value is `d·q`. 34 bytes.
     Q8_0: BlockFormat {
-        id: 8,
-        len: 32,
-        bytes: 34,
-        codes: Codes::Bits(bits(2, 32, 8), None),
-        values: Values::Signed,
-        numbers: &[0],
-        scales: Scales::One,
-        planes: PlaneLayout::Codes,
-        unit: [1.0 / 74.0, 0.0],
+        id: 8, len: 32, bytes: 34, planes: PlaneLayout::Codes, unit: [1.0 / 74.0, 0.0],
+        codes: Codes::Bits(bits(2, 32, 8), None), values: Values::Signed,
+        numbers: &[0], scales: Scales::One,
     };
     /// GGUF `Q2_K`: blocks of 256 as 16 bytes, 64 bytes of codes as in [`Format::TQ2_0`], and `f16` numbers `d` and `dmin`. The 16
     /// elements of run `j` have the scale `d·(byte j & 15)` and the minimum `dmin·(byte j >> 4)`; the value is scale·code - minimum.
     /// 84 bytes.
     Q2_K: BlockFormat {
-        id: 10,
-        len: 256,
-        bytes: 84,
-        codes: Codes::Bits(bits(16, 32, 2), None),
-        values: Values::Offset(0),
-        numbers: &[80, 82],
-        scales: Scales::Nibbles { at: 0 },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 14.0, 1.5 / 14.0],
+        id: 10, len: 256, bytes: 84, planes: PlaneLayout::Chunks, unit: [1.0 / 14.0, 1.5 / 14.0],
+        codes: Codes::Bits(bits(16, 32, 2), None), values: Values::Offset(0),
+        numbers: &[80, 82], scales: Scales::Nibbles { at: 0 },
     };
     /// GGUF `Q3_K`: blocks of 256 as 32 bytes of third bits, 64 bytes of low bits as in [`Format::TQ2_0`], 12 bytes that hold 6 bits for
     /// each run of 16, and an `f16` scale `d`. Bit `l` of byte `m` is the third bit of element `32l + m`; the value is
     /// `d·(bits - 32)·(code - 4)`. 110 bytes.
     Q3_K: BlockFormat {
-        id: 11,
-        len: 256,
-        bytes: 110,
-        codes: Codes::Bits(bits(32, 32, 2), Some(bits_to(0, 32, 1, 2))),
-        values: Values::Offset(4),
-        numbers: &[108],
-        scales: Scales::SixBits { run: 16, low: bits(96, 8, 4), high: bits_to(104, 4, 2, 4) },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 43.0, 0.0],
+        id: 11, len: 256, bytes: 110, planes: PlaneLayout::Chunks, unit: [1.0 / 43.0, 0.0],
+        codes: Codes::Bits(bits(32, 32, 2), Some(bits_to(0, 32, 1, 2))), values: Values::Offset(4),
+        numbers: &[108], scales: Scales::SixBits { run: 16, low: bits(96, 8, 4), high: bits_to(104, 4, 2, 4) },
     };
     /// GGUF `Q4_K`: blocks of 256 as `f16` numbers `d` and `dmin`, 12 bytes that hold two numbers of 6 bits, `s` and `m`, for each run
     /// of 32, and 128 bytes; byte `32h + i` holds the codes of elements `64h + i` (low four bits) and `64h + 32 + i`. The value is
     /// `d·s·code - dmin·m`. 144 bytes.
     Q4_K: BlockFormat {
-        id: 12,
-        len: 256,
-        bytes: 144,
-        codes: Codes::Bits(bits(16, 32, 4), None),
-        values: Values::Offset(0),
-        numbers: &[0, 2],
-        scales: Scales::SixBitPairs { at: 4 },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 260.0, 7.5 / 260.0],
+        id: 12, len: 256, bytes: 144, planes: PlaneLayout::Chunks, unit: [1.0 / 260.0, 7.5 / 260.0],
+        codes: Codes::Bits(bits(16, 32, 4), None), values: Values::Offset(0),
+        numbers: &[0, 2], scales: Scales::SixBitPairs { at: 4 },
     };
     /// GGUF `Q5_K`: as [`Format::Q4_K`] with 32 bytes before the low bits; bit `l` of byte `i` is the fifth bit of element `32l + i`.
     /// 176 bytes.
     Q5_K: BlockFormat {
-        id: 13,
-        len: 256,
-        bytes: 176,
-        codes: Codes::Bits(bits(48, 32, 4), Some(bits_to(16, 32, 1, 4))),
-        values: Values::Offset(0),
-        numbers: &[0, 2],
-        scales: Scales::SixBitPairs { at: 4 },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 530.0, 15.5 / 530.0],
+        id: 13, len: 256, bytes: 176, planes: PlaneLayout::Chunks, unit: [1.0 / 530.0, 15.5 / 530.0],
+        codes: Codes::Bits(bits(48, 32, 4), Some(bits_to(16, 32, 1, 4))), values: Values::Offset(0),
+        numbers: &[0, 2], scales: Scales::SixBitPairs { at: 4 },
     };
     /// GGUF `Q6_K`: blocks of 256 as 128 bytes of low bits, 64 bytes of high bits, an `i8` number `s` for each run of 16, and an `f16`
     /// scale `d`. For each half `h`, byte `64h + i` holds the low bits of elements `128h + i` and `128h + 64 + i`, and bits `2l..2l+2` of
     /// byte `32h + i` of the high part those of element `128h + 32l + i`; the value is `d·s·(code - 32)`. 210 bytes.
     Q6_K: BlockFormat {
-        id: 14,
-        len: 256,
-        bytes: 210,
-        codes: Codes::Bits(bits(0, 64, 4), Some(bits_to(128, 32, 2, 4))),
-        values: Values::Offset(32),
-        numbers: &[208],
-        scales: Scales::Signed { at: 192 },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 1370.0, 0.0],
+        id: 14, len: 256, bytes: 210, planes: PlaneLayout::Chunks, unit: [1.0 / 1370.0, 0.0],
+        codes: Codes::Bits(bits(0, 64, 4), Some(bits_to(128, 32, 2, 4))), values: Values::Offset(32),
+        numbers: &[208], scales: Scales::Signed { at: 192 },
     };
     /// GGUF `IQ4_NL`: as [`Format::Q4_0`], but a code is the index of one of 16 values: `d·value`. 18 bytes.
     IQ4_NL: BlockFormat {
-        id: 20,
-        len: 32,
-        bytes: 18,
-        codes: Codes::Bits(bits(2, 16, 4), None),
-        values: Values::Table(&IQ4_VALUES),
-        numbers: &[0],
-        scales: Scales::One,
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 69.0, 0.0],
+        id: 20, len: 32, bytes: 18, planes: PlaneLayout::Chunks, unit: [1.0 / 69.0, 0.0],
+        codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Table(&IQ4_VALUES),
+        numbers: &[0], scales: Scales::One,
     };
     /// GGUF `IQ4_XS`: blocks of 256 as an `f16` scale `d`, 2 bytes of high bits and 4 bytes of low ones of numbers `s` of 6 bits for
     /// each run of 32, and for each run 16 bytes as in [`Format::IQ4_NL`]; the value is `d·(s - 32)·value`. 136 bytes.
     IQ4_XS: BlockFormat {
-        id: 23,
-        len: 256,
-        bytes: 136,
-        codes: Codes::Bits(bits(8, 16, 4), None),
-        values: Values::Table(&IQ4_VALUES),
-        numbers: &[0],
-        scales: Scales::SixBits { run: 32, low: bits(4, 1, 4), high: bits_to(2, 1, 2, 4) },
-        planes: PlaneLayout::Chunks,
-        unit: [1.0 / 1280.0, 0.0],
+        id: 23, len: 256, bytes: 136, planes: PlaneLayout::Chunks, unit: [1.0 / 1280.0, 0.0],
+        codes: Codes::Bits(bits(8, 16, 4), None), values: Values::Table(&IQ4_VALUES),
+        numbers: &[0], scales: Scales::SixBits { run: 32, low: bits(4, 1, 4), high: bits_to(2, 1, 2, 4) },
     };
     /// GGUF `TQ1_0`, ternary: blocks of 256 as 52 bytes and an `f16` scale `d`. A byte holds five digits of base 3 (the last four bytes
     /// four): digit `n` is `((byte·3ⁿ mod 256)·3) >> 8`, of element `32n + i` in byte `i < 32`, `160 + 16n + i - 32` in byte
     /// `32 <= i < 48`, and `240 + 4n + i - 48` in the last four; the value is `d·(digit - 1)`. 54 bytes.
     TQ1_0: BlockFormat {
-        id: 34,
-        len: 256,
-        bytes: 54,
-        codes: Codes::Trits([32, 16, 4]),
-        values: Values::Ternary,
-        numbers: &[52],
-        scales: Scales::One,
-        planes: PlaneLayout::None,
-        unit: [1.25, 0.0],
+        id: 34, len: 256, bytes: 54, planes: PlaneLayout::None, unit: [1.25, 0.0],
+        codes: Codes::Trits([32, 16, 4]), values: Values::Ternary,
+        numbers: &[52], scales: Scales::One,
     };
     /// GGUF `TQ2_0`, ternary: blocks of 256 as 64 bytes and an `f16` scale `d`; bits `2l..2l+2` of byte `32h + m` hold the code of
     /// element `128h + 32l + m`; the value is `d·(code - 1)`. 66 bytes.
     TQ2_0: BlockFormat {
-        id: 35,
-        len: 256,
-        bytes: 66,
-        codes: Codes::Bits(bits(0, 32, 2), None),
-        values: Values::Ternary,
-        numbers: &[64],
-        scales: Scales::One,
-        planes: PlaneLayout::Codes,
-        unit: [1.25, 0.0],
+        id: 35, len: 256, bytes: 66, planes: PlaneLayout::Codes, unit: [1.25, 0.0],
+        codes: Codes::Bits(bits(0, 32, 2), None), values: Values::Ternary,
+        numbers: &[64], scales: Scales::One,
     };
 }

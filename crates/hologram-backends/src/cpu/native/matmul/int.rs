@@ -21,6 +21,9 @@ pub struct Layout {
     pub span: usize,
     /// Whether there is a minimum with each scale.
     pub minimums: bool,
+    /// What is added to a signed weight code to make it unsigned.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
+    pub offset: i32,
 }
 
 /// Whether weights of this format are multiplied with 8-bit activations.
@@ -30,18 +33,13 @@ pub fn serves(weights: Format) -> bool {
 
 impl Layout {
     fn new(weights: Format, k: usize, group: usize) -> Layout {
-        Layout { weights, k, group, span: gcd(group, weights.scale_len()), minimums: weights.has_minimum() }
+        let offset = weights.row().map_or(0, |row| row.values.offset().into());
+        Layout { weights, k, group, span: gcd(group, weights.scale_len()), minimums: weights.has_minimum(), offset }
     }
 
     /// Spans of a row.
     pub fn spans(&self) -> usize {
         self.k / self.span
-    }
-
-    /// What is added to a signed weight code to make it unsigned.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
-    pub fn offset(&self) -> i32 {
-        self.weights.row().map_or(0, |row| row.values.offset().into())
     }
 
     /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`; with minimums Σ codes as `f32`), its scale

@@ -27,7 +27,7 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
             // SAFETY: the words lie in the span's record, which lies in the tile.
             unsafe {
                 let to = to.add(s * record).cast::<i32>().add(t);
-                to.write_unaligned(-layout.offset() * sum);
+                to.write_unaligned(-layout.offset * sum);
                 to.add(count).cast::<f32>().write_unaligned(x.scales[token * groups + group]);
                 for (i, word) in span.chunks_exact(4).enumerate() {
                     to.add((2 + i) * count).write_unaligned(word.as_ptr().cast::<i32>().read_unaligned());

@@ -39,7 +39,7 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
             let sum = if layout.minimums {
                 _mm512_castps_si512(_mm512_cvtepi32_ps(sum))
             } else {
-                _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset()))
+                _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset))
             };
             _mm512_mask_storeu_epi32(start, mask, sum);
             let (_, group) = layout.block_and_group(s);
@@ -73,7 +73,7 @@ unsafe fn pack_one(layout: &Layout, x: &Activations<'_>, token: usize, to: *mut 
             let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
             let sums = _mm_hadd_epi32(sums, sums);
             let sum = _mm_cvtsi128_si32(_mm_hadd_epi32(sums, sums));
-            let start = if layout.minimums { (sum as f32).to_bits() as i32 } else { -layout.offset() * sum };
+            let start = if layout.minimums { (sum as f32).to_bits() as i32 } else { -layout.offset * sum };
             to.cast::<i32>().write_unaligned(start);
             to.add(4).cast::<f32>().write_unaligned(scales[group]);
             to = to.add(8 + layout.span);
