@@ -44,10 +44,9 @@ fn steps_of_fixed_sizes_are_as_others() {
     let cases = [
         case("F32", 64, 4, 2, Format::F16),
         case("BF16", 128, 2, 1, Format::F32),
-        case("Q4_0", 64, 4, 1, Format::Q8Planes),
+        case("F16", 64, 4, 1, Format::Q8Planes),
     ];
-    // Weights in planes are multiplied by programs here.
-    let work = Work { counts: &[2, 3, 64], longest: 34, precision: None };
+    let work = Work { counts: &[2, 3, 64], longest: 70, precision: None };
     let device = Arc::new(Discrete::new(2, None));
     let (wrong, _) = check_all(&Executor::from_backend(device.clone()), &cases.map(|case| (case, work)));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
