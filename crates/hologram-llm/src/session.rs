@@ -162,6 +162,20 @@ impl Session {
         self.options.context.min(self.cache.context())
     }
 
+    /// Bytes of keys and values that a step reads for tokens of one sequence at these positions, each at least once.
+    pub fn cache_bytes(&self, positions: Range<usize>) -> u64 {
+        let end = positions.end.min(self.context());
+        if positions.start >= end {
+            return 0;
+        }
+        let config = &self.decoder.config;
+        let seen = |layer: usize| match config.windows.get(layer).copied().flatten() {
+            Some(window) => end - (positions.start + 1).saturating_sub(window as usize),
+            None => end,
+        };
+        (0..config.layers).map(|layer| (seen(layer) * self.cache.bytes_per_position(layer)) as u64).sum()
+    }
+
     /// Tokens in the vocabulary: the length of a row of logits.
     pub fn vocab(&self) -> usize {
         self.decoder.config.vocab
