@@ -198,8 +198,8 @@ fn json_lines_have_their_fields() {
     let cached = |i: usize| lines[i]["cache_bytes_per_token"].as_f64().unwrap();
     let weights = |i: usize| per_token(i) - cached(i);
     assert!((weights(1) / weights(3) - 6.0).abs() < 1e-9, "six sequences share the weights that are read");
-    // Tokens at positions 0 to 3 see 2.5 positions on average, those at 5 to 7 see 7, of each sequence: keys and values of 2 layers with 2
-    // heads of 32 elements in f32.
+    // Tokens at positions 0 to 3 see 2.5 positions on average, those at 5 to 7 see 7, of each sequence: keys and values
+    // of 2 layers with 2 heads of 32 elements in f32.
     assert_eq!([cached(1), cached(3)], [2.5, 7.0].map(|seen| seen * f64::from(2 * 2 * 2 * 32 * 4)));
     for line in &lines {
         let keys: Vec<&str> = line.keys().map(String::as_str).collect();

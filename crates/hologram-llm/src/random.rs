@@ -31,7 +31,8 @@ pub struct Shape {
     pub vocab: usize,
     /// The base of the rotary frequencies.
     pub rope_base: f32,
-    /// The format of an embedding that is the output matrix too; `None` where they are two matrices of the format of the others.
+    /// The format of an embedding that is the output matrix too; `None` where they are two matrices of the format of
+    /// the others.
     pub tied_embedding: Option<Format>,
 }
 
@@ -166,26 +167,27 @@ impl WeightTypes {
     }
 }
 
-/// The standard deviation of the products of queries and keys, as softmax sees them: its square is that of queries and of keys.
+/// The standard deviation of the products of queries and keys, as softmax sees them; that of queries, and of keys, is its
+/// root.
 ///
-/// With 0 each position would weigh the same, and the mean of n random values shrinks as 1/√n: at some hundred positions a token would see
-/// nothing of its context. With s the weights are log-normal, and count as n·e^(−s²) equal ones as long as that is above 1: for 500
-/// positions as 9, whose mean has a third of a value's deviation.
+/// With 0 each position would weigh the same, and the mean of n random values shrinks as 1/√n: at some hundred
+/// positions a token would see nothing of its context. With s the weights are log-normal, and count as n·e^(−s²) equal
+/// ones as long as that is above 1: for 500 positions as 9, whose mean has a third of a value's deviation.
 const SCORE_DEVIATION: f32 = 2.0;
 
 /// Random weights by which a model uses its context as a trained one does, however large it is.
 ///
-/// A product with a matrix of deviation g/√k, of k elements to a row, has g times the deviation of its input, as long as the matrix has a
-/// mean of 0; with a mean of m its results would share m·Σx, which grows as k and not as √k, and after a few blocks all hidden states
-/// would be that one vector. So:
+/// A product with a matrix of deviation g/√k, of k elements to a row, has g times the deviation of its input, as long
+/// as the matrix has a mean of 0; with a mean of m its results would share m·Σx, which grows as k and not as √k, and
+/// after a few blocks all hidden states would be that one vector. So:
 ///
 /// - the embedding has a deviation of 1, and each norm, with weights of 1, gives a deviation of 1;
 /// - queries and keys have √[`SCORE_DEVIATION`], so that attention looks at a few positions and not at the mean of all;
-/// - every other matrix keeps the deviation. What attention and the feed-forward network add is then from 0.3 to 1 times what a token
-///   began with, at any width; hidden states grow as the root of the number of blocks, no part of them outgrows the others, and norms
-///   undo the growth;
-/// - logits have a deviation of 1. An embedding that is the output matrix too makes them √width times as large, which the weights of the
-///   last norm undo.
+/// - every other matrix keeps the deviation. What attention and the feed-forward network add is then from 0.3 to 1
+///   times what a token began with, at any width; hidden states grow as the root of the number of blocks, no part of
+///   them outgrows the others, and norms undo the growth;
+/// - logits have a deviation of 1. An embedding that is the output matrix too makes them √width times as large, which
+///   the weights of the last norm undo.
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,
@@ -280,8 +282,8 @@ impl Weights for RandomWeights<'_> {
 const THREADS: u32 = 256;
 const GRID_X: u32 = 1 << 15;
 
-/// A tensor of random values of about the size that trained weights have, computed on the device: with a mean of 0 and a standard deviation
-/// of 0.02.
+/// A tensor of random values of about the size that trained weights have, computed on the device: with a mean of 0 and
+/// a standard deviation of 0.02.
 ///
 /// # Errors
 /// When the shape does not fit the format or the device has not that much memory.
@@ -331,8 +333,8 @@ fn random_values(
     Ok(tensor)
 }
 
-/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the buffer, the item's index, the hash and
-/// the scalar `size` where the item exists.
+/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the buffer, the item's
+/// index, the hash and the scalar `size` where the item exists.
 fn per_item(
     name: &str,
     ty: Type,
@@ -406,7 +408,8 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     per_item("random_codes", ty, counter, |b, out, i, hash, _| {
         let mut byte = b.and(hash, 255u32);
         if matches!(format, Format::TQ2_0 | Format::T2Planes) {
-            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the higher. Half the weights are then 0.
+            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the higher. Half the weights are
+            // then 0.
             let low = b.shl(byte, 1u32);
             let both = b.and(byte, low);
             let both = b.and(both, 0xaau32);
@@ -419,8 +422,9 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
 
 /// One of the `f16` numbers of every block, of the magnitude `size`.
 ///
-/// The codes of a format need not have a mean of 0: those of `Q4_0` are from -8 to 7. All numbers of a block, chosen at random, have
-/// therefore the same sign or the other. Ternary codes do have that mean, and blocks of one sign, as models have them.
+/// The codes of a format need not have a mean of 0: those of `Q4_0` are from -8 to 7. All numbers of a block, chosen at
+/// random, have therefore the same sign or the other. Ternary codes do have that mean, and blocks of one sign, as
+/// models have them.
 fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, CoreError> {
     // In units of 2 bytes.
     let (stride, offset) = match format.numbers_at().get(number) {

@@ -58,7 +58,8 @@ pub struct Session {
     options: SessionOptions,
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
-    /// Whether steps of exactly so many tokens, in a fixed precision or none, have plans of their own, where that was asked.
+    /// Whether steps of exactly so many tokens, in a fixed precision or none, have plans of their own, where that was
+    /// asked.
     prefers_fixed: HashMap<(usize, Option<usize>), bool>,
     /// The tokens, a bucket's, of the steps in whose precision all are computed.
     precision: Option<usize>,
@@ -181,12 +182,12 @@ impl Session {
         self.decoder.config.vocab
     }
 
-    /// Computes the steps that follow in the precision of steps of `tokens` tokens, whatever their own number; with `None` each in that of
-    /// its own number, as at first.
+    /// Computes the steps that follow in the precision of steps of `tokens` tokens, whatever their own number; with
+    /// `None` each in that of its own number, as at first.
     ///
-    /// Where the formats of a model's weights leave a choice, a device computes activations and attention of a prompt in another precision than
-    /// those of a few tokens, because that is faster there. So what else is in a step has a part in a token's logits. With a fixed
-    /// number it has none but for the order of sums.
+    /// Where the formats of a model's weights leave a choice, a device computes activations and attention of a prompt
+    /// in another precision than those of a few tokens, because that is faster there. So what else is in a step has a
+    /// part in a token's logits. With a fixed number it has none but for the order of sums.
     pub fn fix_precision(&mut self, tokens: Option<usize>) {
         self.precision = tokens.map(|n| self.bucket_size(n));
     }

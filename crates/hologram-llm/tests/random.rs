@@ -14,7 +14,8 @@ fn narrow(shape: &Shape, layers: usize) -> Shape {
     Shape { layers, width: 4 * head, ffn, heads: 4, kv_heads: 1, vocab: 1024, ..shape.clone() }
 }
 
-/// The greatest difference between the logits of the same token after two contexts, in standard deviations of the logits.
+/// The greatest difference between the logits of the same token after two contexts, in standard deviations of the
+/// logits.
 fn change(shape: &Shape, types: WeightTypes, executor: &Executor, len: u32) -> f32 {
     let model = Model::random(shape, types, executor).unwrap();
     let mut session = model.session(SessionOptions { context: 512, ..SessionOptions::default() }).unwrap();

@@ -7,7 +7,8 @@ use sequences::{COUNTS, Case, Work, cases, check_all, shape};
 #[path = "common/sequences.rs"]
 mod sequences;
 
-/// Rows of hidden states, and of the feed-forward network: its last product is large enough for cuBLASLt, with which steps have fixed sizes.
+/// Rows of hidden states, and of the feed-forward network: its last product is large enough for cuBLASLt, with which
+/// steps have fixed sizes.
 const WIDTH: usize = 512;
 const FFN: usize = 8192;
 
@@ -40,7 +41,8 @@ fn sequences_at_once_are_as_alone() {
     assert!(!with_bf16.is_empty() && with_bf16.iter().all(|(_, counts)| *counts == fixed), "{by_blas:?}");
 }
 
-/// Steps of many tokens in the precision of those of one: 8-bit activations where the weights have such, and attention in `f32`.
+/// Steps of many tokens in the precision of those of one: 8-bit activations where the weights have such, and attention
+/// in `f32`.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn sequences_at_once_are_as_alone_in_the_precision_of_one_token() {

@@ -1,4 +1,5 @@
-//! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run, with what is read of weights and cache.
+//! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run, with what is read
+//! of weights and cache.
 
 use std::io::Write;
 use std::path::Path;

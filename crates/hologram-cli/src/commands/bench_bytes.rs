@@ -10,8 +10,8 @@ const GPU_CACHES: f64 = 128.0 * 1024.0 * 1024.0;
 /// As [`GPU_CACHES`], for the processors of a machine: two AMD EPYC 9684X have 1152 MiB of L3 and 96 MiB of L2 each.
 const CPU_CACHES: f64 = 2.0 * 1248.0 * 1024.0 * 1024.0;
 
-/// How much faster than the ceiling a test may read, as a share of it: reads alone are up to a tenth faster than a copy's mixture of reads and
-/// writes, and on a shared machine the ceiling is another a moment later.
+/// How much faster than the ceiling a test may read, as a share of it: reads alone are up to a tenth faster than a
+/// copy's mixture of reads and writes, and on a shared machine the ceiling is another a moment later.
 const MARGIN: f64 = 1.1;
 
 /// Bytes that the caches of a device hold together at most.
@@ -36,8 +36,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Of a prompt at these positions, in steps of at most `batch` tokens, which each read the weights once. `cache` says what a step reads of
-    /// the cache for the tokens of a sequence at some positions.
+    /// Of a prompt at these positions, in steps of at most `batch` tokens, which each read the weights once. `cache`
+    /// says what a step reads of the cache for the tokens of a sequence at some positions.
     pub fn prompt(positions: Range<usize>, batch: usize, weights: usize, cache: impl Fn(Range<usize>) -> u64) -> Reads {
         let (mut steps, mut bytes) = (0.0, 0.0);
         for start in positions.clone().step_by(batch.max(1)) {
@@ -75,8 +75,8 @@ impl Reads {
         self.cache / self.tokens
     }
 
-    /// Why so many tokens per second cannot be, where memory gives no more than `ceiling` bytes per second and caches keep up to `caches`
-    /// bytes from one step to the next; `None` where they can.
+    /// Why so many tokens per second cannot be, where memory gives no more than `ceiling` bytes per second and caches
+    /// keep up to `caches` bytes from one step to the next; `None` where they can.
     pub fn impossible(&self, tokens_per_s: f64, ceiling: f64, caches: f64) -> Option<String> {
         let steps_per_s = tokens_per_s * self.steps / self.tokens;
         let from_memory = ((self.weights + self.cache) / self.steps - caches).max(0.0) * steps_per_s;

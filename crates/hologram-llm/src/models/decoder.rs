@@ -176,8 +176,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a step of exactly this many tokens, in the precision of steps of `precision` tokens or its own, is worth a plan of its own:
-    /// whether the device prefers fixed sizes in the product that takes a step longest alone.
+    /// Whether a step of exactly this many tokens, in the precision of steps of `precision` tokens or its own, is worth
+    /// a plan of its own: whether the device prefers fixed sizes in the product that takes a step longest alone.
     pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize, precision: Option<usize>) -> bool {
         let Some([m, k]) = self.layers.first().map(|l| l.down.weight.shape()) else { return false };
         let weight = &self.layers[0].down.weight;

@@ -10,8 +10,8 @@ use hologram_backends::{
 };
 use hologram_isa::Program;
 
-/// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` when a step has more than 4 tokens, and has
-/// a plan of its own for steps whose number of tokens is a power of two.
+/// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` when a step has more
+/// than 4 tokens, and has a plan of its own for steps whose number of tokens is a power of two.
 pub struct Discrete {
     cpu: CpuBackend,
     /// Bytes that it says are left.
@@ -78,7 +78,8 @@ impl Backend for Discrete {
         self.cpu.compile(program)
     }
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        if let ("attention", Some(Extent::Fixed(tokens))) = (spec.op, spec.output.shape.first()) {
+        // Attention is what has six operands.
+        if let (6, Some(Extent::Fixed(tokens))) = (spec.inputs.len(), spec.output.shape.first()) {
             self.fixed.lock().unwrap().insert(*tokens);
         }
         self.cpu.native(spec)

@@ -1,8 +1,9 @@
-//! Many sequences decoded at once, compared with each alone: on whatever device, with random weights, which use their context as trained ones
-//! do.
+//! Many sequences decoded at once, compared with each alone: on whatever device, with random weights, which use their
+//! context as trained ones do.
 //!
-//! The batched steps are those that users run. A step of one sequence is computed in the precision that the device chooses for the batched
-//! step it is compared with (`Session::fix_precision`), so that the two differ by the order of sums and by what roundings make of that.
+//! The batched steps are those that users run. A step of one sequence is computed in the precision that the device
+//! chooses for the batched step it is compared with (`Session::fix_precision`), so that the two differ by the order of
+//! sums and by what roundings make of that.
 
 use std::fmt::Write;
 
@@ -78,13 +79,15 @@ impl Case {
 
     /// The most that two runs may differ by in a logit, as a share of the greatest logit of the row.
     ///
-    /// Sums in another order differ by some 1e-6, which is all where activations are `f32`: 1e-3 leaves room for cancellation and for a
-    /// code of the cache that is rounded the other way. Activations that are rounded to steps of s (as a share of their deviation) are now and then
-    /// rounded to the neighbour; the difference of s meets the next rounding, and in the worst case two runs end as far apart as their roundings
-    /// err: each of the nine roundings between embedding and logits by s/√6, together 1.2·s, of which the greatest of 512 logits is off by four
-    /// times as much, while the greatest logit is three times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be
-    /// rounded too; of 8 bits with a scale for 32 or 256 values up to 2.9/127. A scale for a whole row of squares, as BitNet has before its
-    /// last product, follows the greatest of some hundred: s is 0.1 in two of the nine.
+    /// Sums in another order differ by some 1e-6, which is all where activations are `f32`: 1e-3 leaves room for
+    /// cancellation and for a code of the cache that is rounded the other way. Activations that are rounded to steps of
+    /// s (as a share of their deviation) are now and then rounded to the neighbour; the difference of s meets the next
+    /// rounding, and in the worst case two runs end as far apart as their roundings err: each of the nine roundings
+    /// between embedding and logits by s/√6, together 1.2·s, of which the greatest of 512 logits is off by four times
+    /// as much, while the greatest logit is three times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's
+    /// products may be rounded too; of 8 bits with a scale for 32 or 256 values up to 2.9/127. A scale for a whole row
+    /// of squares, as BitNet has before its last product, follows the greatest of some hundred: s is 0.1 in two of the
+    /// nine.
     fn bound(&self) -> f64 {
         match self.types.name().as_str() {
             "F32" | "F16" => 1e-3,
@@ -109,7 +112,8 @@ fn token(sequence: usize, at: usize, vocab: usize) -> u32 {
     (h ^ (h >> 13)) % vocab as u32
 }
 
-/// The token that is decoded: that of the sequence after the next is the same, so that their logits differ by their contexts alone.
+/// The token that is decoded: that of the sequence after the next is the same, so that their logits differ by their
+/// contexts alone.
 fn next(sequence: usize) -> u32 {
     [7, 300][sequence % 2]
 }
@@ -260,7 +264,8 @@ pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
     found
 }
 
-/// Feeds pieces of a prompt to one of many sequences, and compares all their logits with the same in a session of one sequence.
+/// Feeds pieces of a prompt to one of many sequences, and compares all their logits with the same in a session of one
+/// sequence.
 fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, found: &mut Findings) {
     let (vocab, last) = (many.vocab(), work.counts.last().copied().unwrap_or(1) - 1);
     alone.fix_precision(work.precision);
@@ -284,8 +289,9 @@ fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, 
     }
 }
 
-/// Every type of weights with every type of cache, with heads of 64 and of 128 elements in turn, several query heads for each key/value
-/// head; and some with all of these and with one query head for each. Rows have `width` elements, those of the feed-forward network `ffn`.
+/// Every type of weights with every type of cache, with heads of 64 and of 128 elements in turn, several query heads
+/// for each key/value head; and some with all of these and with one query head for each. Rows have `width` elements,
+/// those of the feed-forward network `ffn`.
 pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
     let caches = [Format::F32, Format::F16, Format::Q8Planes];
     let shapes = |types| {
