@@ -37,8 +37,8 @@ pub(super) fn kernel(
         return None;
     }
     let [q, keys, values, positions, sequences, table] = operands.clone();
-    let [slot, ..] = tokens.numbers();
-    let count = [places.step(), slot, Arg::U32(u32::try_from(tokens.max()).ok()?)];
+    let [slot, most, per] = tokens.numbers();
+    let count = [places.step(), slot, most, per];
 
     let (mut parts, mut scratch, mut cache) = (Vec::new(), 0, [keys, values]);
     if bf16 || sizes.cache != Cache::F32 {
