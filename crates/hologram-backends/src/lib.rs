@@ -11,6 +11,7 @@ pub mod cuda;
 mod decode;
 mod error;
 mod format;
+mod gpu;
 mod host;
 mod lru;
 pub mod metal;

@@ -21,8 +21,8 @@ use crate::backend::{
     Backend, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, ForeignMemory, Launch, Pipeline, Pool,
     Verdicts, check_apart,
 };
-use crate::cuda::native::NativeKernel;
 use crate::error::{BackendError, Result};
+use crate::gpu::NativeKernel;
 use crate::host::{
     Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
     rules_of_program, rules_of_spec, uses_of,

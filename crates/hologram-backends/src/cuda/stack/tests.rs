@@ -5,10 +5,10 @@ use std::cell::Cell;
 use super::*;
 use crate::backend::{Backend, Binding, Buffer, Launch, LaunchConfig};
 use crate::cuda::CudaBackend;
-use crate::cuda::native::{Target, find_group};
+use crate::gpu::{Target, find_group};
 use crate::{Attr, Extent, Format, GroupNode, GroupSpec, Operand, TensorSpec};
 
-const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
+const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKEN: Extent = Extent::Step { slot: 0, max: 1 };
 
 /// A group, and the numbers of the tensors that it binds.

@@ -2,7 +2,7 @@
 
 use super::Product;
 use crate::Format;
-use crate::cuda::native::{Arg, KernelLaunch, NativeKernel, Part, Target};
+use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part, Target};
 
 /// Stages in shared memory, and bytes of activations of a token in each.
 const STAGES: usize = 3;
@@ -14,7 +14,7 @@ const STRIDE: usize = 68;
 
 /// The native kernel for a product.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
-    if target.capability < 80 || !product.fits_tiles() {
+    if !target.has(80) || !product.fits_tiles() {
         return None;
     }
     let k = product.k;

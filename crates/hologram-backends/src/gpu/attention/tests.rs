@@ -4,7 +4,7 @@ use super::super::{Arg, NativeKernel, Part, Target};
 use super::{find, find_group};
 use crate::{Attr, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
 
-const TARGET: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
+const TARGET: Target = Target::nvidia(90, 132, 227 * 1024);
 
 fn tensor(format: Format, shape: &[Extent]) -> TensorSpec {
     TensorSpec { format, shape: shape.to_vec() }
@@ -49,7 +49,7 @@ fn entries(kernel: &NativeKernel) -> Vec<&str> {
 /// Apple GPUs put the parts of few tokens together in a launch of its own, and have a kernel for many.
 #[test]
 fn attention_on_apple_gpus() {
-    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let apple = Target::apple(32, 32 << 10);
     for (tokens, d, cache, sequences, want) in [
         (1, 128, Format::F32, 1, "attention_decode_float_128_4 attention_join_4"),
         (1, 128, Format::F16, 64, "attention_decode_half_128_4 attention_join_4"),

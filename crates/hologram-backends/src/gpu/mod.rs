@@ -1,7 +1,8 @@
-//! Native kernels of NVIDIA GPUs: one file for each operation or group, and one line for each in `KERNELS` or `GROUPS`.
+//! What GPUs share: which native kernel serves an operation or a group, with its grid and arguments. One file for each operation or
+//! group, and one line for each in `KERNELS` or `GROUPS`.
 //!
-//! A file here says which kernel of which image serves a spec, with its grid and arguments; the kernel's text is in `../kernels/`, or,
-//! where it serves Apple GPUs too, in `../../kernels/`.
+//! Kernel texts that serve every GPU are in `kernels/`; those that need one vendor's units are in `../cuda/kernels/` and
+//! `../metal/kernels/`. Nothing here touches a device: `cuda` and `metal` resolve the arguments and launch.
 
 mod attention;
 mod elementwise;
@@ -31,15 +32,62 @@ pub(crate) const FEW_TOKENS: usize = 8;
 /// NVIDIA H200 by 10 to 42 % with 4 tokens, while with 8 they were slower by 14 to 30 %.
 pub(crate) const FEW_TOKENS_AS_CODES: usize = 4;
 
-/// What kernels are chosen by.
+/// The GPU that kernels are chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Compute capability as major · 10 + minor: 90 for an H100 or H200. 0 for an Apple GPU, which the kernels of `../../kernels/` serve too.
-    pub capability: u32,
-    /// Multiprocessors.
+    /// Who made it.
+    pub vendor: Vendor,
+    /// Multiprocessors of an NVIDIA GPU, cores of an Apple GPU.
     pub multiprocessors: u32,
-    /// The most shared memory of a workgroup in bytes, when a kernel asks for it.
+    /// The most shared memory of a workgroup in bytes, when a kernel requests it.
     pub max_shared: u32,
+}
+
+/// The maker of a GPU, with what its kernels differ by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vendor {
+    /// NVIDIA.
+    Nvidia {
+        /// Compute capability as major · 10 + minor: 90 for an H100 or H200.
+        capability: u32,
+    },
+    /// Apple.
+    Apple,
+}
+
+impl Target {
+    /// An NVIDIA GPU.
+    pub const fn nvidia(capability: u32, multiprocessors: u32, max_shared: u32) -> Target {
+        Target { vendor: Vendor::Nvidia { capability }, multiprocessors, max_shared }
+    }
+
+    /// An Apple GPU.
+    pub const fn apple(cores: u32, max_shared: u32) -> Target {
+        Target { vendor: Vendor::Apple, multiprocessors: cores, max_shared }
+    }
+
+    /// Whether it is an Apple GPU.
+    pub fn is_apple(self) -> bool {
+        self.vendor == Vendor::Apple
+    }
+
+    /// The compute capability of an NVIDIA GPU; 0 for others.
+    pub fn capability(self) -> u32 {
+        match self.vendor {
+            Vendor::Nvidia { capability } => capability,
+            Vendor::Apple => 0,
+        }
+    }
+
+    /// Whether it is an NVIDIA GPU of at least this compute capability.
+    pub fn has(self, capability: u32) -> bool {
+        matches!(self.vendor, Vendor::Nvidia { capability: own } if own >= capability)
+    }
+
+    /// Whether it is an NVIDIA GPU of exactly this compute capability.
+    pub fn is(self, capability: u32) -> bool {
+        self.vendor == Vendor::Nvidia { capability }
+    }
 }
 
 /// What serves a spec or a group: its parts run one after the other.
@@ -74,6 +122,9 @@ pub(crate) struct BlasProduct {
     /// Whether another matrix `[n, m]` is added to it.
     pub adds: bool,
 }
+
+/// Bytes that cuBLASLt may use as workspace, at the beginning of the scratch memory.
+pub(crate) const BLAS_WORKSPACE: usize = 32 << 20;
 
 /// A product with its operands, each an [`Arg::Binding`].
 #[derive(Clone, Debug)]

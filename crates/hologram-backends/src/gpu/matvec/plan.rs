@@ -3,7 +3,7 @@
 use hologram_isa::Type;
 
 use crate::Format;
-use crate::cuda::native::Target;
+use crate::gpu::Target;
 
 /// Elements of a row that a thread holds at once, for a norm or a group that is the whole row.
 const HELD: usize = 16;
@@ -183,7 +183,7 @@ impl Plan {
         let lanes = (2..=threads.ilog2() as usize).min_by_key(|l| cost(*l)).unwrap_or(5);
         let (sets, rounds) = iterations(lanes);
         let ring = (work.weights.ring() / rows).min(sets * rounds) * rows;
-        let shared = if target.capability == 0 {
+        let shared = if target.is_apple() {
             // What is read ahead, a norm's weights and activations that nothing changes lie elsewhere.
             let staged = if work.activations == Activations::F32 && !work.norm { 0 } else { work.activations.bytes() };
             shared(&Work { norm: false, ..*work }, share, 0, lanes, tokens, staged)

@@ -33,7 +33,7 @@ pub(super) fn kernel(
     let (rows, of_kv) = (simds * 16, heads / kv_heads);
     let tokens_at_a_time = rows / of_kv;
     let shared = (rows + 4 * KEYS) * (d * width + 16);
-    if target.capability < 80 || tokens_at_a_time == 0 || shared > target.max_shared as usize {
+    if !target.has(80) || tokens_at_a_time == 0 || shared > target.max_shared as usize {
         return None;
     }
     let [q, keys, values, positions, sequences, table] = operands.clone();

@@ -2,8 +2,8 @@
 
 use super::{Mode, Product};
 use crate::Format;
-use crate::cuda::native::launch::{Count, launch, packed_args, packed_name};
-use crate::cuda::native::{Arg, NativeKernel, Part};
+use crate::gpu::launch::{Count, launch, packed_args, packed_name};
+use crate::gpu::{Arg, NativeKernel, Part};
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile, of many tokens and of at most 32; of a gate it has half of the rows of each matrix.

@@ -2,8 +2,8 @@
 
 use super::plan::{Activations, Work};
 use super::{After, NO_NORM, Products};
-use crate::cuda::native::launch::single;
-use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
+use crate::gpu::launch::single;
+use crate::gpu::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 
 pub(super) const IMAGE: &str = "matvec_i8";
 pub(super) const THREADS: usize = 512;
@@ -38,7 +38,7 @@ impl Shares {
         let found = shares.into_iter().find(|s| s.shared <= target.max_shared as usize)?;
         // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
         // another had none. On Apple GPUs none starts early.
-        let alone = if target.capability == 0 { 0 } else { target.max_shared as usize / 2 + 1 };
+        let alone = if target.is_apple() { 0 } else { target.max_shared as usize / 2 + 1 };
         Some(Shares { shared: found.shared.max(alone), ..found })
     }
 }

@@ -2,9 +2,8 @@
 
 use super::Product;
 use crate::Format;
-use crate::cuda::blas::WORKSPACE;
-use crate::cuda::native::launch::{packed_args, packed_name};
-use crate::cuda::native::{Arg, KernelLaunch, NativeKernel, Part};
+use crate::gpu::launch::{packed_args, packed_name};
+use crate::gpu::{Arg, BLAS_WORKSPACE, KernelLaunch, NativeKernel, Part};
 
 /// The most scratch memory that a product's matrices may take.
 const MOST_BYTES: usize = 2 << 30;
@@ -36,7 +35,7 @@ pub(super) fn unpack(product: &Product) -> Option<Unpacked> {
         return None;
     }
     // The library's workspace comes first.
-    let mut at = WORKSPACE;
+    let mut at = BLAS_WORKSPACE;
     for (i, packed) in product.packed.iter().enumerate() {
         let Some((packed, first)) = *packed else { continue };
         let elements = product.rows.get(i)?.checked_mul(product.k)?;

@@ -2,8 +2,8 @@
 
 use super::int8::{AHEAD_BYTES, ARGUMENTS, Shares, THREADS, range};
 use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
-use crate::cuda::native::launch::{packed_args, packed_name, single};
-use crate::cuda::native::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
+use crate::gpu::launch::{packed_args, packed_name, single};
+use crate::gpu::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
 use crate::{Extent, Format, Packed};
 
 pub(super) const IMAGE: &str = "matvec_packed";

@@ -88,13 +88,13 @@ fn find_call(product: &Product, target: Target) -> Option<(BlasCall, Unpacked)> 
 }
 
 fn served(product: &Product, target: Target) -> Option<NativeKernel> {
-    if target.capability == 0
+    if target.is_apple()
         && let Some(kernel) = simdgroup::find(product)
     {
         return Some(kernel);
     }
     let unpacked = packed::unpack(product)?;
-    if target.capability == 0 {
+    if target.is_apple() {
         let kernel = simdgroup::find(&unpacked.product)?;
         return Some(unpacked.before(kernel));
     }

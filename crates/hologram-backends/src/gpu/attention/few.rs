@@ -49,8 +49,8 @@ pub(super) fn kernel(
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
     // The kernels for f16 on tensor cores, whose SIMD-groups' 16 positions lie in one block; else those for this number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
-    let on_tensor_cores = sizes.cache == Cache::F16 && made_for != 0 && sizes.shift >= 4 && target.capability >= 80;
-    let apple = target.capability == 0;
+    let on_tensor_cores = sizes.cache == Cache::F16 && made_for != 0 && sizes.shift >= 4 && target.has(80);
+    let apple = target.is_apple();
     let (cache, made_for) = match sizes.cache {
         Cache::F32 => ("float", made_for),
         Cache::F16 => ("half", if on_tensor_cores || apple { made_for } else { 0 }),

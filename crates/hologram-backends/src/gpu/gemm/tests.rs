@@ -2,8 +2,8 @@ use super::super::{Arg, BlasProduct, KernelLaunch, NativeKernel, Part, Target};
 use super::{find, find_blas, find_blas_group, find_group};
 use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
 
-const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 227 * 1024 };
-const A100: Target = Target { capability: 80, multiprocessors: 108, max_shared: 163 * 1024 };
+const H200: Target = Target::nvidia(90, 132, 227 * 1024);
+const A100: Target = Target::nvidia(80, 108, 163 * 1024);
 
 fn tensor(format: Format, shape: [Extent; 2]) -> TensorSpec {
     TensorSpec { format, shape: shape.to_vec() }
@@ -37,7 +37,7 @@ fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
 /// On Apple GPUs one kernel serves most formats of activations and weights, whatever the shape.
 #[test]
 fn products_on_apple_gpus() {
-    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let apple = Target::apple(32, 32 << 10);
     let cases = [
         (Format::F32, Format::Q8Planes, 256, Some("matmul_f32_q8")),
         (Format::F32, Format::BF16, 131, Some("matmul_f32_bf16")),
@@ -60,7 +60,7 @@ fn products_on_apple_gpus() {
 /// Products that share activations are one launch for each format of matrices; a gate, whose halves share a tile, and an addition are one.
 #[test]
 fn groups_on_apple_gpus() {
-    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let apple = Target::apple(32, 32 << 10);
     let planes = Format::Planes;
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
     let product = |w| node("matmul", &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);

@@ -1,7 +1,7 @@
 //! Which products cuBLASLt computes faster than our own kernels.
 
 use super::{Mode, Product};
-use crate::cuda::native::{BlasCall, BlasProduct, Target};
+use crate::gpu::{BlasCall, BlasProduct, Target};
 use crate::{Extent, Format};
 
 /// Where it was faster on an NVIDIA H200, for row lengths of 2048 to 14336: by 5 to 20 % with 64 to 512 tokens (by 10 to 57 % where these were no
@@ -20,7 +20,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<BlasCall> {
         && k.is_multiple_of(8);
     // With more tokens our own kernel was up to 19 % faster with an addition, which it fetches while it computes.
     let faster = n >= TOKENS && (n <= MANY_TOKENS || !adds) && m.checked_mul(k)? >= ELEMENTS;
-    (served && faster && target.capability >= 80).then(|| BlasCall {
+    (served && faster && target.has(80)).then(|| BlasCall {
         product: BlasProduct { n, m, k, adds },
         x: product.x_args[0].clone(),
         w: product.w_args[0][0].clone(),

@@ -2,7 +2,7 @@ use super::super::Part;
 use super::*;
 use crate::{Attr, Packed};
 
-const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
+const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
 const I32: fn(usize) -> Format = |_| Format::I8Groups { group: 32 };
 const ROW: fn(usize) -> Format = |k| Format::I8Groups { group: k as u32 };
@@ -134,7 +134,7 @@ fn groups_of_a_decoding_step_have_kernels() {
         assert!(2 * (launch.shared + 1024) > 233_472, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
     }
     // More tokens, down to a tile that fits, and smaller devices.
-    let small = Target { capability: 86, multiprocessors: 68, max_shared: 101_376 };
+    let small = Target::nvidia(86, 68, 101_376);
     for max in [2, 3, 8] {
         for s in layers() {
             let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
@@ -349,7 +349,7 @@ fn packed_weights_have_kernels() {
 /// Apple GPUs have 32 KiB a workgroup: of many rows there are more workgroups. No memory is asked for beyond what is used.
 #[test]
 fn products_fit_an_apple_gpu() {
-    let apple = Target { capability: 0, multiprocessors: 32, max_shared: 32 << 10 };
+    let apple = Target::apple(32, 32 << 10);
     let planes = Format::Planes;
     for (weights, norm, k, rows, after, groups) in [
         (planes(Packed::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),

@@ -2,8 +2,8 @@
 
 use super::{Mode, Product};
 use crate::Format;
-use crate::cuda::native::launch::{Count, launch, single};
-use crate::cuda::native::{Arg, NativeKernel};
+use crate::gpu::launch::{Count, launch, single};
+use crate::gpu::{Arg, NativeKernel};
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile.

@@ -12,7 +12,7 @@ mod simdgroup;
 mod tests;
 
 use super::launch::{Count, Places, all_f32};
-use super::{Arg, FEW_TOKENS, NativeKernel, Target};
+use super::{Arg, FEW_TOKENS, NativeKernel, Target, Vendor};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 use hologram_isa::Type;
 
@@ -129,9 +129,9 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         _ => [Arg::Null, Arg::Null],
     };
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
-    let many = || match target.capability {
-        0 => simdgroup::kernel(sizes, &operands, &scales, &places, scale),
-        _ => many::kernel(sizes, &operands, &scales, &places, scale, precision == BF16, target),
+    let many = || match target.vendor {
+        Vendor::Apple => simdgroup::kernel(sizes, &operands, &scales, &places, scale),
+        Vendor::Nvidia { .. } => many::kernel(sizes, &operands, &scales, &places, scale, precision == BF16, target),
     };
     let many = if few { None } else { many() };
     many.or_else(|| {

@@ -2,7 +2,7 @@
 
 use super::Product;
 use crate::Format;
-use crate::cuda::native::{Arg, KernelLaunch, NativeKernel, Part, Target, TensorMap};
+use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part, Target, TensorMap};
 
 /// What a workgroup gets of shared memory, and what it needs beside its stages: alignment and barriers.
 const SHARED: usize = 227 * 1024;
@@ -28,7 +28,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         (Format::I8Groups { group }, Format::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
         _ => return None,
     };
-    if target.capability != 90 || (target.max_shared as usize) < SHARED || !product.fits_tiles() {
+    if !target.is(90) || (target.max_shared as usize) < SHARED || !product.fits_tiles() {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
