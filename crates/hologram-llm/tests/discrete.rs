@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
     Backend, BackendError, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, KernelSpec, Launch, Metrics,
-    Pipeline, Result,
+    Operation, Pipeline, Result,
 };
 use hologram_core::Executor;
 use hologram_isa::Program;
@@ -37,7 +37,7 @@ impl Backend for Discrete {
         choices.last().copied()
     }
     fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
-        assert!(spec.op == "matmul" && !spec.uses_step());
+        assert!(spec.op == Operation::Matmul && !spec.uses_step());
         true
     }
     fn info(&self) -> &DeviceInfo {

@@ -1,7 +1,7 @@
 //! `repack`: weights from blocks to two planes, in one pass.
 
 use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// Threads of a workgroup, one for each 2 bytes.
 const THREADS: u32 = 256;
@@ -9,7 +9,7 @@ const THREADS: u32 = 256;
 /// The kernel for a spec.
 pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    if spec.op != "repack" || spec.uses_step() || spec.output.format != x.format.in_planes() {
+    if spec.op != Operation::Repack || spec.uses_step() || spec.output.format != x.format.in_planes() {
         return None;
     }
     let words = match x.format {

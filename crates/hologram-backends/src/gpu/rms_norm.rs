@@ -3,21 +3,21 @@
 use super::launch::{Count, FEW, FEW_QUANTIZED, Places, all_f32, launch, row_in_registers, single};
 use super::quantize::groups;
 use super::{Arg, NativeKernel, Target};
-use crate::{Extent, Format, GroupSpec, KernelSpec, Operand, TensorSpec};
-use hologram_isa::Type;
+use crate::{Conversion, Extent, Format, Fused, GroupSpec, KernelSpec, NormConvert, Operation, TensorSpec};
 
 const IMAGE: &str = "rms_norm";
 
 /// The native kernel for `rms_norm`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x, w] = spec.inputs.as_slice() else { return None };
-    if spec.op != "rms_norm" || spec.in_place.is_some() || spec.output != *x || !fits(x, w) {
+    let Operation::RmsNorm { eps } = spec.op else { return None };
+    if spec.in_place.is_some() || spec.output != *x || !fits(x, w) {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());
     let mut args = vec![places.input(0, 0), places.input(1, 0), places.output(0), places.step()];
     args.extend(rows.numbers());
-    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(spec.attr_f32("eps")?)]);
+    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(eps.get())]);
     let (entry, threads) = match row_in_registers(n, rows.max(), target, FEW) {
         Some((fours, threads)) => (format!("rms_norm_f32_{fours}"), threads),
         None => ("rms_norm_any".into(), 1024),
@@ -27,34 +27,27 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
 
 /// The native kernel for `[rms_norm, quantize]` and `[rms_norm, cast]` of which only the last value is wanted.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
-    let [norm, convert] = group.nodes.as_slice() else { return None };
-    let [Operand::Input(x), Operand::Input(w)] = norm.operands[..] else { return None };
-    let (tensor, out) = (group.inputs.get(x)?, &convert.output);
-    let served = norm.op == "rms_norm"
-        && convert.operands[..] == [Operand::Node(0)]
-        && group.outputs[..] == [1]
-        && norm.output == *tensor
-        && out.shape == tensor.shape
-        && fits(tensor, group.inputs.get(w)?);
-    if !served {
+    let Fused::NormConvert(NormConvert { x, norm, conversion }) = group.fused else { return None };
+    let (tensor, weights, out) = (group.inputs.get(x)?, group.inputs.get(norm.weights)?, &group.nodes.last()?.output);
+    if !fits(tensor, weights) {
         return None;
     }
     let (places, rows, n) = (Places::of_group(group, out), Count::rows(tensor)?, tensor.row_len());
-    let few = if convert.op == "quantize" { FEW_QUANTIZED } else { FEW };
+    let few = if matches!(conversion, Conversion::Quantize { .. }) { FEW_QUANTIZED } else { FEW };
     let (fours, threads) = row_in_registers(n, rows.max(), target, few)?;
-    let mut args = vec![places.input(x, 0), places.input(w, 0), places.output(0)];
-    let (entry, last) = match (convert.op, out.format) {
-        ("quantize", Format::I8Groups { group }) if groups(n, group) => {
+    let mut args = vec![places.input(x, 0), places.input(norm.weights, 0), places.output(0)];
+    let (entry, last) = match (conversion, out.format) {
+        (Conversion::Quantize { group, floor }, _) if groups(n, group) => {
             args.push(places.output(1));
-            ("i8", vec![Arg::U32(group), Arg::F32(convert.attr_f32("floor")?)])
+            ("i8", vec![Arg::U32(group), Arg::F32(floor)])
         }
-        ("cast", Format::Plain(Type::F16)) => ("f16", Vec::new()),
-        ("cast", Format::Plain(Type::BF16)) => ("bf16", Vec::new()),
+        (Conversion::Cast, Format::F16) => ("f16", Vec::new()),
+        (Conversion::Cast, Format::BF16) => ("bf16", Vec::new()),
         _ => return None,
     };
     args.push(places.step());
     args.extend(rows.numbers());
-    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(norm.attr_f32("eps")?)]);
+    args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::F32(norm.eps)]);
     args.extend(last);
     Some(single(launch(IMAGE, format!("rms_norm_{entry}_{fours}"), [rows.max(), 1], threads, args)?))
 }

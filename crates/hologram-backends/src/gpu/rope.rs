@@ -2,15 +2,15 @@
 
 use super::launch::{Count, Places, all_f32, launch, single};
 use super::{Arg, NativeKernel, Target};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation, RopeStyle};
 
 /// The native kernel for `rope`.
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x, positions, freqs] = spec.inputs.as_slice() else { return None };
     let [n, Extent::Fixed(heads), Extent::Fixed(d)] = x.shape[..] else { return None };
     let [Extent::Fixed(pairs)] = freqs.shape[..] else { return None };
-    let served = spec.op == "rope"
-        && spec.in_place.is_none()
+    let Operation::Rope { style } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && all_f32([x, freqs])
         && positions.format == Format::U32
         && positions.shape == [n]
@@ -21,13 +21,12 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     if !served {
         return None;
     }
-    let style = spec.attr_u32("style")?;
     let (places, rows) = (Places::of(spec), Count::rows(x)?);
     // A thread for each pair, and for each element that passes unchanged.
     let threads = rows.times(d - pairs)?.max();
     let mut args = vec![places.input(0, 0), places.input(1, 0), places.input(2, 0), places.output(0), places.step()];
     args.extend(rows.numbers());
     let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-    args.extend([number(heads)?, number(d)?, number(pairs)?, Arg::U32(u32::from(style == 0))]);
+    args.extend([number(heads)?, number(d)?, number(pairs)?, Arg::U32(u32::from(style == RopeStyle::Adjacent))]);
     Some(single(launch("rope", "rope".into(), [threads.div_ceil(256), 1], 256, args)?))
 }

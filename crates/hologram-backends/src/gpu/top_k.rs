@@ -3,7 +3,7 @@
 
 use super::launch::{Count, Places, all_f32, launch};
 use super::{Arg, NativeKernel, Part, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 const IMAGE: &str = "top_k";
 /// Elements of a group, and the most groups of a row: `top_k.k`.
@@ -16,8 +16,9 @@ const MOST: usize = 256;
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
     let (d, groups) = (x.row_len(), x.row_len().div_ceil(GROUP));
-    let k = spec.attr_u32("k").filter(|_| spec.op == "top_k" && spec.in_place.is_none())?;
-    let served = all_f32([x])
+    let Operation::TopK { k } = spec.op else { return None };
+    let served = spec.in_place.is_none()
+        && all_f32([x])
         && spec.output.format == Format::U32
         && spec.output.row_len() == k as usize
         && (1..=d.min(MOST)).contains(&(k as usize))
