@@ -315,10 +315,7 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
                 g.output("h", h)?;
                 g.add(a, b)
             },
-            &[
-                "matmul(0,1) add(n0,0) -> n1",
-                "matmul(0,1) add(2,n0) -> n1",
-            ],
+            &["matmul(0,1) add(n0,0) -> n1", "matmul(0,1) add(2,n0) -> n1"],
         ),
         (
             "a product with something that is not its prologue",
