@@ -7,7 +7,7 @@
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
 
-Sources: crates/hologram-backends/src/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
+Sources: crates/hologram-backends/src/gpu/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
 Images, zlib-compressed: .../src/cuda/images/NAME.sm_80.ptx.z (newer drivers translate it) and NAME.sm_90a.cubin.z.
 Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
 the other, or an error fails the build.
@@ -16,7 +16,7 @@ import ctypes, glob, hashlib, os, re, subprocess, sys, tempfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates", "hologram-backends", "src")
-SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("kernels", "cuda/kernels", "cuda/images"))
+SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("gpu/kernels", "cuda/kernels", "cuda/images"))
 LIST = os.path.join(ROOT, "cuda", "images.rs")
 # The binary carries them all.
 MOST_BYTES = 3 << 20

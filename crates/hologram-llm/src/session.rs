@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
@@ -472,11 +472,10 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
     let tensor =
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
     let spec = KernelSpec {
-        op: "sample",
+        op: Operation::Sample,
         inputs: vec![tensor(Format::F32, &[1, vocab]), tensor(Format::F32, &[1, 2]), tensor(Format::U32, &[1, 4])],
         output: tensor(Format::U32, &[1]),
         in_place: None,
-        attrs: Vec::new(),
     };
     executor.backend().native(&spec).is_some()
 }

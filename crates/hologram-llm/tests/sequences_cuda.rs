@@ -16,11 +16,10 @@ const FFN: usize = 8192;
 fn prefers_fixed(executor: &Executor, tokens: usize) -> bool {
     let tensor = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
     executor.backend().prefers_fixed(&KernelSpec {
-        op: "matmul",
+        op: hologram_backends::Operation::Matmul,
         inputs: vec![tensor(Format::BF16, [tokens, FFN]), tensor(Format::BF16, [WIDTH, FFN])],
         output: tensor(Format::F32, [tokens, WIDTH]),
         in_place: None,
-        attrs: Vec::new(),
     })
 }
 

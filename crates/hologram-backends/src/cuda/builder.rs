@@ -13,11 +13,11 @@ use super::blas::{Blas, Operands};
 use super::context::Context;
 use super::memory::{CudaMemory, Usage};
 use super::modules::{Function, Modules};
-use super::native::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
 use super::record::{self, Faults, Kernel, Recording, Shape, Step, Value};
 use super::stack::{self, Stack};
 use crate::backend::{BackendType, Launch};
 use crate::error::{BackendError, Result};
+use crate::gpu::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
 use crate::host::{Argument, Faulty, Use, buffers_of, one_by_one};
 
 /// Alignment of each kernel's counters in their shared block.
@@ -69,7 +69,7 @@ struct Ready {
     function: Function,
     shape: Shape,
     values: Vec<Value>,
-    /// What it reads, and where it takes what the next such step reads ([`Ahead`](super::native::Ahead)).
+    /// What it reads, and where it takes what the next such step reads ([`Ahead`](crate::gpu::Ahead)).
     ahead: Option<(Vec<Value>, usize)>,
 }
 

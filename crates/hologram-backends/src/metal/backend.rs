@@ -21,8 +21,8 @@ use crate::backend::{
     Backend, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, ForeignMemory, Launch, Pipeline, Pool,
     Verdicts, check_apart,
 };
-use crate::cuda::native::NativeKernel;
 use crate::error::{BackendError, Result};
+use crate::gpu::NativeKernel;
 use crate::host::{
     Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
     rules_of_program, rules_of_spec, uses_of,
@@ -309,13 +309,12 @@ impl Backend for MetalBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = plan::find(spec)?;
-        Some(Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = plan::find_group(group)?;
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
-        Some(Pipeline::new(&ops, NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::new(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn weight_layout(&self, format: Format) -> Format {

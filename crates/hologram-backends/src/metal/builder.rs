@@ -11,8 +11,8 @@ use super::library::Modules;
 use super::memory::{MetalMemory, Slice, Usage};
 use super::record::{FAULT_BYTES, Faults, Recording, SHARED_ALIGN, Step};
 use crate::backend::{BackendType, Launch};
-use crate::cuda::native::{Arg, KernelLaunch, NativeKernel, Part};
 use crate::error::{BackendError, Result};
+use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part};
 use crate::host::{Argument, Faulty, Use, buffers_of};
 
 /// Alignment of each kernel's counters in their shared block.

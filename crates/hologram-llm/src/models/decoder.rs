@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Backend, Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Backend, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_core::ops::{AttentionOptions, AttentionPrecision};
 use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
@@ -185,11 +185,10 @@ impl Decoder {
         let (format, _) = linears.activations(weight, tokens);
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
         backend.prefers_fixed(&KernelSpec {
-            op: "matmul",
+            op: Operation::Matmul,
             inputs: vec![matrix(format, [tokens, *k]), matrix(weight.format(), [*m, *k])],
             output: matrix(Format::F32, [tokens, *m]),
             in_place: None,
-            attrs: Vec::new(),
         })
     }
 

@@ -53,7 +53,7 @@ impl Backend for Discrete {
         choices.last().copied()
     }
     fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
-        assert!(spec.op == "matmul" && !spec.uses_step());
+        assert!(spec.op == hologram_backends::Operation::Matmul && !spec.uses_step());
         true
     }
     fn info(&self) -> &DeviceInfo {

@@ -370,7 +370,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void attention_few_##D##_
     unsigned kv_heads, unsigned d, unsigned shift, unsigned blocks, unsigned rows, unsigned columns, unsigned pairs, unsigned flags, unsigned splits, float scale) \
 { \
     dependency_launch(); \
-    const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, count(step, tokens_slot, tokens_most), heads, kv_heads, \
+    const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, count(step, tokens_slot, tokens_most, tokens_per), heads, kv_heads, \
                    shift, blocks, rows, columns, pairs, flags, splits, scale}; \
     attend<D, WARPS>(a, keys, values); \
 }

@@ -70,12 +70,12 @@ __device__ __forceinline__ void convert_cache(const T *k, const T *v, const __ha
 
 #define CONVERT_CACHE(name, T, E) \
 extern "C" __global__ __launch_bounds__(256) void name(const T *k, const T *v, const __half *ks, const __half *vs, const unsigned *positions, const unsigned *sequences, const unsigned *table, \
-    E *kc, E *vc, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned blocks, unsigned columns, unsigned kv_heads, \
+    E *kc, E *vc, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned tokens_per, unsigned blocks, unsigned columns, unsigned kv_heads, \
     unsigned of_block, unsigned shift, unsigned *fault) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    convert_cache(k, v, ks, vs, positions, sequences, table, kc, vc, count(step, tokens_slot, tokens_most), blocks, columns, kv_heads, of_block, shift, fault); \
+    convert_cache(k, v, ks, vs, positions, sequences, table, kc, vc, count(step, tokens_slot, tokens_most, tokens_per), blocks, columns, kv_heads, of_block, shift, fault); \
 }
 CONVERT_CACHE(attention_round_f32, float, __nv_bfloat16)
 CONVERT_CACHE(attention_round_f16, __half, __nv_bfloat16)
@@ -365,12 +365,12 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
 // window: how many positions a token sees, up to its own. Grid: kv heads, tiles of tokens; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
 #define ATTENTION_PREFILL(name, E, D, WARPS, KEYS, SIDES) \
 extern "C" __global__ __launch_bounds__(WARPS * SIDES * 32) void name(const float *q, const E *keys, const E *values, const unsigned *positions, \
-    const unsigned *sequences, const unsigned *table, float *out, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned heads, unsigned kv_heads, \
+    const unsigned *sequences, const unsigned *table, float *out, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned tokens_per, unsigned heads, unsigned kv_heads, \
     unsigned shift, unsigned blocks, unsigned rows, unsigned columns, float scale, unsigned window, unsigned *fault) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    const Tokens t = {positions, sequences, table, count(step, tokens_slot, tokens_most), heads, kv_heads, shift, blocks, rows, columns, fault}; \
+    const Tokens t = {positions, sequences, table, count(step, tokens_slot, tokens_most, tokens_per), heads, kv_heads, shift, blocks, rows, columns, fault}; \
     Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, window); \
 }
 ATTENTION_PREFILL(attention_prefill_bf16_64, __nv_bfloat16, 64, 8, 64, 1)

@@ -12,8 +12,8 @@ __device__ __forceinline__ void dependency_launch()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0.
-__device__ __forceinline__ unsigned count(const unsigned *step, unsigned slot, unsigned most) { return slot == ~0u ? most : min(step[slot], most); }
+// A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
+__device__ __forceinline__ unsigned count(const unsigned *step, unsigned slot, unsigned most, unsigned per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }
 
 // Notes that `index` is outside the `most` that there are (`note_fault` in dialect.h).
 __device__ __forceinline__ void note_fault(unsigned *record, unsigned index, unsigned most)

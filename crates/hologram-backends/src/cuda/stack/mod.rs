@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::native::{Arg, KernelLaunch, NativeKernel, Part};
 use super::record::{Shape, Value};
+use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part};
 use crate::host::Argument;
 
 #[cfg(test)]
