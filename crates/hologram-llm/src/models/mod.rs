@@ -5,6 +5,8 @@ pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+#[cfg(test)]
+mod golden;
 mod llama;
 mod mistral;
 mod qwen2;
