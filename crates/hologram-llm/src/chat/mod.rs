@@ -7,11 +7,11 @@
 
 mod bounds;
 mod python;
+mod source;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -47,7 +47,7 @@ impl Message {
 pub struct ChatTemplate {
     /// For messages.
     path: PathBuf,
-    environment: Arc<Environment<'static>>,
+    environment: Environment<'static>,
     /// `bos_token` and its like.
     tokens: BTreeMap<String, String>,
     note: Option<&'static str>,
@@ -77,7 +77,6 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| fault(path, &e))?);
         environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", python::tojson);
         bounds::install(&mut environment);
         environment.add_function("strftime_now", python::strftime_now);
         environment.add_function(
@@ -87,12 +86,12 @@ impl ChatTemplate {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, refused.0.clone()).with_source(refused))
             },
         );
-        let source = without_generation_marks(source);
-        let compiled = bounds::apart(bounds::LIMITS, move || {
+        let source = source::prepare(source).map_err(|reason| LlmError::Template { path: path.into(), reason })?;
+        let environment = bounds::on_a_stack(move || {
             environment.add_template_owned(NAME, source)?;
-            Ok(Arc::new(environment))
+            Ok(environment)
         });
-        let environment = compiled.map_err(|failure| failed(path, failure))?;
+        let environment = environment.map_err(|e| fault(path, &e))?;
         Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
     }
 
@@ -167,8 +166,7 @@ impl ChatTemplate {
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
-    /// When the template refuses these messages, with its own sentence, or fails, with the line. After [`LlmError::RunawayTemplate`] the
-    /// rendering goes on on a thread of its own, which nothing can stop: the program should end.
+    /// When the template refuses these messages, with its own sentence, or fails, with the line.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let message = |m: &Message| json!({ "role": m.role, "content": m.content });
         let mut context: serde_json::Map<String, serde_json::Value> =
@@ -177,11 +175,10 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         context.insert("tools".into(), serde_json::Value::Null);
         context.insert("documents".into(), serde_json::Value::Null);
-        let environment = self.environment.clone();
-        let text = bounds::render(bounds::LIMITS, move |text| {
-            environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
+        let text = bounds::render(|text| {
+            self.environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
         });
-        text.map_err(|failure| failed(&self.path, failure))
+        text.map_err(|e| fault(&self.path, &e))
     }
 }
 
@@ -189,13 +186,6 @@ impl ChatTemplate {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
-
-fn failed(path: &Path, failure: bounds::Failure) -> LlmError {
-    match failure {
-        bounds::Failure::Template(e) => fault(path, &e),
-        bounds::Failure::Runaway(limit) => LlmError::RunawayTemplate { path: path.into(), limit },
-    }
-}
 
 fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
@@ -214,32 +204,4 @@ fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let what = if error.kind() == ErrorKind::SyntaxError { "has an error" } else { "fails" };
     let kind = if error.kind() == ErrorKind::SyntaxError { String::new() } else { format!(": {}", error.kind()) };
     LlmError::Template { path: path.into(), reason: format!("{what}{line}{kind}{detail}") }
-}
-
-/// The marks around what an assistant wrote, which only training needs, become blocks that do nothing.
-fn without_generation_marks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |n| n + 2);
-        let inside = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
-        let (left, right) = (inside.starts_with('-'), inside.ends_with('-'));
-        let block = match inside.trim_matches(['-', '+']).trim() {
-            "generation" => Some("if true"),
-            "endgeneration" => Some("endif"),
-            _ => None,
-        };
-        match block {
-            Some(block) => {
-                let dash = |on: bool| if on { "-" } else { "" };
-                out.push_str(&format!("{{%{} {block} {}%}}", dash(left), dash(right)));
-            }
-            None => out.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    out.push_str(rest);
-    out
 }
