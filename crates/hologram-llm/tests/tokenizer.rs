@@ -118,22 +118,27 @@ fn folders_that_cannot_be_used() {
             "the decoder WordPiece",
         ),
         (changed(":599}", ":4000000000}"), "{}", "the vocabulary has 4000000001 tokens"),
-        // The library panics on this one.
+        // The library panics on these.
         (
             bare("\"vocab\":{\"a\":0,\"b\":5},\"merges\":[\"a b\"]"),
             "{}",
-            "this is no tokenizer: its parts contradict each other",
+            "this is no tokenizer: its parts contradict each other (the merge of \"a\" and \"b\" gives no token)",
         ),
         (
             bare("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"],\"continuing_subword_prefix\":\"##\""),
             "{}",
-            "its parts contradict each other",
+            "its parts contradict each other (the merge of \"a\" and \"b\" gives no token)",
         ),
         (spm.replace("\"ids\":[1]", "\"ids\":[99999]"), "{}", "texts get the token 99999, but the vocabulary has"),
         (
             spm.replace("\"SpecialToken\":{\"id\":\"<s>\"", "\"SpecialToken\":{\"id\":\"<zz>\""),
             "{}",
-            "its parts contradict each other",
+            "its parts contradict each other (the post_processor names \"<zz>\", which it has not)",
+        ),
+        (
+            spm.replace("\"Sequence\":{\"id\":\"A\"", "\"Sequence\":{\"id\":\"B\""),
+            "{}",
+            "its parts contradict each other (the post_processor names \"B\", which it has not)",
         ),
         (
             changed(

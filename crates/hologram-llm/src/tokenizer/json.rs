@@ -1,12 +1,12 @@
 //! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what `tokenizer_config.json` adds.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
-use super::guard::guarded;
 use super::index::StringIndex;
 use super::special::Specials;
 use super::{Model, Spelling, TokenType, Tokenizer, spm};
@@ -35,7 +35,7 @@ impl Json {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(!parse_special);
         let ids = || inner.encode_fast(text, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
-        guarded(ids).unwrap_or_else(contradictory).map_err(|e| LlmError::Tokenizer {
+        caught(ids).and_then(|ids| ids).map_err(|e| LlmError::Tokenizer {
             path: self.path.clone(),
             reason: format!("the text has no tokens ({})", first_line(&e)),
         })
@@ -110,8 +110,11 @@ impl Tokenizer {
             return Err(damaged("the file holds no JSON object".into()));
         }
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
+        if let Some(which) = bad_merge(&spec["model"]).or_else(|| bad_template(&spec["post_processor"])) {
+            return Err(damaged(format!("{CONTRADICTORY} ({which})")));
+        }
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
-        let mut inner = guarded(read).unwrap_or_else(contradictory).map_err(damaged)?;
+        let mut inner = caught(read).and_then(|read| read).map_err(damaged)?;
         let normalized = inner.get_normalizer().map_or(1, growth);
         let growth = normalized.saturating_mul(inner.get_pre_tokenizer().map_or(1, growth_of_words));
         if growth > MAX_GROWTH {
@@ -157,7 +160,7 @@ impl Tokenizer {
         let (bos, eos) = (id("bos_token")?, id("eos_token")?);
         let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
             // What the file's own rules add to any text.
-            let begun = guarded(|| inner.encode_fast("a", true).ok()).flatten();
+            let begun = caught(|| inner.encode_fast("a", true).ok()).ok().flatten();
             id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
         };
         let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {
@@ -198,9 +201,46 @@ impl Tokenizer {
     }
 }
 
-/// The library panicked.
-fn contradictory<T>() -> std::result::Result<T, String> {
-    Err("its parts contradict each other".into())
+const CONTRADICTORY: &str = "its parts contradict each other";
+
+/// The result of a call of the library, which panics on some damaged files that [`bad_merge`] and [`bad_template`] do not know. The message
+/// of such a panic goes where the process sends those of all panics, by default to standard error.
+fn caught<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| CONTRADICTORY.into())
+}
+
+/// A merge of a BPE model that gives no token: the library copies it into a buffer for the longest token before it looks it up.
+fn bad_merge(model: &Value) -> Option<String> {
+    let (vocab, merges) = (model["vocab"].as_object()?, model["merges"].as_array()?);
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    let mut token = String::new();
+    merges.iter().find_map(|merge| {
+        let (a, b) = match merge {
+            Value::String(pair) => pair.split_once(' ')?,
+            pair => (pair[0].as_str()?, pair[1].as_str()?),
+        };
+        let known = b.get(prefix.len()..).is_some_and(|b| {
+            token.clear();
+            token.extend([a, b]);
+            vocab.contains_key(&token)
+        });
+        (!known).then(|| format!("the merge of {a:?} and {b:?} gives no token"))
+    })
+}
+
+/// A part of a post-processor's template for one text that is not there.
+fn bad_template(processor: &Value) -> Option<String> {
+    if let Some(all) = processor["processors"].as_array() {
+        return all.iter().find_map(bad_template);
+    }
+    let tokens = processor["special_tokens"].as_object()?;
+    processor["single"].as_array()?.iter().find_map(|piece| {
+        let (token, sequence) = (piece["SpecialToken"]["id"].as_str(), piece["Sequence"]["id"].as_str());
+        let unknown = token.filter(|token| !tokens.contains_key(*token));
+        unknown
+            .or(sequence.filter(|id| *id != "A"))
+            .map(|id| format!("the post_processor names {id:?}, which it has not"))
+    })
 }
 
 /// How many times as long a text becomes at most by what is put in place of its characters, and before them.
@@ -274,4 +314,15 @@ fn find_decoder<'v>(spec: &'v Value, name: &str) -> Option<&'v Value> {
 /// The first line of a message: the library's go on for several.
 fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error() {
+        assert_eq!(caught(|| 3), Ok(3));
+        assert_eq!(caught(|| -> u8 { panic!("a table of {}\nends", 5) }), Err(CONTRADICTORY.into()));
+    }
 }
