@@ -2,7 +2,7 @@
 
 use hologram_core::ops::RopeStyle;
 
-use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+use super::{Architecture, FolderNames, TernaryActivations, Windows, llama};
 
 /// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window` for the window.
 pub static MISTRAL: Architecture = Architecture {
@@ -15,9 +15,6 @@ pub static MISTRAL: Architecture = Architecture {
         windows: Windows::All,
     },
     rope: RopeStyle::Adjacent,
-    gate: Gate::Swiglu,
-    qkv_biases: false,
-    qk_norms: false,
-    sub_norms: false,
+    layer: llama::layer,
     ternary: TernaryActivations::PerBlock,
 };
