@@ -17,6 +17,7 @@ pub static BITNET: Architecture = Architecture {
         gate: "relu2",
         rope_base: 500000.0,
         windows: Windows::Never,
+        tensors: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
     },
     rope: RopeStyle::HalfSplit,
     layer,

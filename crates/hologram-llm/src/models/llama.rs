@@ -16,6 +16,7 @@ pub static LLAMA: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Never,
+        tensors: &[],
     },
     rope: RopeStyle::Adjacent,
     layer,

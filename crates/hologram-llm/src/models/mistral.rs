@@ -13,6 +13,7 @@ pub static MISTRAL: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::All,
+        tensors: &[],
     },
     rope: RopeStyle::Adjacent,
     layer: llama::layer,

@@ -49,6 +49,8 @@ pub struct FolderNames {
     pub rope_base: f32,
     /// Which blocks have a sliding window.
     pub windows: Windows,
+    /// Tensors of a layer that only this architecture has, or that it names otherwise: the name in GGUF files and the one in folders.
+    pub tensors: &'static [(&'static str, &'static str)],
 }
 
 /// Which blocks have a sliding window, where `config.json` gives no list of them.

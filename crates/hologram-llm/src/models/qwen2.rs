@@ -16,6 +16,7 @@ pub static QWEN2: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Last,
+        tensors: &[],
     },
     rope: RopeStyle::HalfSplit,
     layer,

@@ -16,6 +16,7 @@ pub static QWEN3: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Last,
+        tensors: &[("attn_q_norm", "self_attn.q_norm"), ("attn_k_norm", "self_attn.k_norm")],
     },
     rope: RopeStyle::HalfSplit,
     layer,
