@@ -150,6 +150,11 @@ fn faults_are_one_sentence_with_the_line() {
         ("|e", "{{ a", " }}"),
         ("()", "{{ a", " }}"),
         ("[", "{{ ", " }}"),
+        ("(", "{% set ", "a = 1 %}"),
+        ("a else b if ", "{{ ", "a }}"),
+        ("a if b else ", "{{ ", "a }}"),
+        ("-", "{{ ", "1 }}"),
+        ("{% with a = [a] %}", "", ""),
     ] {
         if let Err(e) = render(&format!("{before}{}{after}", part.repeat(25_000))) {
             assert!(e.lines().count() == 1 && !e.contains("panic"), "{part}: {e}");
