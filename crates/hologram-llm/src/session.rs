@@ -155,6 +155,11 @@ impl Session {
         self.options.context.min(self.cache.context())
     }
 
+    /// The most tokens in one step.
+    pub(crate) fn batch(&self) -> usize {
+        self.options.batch
+    }
+
     /// Tokens in the vocabulary: the length of a row of logits.
     pub fn vocab(&self) -> usize {
         self.decoder.config.vocab

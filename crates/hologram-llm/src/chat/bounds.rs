@@ -1,8 +1,8 @@
-//! Bounds of what a template may do: a few characters can ask for more text than there is memory.
+//! Limits on what a template may do: a few characters can request more text than there is memory.
 //!
-//! Bounded are the source and its depth ([`source`](super::source)), the steps (the engine's fuel), the text, and the bytes and the depth of
-//! the values that a rendering makes. Values are counted where they may grow: as they are written, kept by `set` or copied by an operator,
-//! and before a filter or a method makes one of a size of the template's choice.
+//! Limited are the source and its nesting ([`source`](super::source)), the steps (the engine's fuel), the written text,
+//! and the bytes and nesting of values. Values are counted where they can grow: when they are written, assigned by
+//! `set` or copied by an operator, and before a filter or method makes one whose size the template chooses.
 
 use std::fmt::{self, Write};
 
@@ -12,43 +12,43 @@ use minijinja_contrib::pycompat;
 
 use super::python;
 
-/// Bytes of a conversation's text: many times the longest context.
+/// The most bytes of text: many times the longest context.
 pub(super) const MAX_TEXT: usize = 64 << 20;
 
-/// Bytes of the values that one rendering makes, those that it drops included.
+/// The most bytes of values that one rendering makes, including those that it drops.
 const MAX_VALUES: usize = 512 << 20;
 
-/// Bytes that a value counts beside its text: about those of a list with one item.
+/// Bytes counted for each value besides its text: about the size of a list with one item.
 const VALUE: usize = 128;
 
-/// How deep lists and objects may be inside each other.
+/// The deepest nesting of lists and objects.
 const MAX_DEPTH: usize = 100;
 
-/// The widest indentation or field, and the most parts of a list, that a filter takes.
+/// The largest width or count that a filter accepts.
 const MAX_COUNT: usize = 10_000;
 
-/// Bytes of a template: many times those of models.
+/// The most bytes of a template's source: many times those of published models.
 pub(super) const MAX_SOURCE: usize = 256 << 10;
 
-/// Macros, loops and blocks inside each other; a macro counts several times.
+/// The deepest nesting of macro calls, loops and blocks while rendering; a macro call counts as several levels.
 const MAX_CALLS: usize = 200;
 
-/// The stack of a template, of which only what is used takes memory. The bounds of depth leave it some MiB at most, where a caller's own
-/// stack may be smaller.
+/// The stack for compiling and rendering; only the part in use takes memory. The limits on nesting keep it to a few
+/// MiB, but the caller's own stack may be smaller.
 const STACK: usize = 64 << 20;
 
-/// The filter that counts a value and passes it on.
+/// The name of the filter that counts a value and returns it.
 pub(super) const KEPT: &str = "hologram_kept";
 
-/// The filter that counts so many bytes of text and gives none.
+/// The name of the filter that counts this many bytes of raw text and returns an empty text.
 pub(super) const RAW: &str = "hologram_raw";
 
-/// A text that takes no more than [`MAX_TEXT`].
+/// A text of at most [`MAX_TEXT`] bytes.
 #[derive(Default)]
 pub(super) struct Bounded(String);
 
 impl Bounded {
-    /// Appends so many spaces.
+    /// Appends `n` spaces.
     ///
     /// # Errors
     /// When they do not fit.
@@ -87,10 +87,10 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// Bytes made in one rendering.
+/// Bytes made by one rendering.
 #[derive(Default)]
 struct Made {
-    /// Of text, that kept for later included.
+    /// Written text, including text that a template captures.
     text: usize,
     values: usize,
 }
@@ -112,10 +112,10 @@ impl Made {
         Err(Error::new(ErrorKind::InvalidOperation, reason))
     }
 
-    /// Counts a value as long as it would be written: what it holds several times counts as often.
+    /// Counts a value with everything in it; an item that it holds several times counts several times.
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
-            return Err(Error::new(ErrorKind::OutOfFuel, format!("lists in lists, deeper than {MAX_DEPTH}")));
+            return Err(Error::new(ErrorKind::OutOfFuel, format!("lists are nested more than {MAX_DEPTH} deep")));
         }
         self.bytes(VALUE + value.as_str().map_or(0, str::len))?;
         match (value.kind(), value.as_object()) {
@@ -140,7 +140,7 @@ fn made<'s>(state: &'s mut State<'_, '_>) -> &'s mut Made {
     state.get_or_insert_extension(Made::default())
 }
 
-/// Puts the bounds on values, filters and methods.
+/// Installs the limits on values, filters and methods.
 pub(super) fn install(environment: &mut Environment<'_>) {
     environment.set_recursion_limit(MAX_CALLS);
     environment.set_formatter(|out, state, value| {
@@ -190,14 +190,14 @@ pub(super) fn install(environment: &mut Environment<'_>) {
     }
 }
 
-/// Counts what a filter or a method makes of its arguments, of which the first is what it is applied to, and refuses sizes of the
-/// template's choice beyond [`MAX_COUNT`].
+/// Counts the result of a filter or method before it is made, from its arguments; the first one is the value it is
+/// applied to. Rejects widths and counts beyond [`MAX_COUNT`].
 fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Error> {
     let refused = |reason: String| Err(Error::new(ErrorKind::InvalidOperation, reason));
     let made = made(state);
     let text = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
     if name == "list" {
-        // Its items are not copied.
+        // The items are shared, not copied.
         let items = args.first().and_then(Value::len).unwrap_or(0);
         return made.bytes(items.saturating_mul(VALUE));
     }
@@ -229,10 +229,10 @@ fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Er
     made.bytes(bytes)
 }
 
-/// The text that `write` gives, as [`on_a_stack`].
+/// Runs `write` on a stack that is deep enough, and returns the text.
 ///
 /// # Errors
-/// As there, or when the text is too long.
+/// As [`on_a_stack`]; when the text is too long.
 pub(super) fn render(write: impl FnOnce(&mut Bounded) -> Result<(), Error> + Send) -> Result<String, Error> {
     on_a_stack(|| {
         let mut text = Bounded::default();
@@ -241,10 +241,10 @@ pub(super) fn render(write: impl FnOnce(&mut Bounded) -> Result<(), Error> + Sen
     })
 }
 
-/// What `work` gives, on a stack that suffices for every template within the bounds.
+/// Runs `work` on a thread with a stack that suffices for every template within the limits, and joins the thread.
 ///
 /// # Errors
-/// When the template fails.
+/// When the template fails or the thread cannot start.
 pub(super) fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let failed = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
     std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
 //! Chat templates: how a conversation becomes the text that a model was trained on.
 //!
-//! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja` or
-//! `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`, the special tokens,
-//! `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and dictionary methods, and `tojson` as Python
-//! writes JSON.
+//! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja`
+//! or `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`,
+//! the special tokens, `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and
+//! dictionary methods, and `tojson` as Python writes JSON.
 
 mod bounds;
 mod python;
@@ -64,7 +64,8 @@ const NAME: &str = "chat";
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 impl ChatTemplate {
-    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token` and so on.
+    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token`
+    /// and so on.
     ///
     /// # Errors
     /// When its syntax is wrong, or it is longer than 256 KiB.
@@ -113,8 +114,8 @@ impl ChatTemplate {
         }
     }
 
-    /// The template of a folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; where it has none, ChatML if the
-    /// vocabulary has ChatML's tokens.
+    /// The template of a folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; where it has
+    /// none, ChatML if the vocabulary has ChatML's tokens.
     ///
     /// # Errors
     /// When its syntax is wrong, there is none, or a file cannot be read.

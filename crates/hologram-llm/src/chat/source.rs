@@ -1,26 +1,28 @@
-//! A template's source before it is compiled: bounded in its depth, and with the checks that [`bounds`](super::bounds) needs.
+//! Prepares a template's source: limits its nesting and inserts the filters of [`bounds`](super::bounds) that count
+//! bytes.
 //!
-//! The engine counts steps, not bytes: `x = x ~ x`, thirty times, is a gigabyte. So filters that count bytes are put into the source:
-//! around the values of `set`, `with` and a macro's defaults, after the left operand of every operator that copies or walks its operands, and
-//! into long stretches of text. Lines stay where they are. Tokens are those of the engine's lexer: a template must not hide its operators
-//! behind a string or a comment that ends elsewhere for the engine.
+//! The engine's fuel counts steps, not bytes: `x = x ~ x` thirty times makes a gigabyte. Counting filters go around the
+//! values of `set`, `with` and macro defaults, after the left operand of every operator that copies or walks its
+//! operands, and into long raw text. Line numbers stay the same. The scanner splits tokens exactly as the engine's
+//! lexer does; otherwise a template could hide an operator behind a string or a comment that ends elsewhere for the
+//! engine.
 
 use super::bounds::{KEPT, RAW};
 
-/// Operators of one tag, and `elif` of a template: each may be a level of the engine's recursion, which limits only expressions in brackets and
-/// blocks.
+/// The most operators in one tag, and the most `elif` in a template. Each may be a level of the engine's recursion,
+/// which the engine itself limits only for bracketed expressions and nested blocks.
 const MAX_CHAIN: usize = 500;
 
-/// Open brackets: more than the engine takes around an expression, but it takes any number around what is assigned to.
+/// The most nested brackets. The engine allows fewer around expressions, but any number around assignment targets.
 const MAX_BRACKETS: isize = 100;
 
-/// Bytes of text that are written without being counted.
+/// Raw text up to this many bytes is not counted.
 const MAX_RAW: usize = 256;
 
-/// The source as it is compiled.
+/// Returns the source to compile.
 ///
 /// # Errors
-/// A sentence's end when it is nested too deeply.
+/// The end of a sentence, when the source is nested too deeply.
 pub(super) fn prepare(source: &str) -> Result<String, String> {
     let mut scanner = Scanner { rest: source, out: String::with_capacity(source.len() * 2), elifs: 0 };
     scanner.template().map_err(|what| {
@@ -66,8 +68,8 @@ impl<'s> Scanner<'s> {
         self.out.push_str(taken);
     }
 
-    /// Text, with its length counted inside it where it is long: white space at its ends may belong to the tags around. `end` and `begin`
-    /// interrupt it.
+    /// Copies raw text. Long text gets a filter that counts its bytes, behind its first character: white space at the
+    /// ends may be trimmed by the tags around it. `end` and `begin` surround the filter.
     fn text(&mut self, text: &str, end: &str, begin: &str) {
         let first = text.char_indices().find(|(_, c)| !c.is_whitespace());
         let inside = first.filter(|_| text.len() > MAX_RAW).map_or(0, |(at, c)| at + c.len_utf8());
@@ -78,7 +80,8 @@ impl<'s> Scanner<'s> {
         self.out.push_str(&text[inside..]);
     }
 
-    /// A tag from its first brace to its last. Damaged ones are copied as they are: the engine says what is wrong with them.
+    /// Copies a tag from its first brace to its last. A damaged tag is copied unchanged; the engine reports what is
+    /// wrong.
     fn tag(&mut self) -> Result<(), String> {
         let (block, end) = if self.rest.starts_with("{%") { (true, "%}") } else { (false, "}}") };
         self.copy(2);
@@ -91,7 +94,7 @@ impl<'s> Scanner<'s> {
         self.copy(self.rest.len() - self.rest.trim_ascii_start().len());
         let word = if block { word(self.rest) } else { "" };
         match word {
-            // The marks around what an assistant wrote, which only training needs, become blocks that do nothing.
+            // Only training needs these marks around the assistant's text: they become blocks without effect.
             "generation" | "endgeneration" => {
                 self.take(word.len());
                 self.out.push_str(if word == "generation" { "if true" } else { "endif" });
@@ -103,7 +106,7 @@ impl<'s> Scanner<'s> {
             return Err(format!("more than {MAX_CHAIN} elif"));
         }
         let mut tag = Tag::new(word);
-        // Where the last value began that is counted.
+        // Where the last counted value begins in the output.
         let mut value = 0;
         loop {
             self.copy(self.rest.len() - self.rest.trim_ascii_start().len());
@@ -111,7 +114,7 @@ impl<'s> Scanner<'s> {
             let ends = self.rest.is_empty() || (tag.depth == 0 && self.rest[trims..].starts_with(end));
             let token = if ends { "" } else { token(self.rest) };
             if tag.ends_value(token) {
-                // An empty value stays the error that it is.
+                // A missing value remains a syntax error.
                 match self.out[value..].trim_ascii() {
                     "(" => self.out.truncate(value),
                     _ => self.out.push_str(&format!(")|{KEPT}")),
@@ -138,7 +141,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// What follows `{% raw %}`, up to and with `{% endraw %}`.
+    /// Copies the text after `{% raw %}`, including `{% endraw %}`.
     fn raw(&mut self) {
         let end = |tag: &str| {
             let inside = tag.strip_prefix(['-', '+']).unwrap_or(tag);
@@ -152,21 +155,21 @@ impl<'s> Scanner<'s> {
     }
 }
 
-/// Where a tag's tokens have come to.
+/// The state of the scanner within a tag.
 struct Tag<'s> {
     /// The statement.
     word: &'s str,
-    /// Open brackets, and how many are open where `=` begins a value that is counted.
+    /// Open brackets, and the number of open brackets at which `=` begins a counted value.
     depth: isize,
     values: Option<isize>,
-    /// Whether such a value has begun.
+    /// Whether such a value has begun and not ended.
     assigns: bool,
-    /// Whether the last token ends an operand; whether it is a dot, after which every word is a name.
+    /// Whether the last token ends an operand, and whether it is a dot: every word after a dot is a name.
     operand: bool,
     dot: bool,
-    /// The last token is the `not` of a `not in`.
+    /// Whether the last token is the `not` of `not in`.
     not_in: bool,
-    /// Whether the `in` of a `for` has come.
+    /// Whether the `in` of a `for` is behind.
     iterates: bool,
     chain: usize,
 }
@@ -182,7 +185,7 @@ impl Tag<'_> {
         Tag { word, depth: 0, values, assigns: false, operand: false, dot: false, not_in: false, iterates, chain: 0 }
     }
 
-    /// Whether this token, or the tag's end, ends a value that is counted.
+    /// Whether this token, empty at the tag's end, ends a counted value.
     fn ends_value(&mut self, token: &str) -> bool {
         let separates = match token {
             "" => true,
@@ -195,7 +198,7 @@ impl Tag<'_> {
         ends
     }
 
-    /// Whether this token is an operator that copies or walks the operand before it.
+    /// Whether this token is an operator that copies or walks its left operand.
     fn copies(&self, token: &str) -> bool {
         match token {
             "+" | "~" | "==" | "!=" | "<" | "<=" | ">" | ">=" => self.operand,
@@ -204,10 +207,10 @@ impl Tag<'_> {
         }
     }
 
-    /// Goes past a token. Returns whether it begins a value that is counted.
+    /// Advances past a token. Returns whether it begins a counted value.
     fn next(&mut self, token: &str) -> bool {
         let first = token.as_bytes().first().copied().unwrap_or_default();
-        // Where an operand may stand, all words but one are names.
+        // In the place of an operand every word except `not` is a name.
         let keyword = match token {
             "not" => !self.dot,
             "in" => self.operand || self.not_in,
@@ -218,7 +221,7 @@ impl Tag<'_> {
         let closes = matches!(first, b')' | b']' | b'}');
         let name = first == b'_' || first.is_ascii_alphanumeric() || !first.is_ascii();
         let operand = closes || (name && !keyword) || matches!(first, b'"' | b'\'');
-        // Brackets are limited by themselves, but not calls of calls.
+        // Nested brackets have their own limit; a call of a call has not.
         let separates = matches!(first, b',' | b':') || closes || (opens && !self.operand);
         self.chain += usize::from(!operand && !separates);
         self.depth += isize::from(opens) - isize::from(closes);
@@ -231,7 +234,7 @@ impl Tag<'_> {
     }
 }
 
-/// The length of the rest of a tag that is nothing but this name, from after its first brace.
+/// The length of the rest of a tag, after its first braces, if the tag consists of this name alone.
 fn basic_tag(text: &str, name: &str) -> Option<usize> {
     let rest = text.trim_ascii_start().strip_prefix(name)?.trim_ascii_start();
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;
@@ -297,10 +300,10 @@ mod tests {
             ("{{ 'open + a", "{{ 'open + a"),
             ("{% with a = [b], c = (d, e) %}", "{% with a =( [b])|KEPT, c =( (d, e) )|KEPT%}"),
             ("{% macro f(a, b=[a], c=1) -%}", "{% macro f(a, b=([a])|KEPT, c=(1)|KEPT) -%}"),
-            // Words that are names where they stand.
+            // Keywords in places where they are names.
             ("{{ and ~ is.in ~ a.not + (if) }}", "{{ and |KEPT ~ is.in |KEPT ~ a.not |KEPT + (if) }}"),
             ("{{ 1or and ~ 0b1and in ~ 0xfand_ }}", "{{ 1or and |KEPT ~ 0b1and in |KEPT ~ 0xfand_ }}"),
-            // What ends elsewhere than it seems.
+            // Comments and raw blocks that look as if they ended earlier.
             ("{#} a + b #}{{ a + b }}", "{#} a + b #}{{ a |KEPT + b }}"),
             (
                 "{% raw %}{% endrawx %}{{ ' {%+ endraw +%}{{ a + b }}",
@@ -325,10 +328,10 @@ mod tests {
         assert_eq!(error, "has an error in line 501: more than 500 elif");
         let error = prepare(&format!("{{% set {}a = 1 %}}", "(".repeat(101))).unwrap_err();
         assert_eq!(error, "has an error in line 1: more than 100 open brackets");
-        // A list of many things is no chain.
+        // A long list is not nested.
         prepare(&format!("{{{{ [{}] }}}}", "{'a': [1, (b)]},".repeat(2000))).unwrap();
     }
-    /// Random templates, most of them wrong, give what they give without the filters.
+    /// Random templates, most of them invalid, give the same results with and without the filters.
     #[test]
     fn templates_mean_the_same() {
         let parts = concat!(

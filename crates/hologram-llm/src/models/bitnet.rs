@@ -1,5 +1,5 @@
-//! BitNet b1.58 (Ma et al., 2024, arXiv:2402.17764) as Microsoft published it with BitNet b1.58 2B4T (arXiv:2504.12285): ternary
-//! linear layers, activations in 8 bits per token, squared ReLU, sub-norms, tied output.
+//! BitNet b1.58 (Ma et al., 2024, arXiv:2402.17764) as Microsoft published it with BitNet b1.58 2B4T
+//! (arXiv:2504.12285): ternary linear layers, activations in 8 bits per token, squared ReLU, sub-norms, tied output.
 
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;

@@ -16,7 +16,7 @@ pub(crate) struct Decoder {
     pub config: Config,
     embedding: Tensor,
     layers: Vec<Box<dyn Block>>,
-    /// Whether the matrices around attention are all in `bf16` or in 8 or 4 bits.
+    /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
     output_norm: Tensor,
     /// The output matrix; the embedding where the file has none (tied).
@@ -28,7 +28,8 @@ impl Decoder {
     /// Takes the weights; `progress` is told after each of how many parts that is done.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape or a type that is not supported, or the file has one that the model has no use for.
+    /// A tensor is missing or has another shape or a type that is not supported, or the file has one that the model has
+    /// no use for.
     pub fn load(config: Config, weights: &dyn Weights, progress: &mut dyn FnMut(usize, usize)) -> Result<Decoder> {
         let c = &config;
         let parts = c.layers + 1;
@@ -77,8 +78,9 @@ impl Decoder {
         self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
     }
 
-    /// Formats for attention and its cache, the most precise first: less than `f32` only where all matrices around are in `bf16` or in 8
-    /// or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into a greater one.
+    /// Formats for attention and its cache, the most precise first: less than `f32` only where all matrices around are
+    /// in `bf16` or in 8 or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into
+    /// a greater one.
     fn attention_choices(&self, lower: Format) -> Vec<Format> {
         if self.low { vec![Format::F32, lower] } else { vec![Format::F32] }
     }
@@ -98,8 +100,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a step of exactly this many tokens is worth a plan of its own: whether the device prefers fixed sizes in the product that
-    /// takes a step longest alone.
+    /// Whether a step of exactly this many tokens is worth a plan of its own: whether the device prefers fixed sizes in
+    /// the product that takes a step longest alone.
     pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize) -> bool {
         let weights = self.layers.first().map(|layer| layer.weights()).unwrap_or_default();
         let longest = weights.into_iter().max_by_key(|w| w.shape().iter().product::<usize>());
@@ -115,13 +117,13 @@ impl Decoder {
         })
     }
 
-    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, or exactly so many, in the precision that suits the
-    /// device in a step of that size.
+    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, or exactly so many, in the
+    /// precision that suits the device in a step of that size.
     ///
-    /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`) and `rows`
-    /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the bucket says so, the output is
-    /// `chosen` (`u32 [outputs]`) instead, tokens that [`Graph::sample`] chooses from the logits by the inputs `sampling_numbers` (`f32
-    /// [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
+    /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
+    /// and `rows` (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the
+    /// bucket says so, the output is `chosen` (`u32 [outputs]`) instead, tokens that [`Graph::sample`] chooses from the
+    /// logits by the inputs `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
     ///
     /// # Errors
     /// When weights do not fit together.

@@ -23,7 +23,8 @@ pub static LLAMA: Architecture = Architecture {
     ternary: TernaryActivations::PerBlock,
 };
 
-/// Attention, then a gated feed-forward network, each after a norm and added to its input.
+/// A pre-norm layer: attention, then a gated feed-forward network, each with a norm before it and a residual
+/// connection.
 pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts::default();
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);

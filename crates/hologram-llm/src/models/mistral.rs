@@ -4,7 +4,8 @@ use hologram_core::ops::RopeStyle;
 
 use super::{Architecture, FolderNames, TernaryActivations, Windows, llama};
 
-/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window` for the window.
+/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window`
+/// for the window.
 pub static MISTRAL: Architecture = Architecture {
     names: &[],
     folder: FolderNames {

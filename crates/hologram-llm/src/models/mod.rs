@@ -30,7 +30,7 @@ pub struct Architecture {
     pub folder: FolderNames,
     /// Which elements of a head rotary embedding pairs in GGUF files. In folders it is always the halves.
     pub rope: RopeStyle,
-    /// Composes a layer.
+    /// Loads and composes a layer.
     pub(crate) layer: LayerFn,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
@@ -49,7 +49,8 @@ pub struct FolderNames {
     pub rope_base: f32,
     /// Which blocks have a sliding window.
     pub windows: Windows,
-    /// Tensors of a layer that only this architecture has, or that it names otherwise: the name in GGUF files and the one in folders.
+    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then the one in
+    /// folders.
     pub tensors: &'static [(&'static str, &'static str)],
 }
 

@@ -63,7 +63,7 @@ impl<'a> FolderWeights<'a> {
         Ok(found)
     }
 
-    /// What folders call a tensor that GGUF files call `ours`.
+    /// The name in folders of the tensor that GGUF files call `ours`.
     fn name_of(&self, ours: &str) -> String {
         match ours {
             "token_embd.weight" => return "model.embed_tokens.weight".into(),
@@ -323,7 +323,7 @@ fn scale_name(weight: &str) -> String {
     format!("{weight}_scale")
 }
 
-/// The tensors of a layer, by their names in GGUF files and in folders, where an architecture does not name them otherwise.
+/// The tensors of a layer: the name in GGUF files, then the one in folders, unless an architecture has its own.
 const LAYER: [(&str, &str); 9] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),

@@ -1,4 +1,5 @@
-//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what `tokenizer_config.json` adds.
+//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what
+//! `tokenizer_config.json` adds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,8 @@ pub(crate) fn named_token<'v>(settings: &'v serde_json::Map<String, Value>, name
 }
 
 impl Tokenizer {
-    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from `tokenizer_config.json` where it is there.
+    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from
+    /// `tokenizer_config.json` where it is there.
     ///
     /// # Errors
     /// There is none, it is damaged, or its decoder is of a kind that is not supported.
@@ -98,7 +100,8 @@ impl Tokenizer {
         Tokenizer::from_json(&path, &bytes, &settings)
     }
 
-    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of `tokenizer_config.json` describe.
+    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of
+    /// `tokenizer_config.json` describe.
     ///
     /// # Errors
     /// As [`Tokenizer::from_folder`].
@@ -203,19 +206,21 @@ impl Tokenizer {
 
 const CONTRADICTORY: &str = "its parts contradict each other";
 
-/// The result of a call of the library, which panics on some damaged files that [`bad_merge`] and [`bad_template`] do not know. The message
-/// of such a panic goes where the process sends those of all panics, by default to standard error.
+/// Calls the library, which may panic on damaged files that [`bad_merge`] and [`bad_template`] do not catch. The
+/// process's panic hook reports such a panic as any other, by default on standard error.
 fn caught<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| CONTRADICTORY.into())
 }
 
-/// A merge of a BPE model that gives no token: the library copies it into a buffer for the longest token before it looks it up.
+/// Finds a merge of a BPE model whose result is not a token. The library copies the result into a buffer of the longest
+/// token's size before it looks it up.
 fn bad_merge(model: &Value) -> Option<String> {
     let (vocab, merges) = (model["vocab"].as_object()?, model["merges"].as_array()?);
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     let mut token = String::new();
     merges.iter().find_map(|merge| {
         let (a, b) = match merge {
+            Value::String(header) if header.starts_with("#version") => return None,
             Value::String(pair) => pair.split_once(' ')?,
             pair => (pair[0].as_str()?, pair[1].as_str()?),
         };
@@ -224,11 +229,11 @@ fn bad_merge(model: &Value) -> Option<String> {
             token.extend([a, b]);
             vocab.contains_key(&token)
         });
-        (!known).then(|| format!("the merge of {a:?} and {b:?} gives no token"))
+        (!known).then(|| format!("merging {a:?} and {b:?} gives no token"))
     })
 }
 
-/// A part of a post-processor's template for one text that is not there.
+/// Finds a piece of a post-processor's template that the post-processor does not define.
 fn bad_template(processor: &Value) -> Option<String> {
     if let Some(all) = processor["processors"].as_array() {
         return all.iter().find_map(bad_template);
@@ -239,7 +244,7 @@ fn bad_template(processor: &Value) -> Option<String> {
         let unknown = token.filter(|token| !tokens.contains_key(*token));
         unknown
             .or(sequence.filter(|id| *id != "A"))
-            .map(|id| format!("the post_processor names {id:?}, which it has not"))
+            .map(|id| format!("the post_processor uses {id:?}, which it does not define"))
     })
 }
 
@@ -254,7 +259,8 @@ fn growth(normalizer: &NormalizerWrapper) -> usize {
     }
 }
 
-/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in SentencePiece's.
+/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in
+/// SentencePiece's.
 fn growth_of_words(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     match pre_tokenizer {
         PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().map(growth_of_words).fold(1, usize::saturating_mul),

@@ -6,21 +6,21 @@ use hologram_core::{NodeId, Tensor};
 use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
 
-/// What the attention of an architecture has beside its projections, by the names of tensors.
+/// The optional parts of an attention block, by tensor name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AttentionParts {
-    /// Whether the projections of queries, keys and values must have biases. Any projection may have one.
+    /// Whether the query, key and value projections must have biases. Any projection may have one.
     pub biased: bool,
-    /// Norms of each head of queries and of keys, before they are rotated.
+    /// Norms of each query head and each key head, before rotary embedding.
     pub head_norms: Option<[&'static str; 2]>,
-    /// A norm of the heads' results, before the last projection.
+    /// A norm before the output projection.
     pub sub_norm: Option<&'static str>,
 }
 
-/// Attention with rotary embedding and as many heads of keys and values as the model has, which queries share.
+/// Grouped-query attention with rotary embedding.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    /// The layer of the cache.
+    /// The layer in the cache.
     layer: usize,
     q: Linear,
     k: Linear,
@@ -31,7 +31,7 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Takes the weights.
+    /// Loads the weights.
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).
@@ -71,7 +71,7 @@ impl Block for Attention {
         let (k_cache, v_cache) = (g.state(k_cache)?, g.state(v_cache)?);
         let k_cache = g.kv_append(k_cache, k, step.slots)?;
         let v_cache = g.kv_append(v_cache, v, step.slots)?;
-        // A window that no sequence outgrows is none.
+        // A window that no sequence can exceed has no effect.
         let window = c.windows.get(self.layer).copied().flatten().filter(|n| (*n as usize) < step.cache.context());
         let options = AttentionOptions { precision: step.precision, window };
         let (positions, sequences, table) = (step.positions, step.sequences, step.block_table);

@@ -5,7 +5,7 @@ use hologram_core::{Graph, NodeId, Tensor};
 use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
 
-/// How the two halves of a gated network combine, such as [`Graph::swiglu`].
+/// Combines the two halves of a gated network, such as [`Graph::swiglu`].
 type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
 
 /// `down(gate(x) ∘ up(x))`.
@@ -14,13 +14,13 @@ pub(crate) struct GatedFfn {
     gate: Linear,
     up: Linear,
     combine: Gate,
-    /// A norm before the last projection.
+    /// A norm before the down projection.
     sub_norm: Option<Tensor>,
     down: Linear,
 }
 
 impl GatedFfn {
-    /// Takes the weights.
+    /// Loads the weights.
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).

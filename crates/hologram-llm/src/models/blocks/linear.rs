@@ -41,7 +41,8 @@ impl Linears<'_> {
         Linears { backend, ternary, converted: HashMap::new() }
     }
 
-    /// The format of activations that a weight is multiplied with in a step of up to `tokens` tokens, and the floor of their scales.
+    /// The format of activations that a weight is multiplied with in a step of up to `tokens` tokens, and the floor of
+    /// their scales.
     pub fn activations(&self, weight: &Tensor, tokens: usize) -> (Format, f32) {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;

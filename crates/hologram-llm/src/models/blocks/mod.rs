@@ -1,8 +1,8 @@
-//! The blocks that layers are made of.
+//! The blocks that layers are composed of.
 //!
-//! An architecture's `layer` function composes them, as its paper draws them: [`residual`] and [`chain`] hold other blocks, [`Norm`],
-//! [`Attention`] and [`GatedFfn`] have weights. A block takes its weights when a model is loaded, and adds its operations to the graph of each
-//! size of step.
+//! An architecture's `layer` function composes them: [`residual`] and [`chain`] contain other blocks; [`Norm`],
+//! [`Attention`] and [`GatedFfn`] have weights. A block loads its weights once, and adds its operations to the graph of
+//! each step size.
 
 mod attention;
 mod feed_forward;
@@ -25,7 +25,7 @@ use crate::weights::Weights;
 
 /// A part of a layer.
 pub(crate) trait Block: Debug + Send + Sync {
-    /// Adds the block's operations to a step and returns what becomes of `x`, `[tokens, width]`.
+    /// Adds the block's operations on `x` (`[tokens, width]`) to a step and returns their result.
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -35,16 +35,16 @@ pub(crate) trait Block: Debug + Send + Sync {
     fn weights(&self) -> Vec<&Tensor>;
 }
 
-/// The composition of a layer.
+/// Loads and composes one layer.
 pub(crate) type LayerFn = fn(&mut Loader<'_>) -> Result<Box<dyn Block>>;
 
-/// Takes the weights of one layer after the other.
+/// Loads the weights of layers, one after the other.
 pub(crate) struct Loader<'a> {
     pub weights: &'a dyn Weights,
     pub config: &'a Config,
-    /// The layer.
+    /// The current layer.
     pub index: usize,
-    /// The formats of the matrices around attention.
+    /// The formats of the attention blocks' matrices.
     pub attention: Vec<Format>,
 }
 
@@ -54,7 +54,7 @@ impl Loader<'_> {
         format!("blk.{}.{name}.{part}", self.index)
     }
 
-    /// The factors of a norm over `len` elements.
+    /// The weight of a norm over `len` elements.
     ///
     /// # Errors
     /// Those of [`Weights::vector`].
@@ -70,7 +70,7 @@ impl Loader<'_> {
         Ok(Box::new(Norm { factors: self.factors(name, self.config.width)? }))
     }
 
-    /// A linear layer, with a bias where the file has one; `biased`: where it must have one.
+    /// A linear layer, with a bias if the file has one; with `biased` the file must have one.
     ///
     /// # Errors
     /// Those of [`Weights`].
@@ -85,21 +85,21 @@ impl Loader<'_> {
     }
 }
 
-/// The graph of a step while layers are added to it.
+/// A step's graph while layers are added to it.
 pub(crate) struct Step<'a> {
     pub graph: Graph,
     pub config: &'a Config,
     pub cache: &'a KvCache,
     pub linears: Linears<'a>,
     pub precision: AttentionPrecision,
-    /// The step's tokens, and the most that they are.
+    /// The step's tokens, and their greatest number.
     pub tokens: Dim,
     pub rows: usize,
-    /// By token, its position, its sequence and its place in the cache.
+    /// For each token its position, its sequence and its slot in the cache.
     pub positions: NodeId,
     pub sequences: NodeId,
     pub slots: NodeId,
-    /// By sequence, its blocks in the cache.
+    /// For each sequence its blocks in the cache.
     pub block_table: NodeId,
     /// The rotary frequencies.
     pub frequencies: NodeId,
@@ -109,13 +109,13 @@ impl Step<'_> {
     /// RMSNorm along the last dimension.
     ///
     /// # Errors
-    /// When `x` has another length than the factors.
+    /// When the lengths of `x` and the weight differ.
     pub fn norm(&mut self, x: NodeId, factors: &Tensor) -> Result<NodeId> {
         let w = self.graph.constant(factors)?;
         Ok(self.graph.rms_norm(x, w, self.config.eps)?)
     }
 
-    /// A linear layer of a value of one row for each of the step's tokens.
+    /// A linear layer of `x`, which has one row per token of the step.
     ///
     /// # Errors
     /// When their sizes do not fit.
@@ -123,7 +123,8 @@ impl Step<'_> {
         self.linears.apply(&mut self.graph, x, linear, self.rows)
     }
 
-    /// Several linear layers of the same value, their products side by side: a device may compute them together.
+    /// Several linear layers of the same `x`. Their products are neighbours, so that a device may compute them
+    /// together.
     ///
     /// # Errors
     /// As [`Step::linear`].
@@ -171,7 +172,7 @@ impl Block for Chain {
 #[derive(Debug)]
 struct Residual(Box<dyn Block>);
 
-/// The sum of a value and what blocks, one after the other, make of it.
+/// Blocks one after the other, whose result is added to their input.
 pub(crate) fn residual(blocks: Vec<Box<dyn Block>>) -> Box<dyn Block> {
     Box::new(Residual(chain(blocks)))
 }
