@@ -177,6 +177,11 @@ impl Session {
         (0..config.layers).map(|layer| (seen(layer) * self.cache.bytes_per_position(layer)) as u64).sum()
     }
 
+    /// The most tokens in one step.
+    pub(crate) fn batch(&self) -> usize {
+        self.options.batch
+    }
+
     /// Tokens in the vocabulary: the length of a row of logits.
     pub fn vocab(&self) -> usize {
         self.decoder.config.vocab

@@ -5,6 +5,7 @@ mod fuse;
 mod groups;
 mod memory;
 mod plan;
+mod text;
 mod view;
 
 use std::collections::HashMap;
