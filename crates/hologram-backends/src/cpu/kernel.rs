@@ -80,7 +80,11 @@ unsafe impl Pod for half::bf16 {}
 
 impl<'a> Args<'a> {
     /// Arguments over checked memory.
-    pub fn new(slices: &'a [RawSlice]) -> Args<'a> {
+    ///
+    /// # Safety
+    /// While the arguments live, each slice is valid for reads, and for writes where the kernel's rules say that it writes, aligned to its
+    /// elements, and touched by nobody but the kernel's workers; what it writes overlaps no other slice.
+    pub unsafe fn new(slices: &'a [RawSlice]) -> Args<'a> {
         Args { slices }
     }
 
@@ -91,8 +95,8 @@ impl<'a> Args<'a> {
     pub fn read<T: Pod>(&self, index: usize) -> &'a [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: range and alignment were checked when the launch was recorded, the recording keeps the buffer alive, and a kernel
-        // does not read what another worker writes in the same phase.
+        // SAFETY: valid and aligned, as the caller of `new` has promised; a kernel does not read what another worker writes in the same
+        // phase.
         unsafe { std::slice::from_raw_parts(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
@@ -107,7 +111,7 @@ impl<'a> Args<'a> {
     pub unsafe fn write<T: Pod>(&self, index: usize) -> &'a mut [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: range and alignment as in `read`; the caller promises that no two workers touch the same element.
+        // SAFETY: valid and aligned as in `read`; the caller promises that no two workers touch the same element.
         unsafe { std::slice::from_raw_parts_mut(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
@@ -122,11 +126,6 @@ impl<'a> Args<'a> {
     /// The number of arguments.
     pub fn len(&self) -> usize {
         self.slices.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.slices.is_empty()
     }
 
     /// The last argument as the step block, for kernels whose spec [uses one](crate::KernelSpec::uses_step).

@@ -1,8 +1,10 @@
 //! Checks the arguments of a launch against what its pipeline takes, once, when it is recorded.
 
+use std::sync::Arc;
+
 use hologram_isa::{Access, ParamKind, Program, Type};
 
-use super::memory::host_memory;
+use super::memory::{Allocator, host_memory};
 use crate::backend::{BackendType, Binding, Buffer, Launch};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
@@ -95,18 +97,18 @@ fn rules_of_tensors<'a>(
     rules
 }
 
-/// Checks the arguments of a launch of `kernel` on a device that works in the host's memory.
+/// Checks the arguments of a launch of `kernel` on the device with this allocator, which works in the host's memory.
 ///
 /// # Errors
 /// As [`resolve_with`].
 pub(crate) fn resolve(
-    device: BackendType,
+    allocator: &Arc<Allocator>,
     kernel: &str,
     rules: &[Rule],
     bindings: &[Binding],
 ) -> Result<Vec<Argument>> {
-    resolve_with(device, kernel, rules, bindings, |w| {
-        let slice = host_memory(device, w.operation, w.buffer, w.offset, w.bytes, w.write)?.0;
+    resolve_with(allocator.device(), kernel, rules, bindings, |w| {
+        let slice = host_memory(allocator, w.operation, w.buffer, w.offset, w.bytes, w.write)?.0;
         Ok((slice, slice.data.addr()))
     })
 }

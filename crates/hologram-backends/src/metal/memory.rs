@@ -203,14 +203,15 @@ impl MetalMemory {
         allocator: &Arc<Allocator>,
         memory: &ForeignMemory,
     ) -> Option<MetalMemory> {
-        let ForeignMemory { owner, data, bytes } = memory;
-        let whole = MetalBuffer::over(device, *data, *bytes);
-        if whole.is_none() && *bytes < device.max_buffer / 2 {
+        let (data, bytes) = (memory.as_bytes().as_ptr(), memory.as_bytes().len());
+        let whole = MetalBuffer::over(device, data, bytes);
+        if whole.is_none() && bytes < device.max_buffer / 2 {
             return None;
         }
-        let foreign = Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: owner.clone() };
+        let foreign =
+            Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: memory.owner().clone() };
         let usages: Box<[Arc<Usage>]> = Box::new([Arc::default()]);
-        let (data, bytes, allocator) = (data.cast_mut(), *bytes, allocator.clone());
+        let (data, allocator) = (data.cast_mut(), allocator.clone());
         let (part, place) = (bytes.max(1), Place::Foreign(foreign));
         Some(MetalMemory { data, bytes, usages, part, writable: false, allocator, place })
     }

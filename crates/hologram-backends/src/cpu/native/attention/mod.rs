@@ -20,7 +20,7 @@ use std::sync::Arc;
 use hologram_isa::Type;
 
 use self::cache::Cache;
-use crate::cpu::features::Features;
+use crate::cpu::features::{Features, InstructionSet};
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
 use crate::cpu::native::simd::{Isa, Simd, simd_entry};
@@ -93,7 +93,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     }
     Some(Arc::new(Attention {
         isa: Isa::widest(features),
-        isa_of_eight: Isa::widest(Features { avx512: features.avx512 && !features.half_vectors, ..features }),
+        isa_of_eight: Isa::widest(if features.half_vectors { features.up_to(InstructionSet::Avx2) } else { features }),
         stored,
         window: spec.attr_u32("window").map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.

@@ -1,17 +1,29 @@
 //! Memory, recording, workers and the queue of the CPU device, with native kernels of this test.
 
-#[path = "common/memory.rs"]
-mod memory;
-
 use std::sync::Arc;
 
-use hologram_backends::cpu::kernel::{Args, NativeKernel, Worker};
-use hologram_backends::cpu::{CpuBackend, CpuOptions, native_pipeline};
-use hologram_backends::{
+use super::backend::native_pipeline;
+use super::kernel::{Args, NativeKernel, Worker};
+use super::{CpuBackend, CpuOptions};
+use crate::{
     Attr, Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec,
     Launch, LaunchConfig, Pipeline, TensorSpec,
 };
-use memory::{download, upload};
+
+/// A buffer with these words.
+fn upload(device: &dyn Backend, values: &[u32]) -> Buffer {
+    let buffer = device.allocate_buffer(values.len() * 4).unwrap();
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    device.copy_to_buffer(&buffer, 0, &bytes).unwrap();
+    buffer
+}
+
+/// A buffer's words, after the device's work.
+fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendError> {
+    let mut bytes = vec![0; buffer.bytes()];
+    device.copy_from_buffer(buffer, 0, &mut bytes)?;
+    Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
+}
 
 /// Phase 0 leaves the sum of each row in the shared scratch, phase 1 adds all sums to each element: right only when the workers
 /// meet between the phases and divide each phase completely.
@@ -196,9 +208,11 @@ fn wrong_arguments_are_refused_when_recorded() {
     let device = CpuBackend::new(Some(1)).unwrap();
     let other = CpuBackend::new(Some(1)).unwrap();
     let x = upload(&device, &numbers());
+    let far = upload(&other, &numbers());
     let big = device.allocate_buffer(BYTES + 64).unwrap();
     let owner = Arc::new(numbers());
-    let foreign = ForeignMemory { data: owner.as_ptr().cast(), bytes: BYTES, owner: owner.clone() };
+    // SAFETY: the vector's elements, which nobody writes.
+    let foreign = unsafe { ForeignMemory::new(owner.clone(), owner.as_ptr().cast(), BYTES) };
     let foreign = device.wrap(foreign).unwrap();
     let part = |buffer: &Buffer, range| Binding::Buffer { buffer: buffer.clone(), range };
     let whole = Binding::whole;
@@ -209,6 +223,8 @@ fn wrong_arguments_are_refused_when_recorded() {
         (vec![whole(&x), part(&big, 0..BYTES - 4)], "1180 bytes are bound, the kernel needs 1184"),
         (vec![whole(&x), part(&big, std::ops::Range { start: 8, end: 4 })], "ends before it starts"),
         (vec![whole(&x), whole(&foreign)], "read-only"),
+        (vec![whole(&far), whole(&big)], "argument 0 (input 0): the buffer belongs to another cpu device"),
+        (vec![whole(&x), whole(&far)], "argument 1 (output): the buffer belongs to another cpu device"),
         (vec![Binding::Scalar(1), whole(&x)], "it is a buffer, a scalar is bound"),
     ];
     for (bindings, text) in cases {
@@ -218,7 +234,7 @@ fn wrong_arguments_are_refused_when_recorded() {
         assert!(error.to_string().contains("recording kernel add_total"), "{error}");
     }
     // Foreign memory is read in place, and kept alive.
-    let out = other.allocate_buffer(BYTES).unwrap();
+    let out = device.allocate_buffer(BYTES).unwrap();
     let list = device.record(&[launch(vec![whole(&foreign), whole(&out)])]).unwrap();
     drop(foreign);
     assert_eq!(Arc::strong_count(&owner), 2);
@@ -228,6 +244,41 @@ fn wrong_arguments_are_refused_when_recorded() {
     assert_eq!(download(&device, &out).unwrap(), expected);
     drop(list);
     assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+/// What orders the accesses to a buffer is its device's queue, so that no other device may use it.
+#[test]
+fn devices_do_not_share_buffers_or_lists() {
+    fn refused<T>(result: Result<T, BackendError>, text: &str) {
+        let error = result.err().unwrap();
+        assert!(matches!(error, BackendError::InvalidArgument { .. }), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    let cpu = || -> Box<dyn Backend> { Box::new(CpuBackend::new(Some(1)).unwrap()) };
+    let reference = || -> Box<dyn Backend> { Box::new(crate::ReferenceBackend::new()) };
+    for (device, other, name) in [(cpu(), cpu(), "cpu"), (reference(), reference(), "reference")] {
+        let (own, far) = (upload(&*device, &[1, 2]), upload(&*other, &[3, 4]));
+        let text = format!("the buffer belongs to another {name} device; copy its bytes");
+        let mut bytes = [0; 8];
+        refused(device.copy_to_buffer(&far, 0, &bytes), &text);
+        refused(device.copy_from_buffer(&far, 0, &mut bytes), &text);
+        refused(device.copy_buffer(&own, 0, &far, 0, 8), &text);
+        refused(device.copy_buffer(&far, 0, &own, 0, 8), &text);
+        refused(device.clear_error(&far, 0, 8), &text);
+        assert!(device.owns(&own) && !device.owns(&far));
+        let list = other.record(&[]).unwrap();
+        refused(device.submit(&list), "the list was recorded by another device");
+        refused(device.profile(&list), "the list was recorded by another device");
+        other.wait(other.submit(&list).unwrap()).unwrap();
+        assert_eq!(download(&*other, &far).unwrap(), [3, 4]);
+        // Bytes that are foreign to both are only read.
+        let bytes = Arc::new(vec![5, 0, 0, 0]);
+        for device in [&device, &other] {
+            let wrapped = device.wrap(ForeignMemory::from_owner(bytes.clone())).unwrap();
+            assert_eq!(download(&**device, &wrapped).unwrap(), [5]);
+        }
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
 }
 
 #[test]
