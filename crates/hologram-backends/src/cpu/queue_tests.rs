@@ -246,6 +246,39 @@ fn wrong_arguments_are_refused_when_recorded() {
     assert_eq!(Arc::strong_count(&owner), 1);
 }
 
+/// A kernel holds slices of its arguments, so that one that is written lies beside no other.
+#[test]
+fn arguments_that_are_written_overlap_no_other() {
+    let device = CpuBackend::new(Some(1)).unwrap();
+    let x = device.allocate_buffer(2 * BYTES).unwrap();
+    let part = |range| Binding::Buffer { buffer: x.clone(), range };
+    for (from, to) in [(0..BYTES, 0..BYTES), (0..BYTES, BYTES - 4..2 * BYTES - 4), (8..BYTES + 8, 0..BYTES)] {
+        let error = device.record(&[launch(vec![part(from), part(to)])]).err().unwrap().to_string();
+        let text = "argument 1 (output) overlaps argument 0 (input 0), and the kernel writes this one";
+        assert!(error.contains("recording kernel add_total") && error.contains(text), "{error}");
+    }
+    // Neighbours do not overlap; what is only read may be bound twice; what is written in place is bound once.
+    assert!(device.record(&[launch(vec![part(0..BYTES), part(BYTES..2 * BYTES)])]).is_ok());
+    let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
+    let spec = |inputs: usize, in_place| KernelSpec {
+        op: "add_total",
+        inputs: vec![tensor.clone(); inputs],
+        output: tensor.clone(),
+        in_place,
+        attrs: vec![],
+    };
+    let record = |spec: &KernelSpec, bindings| {
+        let pipeline = native_pipeline(Arc::new(AddTotal), spec);
+        device.record(&[Launch { pipeline, bindings, config: LaunchConfig { grid: [1, 1, 1] } }])
+    };
+    let (low, high) = (|| part(0..BYTES), || part(BYTES..2 * BYTES));
+    assert!(record(&spec(2, None), vec![low(), low(), high()]).is_ok());
+    assert!(record(&spec(2, Some(0)), vec![low(), high()]).is_ok());
+    let error = record(&spec(2, Some(0)), vec![low(), low()]).err().unwrap().to_string();
+    let text = "argument 1 (input 1) overlaps argument 0 (input 0), and the kernel writes that one";
+    assert!(error.contains(text), "{error}");
+}
+
 /// What orders the accesses to a buffer is its device's queue, so that no other device may use it.
 #[test]
 fn devices_do_not_share_buffers_or_lists() {
