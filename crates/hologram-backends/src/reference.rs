@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hologram_isa::{Capability, Program, interp};
+use hologram_isa::interp::{self, Bytes};
+use hologram_isa::{Access, Capability, ParamKind, Program};
 
 use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
 use crate::cpu::kernel::RawSlice;
@@ -110,20 +111,24 @@ impl ReferenceBackend {
 impl Step {
     fn run(&self) -> Result<()> {
         // Arguments may overlap (two views of the same blocks), so each memory that the interpreter is given is a range of bytes that
-        // no other touches: neighbouring and overlapping arguments are merged into one.
-        let slices = self.arguments.iter().filter_map(|argument| match argument {
-            Argument::Slice(slice) => Some((slice.data.addr(), slice.data, slice.bytes)),
+        // no other touches: arguments that overlap are merged into one, which is for writing where one of them is.
+        let slices = self.program.params.iter().zip(&self.arguments).filter_map(|(param, argument)| match argument {
+            Argument::Slice(slice) => {
+                let written = matches!(param.kind, ParamKind::Buffer { access, .. } if access != Access::Read);
+                Some((slice.data.addr(), slice.data, slice.bytes, written))
+            }
             Argument::Scalar(_) => None,
         });
         let mut slices: Vec<_> = slices.collect();
         slices.sort_unstable_by_key(|(address, ..)| *address);
-        let mut ranges: Vec<(usize, *mut u8, usize)> = Vec::new();
-        for (address, data, bytes) in slices {
+        let mut ranges: Vec<(usize, *mut u8, usize, bool)> = Vec::new();
+        for (address, data, bytes, written) in slices {
             match ranges.last_mut() {
-                Some((start, _, length)) if address < *start + *length => {
+                Some((start, _, length, any_written)) if address < *start + *length => {
                     *length = (*length).max(address + bytes - *start);
+                    *any_written |= written;
                 }
-                _ => ranges.push((address, data, bytes)),
+                _ => ranges.push((address, data, bytes, written)),
             }
         }
         let bindings = self.arguments.iter().map(|argument| match argument {
@@ -135,11 +140,19 @@ impl Step {
             }
         });
         let bindings: Vec<_> = bindings.collect();
-        // SAFETY: the ranges do not overlap, lie in buffers that the recording keeps alive, and are reached by nobody else while the
-        // queue is held. Foreign memory is only read: the program's parameter says so, which was checked when it was recorded.
-        let memories = ranges.iter().map(|(_, data, bytes)| unsafe { std::slice::from_raw_parts_mut(*data, *bytes) });
-        let mut memories: Vec<_> = memories.collect();
-        Ok(interp::interpret(&self.program, self.grid, &mut memories, &bindings)?)
+        let memory = |(_, data, bytes, written): &(usize, *mut u8, usize, bool)| {
+            if *written {
+                // SAFETY: no other range overlaps it. It lies in a buffer that the recording keeps alive, which is not foreign, as was
+                // checked when the launch was recorded, and which nobody else touches while the queue is held.
+                Bytes::Write(unsafe { std::slice::from_raw_parts_mut(*data, *bytes) })
+            } else {
+                // SAFETY: it lies in a buffer that the recording keeps alive, of this device, which nobody else touches while the queue is
+                // held, or foreign, which nobody writes.
+                Bytes::Read(unsafe { std::slice::from_raw_parts(*data, *bytes) })
+            }
+        };
+        let mut memories: Vec<_> = ranges.iter().map(memory).collect();
+        Ok(interp::interpret_in(&self.program, self.grid, &mut memories, &bindings)?)
     }
 }
 
