@@ -40,7 +40,7 @@ pub struct RawSlice {
 
 // SAFETY: a RawSlice is only an address; Args decides how it is used, and the recording keeps the buffer alive.
 unsafe impl Send for RawSlice {}
-// SAFETY: as above.
+// SAFETY: a shared RawSlice gives nothing but the address.
 unsafe impl Sync for RawSlice {}
 
 /// The arguments of a launch in the order of [`KernelSpec`](crate::KernelSpec)'s bindings.
@@ -53,30 +53,13 @@ pub struct Args<'a> {
 /// # Safety
 /// The type has no padding and every bit pattern is valid.
 pub unsafe trait Pod: Copy + 'static {}
-// SAFETY: integers and floats have neither padding nor invalid patterns.
-unsafe impl Pod for u8 {}
-// SAFETY: as above.
-unsafe impl Pod for i8 {}
-// SAFETY: as above.
-unsafe impl Pod for u16 {}
-// SAFETY: as above.
-unsafe impl Pod for u32 {}
-// SAFETY: as above.
-unsafe impl Pod for i32 {}
-// SAFETY: as above.
-unsafe impl Pod for u64 {}
-// SAFETY: as above.
-unsafe impl Pod for i16 {}
-// SAFETY: as above.
-unsafe impl Pod for i64 {}
-// SAFETY: as above.
-unsafe impl Pod for f64 {}
-// SAFETY: as above.
-unsafe impl Pod for f32 {}
-// SAFETY: a transparent wrapper of u16.
-unsafe impl Pod for half::f16 {}
-// SAFETY: a transparent wrapper of u16.
-unsafe impl Pod for half::bf16 {}
+macro_rules! pod {
+    ($($ty:ty),*) => {$(
+        // SAFETY: an integer, a float, or a transparent wrapper of one, has neither padding nor invalid patterns.
+        unsafe impl Pod for $ty {}
+    )*};
+}
+pod!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, half::f16, half::bf16);
 
 impl<'a> Args<'a> {
     /// Arguments over checked memory.
@@ -154,7 +137,7 @@ pub struct SharedScratch(pub(crate) UnsafeCell<RawSlice>);
 
 // SAFETY: the cell holds an address that changes only while no list runs.
 unsafe impl Sync for SharedScratch {}
-// SAFETY: as above.
+// SAFETY: the address is as good in another thread.
 unsafe impl Send for SharedScratch {}
 
 impl Worker<'_> {

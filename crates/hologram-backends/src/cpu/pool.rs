@@ -42,7 +42,7 @@ struct Shared {
 // SAFETY: `job` is written by the submitting thread while the gate is closed and empty, and read by workers that came in through the
 // open gate; the closure behind it is Sync and outlives the job, because `Workers::run` closes the gate and waits until it is empty.
 unsafe impl Sync for Shared {}
-// SAFETY: as above.
+// SAFETY: the closure is Sync, so that it may be called from the thread that the state is sent to.
 unsafe impl Send for Shared {}
 
 impl Shared {

@@ -23,7 +23,7 @@ pub(crate) struct Block {
 
 // SAFETY: a block owns its memory; it is moved between threads, never used by two at once.
 unsafe impl Send for Block {}
-// SAFETY: as above; a shared block only tells its address.
+// SAFETY: a shared block only tells its address.
 unsafe impl Sync for Block {}
 
 impl Block {

@@ -66,7 +66,7 @@ macro_rules! simd_entry {
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::native::simd::Isa::Avx2 => {
-                    // SAFETY: as above.
+                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
                     unsafe { avx2($crate::cpu::native::simd::Avx2::assume(), $($arg),*) }
                 }
                 $crate::cpu::native::simd::Isa::Plain => $body($crate::cpu::native::simd::Plain, $($arg),*),
@@ -405,7 +405,7 @@ impl Simd for Plain {
             // SAFETY: the caller's promise.
             let row = self.mul(unsafe { self.load(*from) }, factors);
             for (to, x) in to.iter().zip(row) {
-                // SAFETY: as above.
+                // SAFETY: the caller's promise.
                 unsafe { to.add(i).write(x) };
             }
         }

@@ -198,7 +198,8 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
             if digit + 1 == DIGITS {
                 out[first + here * sizes.inner] = number as u32;
             } else {
-                // SAFETY: as above.
+                // SAFETY: fewer than `n` numbers lie before this one, by the counts of the phase before, of the same numbers: no other argument,
+                // // and no other device, writes them in between. Each place is written once.
                 unsafe { to.add(here).write(number) };
             }
         }
