@@ -53,7 +53,7 @@ impl Deref for Features {
 
 impl Features {
     /// No extension: the plain path.
-    #[cfg(any(test, not(target_arch = "x86_64")))]
+    #[cfg(any(test, not(target_arch = "x86_64"), miri))]
     pub(crate) const PLAIN: Features = Features {
         flags: Flags {
             avx2: false,
@@ -73,7 +73,7 @@ impl Features {
         *FOUND.get_or_init(Features::ask)
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     fn ask() -> Features {
         let avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
@@ -94,7 +94,8 @@ impl Features {
         Features { flags: Flags { avx2, avx512, vnni, bf16, gfni, amx, one_stream, half_vectors } }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    // Miri runs no vector instructions.
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     fn ask() -> Features {
         Features::PLAIN
     }
@@ -133,7 +134,7 @@ impl Features {
 
 /// Whether the processor has AMX tiles of BF16 and the system lets this process use them. Linux gives their registers to a process
 /// that asks; elsewhere they are left alone.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn tiles_permitted() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     // Leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE.
@@ -142,7 +143,7 @@ fn tiles_permitted() -> bool {
 }
 
 /// Asks Linux for the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 fn request_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
@@ -164,7 +165,7 @@ fn request_tiles() -> bool {
 }
 
 /// No other system is asked.
-#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux"), not(miri)))]
 fn request_tiles() -> bool {
     false
 }

@@ -1,6 +1,8 @@
 //! What a native CPU kernel is given: its arguments' memory and its place among the workers.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A native kernel for one [`KernelSpec`](crate::KernelSpec). Workers of the device call [`NativeKernel::run`] for phase 0, and when
@@ -83,7 +85,17 @@ impl<'a> Args<'a> {
         unsafe { std::slice::from_raw_parts(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
-    /// Argument `index` for writing.
+    /// Argument `index` for writing, part by part.
+    ///
+    /// # Panics
+    /// As [`Args::read`].
+    pub fn output<T: Pod>(&self, index: usize) -> Output<'a, T> {
+        let s = self.slices[index];
+        debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
+        Output { data: s.data.cast(), len: s.bytes / size_of::<T>(), slices: PhantomData }
+    }
+
+    /// Argument `index` for writing, as a whole, for kernels whose workers write interleaved elements; others use [`Args::output`].
     ///
     /// # Safety
     /// Workers of a phase may hold such slices of one argument at the same time: each must touch only elements that no other worker
@@ -114,6 +126,44 @@ impl<'a> Args<'a> {
     /// The last argument as the step block, for kernels whose spec [uses one](crate::KernelSpec::uses_step).
     pub fn step(&self) -> &'a [u32] {
         self.read(self.slices.len() - 1)
+    }
+}
+
+/// An argument that workers write, each the parts that it has claimed.
+#[derive(Clone, Copy)]
+pub struct Output<'a, T> {
+    data: *mut T,
+    len: usize,
+    slices: PhantomData<&'a [RawSlice]>,
+}
+
+impl<'a, T: Pod> Output<'a, T> {
+    /// Elements of a range.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else touches these elements: no other worker in this phase, and no other slice of this worker.
+    ///
+    /// # Panics
+    /// When they lie outside the argument.
+    #[inline]
+    pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        // SAFETY: the range lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises exclusive use.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
+    }
+
+    /// Stores an element.
+    ///
+    /// # Safety
+    /// No other worker touches it in this phase.
+    ///
+    /// # Panics
+    /// When it lies outside the argument.
+    #[inline]
+    pub unsafe fn set(&self, at: usize, value: T) {
+        assert!(at < self.len, "{at} of {} elements", self.len);
+        // SAFETY: it lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises that nobody else touches it.
+        unsafe { self.data.add(at).write(value) };
     }
 }
 

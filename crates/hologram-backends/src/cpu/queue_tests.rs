@@ -46,8 +46,6 @@ impl NativeKernel for AddTotal {
         let shared = worker.shared_scratch();
         assert!(shared.bytes >= ROWS * 4 && worker.scratch.len() >= COLUMNS * 4);
         let x: &[u32] = args.read(0);
-        // SAFETY: each row is claimed by one worker in each phase.
-        let y: &mut [u32] = unsafe { args.write(1) };
         while let Some(row) = worker.next(ROWS) {
             let range = row * COLUMNS..(row + 1) * COLUMNS;
             match phase {
@@ -66,7 +64,9 @@ impl NativeKernel for AddTotal {
                     // SAFETY: all rows were written in phase 0.
                     let sums = unsafe { std::slice::from_raw_parts(shared.data.cast::<u32>(), ROWS) };
                     let total: u32 = sums.iter().sum();
-                    y[range.clone()].iter_mut().zip(&x[range]).for_each(|(y, x)| *y = x + total);
+                    // SAFETY: each row is claimed by one worker in each phase.
+                    let y = unsafe { args.output::<u32>(1).part(range.clone()) };
+                    y.iter_mut().zip(&x[range]).for_each(|(y, x)| *y = x + total);
                 }
             }
         }

@@ -11,6 +11,8 @@ use crate::error::{BackendError, Result};
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 const ALIGN: usize = 64;
+/// Where no bytes lie.
+const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(ALIGN);
 /// Blocks of at least this size are aligned to it, so that the system can back them by huge pages.
 const HUGE: usize = 2 << 20;
 
@@ -58,7 +60,7 @@ impl Drop for Block {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge_pages(data: *mut u8, bytes: usize) {
     unsafe extern "C" {
         fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
@@ -70,7 +72,7 @@ fn advise_huge_pages(data: *mut u8, bytes: usize) {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 fn advise_huge_pages(_data: *mut u8, _bytes: usize) {}
 
 /// The host's memory as a source of blocks.
@@ -113,7 +115,7 @@ impl Allocator {
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
         if bytes == 0 {
             return Ok(HostMemory {
-                data: ALIGN as *mut u8,
+                data: NOWHERE,
                 bytes: 0,
                 device: self.device(),
                 owner: Owner::Nothing,
@@ -121,7 +123,7 @@ impl Allocator {
             });
         }
         let block = self.take(bytes)?;
-        let data = block.block().map_or(ALIGN as *mut u8, |block| block.data);
+        let data = block.block().map_or(NOWHERE, |block| block.data);
         Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block), allocator: self.clone() })
     }
 
@@ -129,7 +131,7 @@ impl Allocator {
     pub(crate) fn wrap(self: &Arc<Self>, memory: &ForeignMemory) -> HostMemory {
         let bytes = memory.as_bytes();
         HostMemory {
-            data: if bytes.is_empty() { ALIGN as *mut u8 } else { bytes.as_ptr().cast_mut() },
+            data: if bytes.is_empty() { NOWHERE } else { bytes.as_ptr().cast_mut() },
             bytes: bytes.len(),
             device: self.device(),
             owner: Owner::Foreign(memory.owner().clone()),

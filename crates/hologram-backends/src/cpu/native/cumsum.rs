@@ -88,7 +88,7 @@ impl NativeKernel for CumSum {
                     add(self.isa, x, inner, columns.start, sums);
                     let first = of_chunk(chunk);
                     // SAFETY: each strip of a chunk is claimed by one worker; the buffer's size was checked.
-                    unsafe { args.write::<f32>(result)[first + columns.start..first + columns.end].copy_from_slice(sums) };
+                    unsafe { args.output::<f32>(result).part(first + columns.start..first + columns.end) }.copy_from_slice(sums);
                     continue;
                 }
                 // SAFETY: each strip of a chunk is claimed by one worker, which writes no other.

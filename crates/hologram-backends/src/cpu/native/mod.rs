@@ -96,6 +96,12 @@ fn only_slowest_varies(tensor: &TensorSpec) -> bool {
     tensor.shape.len() > 1 && tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
 }
 
+/// Checks that an argument that is written has room for `len` elements.
+fn room<T: Pod>(args: &Args<'_>, index: usize, len: usize) -> Result<(), String> {
+    let has = args.raw(index).bytes / size_of::<T>();
+    if has < len { Err(format!("argument {index} has {has} elements, needs {len}")) } else { Ok(()) }
+}
+
 /// The first `len` elements of an argument.
 fn input<'a, T: Pod>(args: &Args<'a>, index: usize, len: usize) -> Result<&'a [T], String> {
     let all = args.read::<T>(index);

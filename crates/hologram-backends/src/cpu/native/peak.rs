@@ -56,7 +56,7 @@ impl NativeKernel for Arithmetic {
             total += (self.run)(self.isa, ROUNDS, std::hint::black_box(piece as f32));
         }
         // SAFETY: an element of this worker.
-        unsafe { args.write::<f32>(0)[worker.index % RESULTS] = total };
+        unsafe { args.output::<f32>(0).set(worker.index % RESULTS, total) };
         Ok(())
     }
 }
