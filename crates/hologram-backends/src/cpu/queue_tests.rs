@@ -74,6 +74,11 @@ impl NativeKernel for AddTotal {
     }
 }
 
+/// How often a test repeats what it does: seldom in Miri, which is some thousand times as slow.
+fn rounds(count: usize) -> usize {
+    if cfg!(miri) { 2 } else { count }
+}
+
 const ROWS: usize = 37;
 const COLUMNS: usize = 8;
 const BYTES: usize = ROWS * COLUMNS * 4;
@@ -148,7 +153,7 @@ fn a_list_keeps_its_buffers_and_runs_again() {
     let zero = vec![0; ROWS * COLUMNS];
     let (list, out, _) = chain(&device, &zero, 1);
     let live = device.metrics().memory.live;
-    for _ in 0..200 {
+    for _ in 0..rounds(200) {
         device.submit(&list).unwrap();
     }
     assert_eq!(device.metrics().memory.live, live, "the input is held by the list alone");
@@ -162,7 +167,7 @@ fn threads_may_submit_at_the_same_time() {
         for start in 0..4 {
             let device = &device;
             scope.spawn(move || {
-                for round in 0..20 {
+                for round in 0..rounds(20) as u32 {
                     let first: Vec<u32> = numbers().iter().map(|v| v + start + round).collect();
                     let (list, out, expected) = chain(device, &first, 1);
                     let event = device.submit(&list).unwrap();
