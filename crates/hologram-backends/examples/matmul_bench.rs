@@ -7,8 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use hologram_backends::cpu::features::Features;
-use hologram_backends::cpu::{CpuBackend, CpuOptions};
+use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_backends::{
     Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation,
     Result, TensorSpec,
@@ -25,12 +24,12 @@ fn main() -> Result<()> {
     let filter = args.next().unwrap_or_default();
     let mode = args.next();
     let cached = mode.as_deref() == Some("cached");
-    let features = match mode.as_deref() {
-        Some("avx2") => Some(Features { avx2: true, ..Features::PLAIN }),
-        Some("plain") => Some(Features::PLAIN),
+    let max_isa = match mode.as_deref() {
+        Some("avx2") => Some(InstructionSet::Avx2),
+        Some("plain") => Some(InstructionSet::Plain),
         _ => None,
     };
-    let backend = CpuBackend::with_options(CpuOptions { threads, features, ..CpuOptions::default() })?;
+    let backend = CpuBackend::with_options(CpuOptions { threads, max_isa, ..CpuOptions::default() })?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
     let read = backend.ceiling(CeilingKind::Read)?.expect("the CPU has one");

@@ -21,8 +21,8 @@ use crate::backend::{
 use crate::error::{BackendError, Result};
 use crate::gpu::{self, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use crate::host::{
-    Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
-    rules_of_program, rules_of_spec, uses_of,
+    Argument, CachingAllocator, Counters, Pipelines, Rule, resolve_with, rules_of_group, rules_of_program,
+    rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::{GroupSpec, KernelSpec};
@@ -239,11 +239,9 @@ impl Backend for CudaBackend {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        check_foreign(BackendType::Cuda, &memory)?;
-        let buffer = CudaMemory::new(&self.context, &self.allocator, memory.bytes, false)?;
-        if memory.bytes > 0 {
-            // SAFETY: the owner, which is alive here, keeps the bytes.
-            let data = unsafe { std::slice::from_raw_parts(memory.data, memory.bytes) };
+        let data = memory.as_bytes();
+        let buffer = CudaMemory::new(&self.context, &self.allocator, data.len(), false)?;
+        if !data.is_empty() {
             self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data))?;
             Counters::add(&self.counters.to_device, data.len());
         }

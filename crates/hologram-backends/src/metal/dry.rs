@@ -138,7 +138,7 @@ impl Backend for DryMetal {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        Ok(Buffer::new(DryMemory(memory.bytes)))
+        Ok(Buffer::new(DryMemory(memory.as_bytes().len())))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 use hologram_backends::{Buffer, ForeignMemory, Format};
@@ -44,9 +43,7 @@ impl<'a> FolderWeights<'a> {
             if !backend.shares_host_memory() {
                 return Ok(None);
             }
-            let (data, bytes) = (shard.map.as_ptr(), shard.map.len());
-            let owner: Arc<dyn std::any::Any + Send + Sync> = shard.map.clone();
-            Ok(Some(backend.wrap(ForeignMemory { owner, data, bytes })?))
+            Ok(Some(backend.wrap(ForeignMemory::from_owner(shard.map.clone()))?))
         };
         let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
         let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);

@@ -100,7 +100,7 @@ impl NativeKernel for Traffic {
             let range = piece * PIECE / 4..(piece + 1) * PIECE / 4;
             let x = &x[range.clone()];
             // SAFETY: the piece belongs to this worker alone.
-            let to = |argument| unsafe { &mut args.write::<f32>(argument)[range.clone()] };
+            let to = |argument| unsafe { args.output::<f32>(argument).part(range.clone()) };
             match self.kind {
                 CeilingKind::Copy => copy(self.isa, x, to(1)),
                 CeilingKind::Triad => triad(self.isa, x, &args.read(1)[range.clone()], to(2)),
@@ -109,7 +109,7 @@ impl NativeKernel for Traffic {
         }
         if self.kind == CeilingKind::Read {
             // SAFETY: an element of this worker.
-            unsafe { args.write::<f32>(1)[worker.index % SUMS] = total };
+            unsafe { args.output::<f32>(1).set(worker.index % SUMS, total) };
         }
         Ok(())
     }

@@ -200,7 +200,7 @@ impl Operands for Run<'_> {
         to: *mut u8,
     ) {
         let (matrix, lanes) = (self.op.matrix(1, self.step, batch), packer.rows());
-        // SAFETY: as above.
+        // SAFETY: promised by the caller; the buffer's size was checked.
         unsafe { self.op.right.pack(packer, self.start(1, matrix), columns, lanes, chunk, to) }
     }
 

@@ -41,8 +41,8 @@ impl NativeKernel for Cast {
             // SAFETY: this worker has claimed the piece, so these elements are its own.
             unsafe {
                 match self.to {
-                    Format::F16 => args.write::<f16>(1)[range.clone()].convert_from_f32_slice(&x[range]),
-                    _ => args.write::<bf16>(1)[range.clone()].convert_from_f32_slice(&x[range]),
+                    Format::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
+                    _ => args.output::<bf16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
                 }
             }
         }

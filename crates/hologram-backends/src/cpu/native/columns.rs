@@ -101,7 +101,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
     factors.iter_mut().for_each(|sum| *sum = if log { sum.ln() } else { 1.0 / *sum });
     let mut by = sums;
     for (i, by) in by.iter_mut().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the lanes were stored there.
         *by = unsafe { s.load(factors.as_ptr().add(i * S::LANES)) };
     }
     for (row, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(inner)) {

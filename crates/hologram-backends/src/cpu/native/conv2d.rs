@@ -154,12 +154,12 @@ impl Operands for Run<'_> {
         let first = batch * op.depth * plane;
         if let Some(right) = op.right {
             let from = self.args.raw(0).data.wrapping_add(first * op.format.block_bytes());
-            // SAFETY: as above.
+            // SAFETY: promised by the caller; the buffer's size was checked.
             return unsafe { right.pack(packer, from, columns, lanes, chunk, to) };
         }
         let range = first..first + op.depth * plane;
         let windows = Windows { sides: op.sides, columns, lanes };
-        // SAFETY: as above; the panel has room for whole steps of words.
+        // SAFETY: the panel has room for whole steps of words, as the caller promises, and any bytes are their elements.
         unsafe {
             match op.format {
                 Format::F32 => {

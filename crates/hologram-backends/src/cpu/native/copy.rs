@@ -6,7 +6,7 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::{goes_past, map_with};
-use super::{elements, input, is_dense};
+use super::{elements, input, is_dense, room};
 use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Copy {
@@ -37,14 +37,14 @@ impl NativeKernel for Copy {
         let count = elements(&self.x, if self.uses_step { args.step() } else { &[] });
         let len = count * self.x.format.block_bytes();
         let x = input::<u8>(args, 0, len)?;
-        input::<u8>(args, 1, len)?;
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<u8>(1) };
+        room::<u8>(args, 1, len)?;
+        let out = args.output::<u8>(1);
         let past = goes_past(args.raw(1), len) && x.as_ptr().addr().is_multiple_of(4);
         let size = if past { PIECE_PAST } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
-            let (x, out) = (&x[piece.clone()], &mut out[piece]);
+            // SAFETY: each piece is claimed by one worker.
+            let (x, out) = (&x[piece.clone()], unsafe { out.part(piece) });
             if past {
                 // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
                 let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };

@@ -91,10 +91,10 @@ impl NativeKernel for CumSum {
                     add(self.isa, x, inner, columns.start, sums);
                     let first = of_chunk(chunk);
                     // SAFETY: each strip of a chunk is claimed by one worker; the buffer's size was checked.
-                    unsafe { args.write::<f32>(result)[first + columns.start..first + columns.end].copy_from_slice(sums) };
+                    unsafe { args.output::<f32>(result).part(first + columns.start..first + columns.end) }.copy_from_slice(sums);
                     continue;
                 }
-                // SAFETY: as above.
+                // SAFETY: each strip of a chunk is claimed by one worker, which writes no other.
                 let out = unsafe { &mut args.write::<E>(result)[from..from + x.len()] };
                 if inner == 1 {
                     along(self.isa, x, sums[0], out);
@@ -157,7 +157,7 @@ fn along_with<S: Simd, E: Element>(s: S, x: &[E], mut sum: f32, out: &mut [E]) {
         }
         let before = s.splat(sum);
         for at in (0..BLOCK).step_by(S::LANES) {
-            // SAFETY: as above.
+            // SAFETY: the vector lies in both.
             unsafe {
                 let sums = s.add(s.load(block.as_ptr().add(at)), before);
                 E::store(s, to.as_mut_ptr().add(at), sums, false);

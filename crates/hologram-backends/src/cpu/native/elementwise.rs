@@ -11,7 +11,7 @@ use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::narrow::{convert, is_in_f32, with_element};
 use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
 use crate::cpu::native::stream::{goes_past, map_with};
-use crate::cpu::native::{elements, input, is_dense};
+use crate::cpu::native::{elements, input, is_dense, room};
 use crate::{ElementLoss, Format, KernelSpec, Operation, TensorSpec};
 
 /// Loops over slices of one length; the last argument says whether the result goes past the caches.
@@ -80,14 +80,14 @@ impl NativeKernel for Elementwise {
         let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
         let a = input::<f32>(args, 0, len)?;
         let b = if result == 2 { input::<f32>(args, 1, len)? } else { a };
-        input::<f32>(args, result, len)?;
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<f32>(result) };
+        room::<f32>(args, result, len)?;
+        let out = args.output::<f32>(result);
         let past = goes_past(args.raw(result), len * 4);
         let size = if past { PIECE_PAST } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
-            let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], &mut out[piece]);
+            // SAFETY: each piece is claimed by one worker.
+            let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], unsafe { out.part(piece) });
             match self.apply {
                 Apply::One(apply) => apply(self.isa, a, out, past),
                 Apply::Two(apply) => apply(self.isa, a, b, out, past),
@@ -112,9 +112,8 @@ impl Elementwise {
         with_element!(self.shape.format, E => {
             let a = input::<E>(args, 0, len)?;
             let b = if result == 2 { input::<E>(args, 1, len)? } else { a };
-            input::<E>(args, result, len)?;
-            // SAFETY: each piece is claimed by one worker.
-            let out = unsafe { args.write::<E>(result) };
+            room::<E>(args, result, len)?;
+            let out = args.output::<E>(result);
             let past = goes_past(args.raw(result), size_of_val(&a[..len]));
             let size = if past { PIECE_PAST } else { PIECE };
             while let Some(index) = worker.next(len.div_ceil(size)) {
@@ -132,7 +131,8 @@ impl Elementwise {
                             apply(self.isa, first, second, y, false);
                         }
                     }
-                    convert(self.isa, y, &mut out[block], past);
+                    // SAFETY: each piece is claimed by one worker.
+                    convert(self.isa, y, unsafe { out.part(block) }, past);
                 }
             }
         });

@@ -45,7 +45,7 @@ impl NativeKernel for Gather {
                 return Err(format!("index {id} outside a table of {rows} rows"));
             }
             // SAFETY: this worker has claimed the row.
-            let out = unsafe { &mut args.write::<f32>(views + 1)[t * d..(t + 1) * d] };
+            let out = unsafe { args.output::<f32>(views + 1).part(t * d..(t + 1) * d) };
             decode(format, &table[id * row_bytes..(id + 1) * row_bytes], out);
         }
         Ok(())

@@ -79,12 +79,12 @@ impl NativeKernel for KvAppend {
                 // SAFETY: each head is one worker's.
                 unsafe {
                     match self.format {
-                        Format::F16 => args.write::<f16>(0)[place].convert_from_f32_slice(x),
+                        Format::F16 => args.output::<f16>(0).part(place).convert_from_f32_slice(x),
                         Format::Q8Planes => {
-                            let scales = &mut args.write::<f16>(1)[place.start / BLOCK..place.end / BLOCK];
-                            quantize(x, &mut args.write::<i8>(0)[place], scales);
+                            let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
+                            quantize(x, args.output::<i8>(0).part(place), scales);
                         }
-                        _ => args.write::<f32>(0)[place].copy_from_slice(x),
+                        _ => args.output::<f32>(0).part(place).copy_from_slice(x),
                     }
                 }
             }

@@ -77,15 +77,15 @@ fn kernels(op: &Operation) -> &'static [Find] {
     }
 }
 
-pub use matmul::multiplies_codes;
+pub(crate) use matmul::multiplies_codes;
 
 /// The native kernel for a spec on a processor with these features.
-pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     kernels(&spec.op).iter().find_map(|find| find(spec, features))
 }
 
 /// The one operation that computes what a group does, where a kernel for it exists: a sort of whole lines.
-pub fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
+pub(crate) fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
     let spec = sort::of_group(group)?;
     Some((find(&spec, features)?, spec))
 }
@@ -103,6 +103,12 @@ fn elements(tensor: &TensorSpec, step: &[u32]) -> usize {
 /// Whether the rows of a run are dense: memory is laid out for the greatest extents, so only the slowest dimension may vary.
 fn only_slowest_varies(tensor: &TensorSpec) -> bool {
     tensor.shape.len() > 1 && tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
+}
+
+/// Checks that an argument that is written has room for `len` elements.
+fn room<T: Pod>(args: &Args<'_>, index: usize, len: usize) -> Result<(), String> {
+    let has = args.raw(index).bytes / size_of::<T>();
+    if has < len { Err(format!("argument {index} has {has} elements, needs {len}")) } else { Ok(()) }
 }
 
 /// The first `len` elements of an argument.

@@ -120,11 +120,11 @@ impl NativeKernel for Pad {
         }
         let past = goes_past(args.raw(1), all);
         let together = (PIECE / to_bytes).max(1);
-        // SAFETY: each row is claimed by one worker.
-        let out = unsafe { args.write::<u8>(1) };
+        let out = args.output::<u8>(1);
         while let Some(piece) = worker.next(rows.div_ceil(together)) {
             for row in piece * together..((piece + 1) * together).min(rows) {
-                let to = &mut out[row * to_bytes..(row + 1) * to_bytes];
+                // SAFETY: each row is claimed by one worker.
+                let to = unsafe { out.part(row * to_bytes..(row + 1) * to_bytes) };
                 match self.source(row, step) {
                     None => self.fill(to),
                     Some(source) => {

@@ -31,9 +31,9 @@ pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: Ceilin
     let (run, operations): (Run, usize) = match kind {
         CeilingKind::F32 => (multiply_f32, 2 * lanes(isa)),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::Bf16 if features.and(Features::detect()).bf16 => (x86::dot_bf16, 64),
+        CeilingKind::Bf16 if features.bf16 => (x86::dot_bf16, 64),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::I8 if features.and(Features::detect()).vnni => (x86::dot_i8, 128),
+        CeilingKind::I8 if features.vnni => (x86::dot_i8, 128),
         _ => return Ok(None),
     };
     let output = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(RESULTS)] };
@@ -56,7 +56,7 @@ impl NativeKernel for Arithmetic {
             total += (self.run)(self.isa, ROUNDS, std::hint::black_box(piece as f32));
         }
         // SAFETY: an element of this worker.
-        unsafe { args.write::<f32>(0)[worker.index % RESULTS] = total };
+        unsafe { args.output::<f32>(0).set(worker.index % RESULTS, total) };
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ impl NativeKernel for Quantize {
             let groups = range.start / self.group..range.end / self.group;
             // SAFETY: this worker has claimed the piece, so these codes and scales are its own.
             let (codes, scales) =
-                unsafe { (&mut args.write::<i8>(1)[range.clone()], &mut args.write::<f32>(2)[groups]) };
+                unsafe { (args.output::<i8>(1).part(range.clone()), args.output::<f32>(2).part(groups)) };
             self.quantize(&x[range], codes, scales);
         }
         Ok(())

@@ -62,8 +62,7 @@ impl Random {
         struct Block([f32; BLOCK]);
         let (key, mut block) = (args.read::<u32>(0), Block([0.0; BLOCK]));
         let past = goes_past(args.raw(1), len * size_of::<E>());
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<E>(1) };
+        let out = args.output::<E>(1);
         while let Some(piece) = worker.next(len.div_ceil(PIECE)) {
             for at in (piece * PIECE..((piece + 1) * PIECE).min(len)).step_by(BLOCK) {
                 let mut words = [0; BLOCK];
@@ -74,7 +73,8 @@ impl Random {
                     uniform(self.isa, &words, self.bits(), &mut block.0)
                 }
                 let end = (at + BLOCK).min(len);
-                convert(self.isa, &block.0[..end - at], &mut out[at..end], past);
+                // SAFETY: each piece is claimed by one worker.
+                convert(self.isa, &block.0[..end - at], unsafe { out.part(at..end) }, past);
             }
         }
         fence();
@@ -91,13 +91,13 @@ impl NativeKernel for Random {
             Type::F16 => self.floats::<half::f16>(args, worker, len),
             Type::BF16 => self.floats::<half::bf16>(args, worker, len),
             Type::U32 => {
-                // SAFETY: each piece is claimed by one worker.
-                let out = unsafe { args.write::<u32>(1) };
+                let out = args.output::<u32>(1);
                 while let Some(piece) = worker.next(len.div_ceil(PIECE)) {
                     for at in (piece * PIECE..((piece + 1) * PIECE).min(len)).step_by(BLOCK) {
                         let (mut words, end) = ([0; BLOCK], (at + BLOCK).min(len));
                         philox(self.isa, args.read::<u32>(0), at as u64 / 4, &mut words);
-                        out[at..end].copy_from_slice(&words[..end - at]);
+                        // SAFETY: each piece is claimed by one worker.
+                        unsafe { out.part(at..end) }.copy_from_slice(&words[..end - at]);
                     }
                 }
             }

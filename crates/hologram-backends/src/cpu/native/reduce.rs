@@ -143,9 +143,9 @@ impl Reduce {
         // SAFETY: the line's result is this worker's; the buffer's size was checked.
         unsafe {
             match self.reduction {
-                Reduction::ArgMax | Reduction::ArgMin => args.write::<u32>(1)[line] = part.index,
-                Reduction::Mean => args.write::<E>(1)[line] = E::nearest(part.value / n as f32),
-                _ => args.write::<E>(1)[line] = E::nearest(part.value * self.sign()),
+                Reduction::ArgMax | Reduction::ArgMin => args.output(1).set(line, part.index),
+                Reduction::Mean => args.output(1).set(line, E::nearest(part.value / n as f32)),
+                _ => args.output(1).set(line, E::nearest(part.value * self.sign())),
             }
         }
     }

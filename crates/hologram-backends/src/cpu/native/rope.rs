@@ -6,8 +6,8 @@ use hologram_isa::decompose::{Scalar, cos, sin};
 
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::cpu::native::input;
 use crate::cpu::native::simd::{Isa, Simd, simd_entry};
+use crate::cpu::native::{input, room};
 use crate::{Extent, Format, KernelSpec, Operation, RopeStyle};
 
 struct Rope {
@@ -63,9 +63,8 @@ impl NativeKernel for Rope {
         let x = input::<f32>(args, 0, tokens * token_len)?;
         let positions = input::<u32>(args, 1, tokens)?;
         let freqs = input::<f32>(args, 2, self.half)?;
-        input::<f32>(args, 3, tokens * token_len)?;
-        // SAFETY: the pieces of the workers do not overlap.
-        let out = unsafe { args.write::<f32>(3) };
+        room::<f32>(args, 3, tokens * token_len)?;
+        let out = args.output::<f32>(3);
         let scratch = std::mem::take(&mut worker.scratch);
         // SAFETY: any bytes are an `f32`; the memory is aligned to 64 bytes.
         let (_, table, _) = unsafe { scratch.align_to_mut::<f32>() };
@@ -75,7 +74,8 @@ impl NativeKernel for Rope {
             for (token, position) in positions.iter().enumerate().skip(piece * TOKENS).take(TOKENS) {
                 angles(self.isa, *position, freqs, cosines, sines);
                 let elements = token * token_len..(token + 1) * token_len;
-                let (x, out) = (&x[elements.clone()], &mut out[elements]);
+                // SAFETY: each token is claimed by one worker.
+                let (x, out) = (&x[elements.clone()], unsafe { out.part(elements) });
                 if self.adjacent {
                     rotate_adjacent(self.isa, x, out, self.d, cosines, sines);
                 } else {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
-use super::input;
 use super::narrow::{Element, with_element};
 use super::rows::{Mapped, Rows, ask};
 use super::simd::{Isa, Simd, fence, simd_entry};
+use super::{input, room};
 use crate::{Format, KernelSpec, Operation};
 
 /// What becomes of a row.
@@ -112,7 +112,7 @@ impl Softmax {
     fn losses<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let (d, rows) = (self.rows.d, self.rows.count(args));
         let classes = input::<u32>(args, 1, rows)?;
-        input::<f32>(args, 2, rows)?;
+        room::<f32>(args, 2, rows)?;
         self.rows.each::<E>(args, worker, |row| {
             let class = classes[row.index] as usize;
             let Some(x) = row.x.get(class) else {
@@ -120,7 +120,7 @@ impl Softmax {
             };
             let (peak, sum) = exponents(self.isa, row.x, row.next);
             // SAFETY: each row is claimed once, by one worker.
-            unsafe { args.write::<f32>(2)[row.index] = sum.ln() + (peak - x.wide()) };
+            unsafe { args.output::<f32>(2).set(row.index, sum.ln() + (peak - x.wide())) };
             Ok(())
         })
     }

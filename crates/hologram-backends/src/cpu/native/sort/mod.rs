@@ -111,8 +111,7 @@ impl NativeKernel for ArgSort {
 /// Sorts blocks of lines, one at a time.
 fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
     let scratch = std::mem::take(&mut worker.scratch);
-    // SAFETY: each element is written by the worker that has claimed its line and block.
-    let out = unsafe { args.write::<u32>(1) };
+    let out = args.output::<u32>(1);
     let together = if sizes.inner > 1 { TOGETHER.min(sizes.inner) } else { (4096 / sizes.n.max(1)).clamp(1, TOGETHER) };
     let lines = sizes.lines();
     while let Some(piece) = worker.next(lines.div_ceil(together)) {
@@ -121,7 +120,8 @@ fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker:
             for start in (0..sizes.n).step_by(block) {
                 let len = block.min(sizes.n - start);
                 let at = |i: usize| first + (start + i) * sizes.inner;
-                keys.sort(scratch, len, start, at, |i, index| out[at(i)] = index);
+                // SAFETY: each element is written by the worker that has claimed its line and block.
+                keys.sort(scratch, len, start, at, |i, index| unsafe { out.set(at(i), index) });
             }
         }
     }
@@ -169,17 +169,18 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
             *next = at + of(0..part);
             at += of(0..PARTS);
         }
-        // SAFETY: places are claimed by counts: each is written once.
-        let out = unsafe { args.write::<u32>(1) };
+        let out = args.output::<u32>(1);
         for i in range {
             let number = number(i);
             let place = &mut next[value(number)];
             let here = *place as usize;
             *place += 1;
             if digit + 1 == DIGITS {
-                out[first + here * sizes.inner] = number as u32;
+                // SAFETY: places are claimed by counts: each is written once.
+                unsafe { out.set(first + here * sizes.inner, number as u32) };
             } else {
-                // SAFETY: as above.
+                // SAFETY: fewer than `n` numbers lie before this one, by the counts of the phase before, of the same numbers: no other argument,
+                // // and no other device, writes them in between. Each place is written once.
                 unsafe { to.add(here).write(number) };
             }
         }

@@ -314,7 +314,7 @@ pub fn of_half_bytes<B: HalfBytes>() -> Found {
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn of_five_bits<B: HalfBytes, const T: usize>(w: &PackedRows, x: &Prepared) {
-        // SAFETY: as above.
+        // SAFETY: the function's features, which the caller promises with the rest.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
     let multiply = if const { B::FIFTH_BITS } {

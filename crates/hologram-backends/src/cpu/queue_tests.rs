@@ -1,17 +1,29 @@
 //! Memory, recording, workers and the queue of the CPU device, with native kernels of this test.
 
-#[path = "common/memory.rs"]
-mod memory;
-
 use std::sync::Arc;
 
-use hologram_backends::cpu::kernel::{Args, NativeKernel, Worker};
-use hologram_backends::cpu::{CpuBackend, CpuOptions, native_pipeline};
-use hologram_backends::{
+use super::backend::native_pipeline;
+use super::kernel::{Args, NativeKernel, Worker};
+use super::{CpuBackend, CpuOptions};
+use crate::{
     Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec, Launch,
     LaunchConfig, Operation, Pipeline, TensorSpec,
 };
-use memory::{download, upload};
+
+/// A buffer with these words.
+fn upload(device: &dyn Backend, values: &[u32]) -> Buffer {
+    let buffer = device.allocate_buffer(values.len() * 4).unwrap();
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    device.copy_to_buffer(&buffer, 0, &bytes).unwrap();
+    buffer
+}
+
+/// A buffer's words, after the device's work.
+fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendError> {
+    let mut bytes = vec![0; buffer.bytes()];
+    device.copy_from_buffer(buffer, 0, &mut bytes)?;
+    Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
+}
 
 /// Phase 0 leaves the sum of each row in the shared scratch, phase 1 adds all sums to each element: right only when the workers
 /// meet between the phases and divide each phase completely.
@@ -34,8 +46,6 @@ impl NativeKernel for AddTotal {
         let shared = worker.shared_scratch();
         assert!(shared.bytes >= ROWS * 4 && worker.scratch.len() >= COLUMNS * 4);
         let x: &[u32] = args.read(0);
-        // SAFETY: each row is claimed by one worker in each phase.
-        let y: &mut [u32] = unsafe { args.write(1) };
         while let Some(row) = worker.next(ROWS) {
             let range = row * COLUMNS..(row + 1) * COLUMNS;
             match phase {
@@ -54,12 +64,19 @@ impl NativeKernel for AddTotal {
                     // SAFETY: all rows were written in phase 0.
                     let sums = unsafe { std::slice::from_raw_parts(shared.data.cast::<u32>(), ROWS) };
                     let total: u32 = sums.iter().sum();
-                    y[range.clone()].iter_mut().zip(&x[range]).for_each(|(y, x)| *y = x + total);
+                    // SAFETY: each row is claimed by one worker in each phase.
+                    let y = unsafe { args.output::<u32>(1).part(range.clone()) };
+                    y.iter_mut().zip(&x[range]).for_each(|(y, x)| *y = x + total);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// How often a test repeats what it does: seldom in Miri, which is some thousand times as slow.
+fn rounds(count: usize) -> usize {
+    if cfg!(miri) { 2 } else { count }
 }
 
 const ROWS: usize = 37;
@@ -131,7 +148,7 @@ fn a_list_keeps_its_buffers_and_runs_again() {
     let zero = vec![0; ROWS * COLUMNS];
     let (list, out, _) = chain(&device, &zero, 1);
     let live = device.metrics().memory.live;
-    for _ in 0..200 {
+    for _ in 0..rounds(200) {
         device.submit(&list).unwrap();
     }
     assert_eq!(device.metrics().memory.live, live, "the input is held by the list alone");
@@ -145,7 +162,7 @@ fn threads_may_submit_at_the_same_time() {
         for start in 0..4 {
             let device = &device;
             scope.spawn(move || {
-                for round in 0..20 {
+                for round in 0..rounds(20) as u32 {
                     let first: Vec<u32> = numbers().iter().map(|v| v + start + round).collect();
                     let (list, out, expected) = chain(device, &first, 1);
                     let event = device.submit(&list).unwrap();
@@ -191,9 +208,11 @@ fn wrong_arguments_are_refused_when_recorded() {
     let device = CpuBackend::new(Some(1)).unwrap();
     let other = CpuBackend::new(Some(1)).unwrap();
     let x = upload(&device, &numbers());
+    let far = upload(&other, &numbers());
     let big = device.allocate_buffer(BYTES + 64).unwrap();
     let owner = Arc::new(numbers());
-    let foreign = ForeignMemory { data: owner.as_ptr().cast(), bytes: BYTES, owner: owner.clone() };
+    // SAFETY: the vector's elements, which nobody writes.
+    let foreign = unsafe { ForeignMemory::new(owner.clone(), owner.as_ptr().cast(), BYTES) };
     let foreign = device.wrap(foreign).unwrap();
     let part = |buffer: &Buffer, range| Binding::Buffer { buffer: buffer.clone(), range };
     let whole = Binding::whole;
@@ -204,6 +223,8 @@ fn wrong_arguments_are_refused_when_recorded() {
         (vec![whole(&x), part(&big, 0..BYTES - 4)], "1180 bytes are bound, the kernel needs 1184"),
         (vec![whole(&x), part(&big, std::ops::Range { start: 8, end: 4 })], "ends before it starts"),
         (vec![whole(&x), whole(&foreign)], "read-only"),
+        (vec![whole(&far), whole(&big)], "argument 0 (input 0): the buffer belongs to another cpu device"),
+        (vec![whole(&x), whole(&far)], "argument 1 (output): the buffer belongs to another cpu device"),
         (vec![Binding::Scalar(1), whole(&x)], "it is a buffer, a scalar is bound"),
     ];
     for (bindings, text) in cases {
@@ -213,7 +234,7 @@ fn wrong_arguments_are_refused_when_recorded() {
         assert!(error.to_string().contains("recording kernel add_total"), "{error}");
     }
     // Foreign memory is read in place, and kept alive.
-    let out = other.allocate_buffer(BYTES).unwrap();
+    let out = device.allocate_buffer(BYTES).unwrap();
     let list = device.record(&[launch(vec![whole(&foreign), whole(&out)])]).unwrap();
     drop(foreign);
     assert_eq!(Arc::strong_count(&owner), 2);
@@ -223,6 +244,73 @@ fn wrong_arguments_are_refused_when_recorded() {
     assert_eq!(download(&device, &out).unwrap(), expected);
     drop(list);
     assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+/// A kernel holds slices of its arguments, so that one that is written lies beside no other.
+#[test]
+fn arguments_that_are_written_overlap_no_other() {
+    let device = CpuBackend::new(Some(1)).unwrap();
+    let x = device.allocate_buffer(2 * BYTES).unwrap();
+    let part = |range| Binding::Buffer { buffer: x.clone(), range };
+    for (from, to) in [(0..BYTES, 0..BYTES), (0..BYTES, BYTES - 4..2 * BYTES - 4), (8..BYTES + 8, 0..BYTES)] {
+        let error = device.record(&[launch(vec![part(from), part(to)])]).err().unwrap().to_string();
+        let text = "argument 1 (output) overlaps argument 0 (input 0), and the kernel writes this one";
+        assert!(error.contains("recording kernel add_total") && error.contains(text), "{error}");
+    }
+    // Neighbours do not overlap; what is only read may be bound twice; what is written in place is bound once.
+    assert!(device.record(&[launch(vec![part(0..BYTES), part(BYTES..2 * BYTES)])]).is_ok());
+    let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
+    let spec = |inputs: usize, in_place| KernelSpec {
+        op: Operation::Probe("add_total"),
+        inputs: vec![tensor.clone(); inputs],
+        output: tensor.clone(),
+        in_place,
+    };
+    let record = |spec: &KernelSpec, bindings| {
+        let pipeline = native_pipeline(Arc::new(AddTotal), spec);
+        device.record(&[Launch { pipeline, bindings, config: LaunchConfig { grid: [1, 1, 1] } }])
+    };
+    let (low, high) = (|| part(0..BYTES), || part(BYTES..2 * BYTES));
+    assert!(record(&spec(2, None), vec![low(), low(), high()]).is_ok());
+    assert!(record(&spec(2, Some(0)), vec![low(), high()]).is_ok());
+    let error = record(&spec(2, Some(0)), vec![low(), low()]).err().unwrap().to_string();
+    let text = "argument 1 (input 1) overlaps argument 0 (input 0), and the kernel writes that one";
+    assert!(error.contains(text), "{error}");
+}
+
+/// What orders the accesses to a buffer is its device's queue, so that no other device may use it.
+#[test]
+fn devices_do_not_share_buffers_or_lists() {
+    fn refused<T>(result: Result<T, BackendError>, text: &str) {
+        let error = result.err().unwrap();
+        assert!(matches!(error, BackendError::InvalidArgument { .. }), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    let cpu = || -> Box<dyn Backend> { Box::new(CpuBackend::new(Some(1)).unwrap()) };
+    let reference = || -> Box<dyn Backend> { Box::new(crate::ReferenceBackend::new()) };
+    for (device, other, name) in [(cpu(), cpu(), "cpu"), (reference(), reference(), "reference")] {
+        let (own, far) = (upload(&*device, &[1, 2]), upload(&*other, &[3, 4]));
+        let text = format!("the buffer belongs to another {name} device; copy its bytes");
+        let mut bytes = [0; 8];
+        refused(device.copy_to_buffer(&far, 0, &bytes), &text);
+        refused(device.copy_from_buffer(&far, 0, &mut bytes), &text);
+        refused(device.copy_buffer(&own, 0, &far, 0, 8), &text);
+        refused(device.copy_buffer(&far, 0, &own, 0, 8), &text);
+        refused(device.clear_error(&far, 0, 8), &text);
+        assert!(device.owns(&own) && !device.owns(&far));
+        let list = other.record(&[]).unwrap();
+        refused(device.submit(&list), "the list was recorded by another device");
+        refused(device.profile(&list), "the list was recorded by another device");
+        other.wait(other.submit(&list).unwrap()).unwrap();
+        assert_eq!(download(&*other, &far).unwrap(), [3, 4]);
+        // Bytes that are foreign to both are only read.
+        let bytes = Arc::new(vec![5, 0, 0, 0]);
+        for device in [&device, &other] {
+            let wrapped = device.wrap(ForeignMemory::from_owner(bytes.clone())).unwrap();
+            assert_eq!(download(&**device, &wrapped).unwrap(), [5]);
+        }
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
 }
 
 #[test]
