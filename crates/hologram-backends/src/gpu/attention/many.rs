@@ -2,7 +2,7 @@
 //! elements than the kernel, a first part converts the blocks that the step reads; the second computes.
 
 use super::super::kernels::cuda::attention_prefill::{AttentionPrefill, ConvertCache};
-use super::super::launch::{Places, launch};
+use super::super::launch::{Places, launch, number};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 use super::{Cache, Numbers, Operands, Sizes};
 
@@ -60,7 +60,7 @@ pub(super) fn kernel(
             blocks,
             columns,
             kv_heads: key_heads,
-            of_block: (d << shift) as u32,
+            of_block: number(d.checked_mul(1 << shift)?)?,
             shift,
         };
         let entry = match (bf16, sizes.cache) {
@@ -96,6 +96,6 @@ pub(super) fn kernel(
     };
     let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
     let attend = launch(args, format!("attention_prefill_{ty}_{d}"), grid, simds * sides * 32)?;
-    parts.push(Part::Kernel(KernelLaunch { shared: u32::try_from(shared).ok()?, ..attend }));
+    parts.push(Part::Kernel(KernelLaunch { shared: number(shared)?, ..attend }));
     Some(NativeKernel { parts, scratch, counters: 0 })
 }
