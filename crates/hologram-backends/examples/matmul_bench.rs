@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use hologram_backends::cpu::features::Features;
 use hologram_backends::cpu::{CpuBackend, CpuOptions};
 use hologram_backends::{
-    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result,
-    TensorSpec,
+    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation,
+    Result, TensorSpec,
 };
 
 /// Memory that a decode measurement cycles through, so that weights come from memory and not from a cache.
@@ -112,11 +112,10 @@ fn measure(
 ) -> Result<(f64, f64)> {
     let tensor = |format, rows, len| TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(len)] };
     let spec = KernelSpec {
-        op: "matmul",
+        op: Operation::Matmul,
         inputs: vec![tensor(x, n, k), tensor(w, m, k)],
         output: tensor(Format::F32, n, m),
         in_place: None,
-        attrs: vec![],
     };
     let pipeline = backend.native(&spec).expect("a native kernel serves these formats");
     let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;

@@ -11,6 +11,7 @@ pub mod cuda;
 mod decode;
 mod error;
 mod format;
+mod fused;
 mod gpu;
 mod host;
 mod lru;
@@ -18,6 +19,7 @@ pub mod metal;
 mod metrics;
 mod notes;
 mod open;
+mod operation;
 mod packed;
 mod reference;
 mod spec;
@@ -26,10 +28,17 @@ pub use backend::*;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{Format, IQ4_VALUES, PLANE_ALIGN, View};
+pub use fused::{
+    AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
+    NormConvert, SORT_BLOCK,
+};
 pub use lru::Lru;
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::take_notes;
 pub use open::{OpenOptions, available_backends, devices, is_device_name, open, open_noting, open_with};
+pub use operation::{
+    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, Reduction, RopeStyle,
+};
 pub use packed::{Factors, Packed};
 pub use reference::ReferenceBackend;
-pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+pub use spec::{Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use hologram_backends::cpu::kernel::{Args, NativeKernel, Worker};
 use hologram_backends::cpu::{CpuBackend, CpuOptions, native_pipeline};
 use hologram_backends::{
-    Attr, Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec,
-    Launch, LaunchConfig, Pipeline, TensorSpec,
+    Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec, Launch,
+    LaunchConfig, Operation, Pipeline, TensorSpec,
 };
 use memory::{download, upload};
 
@@ -68,13 +68,8 @@ const BYTES: usize = ROWS * COLUMNS * 4;
 
 fn add_total() -> Pipeline {
     let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
-    let spec = KernelSpec {
-        op: "add_total",
-        inputs: vec![tensor.clone()],
-        output: tensor,
-        in_place: None,
-        attrs: vec![("unused", Attr::U32(0))],
-    };
+    let spec =
+        KernelSpec { op: Operation::Probe("add_total"), inputs: vec![tensor.clone()], output: tensor, in_place: None };
     native_pipeline(Arc::new(AddTotal), &spec)
 }
 

@@ -70,7 +70,7 @@ struct ProgramPipeline {
 
 /// A pipeline that runs this kernel on a [`CpuBackend`], with the arguments that the spec gives it ([`KernelSpec`]).
 pub fn native_pipeline(kernel: Arc<dyn NativeKernel>, spec: &KernelSpec) -> Pipeline {
-    Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) })
+    Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) })
 }
 
 impl CpuBackend {

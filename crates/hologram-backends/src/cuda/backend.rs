@@ -345,7 +345,7 @@ impl Backend for CudaBackend {
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
+        let ops = group.name();
         let (name, kernel) = match self.by_blas(gpu::find_blas_group(group, self.target)) {
             Some(kernel) => (ops + BY_BLAS, kernel),
             None => (ops, gpu::find_group(group, self.target)?),

@@ -3,11 +3,12 @@
 use super::kernels::elementwise::{Binary, CopyBytes, Unary};
 use super::launch::{Count, Places, all_f32, launch, single};
 use super::{NativeKernel, Target};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
-use hologram_isa::Type;
 
-const UNARY: [&str; 7] = ["neg", "abs", "exp", "tanh", "relu", "sigmoid", "silu"];
-const BINARY: [&str; 8] = ["add", "sub", "mul", "div", "max", "min", "swiglu", "relu2_mul"];
+use crate::Elementwise as E;
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_isa::Type;
+const UNARY: [E; 7] = [E::Neg, E::Abs, E::Exp, E::Tanh, E::Relu, E::Sigmoid, E::Silu];
+const BINARY: [E; 8] = [E::Add, E::Sub, E::Mul, E::Div, E::Max, E::Min, E::Swiglu, E::Relu2Mul];
 /// Elements that a workgroup takes.
 const PIECE: usize = 1024;
 
@@ -19,16 +20,22 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let (places, total) = (Places::of(spec), Count::elements(&spec.output)?);
     match spec.inputs.as_slice() {
         [x] if x.shape != spec.output.shape => None,
-        [x] if spec.op == "copy" && x.format == spec.output.format => copy(spec, &places, total),
+        [x] if spec.op == Operation::Copy && x.format == spec.output.format => copy(spec, &places, total),
         [x] if all_f32([x]) => {
-            let entry = match (spec.op, spec.output.format) {
-                ("cast", Format::Plain(ty @ (Type::F32 | Type::F16 | Type::BF16))) => format!("cast_{}", ty.name()),
-                (op, Format::F32) if UNARY.contains(&op) => format!("map_{op}"),
+            let entry = match (&spec.op, spec.output.format) {
+                (Operation::Cast, Format::Plain(ty @ (Type::F32 | Type::F16 | Type::BF16))) => {
+                    format!("cast_{}", ty.name())
+                }
+                (Operation::Elementwise(op), Format::F32) if UNARY.contains(op) => format!("map_{}", op.name()),
                 _ => return None,
             };
             unary(entry, &places, total)
         }
-        [a, b] if BINARY.contains(&spec.op) && all_f32([a, b, &spec.output]) => {
+        [a, b] if all_f32([a, b, &spec.output]) => {
+            let Operation::Elementwise(op) = spec.op else { return None };
+            if !BINARY.contains(&op) {
+                return None;
+            }
             let (na, nb) = (repeats(a, &spec.output)?, repeats(b, &spec.output)?);
             let whole = |n: u32| n <= 1 || n.is_multiple_of(4);
             let fours = total.in_fours() && whole(na) && whole(nb);
@@ -41,7 +48,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
                 nb,
                 fours: fours.into(),
             };
-            Some(single(launch(args, format!("map_{}", spec.op), [total.max().div_ceil(PIECE), 1], 256)?))
+            Some(single(launch(args, format!("map_{}", op.name()), [total.max().div_ceil(PIECE), 1], 256)?))
         }
         _ => None,
     }

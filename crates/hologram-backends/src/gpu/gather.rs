@@ -5,14 +5,14 @@ use super::kernels::gather::{GatherBlocks, GatherPlain};
 use super::kernels::packed::Gather;
 use super::launch::{Count, Places, Planes, launch, number, packed_name, single};
 use super::{NativeKernel, Target};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
 /// The native kernel for `gather`.
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [table, ids] = spec.inputs.as_slice() else { return None };
     let ([rows, Extent::Fixed(d)], [n]) = (table.shape.as_slice(), ids.shape.as_slice()) else { return None };
-    let served = spec.op == "gather"
+    let served = spec.op == Operation::Gather
         && spec.in_place.is_none()
         && ids.format == Format::U32
         && spec.output.format == Format::F32

@@ -3,7 +3,7 @@
 use super::kernels::kv_append::{KvAppend, KvAppendEight};
 use super::launch::{Count, Places, launch, number, single};
 use super::{NativeKernel, Target};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
 /// The native kernel for `kv_append`.
@@ -13,7 +13,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         return None;
     };
     let [n] = slots.shape[..] else { return None };
-    let served = spec.op == "kv_append"
+    let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
         && x.format == Format::F32
         && slots.format == Format::U32

@@ -1,5 +1,5 @@
 //! What GPUs share: which native kernel serves an operation or a group, with its grid and arguments. One file for each operation or
-//! group, and one line for each in `KERNELS` or `GROUPS`.
+//! group, and one line for each in `kernels` or `group_kernels`.
 //!
 //! Kernel texts that serve every GPU are in `kernels/`; those that need one vendor's units are in `../cuda/kernels/` and
 //! `../metal/kernels/`. Nothing here touches a device: `cuda` and `metal` resolve the arguments and launch.
@@ -32,7 +32,7 @@ pub(crate) use gemm::Unpacked;
 
 use std::sync::Arc;
 
-use crate::{Format, GroupSpec, KernelSpec};
+use crate::{Format, Fused, Gate, GroupSpec, KernelSpec, Operation};
 
 /// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
 pub(crate) const FEW_TOKENS: usize = 8;
@@ -192,15 +192,6 @@ impl KernelLaunch {
     }
 }
 
-/// What makes one value of two products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gate {
-    /// silu(first) · second.
-    Swiglu,
-    /// max(first, 0)² · second.
-    Relu2,
-}
-
 /// A launch as a phase of `cuda/kernels/decode_stack.cu`, with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) enum StackPhase {
@@ -220,36 +211,64 @@ type Find = fn(&KernelSpec, Target) -> Option<NativeKernel>;
 /// A function that gives a kernel for the groups it serves.
 type FindGroup = fn(&GroupSpec, Target) -> Option<NativeKernel>;
 
-/// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[
-    rms_norm::find,
-    quantize::find,
-    elementwise::find,
-    gather::find,
-    attention::find,
-    rope::find,
-    kv_append::find,
-    softmax::find,
-    reduce::find,
-    top_k::find,
-    take::find,
-    repack::find,
-    sample::find,
-    matvec::find,
-    gemm::find,
-    matvec::find_rest,
-];
-/// Every native kernel of groups; the first that answers serves.
-const GROUPS: &[FindGroup] = &[rms_norm::find_group, attention::find_group, matvec::find_group, gemm::find_group];
+/// The native kernels of an operation, in the order in which they are tried; none where its program runs.
+fn kernels(op: &Operation) -> &'static [Find] {
+    match op {
+        Operation::RmsNorm { .. } => &[rms_norm::find],
+        Operation::Quantize { .. } => &[quantize::find],
+        Operation::Elementwise(_) | Operation::Cast | Operation::Copy => &[elementwise::find],
+        Operation::Gather => &[gather::find],
+        Operation::Attention { .. } => &[attention::find],
+        Operation::Rope { .. } => &[rope::find],
+        Operation::KvAppend => &[kv_append::find],
+        Operation::Softmax { .. } => &[softmax::find],
+        Operation::Reduce { .. } => &[reduce::find],
+        Operation::TopK { .. } => &[top_k::find],
+        Operation::Take { .. } => &[take::find],
+        Operation::Repack => &[repack::find],
+        Operation::Sample => &[sample::find],
+        Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
+        Operation::FusedElementwise
+        | Operation::Fill { .. }
+        | Operation::Arange { .. }
+        | Operation::Random { .. }
+        | Operation::CopyView { .. }
+        | Operation::Concat { .. }
+        | Operation::Pad { .. }
+        | Operation::Scatter { .. }
+        | Operation::ArgReduce { .. }
+        | Operation::ChunkSums { .. }
+        | Operation::CumSum { .. }
+        | Operation::SortBlocks { .. }
+        | Operation::SortMerge { .. }
+        | Operation::ArgSort { .. }
+        | Operation::LayerNorm { .. }
+        | Operation::BatchMatmul { .. }
+        | Operation::Conv2d { .. }
+        | Operation::Loss(_)
+        | Operation::CrossEntropy
+        | Operation::Probe(_) => &[],
+    }
+}
+
+/// The native kernels of a group, in the order in which they are tried.
+fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
+    match fused {
+        Fused::NormConvert(_) => &[rms_norm::find_group],
+        Fused::CacheUpdate(_) => &[attention::find_group],
+        Fused::Products(_) => &[matvec::find_group, gemm::find_group],
+        Fused::SortLines { .. } => &[],
+    }
+}
 
 /// The native kernel for a spec on this device.
 pub(crate) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
-    KERNELS.iter().find_map(|find| find(spec, target))
+    kernels(&spec.op).iter().find_map(|find| find(spec, target))
 }
 
 /// The native kernel for a group on this device.
 pub(crate) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
-    GROUPS.iter().find_map(|find| find(group, target))
+    group_kernels(&group.fused).iter().find_map(|find| find(group, target))
 }
 
 /// What cuBLASLt computes faster than the native kernel for a spec, where the library is there, and what is unpacked before it.

@@ -3,20 +3,21 @@
 use super::kernels::quantize;
 use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
 use super::{NativeKernel, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// The native kernel for `quantize`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
     let Format::I8Groups { group } = spec.output.format else { return None };
     let n = x.row_len();
-    if spec.op != "quantize" || spec.in_place.is_some() || !all_f32([x]) || spec.output.shape != x.shape {
+    let Operation::Quantize { floor, .. } = spec.op else { return None };
+    if spec.in_place.is_some() || !all_f32([x]) || spec.output.shape != x.shape {
         return None;
     }
     if group == 0 || !n.is_multiple_of(group as usize) {
         return None;
     }
-    let (places, rows, least) = (Places::of(spec), Count::rows(x)?, spec.attr_f32("floor")?);
+    let (places, rows, least) = (Places::of(spec), Count::rows(x)?, floor.get());
     let (x, codes, scales) = (places.input(0, 0), places.output(0), places.output(1));
     let in_registers = row_in_registers(n, rows.max(), target, FEW_QUANTIZED).filter(|_| groups(n, group));
     let launch = match in_registers {

@@ -4,7 +4,7 @@
 use super::kernels::reduce::Reduce;
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{Memory, NativeKernel, Part, Target};
-use crate::KernelSpec;
+use crate::{KernelSpec, Operation, Reduction};
 
 /// The fewest elements of a piece.
 const LEAST: usize = 8192;
@@ -14,10 +14,13 @@ const MOST: usize = 16_384;
 /// The native kernel for `reduce_sum` and `reduce_max`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let entry = spec.op;
-    let served = matches!(entry, "reduce_sum" | "reduce_max")
-        && spec.in_place.is_none()
-        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
+    let (entry, axis) = match spec.op {
+        Operation::Reduce { reduction: Reduction::Sum, axis } => ("reduce_sum", axis),
+        Operation::Reduce { reduction: Reduction::Max, axis } => ("reduce_max", axis),
+        _ => return None,
+    };
+    let served = spec.in_place.is_none()
+        && axis as usize + 1 == x.shape.len()
         && all_f32([x, &spec.output])
         && x.shape.split_last().is_some_and(|(_, rows)| rows == spec.output.shape)
         && x.row_len() > 0;

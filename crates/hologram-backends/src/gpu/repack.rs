@@ -3,7 +3,7 @@
 use super::kernels::repack::Repack;
 use super::launch::{launch, single};
 use super::{KernelLaunch, Memory, NativeKernel, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// Threads of a workgroup, one for each 2 bytes.
 const THREADS: usize = 256;
@@ -11,7 +11,7 @@ const THREADS: usize = 256;
 /// The kernel for a spec.
 pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    if spec.op != "repack" || spec.uses_step() || spec.output.format != x.format.in_planes() {
+    if spec.op != Operation::Repack || spec.uses_step() || spec.output.format != x.format.in_planes() {
         return None;
     }
     let words = match x.format {

@@ -3,15 +3,15 @@
 use super::kernels::rope::Rope;
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{NativeKernel, Target};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation, RopeStyle};
 
 /// The native kernel for `rope`.
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x, positions, freqs] = spec.inputs.as_slice() else { return None };
     let [n, Extent::Fixed(heads), Extent::Fixed(d)] = x.shape[..] else { return None };
     let [Extent::Fixed(pairs)] = freqs.shape[..] else { return None };
-    let served = spec.op == "rope"
-        && spec.in_place.is_none()
+    let Operation::Rope { style } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && all_f32([x, freqs])
         && positions.format == Format::U32
         && positions.shape == [n]
@@ -22,7 +22,6 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     if !served {
         return None;
     }
-    let style = spec.attr_u32("style")?;
     let (places, rows) = (Places::of(spec), Count::rows(x)?);
     // A thread for each pair, and for each element that passes unchanged.
     let threads = rows.times(d - pairs)?.max();
@@ -35,7 +34,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         heads: number(heads)?,
         d: number(d)?,
         pairs: number(pairs)?,
-        adjacent: u32::from(style == 0),
+        adjacent: u32::from(style == RopeStyle::Adjacent),
     };
     Some(single(launch(args, "rope", [threads.div_ceil(256), 1], 256)?))
 }

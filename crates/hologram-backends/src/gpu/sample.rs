@@ -4,7 +4,7 @@
 use super::kernels::sample::{SampleChoose, SampleScan};
 use super::launch::{Count, Places, launch, number};
 use super::{Memory, NativeKernel, Part, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// Logits of which the first launch keeps the greatest.
 const PIECE: usize = 32;
@@ -15,7 +15,9 @@ const PIECES: usize = 32;
 pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let [logits, numbers, words] = spec.inputs.as_slice() else { return None };
     let formats = [logits, numbers, words, &spec.output].map(|t| t.format);
-    if spec.op != "sample" || formats != [Format::F32, Format::F32, Format::U32, Format::U32] || logits.shape.len() != 2
+    if spec.op != Operation::Sample
+        || formats != [Format::F32, Format::F32, Format::U32, Format::U32]
+        || logits.shape.len() != 2
     {
         return None;
     }

@@ -3,13 +3,13 @@
 use super::kernels::softmax::Softmax;
 use super::launch::{Count, FEW, Places, all_f32, launch, number, row_in_registers, single};
 use super::{NativeKernel, Target};
-use crate::KernelSpec;
+use crate::{KernelSpec, Operation};
 
 /// The native kernel for `softmax`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let of_rows = spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len());
-    if spec.op != "softmax" || !of_rows || spec.in_place.is_some() || !all_f32([x]) || spec.output != *x {
+    let Operation::Softmax { log: false, axis } = spec.op else { return None };
+    if axis as usize + 1 != x.shape.len() || spec.in_place.is_some() || !all_f32([x]) || spec.output != *x {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());

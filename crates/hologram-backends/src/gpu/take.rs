@@ -3,13 +3,13 @@
 use super::kernels::gather::Take;
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{NativeKernel, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// The native kernel for `take`.
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x, indices] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "take"
-        && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == x.shape.len())
+    let Operation::Take { axis } = spec.op else { return None };
+    let served = axis as usize + 1 == x.shape.len()
         && spec.in_place.is_none()
         && all_f32([x, &spec.output])
         && indices.format == Format::U32

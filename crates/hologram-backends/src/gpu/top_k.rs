@@ -4,7 +4,7 @@
 use super::kernels::top_k::{GROUP_LEN, MOST_GROUPS, TopK, TopKGroups};
 use super::launch::{Count, Places, all_f32, launch, number};
 use super::{Memory, NativeKernel, Part, Target};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// The greatest k.
 const MOST: usize = 256;
@@ -13,8 +13,9 @@ const MOST: usize = 256;
 pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
     let (d, groups) = (x.row_len(), x.row_len().div_ceil(GROUP_LEN as usize));
-    let k = spec.attr_u32("k").filter(|_| spec.op == "top_k" && spec.in_place.is_none())?;
-    let served = all_f32([x])
+    let Operation::TopK { k } = spec.op else { return None };
+    let served = spec.in_place.is_none()
+        && all_f32([x])
         && spec.output.format == Format::U32
         && spec.output.row_len() == k as usize
         && (1..=d.min(MOST)).contains(&(k as usize))

@@ -309,13 +309,12 @@ impl Backend for MetalBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = plan::find(spec)?;
-        Some(Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = plan::find_group(group)?;
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
-        Some(Pipeline::new(&ops, NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::new(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn weight_layout(&self, format: Format) -> Format {

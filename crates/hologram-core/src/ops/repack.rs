@@ -1,7 +1,8 @@
 //! Block-quantised weights from the blocks of a file to the planes that GPUs read.
 
 use hologram_backends::{
-    Binding, Buffer, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig, PLANE_ALIGN, Packed, TensorSpec,
+    Binding, Buffer, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig, Operation, PLANE_ALIGN, Packed,
+    TensorSpec,
 };
 use hologram_isa::{Array, Builder, Type, Value};
 
@@ -39,8 +40,8 @@ fn block(format: Format) -> (u32, u32, u32) {
 }
 
 impl Op for Repack {
-    fn name(&self) -> &'static str {
-        "repack"
+    fn operation(&self) -> Operation {
+        Operation::Repack
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -346,9 +347,9 @@ fn repack_blocks(
             bindings.push(Binding::Buffer { buffer, range: start..start + part.bytes });
         }
     }
-    let spec = KernelSpec { op: "repack", inputs: vec![x], output: y, in_place: None, attrs: Vec::new() };
+    let spec = KernelSpec { op: Operation::Repack, inputs: vec![x], output: y, in_place: None };
     let backend = executor.backend();
-    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op, kernel));
+    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op.name(), kernel));
     let (pipeline, grid) = match kernel {
         Some(pipeline) => (pipeline, [1, 1, 1]),
         None => {

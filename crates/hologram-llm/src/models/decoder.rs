@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Backend, Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Backend, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_core::ops::{AttentionOptions, AttentionPrecision};
 use hologram_core::{Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
@@ -176,25 +176,24 @@ impl Decoder {
         }
     }
 
-    /// Whether a step of exactly this many tokens is worth a plan of its own: whether the device prefers fixed sizes in the product that
-    /// takes a step longest alone.
-    pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize) -> bool {
+    /// Whether a step of exactly this many tokens, in the precision of steps of `precision` tokens or its own, is worth
+    /// a plan of its own: whether the device prefers fixed sizes in the product that takes a step longest alone.
+    pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize, precision: Option<usize>) -> bool {
         let Some([m, k]) = self.layers.first().map(|l| l.down.weight.shape()) else { return false };
         let weight = &self.layers[0].down.weight;
-        let linears = Linears { backend, ternary: self.config.ternary, converted: HashMap::new() };
+        let linears = Linears { backend, ternary: self.config.ternary, precision, converted: HashMap::new() };
         let (format, _) = linears.activations(weight, tokens);
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
         backend.prefers_fixed(&KernelSpec {
-            op: "matmul",
+            op: Operation::Matmul,
             inputs: vec![matrix(format, [tokens, *k]), matrix(weight.format(), [*m, *k])],
             output: matrix(Format::F32, [tokens, *m]),
             in_place: None,
-            attrs: Vec::new(),
         })
     }
 
     /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, or exactly so many, in the precision that suits the
-    /// device in a step of that size.
+    /// device in a step of that size or of the size that the bucket says.
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`) and `rows`
     /// (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the bucket says so, the output is
@@ -217,8 +216,9 @@ impl Decoder {
         let rows = g.input("rows", Format::U32, &[outputs])?;
         let frequencies = g.constant(&self.rope_frequencies)?;
         let backend = &**executor.backend();
-        let mut linears = Linears { backend, ternary: c.ternary, converted: HashMap::new() };
-        let precision = self.attention_precision(backend, bucket.tokens);
+        let mut linears =
+            Linears { backend, ternary: c.ternary, precision: bucket.precision, converted: HashMap::new() };
+        let precision = self.attention_precision(backend, bucket.precision.unwrap_or(bucket.tokens));
 
         let embedding = g.constant(&self.embedding)?;
         let mut x = g.gather(embedding, ids)?;
@@ -291,6 +291,8 @@ pub(crate) struct Bucket {
     pub outputs: usize,
     /// Whether the device chooses tokens from them.
     pub sampled: bool,
+    /// The tokens of the steps in whose precision it computes; `None`: those of its own.
+    pub precision: Option<usize>,
 }
 
 fn norm(g: &mut Graph, x: NodeId, weight: &Tensor, eps: f32) -> Result<NodeId> {
@@ -302,6 +304,8 @@ fn norm(g: &mut Graph, x: NodeId, weight: &Tensor, eps: f32) -> Result<NodeId> {
 struct Linears<'a> {
     backend: &'a dyn Backend,
     ternary: TernaryActivations,
+    /// The tokens of the steps whose precision is wanted, whatever the number of this one's.
+    precision: Option<usize>,
     /// Activations that were converted already, by node and format.
     converted: HashMap<(NodeId, Format), NodeId>,
 }
@@ -329,7 +333,7 @@ impl Linears<'_> {
             Format::BF16 => vec![Format::BF16],
             _ => vec![Format::F32],
         };
-        let chosen = self.backend.activations(weight.format(), tokens, &choices);
+        let chosen = self.backend.activations(weight.format(), self.precision.unwrap_or(tokens), &choices);
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 

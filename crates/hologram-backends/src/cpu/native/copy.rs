@@ -7,7 +7,7 @@ use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::{goes_past, map_with};
 use super::{elements, input, is_dense};
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Copy {
     isa: Isa,
@@ -23,9 +23,8 @@ const PIECE_PAST: usize = 256 << 10;
 /// The native kernel for `copy`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "copy"
+    let served = spec.op == Operation::Copy
         && spec.in_place.is_none()
-        && spec.attrs.is_empty()
         && *x == spec.output
         && matches!(x.format, Format::Plain(_))
         && is_dense(x);
@@ -98,7 +97,7 @@ mod tests {
         for (ty, rows, len) in [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, past), (Type::F16, 2, 33)] {
             let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
             let x = TensorSpec { format: Format::Plain(ty), shape };
-            let spec = KernelSpec { op: "copy", inputs: vec![x.clone()], output: x, in_place: None, attrs: vec![] };
+            let spec = KernelSpec { op: Operation::Copy, inputs: vec![x.clone()], output: x, in_place: None };
             let bytes = spec.output.max_bytes();
             let data: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
             for features in feature_sets() {

@@ -9,7 +9,7 @@ use super::simd::{Isa, fence};
 use super::stream::goes_past;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Pod, Worker};
-use crate::{Attr, Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// Runs an expression with `$W` as an unsigned integer of so many bytes.
 macro_rules! with_word {
@@ -42,10 +42,10 @@ const PIECE: usize = 128 << 10;
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let isa = Isa::widest(features);
     let plain = matches!(spec.output.format, Format::Plain(_)) && spec.in_place.is_none();
-    match spec.op {
-        "concat" if plain => concat(spec, isa),
-        "take" if plain => take(spec, isa),
-        "copy_view" if plain => copy_view(spec),
+    match &spec.op {
+        Operation::Concat { axis } if plain => concat(spec, *axis as usize, isa),
+        Operation::Take { axis } if plain => take(spec, *axis, isa),
+        Operation::CopyView { offset, strides } if plain => copy_view(spec, *offset as usize, strides),
         _ => None,
     }
 }
@@ -58,8 +58,7 @@ struct Concat {
     uses_step: bool,
 }
 
-fn concat(spec: &KernelSpec, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
-    let axis = spec.attr_u32("axis")? as usize;
+fn concat(spec: &KernelSpec, axis: usize, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
     let size = spec.output.format.block_bytes();
     let run = |t: &TensorSpec| Some(t.shape.get(axis..)?.iter().map(|e| e.max()).product::<usize>() * size);
     let runs = spec.inputs.iter().map(run).collect::<Option<Vec<_>>>()?;
@@ -116,9 +115,8 @@ struct Take {
     uses_step: bool,
 }
 
-fn take(spec: &KernelSpec, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
+fn take(spec: &KernelSpec, axis: u32, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices] = spec.inputs.as_slice() else { return None };
-    let axis = spec.attr_u32("axis")?;
     let served = x.format == spec.output.format && indices.format == Format::U32 && super::is_dense(indices);
     let (of_x, output) = (Lines::new(x, axis)?, Lines::new(&spec.output, axis)?);
     let (size, slices) = (x.format.block_bytes(), indices.shape.len() == 1);
@@ -200,14 +198,10 @@ struct CopyView {
 /// Elements of a side of a square that is turned at once: those of a cache line of 32-bit elements.
 const SQUARE: usize = 16;
 
-fn copy_view(spec: &KernelSpec) -> Option<Arc<dyn NativeKernel>> {
+fn copy_view(spec: &KernelSpec, offset: usize, strides: &[u32]) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let strides = spec.attrs.iter().filter_map(|(name, value)| match value {
-        Attr::U32(stride) if *name == "stride" => Some(*stride as usize),
-        _ => None,
-    });
-    let strides: Vec<usize> = strides.collect();
-    let mut sizes: Vec<Dimension> = spec.output.shape.iter().map(|e| e.max()).zip(strides.iter().copied()).collect();
+    let distances = strides.iter().map(|stride| *stride as usize);
+    let mut sizes: Vec<Dimension> = spec.output.shape.iter().map(|e| e.max()).zip(distances).collect();
     if strides.len() != spec.output.shape.len() || x.format != spec.output.format || !super::is_dense(&spec.output) {
         return None;
     }
@@ -224,7 +218,6 @@ fn copy_view(spec: &KernelSpec) -> Option<Arc<dyn NativeKernel>> {
     if rest.is_empty() {
         rest.push((1, 1));
     }
-    let offset = spec.attr_u32("offset")? as usize;
     let (size, uses_step) = (x.format.block_bytes(), spec.uses_step());
     Some(Arc::new(CopyView { first, first_stride, rest, offset, size, uses_step }))
 }

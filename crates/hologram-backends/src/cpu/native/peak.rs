@@ -7,7 +7,7 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, simd_entry};
 use crate::backend::{Backend, Binding, Launch, LaunchConfig};
-use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Result, TensorSpec};
+use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Operation, Result, TensorSpec};
 
 /// Pieces of work that workers claim, and rounds of a piece: some milliseconds together.
 const PIECES: usize = 256;
@@ -37,7 +37,7 @@ pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: Ceilin
         _ => return Ok(None),
     };
     let output = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(RESULTS)] };
-    let spec = KernelSpec { op: "multiplications", inputs: vec![], output, in_place: None, attrs: vec![] };
+    let spec = KernelSpec { op: Operation::Probe("multiplications"), inputs: vec![], output, in_place: None };
     let bindings = vec![Binding::whole(&backend.allocate_buffer(RESULTS * 4)?)];
     let pipeline = native_pipeline(Arc::new(Arithmetic { isa, run }), &spec);
     let launch = Launch { pipeline, bindings, config: LaunchConfig { grid: [1; 3] } };

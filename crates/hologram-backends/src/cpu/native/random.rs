@@ -12,7 +12,7 @@ use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::goes_past;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Random {
     isa: Isa,
@@ -33,10 +33,9 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// The native kernel for random numbers; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [key] = spec.inputs.as_slice() else { return None };
-    let normal = spec.op == "random_normal";
+    let Operation::Random { normal } = spec.op else { return None };
     let Format::Plain(ty) = spec.output.format else { return None };
-    let served = (normal || spec.op == "random_uniform")
-        && spec.in_place.is_none()
+    let served = spec.in_place.is_none()
         && key.format == Format::U32
         && key.max_rows() * key.row_len() == 4
         && super::is_dense(&spec.output)

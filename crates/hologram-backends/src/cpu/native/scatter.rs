@@ -9,7 +9,7 @@ use super::reduce::add_row_with;
 use super::simd::{Isa, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 struct Scatter {
     isa: Isa,
@@ -30,10 +30,9 @@ const PIECE: usize = 32 << 10;
 /// narrow floats with an index for each element.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices, order, updates] = spec.inputs.as_slice() else { return None };
-    let add = spec.op == "scatter_add";
+    let Operation::Scatter { add, axis } = spec.op else { return None };
     let slices = indices.shape.len() == 1;
-    let served = (add || spec.op == "scatter")
-        && spec.in_place.is_none()
+    let served = spec.in_place.is_none()
         && matches!(x.format, Format::Plain(_))
         && (!add || x.format == Format::F32 || slices && is_in_f32(x.format))
         && *x == spec.output
@@ -44,7 +43,6 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     if !served {
         return None;
     }
-    let axis = spec.attr_u32("axis")?;
     let (of_x, of_updates) = (Lines::new(x, axis)?, Lines::new(updates, axis)?);
     let (format, uses_step) = (x.format, spec.uses_step());
     let same = of_x.inner == of_updates.inner;

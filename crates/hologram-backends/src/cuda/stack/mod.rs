@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use super::record::Shape;
+use crate::Gate;
 use crate::gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE};
 use crate::gpu::kernels::attention_decode::AttentionDecode;
 use crate::gpu::kernels::cuda::decode_stack::{self, DecodeStack, PHASE_BYTES, SHARED_BYTES};
 use crate::gpu::kernels::matvec_i8::MatvecI8;
-use crate::gpu::{Gate, KernelLaunch, Memory, NativeKernel, Part, StackPhase};
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Part, StackPhase};
 use crate::host::Argument;
 
 #[cfg(test)]

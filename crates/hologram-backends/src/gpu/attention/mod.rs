@@ -13,16 +13,13 @@ mod tests;
 
 use super::launch::{Count, Places, all_f32};
 use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 
 pub(super) use group::find_group;
 
 /// The most tokens of a step that count as few where each may belong to a sequence of its own.
 const FEW_SEQUENCES: usize = 256;
-
-/// The value of the attribute `precision` that lets products be rounded to `bf16`.
-const BF16: u32 = 1;
 
 /// The elements of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,11 +143,12 @@ impl Operands {
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    if spec.op != "attention" || spec.in_place.is_some() {
+    let Operation::Attention { scale, precision, window } = spec.op else { return None };
+    if spec.in_place.is_some() {
         return None;
     }
-    let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(spec.attr_u32("window"))?;
-    let (scale, precision) = (spec.attr_f32("scale")?, spec.attr_u32("precision")?);
+    let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(window)?;
+    let scale = scale.get();
     let places = Places::of(spec);
     let (tokens, operands) = (sizes.tokens.max(), Operands::of([0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0))));
     let scales = match sizes.cache {
@@ -160,7 +158,9 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
     let many = || match target.vendor {
         Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
-        Vendor::Nvidia { .. } => many::kernel(sizes, operands, scales, &places, scale, precision == BF16, target),
+        Vendor::Nvidia { .. } => {
+            many::kernel(sizes, operands, scales, &places, scale, precision == AttentionPrecision::BF16, target)
+        }
     };
     let many = if few { None } else { many() };
     many.or_else(|| {

@@ -5,7 +5,9 @@ use super::super::kernels::cuda::attention_few::AttentionFew;
 use super::super::kernels::cuda::attention_prefill::AttentionPrefill;
 use super::super::{Memory, NativeKernel, Part, Target};
 use super::{find, find_group};
-use crate::{Attr, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+use crate::{
+    AttentionPrecision, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
+};
 
 const TARGET: Target = Target::nvidia(90, 132, 227 * 1024);
 
@@ -24,7 +26,7 @@ fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32
     let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
     let index = tensor(Format::U32, &[n]);
     KernelSpec {
-        op: "attention",
+        op: attention(None, precision),
         inputs: vec![
             q.clone(),
             cache.clone(),
@@ -35,8 +37,12 @@ fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32
         ],
         output: q,
         in_place: None,
-        attrs: vec![("scale", Attr::F32(0.125)), ("precision", Attr::U32(precision))],
     }
+}
+
+fn attention(window: Option<u32>, precision: u32) -> Operation {
+    let precision = if precision == 1 { AttentionPrecision::BF16 } else { AttentionPrecision::F32 };
+    Operation::Attention { scale: 0.125.into(), precision, window }
 }
 
 fn entries(kernel: &NativeKernel) -> Vec<&str> {
@@ -72,7 +78,7 @@ fn attention_on_apple_gpus() {
     }
     // Parts of a window are joined too.
     let mut windowed = spec(1, 128, Format::F16, 1, 0);
-    windowed.attrs.push(("window", Attr::U32(1000)));
+    windowed.op = attention(Some(1000), 0);
     let kernel = find(&windowed, apple).unwrap();
     let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
     assert_eq!(join.filled::<AttentionJoin>().window, 1000);
@@ -105,13 +111,12 @@ fn attention_is_served_by_tokens_size_and_precision() {
     for d in [4, 12, 264] {
         assert!(find(&spec(1, d, f32, 1, 0), TARGET).is_none(), "d {d}");
     }
-    let faulty: [fn(&mut KernelSpec); 6] = [
-        |s| s.op = "softmax",
+    let faulty: [fn(&mut KernelSpec); 5] = [
+        |s| s.op = Operation::Gather,
         |s| s.inputs[1].format = Format::BF16,
         |s| s.inputs[2].shape[0] = Extent::Fixed(63),
         |s| s.inputs[3].shape[0] = Extent::Fixed(1),
         |s| s.inputs[1].shape[2] = Extent::Fixed(24),
-        |s| s.attrs.clear(),
     ];
     for (i, fault) in faulty.iter().enumerate() {
         let mut spec = spec(1, 64, f32, 1, 0);
@@ -122,32 +127,32 @@ fn attention_is_served_by_tokens_size_and_precision() {
 
 /// The decoder's group: inputs q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
 fn group(tokens: usize, attended: bool) -> GroupSpec {
-    let attention = spec(tokens, 64, Format::F32, 1, 0);
-    let [q, cache, _, index, _, table] = <[TensorSpec; 6]>::try_from(attention.inputs.clone()).expect("six inputs");
+    let spec_of_attention = spec(tokens, 64, Format::F32, 1, 0);
+    let [q, cache, _, index, _, table] =
+        <[TensorSpec; 6]>::try_from(spec_of_attention.inputs.clone()).expect("six inputs");
     let k = tensor(Format::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
     let freqs = tensor(Format::F32, &fixed(&[32]));
-    let node = |op, operands: &[Operand], output: &TensorSpec, in_place, attrs| GroupNode {
+    let node = |op, operands: &[Operand], output: &TensorSpec, in_place| GroupNode {
         op,
         operands: operands.to_vec(),
         output: output.clone(),
         in_place,
-        attrs,
     };
     let (input, of) = (Operand::Input, Operand::Node);
-    let style = || vec![("style", Attr::U32(1))];
+    let rope = || Operation::Rope { style: RopeStyle::HalfSplit };
     let mut nodes = vec![
-        node("rope", &[input(0), input(1), input(2)], &q, None, style()),
-        node("rope", &[input(3), input(1), input(2)], &k, None, style()),
-        node("kv_append", &[input(4), of(1), input(5)], &cache, Some(0), Vec::new()),
-        node("kv_append", &[input(6), input(7), input(5)], &cache, Some(0), Vec::new()),
+        node(rope(), &[input(0), input(1), input(2)], &q, None),
+        node(rope(), &[input(3), input(1), input(2)], &k, None),
+        node(Operation::KvAppend, &[input(4), of(1), input(5)], &cache, Some(0)),
+        node(Operation::KvAppend, &[input(6), input(7), input(5)], &cache, Some(0)),
     ];
     let mut inputs = vec![q.clone(), index.clone(), freqs, k.clone(), cache.clone(), index.clone(), cache.clone(), k];
     if attended {
         inputs.extend([index, table]);
         let operands = [of(0), of(2), of(3), input(1), input(8), input(9)];
-        nodes.push(node("attention", &operands, &q, None, attention.attrs));
+        nodes.push(node(spec_of_attention.op, &operands, &q, None));
     }
-    GroupSpec { inputs, nodes, outputs: vec![if attended { 4 } else { 0 }] }
+    GroupSpec::new(inputs, nodes, vec![if attended { 4 } else { 0 }]).expect("a group")
 }
 
 #[test]
@@ -158,16 +163,20 @@ fn groups_are_matched_by_structure() {
     // More tokens than a workgroup looks for among its positions.
     assert_eq!(served(&group(9, true)), None);
     // Keys and values, q and k the other way round.
-    let mut other = group(1, true);
-    other.nodes.swap(2, 3);
-    other.nodes.swap(0, 1);
-    other.nodes[3].operands[1] = Operand::Node(0);
-    other.nodes[4].operands[..3].copy_from_slice(&[Operand::Node(1), Operand::Node(3), Operand::Node(2)]);
-    assert_eq!(served(&other), served(&group(1, true)).map(|_| "attention_decode_float_64_4".to_string()));
+    let other = group(1, true).changed(|other| {
+        other.nodes.swap(2, 3);
+        other.nodes.swap(0, 1);
+        other.nodes[3].operands[1] = Operand::Node(0);
+        other.nodes[4].operands[..3].copy_from_slice(&[Operand::Node(1), Operand::Node(3), Operand::Node(2)]);
+    });
+    assert_eq!(
+        other.and_then(|g| served(&g)),
+        served(&group(1, true)).map(|_| "attention_decode_float_64_4".to_string())
+    );
 
     let faulty: [fn(&mut GroupSpec); 9] = [
         |g| g.outputs.push(0),
-        |g| g.nodes[0].attrs = vec![("style", Attr::U32(0))],
+        |g| g.nodes[0].op = Operation::Rope { style: RopeStyle::Adjacent },
         |g| g.nodes[3].operands[0] = Operand::Input(4),
         |g| g.nodes[3].operands[2] = Operand::Input(1),
         |g| g.nodes[4].operands[0] = Operand::Input(0),
@@ -177,9 +186,8 @@ fn groups_are_matched_by_structure() {
         |g| g.inputs[7].shape[1] = Extent::Fixed(1),
     ];
     for (i, fault) in faulty.iter().enumerate() {
-        let mut group = group(1, true);
-        fault(&mut group);
-        assert_eq!(served(&group), None, "fault {i}");
+        let faulty = group(1, true).changed(fault);
+        assert_eq!(faulty.and_then(|g| served(&g)), None, "fault {i}");
     }
 }
 
@@ -200,7 +208,7 @@ fn parts_of_positions_lie_in_scratch_memory() {
 fn windows_are_told() {
     let windowed = |tokens: usize, window: u32| {
         let mut spec = spec(tokens, 128, Format::F16, 1, 1);
-        spec.attrs.push(("window", Attr::U32(window)));
+        spec.op = attention(Some(window), 1);
         find(&spec, TARGET)
     };
     let last = |kernel: &NativeKernel| match kernel.parts.last() {

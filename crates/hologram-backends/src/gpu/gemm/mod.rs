@@ -16,7 +16,7 @@ pub(crate) use packed::Unpacked;
 
 use super::launch::{Places, number};
 use super::{BlasCall, Memory, NativeKernel, Target};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
+use crate::{AfterProducts, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, Packed, TensorSpec};
 
 /// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Memory; 2] {
 impl Product {
     fn of(spec: &KernelSpec) -> Option<Product> {
         let [x, w] = spec.inputs.as_slice() else { return None };
-        if spec.op != "matmul" || spec.in_place.is_some() {
+        if spec.op != Operation::Matmul || spec.in_place.is_some() {
             return None;
         }
         let ((tokens, k, m), places) = (shape(x, w, &spec.output)?, Places::of(spec));
@@ -154,71 +154,34 @@ impl Product {
     }
 
     fn of_group(group: &GroupSpec) -> Option<Product> {
-        let count = group.nodes.iter().take_while(|n| n.op == "matmul").count();
-        let (products, rest) = group.nodes.split_at(count);
-        if products.is_empty() || group.nodes.iter().any(|n| n.in_place.is_some()) {
+        let Fused::Products(fused) = &group.fused else { return None };
+        let alone = fused.products.len() == 1 && fused.after == AfterProducts::Store;
+        if fused.norm.is_some() || fused.conversion.is_some() || alone {
             return None;
         }
-        let last = group.nodes.len() - 1;
-        let (mode, narrow) = match rest {
-            [] if (2..=3).contains(&count) && group.outputs.iter().copied().eq(0..count) => (Mode::Store, false),
-            [add] if count == 1 && add.op == "add" && group.outputs == [last] => (Mode::Add, false),
-            [gate] if count == 2 && group.outputs == [last] => (gate_mode(gate)?, false),
-            [gate, cast] if count == 2 && group.outputs == [last] && casts(cast, gate, count) => {
-                (gate_mode(gate)?, true)
-            }
-            _ => return None,
-        };
-        let input = |operand: &Operand| match operand {
-            Operand::Input(i) => group.inputs.get(*i).map(|t| (*i, t)),
-            Operand::Node(_) => None,
-        };
-        // The products in the order in which the gate takes them.
-        let order: Vec<usize> = match (mode, rest) {
-            (Mode::Swiglu | Mode::Relu2, [gate, ..]) => match gate.operands[..] {
-                [Operand::Node(0), Operand::Node(1)] => vec![0, 1],
-                [Operand::Node(1), Operand::Node(0)] => vec![1, 0],
-                _ => return None,
-            },
-            _ => (0..count).collect(),
-        };
         let places = Places::of_results(group);
-        let [Operand::Input(x_at), _] = products[0].operands[..] else { return None };
-        let x = group.inputs.get(x_at)?;
+        let (mode, narrow, add) = match fused.after {
+            AfterProducts::Store => (Mode::Store, false, Memory::Null),
+            AfterProducts::Add { residual } => (Mode::Add, false, places.input(residual, 0)),
+            AfterProducts::Gate { gate: Gate::Swiglu, bf16 } => (Mode::Swiglu, bf16, Memory::Null),
+            AfterProducts::Gate { gate: Gate::Relu2, bf16 } => (Mode::Relu2, bf16, Memory::Null),
+        };
+        let x = group.inputs.get(fused.x)?;
         let (mut rows, mut w_args, mut packed, mut w_format, mut size) =
             (Vec::new(), Vec::new(), Vec::new(), None, None);
-        for at in order {
-            let node = &products[at];
-            let [left, right] = &node.operands[..] else { return None };
-            let (w_at, w) = input(right)?;
-            let (tokens, k, m) = shape(x, w, &node.output)?;
-            let (format, of) = unpacked(w, places.at(w_at));
-            if *left != Operand::Input(x_at) || w_format.is_some_and(|f| f != format) {
+        for product in &fused.products {
+            let w = group.inputs.get(product.weights)?;
+            let (tokens, k, m) = shape(x, w, &product.value)?;
+            let (format, of) = unpacked(w, places.at(product.weights));
+            if w_format.is_some_and(|f| f != format) {
                 return None;
             }
             (w_format, size) = (Some(format), Some((tokens, k)));
             packed.push(of);
             rows.push(m);
-            w_args.push(views(&places, w_at, w));
+            w_args.push(views(&places, product.weights, w));
         }
         let (tokens, k) = size?;
-        let mut add = Memory::Null;
-        if let (Mode::Add, [node]) = (mode, rest) {
-            let other = match &node.operands[..] {
-                [Operand::Node(0), other] | [other, Operand::Node(0)] => other,
-                _ => return None,
-            };
-            let (at, tensor) = input(other)?;
-            if *tensor != products[0].output || node.output != *tensor {
-                return None;
-            }
-            add = places.input(at, 0);
-        }
-        if let (Mode::Swiglu | Mode::Relu2, [gate, ..]) = (mode, rest)
-            && (rows[0] != rows[1] || gate.output != products[0].output)
-        {
-            return None;
-        }
         let y = (0..group.outputs.len()).map(|i| places.output(i)).collect();
         Some(Product {
             x: x.format,
@@ -229,7 +192,7 @@ impl Product {
             rows,
             mode,
             narrow,
-            x_args: views(&places, x_at, x),
+            x_args: views(&places, fused.x, x),
             w_args,
             add,
             y,
@@ -295,20 +258,4 @@ impl Product {
         let whole = |m: &usize| m.is_multiple_of(8) && *m < 1 << 30;
         self.rows.iter().all(whole) && self.k < 1 << 30 && self.tokens.max() < 1 << 30
     }
-}
-
-fn gate_mode(gate: &GroupNode) -> Option<Mode> {
-    match gate.op {
-        "swiglu" => Some(Mode::Swiglu),
-        "relu2_mul" => Some(Mode::Relu2),
-        _ => None,
-    }
-}
-
-/// Whether a node converts the gate, node `at`, to `bf16`.
-fn casts(cast: &GroupNode, gate: &GroupNode, at: usize) -> bool {
-    cast.op == "cast"
-        && cast.operands == [Operand::Node(at)]
-        && cast.output.format == Format::BF16
-        && cast.output.shape == gate.output.shape
 }

@@ -3,7 +3,7 @@ use super::super::kernels::metal::matmul_simdgroup::Matmul;
 use super::super::kernels::packed::Unpack;
 use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
 use super::{find, find_blas, find_blas_group, find_group};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Packed, TensorSpec};
+use crate::{Elementwise, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, Packed, TensorSpec};
 
 const H200: Target = Target::nvidia(90, 132, 227 * 1024);
 const A100: Target = Target::nvidia(80, 108, 163 * 1024);
@@ -18,11 +18,10 @@ fn tokens(max: usize) -> Extent {
 
 fn spec(x: Format, w: Format, n: usize, m: usize, k: usize) -> KernelSpec {
     KernelSpec {
-        op: "matmul",
+        op: Operation::Matmul,
         inputs: vec![tensor(x, [tokens(n), Extent::Fixed(k)]), tensor(w, [Extent::Fixed(m), Extent::Fixed(k)])],
         output: tensor(Format::F32, [tokens(n), Extent::Fixed(m)]),
         in_place: None,
-        attrs: Vec::new(),
     }
 }
 
@@ -66,7 +65,7 @@ fn groups_on_apple_gpus() {
     let apple = Target::apple(32, 32 << 10);
     let planes = Format::Planes;
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
-    let product = |w| node("matmul", &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);
+    let product = |w| node(Operation::Matmul, &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);
     let parts = |group: &GroupSpec| -> Vec<(String, [u32; 3])> {
         let part = |part| match part {
             Part::Kernel(l) => (l.entry, l.grid),
@@ -80,14 +79,14 @@ fn groups_on_apple_gpus() {
         let mut nodes: Vec<GroupNode> = (1..=w.len()).map(product).collect();
         nodes.extend(rest);
         let outputs = if nodes.len() == w.len() { (0..w.len()).collect() } else { vec![nodes.len() - 1] };
-        GroupSpec { inputs, nodes, outputs }
+        GroupSpec::new(inputs, nodes, outputs).expect("a group")
     };
     let (q4, q6, f32) = (planes(Packed::Q4_K), planes(Packed::Q6_K), Format::F32);
     let one = |entry: &str, tiles| vec![(entry.to_string(), [8, tiles, 1])];
     assert_eq!(parts(&group(f32, &[q4, q4, q4], vec![])), one("matmul_f32_q4_k", 48));
     let mixed = [one("matmul_f32_q4_k", 32), one("matmul_f32_q6_k", 16)].concat();
     assert_eq!(parts(&group(f32, &[q4, q4, q6], vec![])), mixed);
-    let gate = |x| node("swiglu", &[Operand::Node(1), Operand::Node(0)], x, 1024);
+    let gate = |x| node(Elementwise::Swiglu, &[Operand::Node(1), Operand::Node(0)], x, 1024);
     assert_eq!(parts(&group(f32, &[q4, q4], vec![gate(f32)])), one("matmul_f32_q4_k", 32));
     assert_eq!(parts(&group(f32, &[q4, q6], vec![gate(f32)])), []);
     let gated = group(Format::I8Groups { group: 2048 }, &[Format::T2Planes; 2], vec![gate(f32)]);
@@ -99,9 +98,11 @@ fn groups_on_apple_gpus() {
     assert_eq!(places, [Some(4), Some(2), None, Some(5), Some(3), Some(6)].map(Memory::optional));
     assert_eq!((a.m0, a.m1), (1024, 0));
     // Of at most 32 tokens a tile has more rows.
-    let mut few = group(f32, &[q4, q4, q4], vec![]);
-    few.inputs[0].shape[0] = tokens(32);
-    few.nodes.iter_mut().for_each(|node| node.output.shape[0] = tokens(32));
+    let few = group(f32, &[q4, q4, q4], vec![]).changed(|few| {
+        few.inputs[0].shape[0] = tokens(32);
+        few.nodes.iter_mut().for_each(|node| node.output.shape[0] = tokens(32));
+    });
+    let few = few.expect("a group");
     assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
     // In front of activations in bf16 packed matrices are unpacked.
     let unpacked = parts(&group(Format::BF16, &[q4], vec![]));
@@ -149,16 +150,16 @@ fn products() {
         assert_eq!(of(A100), a100.map(|name| (name.into(), 1)), "{what}");
     }
     let mut other = spec(Format::BF16, Format::BF16, 64, 64, 64);
-    other.op = "attention";
+    other.op = Operation::Gather;
     assert!(find(&other, H200).is_none());
-    other.op = "matmul";
+    other.op = Operation::Matmul;
     other.output.format = Format::BF16;
     assert!(find(&other, H200).is_none());
 }
 
-fn node(op: &'static str, operands: &[Operand], format: Format, m: usize) -> GroupNode {
+fn node(op: impl Into<Operation>, operands: &[Operand], format: Format, m: usize) -> GroupNode {
     let output = tensor(format, [tokens(512), Extent::Fixed(m)]);
-    GroupNode { op, operands: operands.to_vec(), output, in_place: None, attrs: Vec::new() }
+    GroupNode { op: op.into(), operands: operands.to_vec(), output, in_place: None }
 }
 
 fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
@@ -174,13 +175,11 @@ fn groups() {
     use Operand::{Input, Node};
     let x = tensor(Format::BF16, [tokens(512), Extent::Fixed(256)]);
     let w = |m| tensor(Format::Q8Planes, [Extent::Fixed(m), Extent::Fixed(256)]);
-    let product = |w, m| node("matmul", &[Input(0), Input(w)], Format::F32, m);
-    let group = |inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: &[usize]| GroupSpec {
-        inputs: [vec![x.clone()], inputs].concat(),
-        nodes,
-        outputs: outputs.to_vec(),
+    let product = |w, m| node(Operation::Matmul, &[Input(0), Input(w)], Format::F32, m);
+    let group = |inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: &[usize]| {
+        GroupSpec::new([vec![x.clone()], inputs].concat(), nodes, outputs.to_vec())
     };
-    let served = |g: &GroupSpec| launch(find_group(g, H200)).map(|l| bindings(&l));
+    let served = |g: &Option<GroupSpec>| launch(find_group(g.as_ref()?, H200)).map(|l| bindings(&l));
     let at = |places: [usize; 13]| Some(places.map(|p| Memory::optional((p < 99).then_some(p))).to_vec());
     const NO: usize = 99;
 
@@ -190,29 +189,29 @@ fn groups() {
     assert_eq!(served(&two), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, 6, NO, 7]));
 
     let residual = tensor(Format::F32, [tokens(512), Extent::Fixed(64)]);
-    let sum = |operands: &[Operand]| node("add", operands, Format::F32, 64);
+    let sum = |operands: &[Operand]| node(Elementwise::Add, operands, Format::F32, 64);
     for operands in [[Node(0), Input(2)], [Input(2), Node(0)]] {
         let added = group(vec![w(64), residual.clone()], vec![product(1, 64), sum(&operands)], &[1]);
         assert_eq!(served(&added), at([0, 1, 1, 1, NO, 2, NO, NO, 3, 4, NO, NO, 5]));
     }
 
-    let gate = |op, operands: &[Operand]| node(op, operands, Format::F32, 64);
+    let gate = |op: Elementwise, operands: &[Operand]| node(op, operands, Format::F32, 64);
     let gated = |last: Vec<GroupNode>, outputs: &[usize]| {
         group(vec![w(64), w(64)], [vec![product(1, 64), product(2, 64)], last].concat(), outputs)
     };
-    let swiglu = gate("swiglu", &[Node(0), Node(1)]);
+    let swiglu = gate(Elementwise::Swiglu, &[Node(0), Node(1)]);
     assert_eq!(served(&gated(vec![swiglu.clone()], &[2])), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, NO, NO, 6]));
     // The gate's operands the other way round.
-    let turned = gate("relu2_mul", &[Node(1), Node(0)]);
+    let turned = gate(Elementwise::Relu2Mul, &[Node(1), Node(0)]);
     assert_eq!(served(&gated(vec![turned], &[2])), at([0, 3, 1, 3, NO, 4, 2, NO, NO, 5, NO, NO, 6]));
-    let cast = node("cast", &[Node(2)], Format::BF16, 64);
+    let cast = node(Operation::Cast, &[Node(2)], Format::BF16, 64);
     assert!(served(&gated(vec![swiglu.clone(), cast.clone()], &[3])).is_some());
 
     // What is wanted beside the last value, another left side, other formats, other sizes.
     assert!(served(&gated(vec![swiglu.clone()], &[0, 2])).is_none());
     assert!(served(&gated(vec![swiglu, cast], &[2, 3])).is_none());
     assert!(served(&group(vec![w(64)], vec![product(1, 64)], &[0])).is_none());
-    let own = node("matmul", &[Input(2), Input(1)], Format::F32, 64);
+    let own = node(Operation::Matmul, &[Input(2), Input(1)], Format::F32, 64);
     assert!(served(&group(vec![w(64), x.clone()], vec![product(1, 64), own], &[0, 1])).is_none());
     let bf16 = tensor(Format::BF16, [Extent::Fixed(64), Extent::Fixed(256)]);
     assert!(served(&group(vec![w(64), bf16], vec![product(1, 64), product(2, 64)], &[0, 1])).is_none());
@@ -257,25 +256,24 @@ fn products_of_the_library() {
         let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
         let node = |op, operands: [Operand; 2]| {
             let (operands, output) = (operands.to_vec(), matrix(Format::F32, n, 4096));
-            GroupNode { op, operands, output, in_place: None, attrs: Vec::new() }
+            GroupNode { op, operands, output, in_place: None }
         };
-        GroupSpec {
-            inputs: vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(Format::F32, n, 4096)],
-            nodes: vec![
-                node("matmul", [Operand::Input(0), Operand::Input(1)]),
-                node("add", [Operand::Input(2), Operand::Node(0)]),
-            ],
-            outputs: vec![1],
-        }
+        let inputs = vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(Format::F32, n, 4096)];
+        let nodes = vec![
+            node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
+            node(Elementwise::Add.into(), [Operand::Input(2), Operand::Node(0)]),
+        ];
+        GroupSpec::new(inputs, nodes, vec![1]).expect("a group")
     };
     let (call, _) = find_blas_group(&added(512), H200).unwrap();
     assert_eq!(call.product, BlasProduct { n: 512, m: 4096, k: 4096, adds: true });
     assert_eq!(places(&call), at([Some(0), Some(1), Some(2), Some(3)]));
     assert!(find_blas_group(&added(1024), H200).is_none());
-    let mut two = added(512);
-    two.nodes[1] = two.nodes[0].clone();
-    two.outputs = vec![0, 1];
-    assert!(find_blas_group(&two, H200).is_none());
+    let two = added(512).changed(|two| {
+        two.nodes[1] = two.nodes[0].clone();
+        two.outputs = vec![0, 1];
+    });
+    assert!(find_blas_group(&two.expect("a group"), H200).is_none());
 }
 
 /// Packed matrices are unpacked behind the library's workspace, one after the other, and then multiplied as `bf16`.
@@ -301,21 +299,16 @@ fn packed_matrices_are_unpacked_first() {
     let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
     let node = |op, operands: [Operand; 2]| {
         let output = tensor(Format::F32, [tokens(64), Extent::Fixed(1024)]);
-        GroupNode { op, operands: operands.to_vec(), output, in_place: None, attrs: Vec::new() }
+        GroupNode { op, operands: operands.to_vec(), output, in_place: None }
     };
-    let gate = GroupSpec {
-        inputs: vec![
-            tensor(Format::BF16, [tokens(64), Extent::Fixed(2048)]),
-            matrix(q4, 1024, 2048),
-            matrix(q6, 1024, 2048),
-        ],
-        nodes: vec![
-            node("matmul", [Operand::Input(0), Operand::Input(1)]),
-            node("matmul", [Operand::Input(0), Operand::Input(2)]),
-            node("swiglu", [Operand::Node(1), Operand::Node(0)]),
-        ],
-        outputs: vec![2],
-    };
+    let inputs =
+        vec![tensor(Format::BF16, [tokens(64), Extent::Fixed(2048)]), matrix(q4, 1024, 2048), matrix(q6, 1024, 2048)];
+    let nodes = vec![
+        node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
+        node(Operation::Matmul, [Operand::Input(0), Operand::Input(2)]),
+        node(Elementwise::Swiglu.into(), [Operand::Node(1), Operand::Node(0)]),
+    ];
+    let gate = GroupSpec::new(inputs, nodes, vec![2]).expect("a group");
     let kernel = find_group(&gate, H200).unwrap();
     let (first, second) = (Some(0), Some(1024 * 2048 * 2));
     assert_eq!(parts(&kernel)[..2], [("unpack_q6_k".into(), first), ("unpack_q4_k".into(), second)]);

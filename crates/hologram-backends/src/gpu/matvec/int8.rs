@@ -4,9 +4,10 @@ use super::plan::{Activations, Work};
 use super::{After, NO_NORM, Products};
 use std::sync::Arc;
 
+use crate::Gate;
 use crate::gpu::kernels::matvec_i8::MatvecI8;
 use crate::gpu::launch::{launch_of, number, single};
-use crate::gpu::{Gate, KernelLaunch, Memory, NativeKernel, Range, StackPhase, Target};
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Range, StackPhase, Target};
 
 /// Threads of a workgroup.
 pub(super) const THREADS: usize = crate::gpu::kernels::matvec_i8::THREADS as usize;

@@ -10,8 +10,7 @@ mod tests;
 use super::kernels::matvec::Matvec;
 use super::launch::{launch, number, single};
 use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
-use crate::{Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
-use hologram_isa::Type;
+use crate::{AfterProducts, Conversion, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec};
 use plan::{Activations, Plan, Weights, Work};
 
 /// What stands for a norm's ε where there is none, and where the activations are quantised already too.
@@ -70,7 +69,7 @@ pub(super) fn find_rest(spec: &KernelSpec, target: Target) -> Option<NativeKerne
 }
 
 fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<NativeKernel> {
-    if spec.op != "matmul" || spec.in_place.is_some() {
+    if spec.op != Operation::Matmul || spec.in_place.is_some() {
         return None;
     }
     let tensors: Vec<&TensorSpec> = spec.inputs.iter().chain([&spec.output]).collect();
@@ -92,105 +91,33 @@ fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<Nati
 /// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to `bf16` or
 /// not), or one and an addition.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
-    if group.nodes.iter().any(|n| n.in_place.is_some()) {
-        return None;
-    }
+    let Fused::Products(fused) = &group.fused else { return None };
     let tensors: Vec<&TensorSpec> = group.bound().into_iter().map(|(t, _)| t).collect();
     let (bound, step) = places(&tensors);
-    let input = |operand: Operand| match operand {
-        Operand::Input(i) if i < group.inputs.len() => bound.get(i).copied(),
-        _ => None,
+    let input = |i: usize| bound.get(i).copied();
+    let x = input(fused.x)?;
+    let norm = match fused.norm {
+        Some(norm) => Some((input(norm.weights)?, norm.eps)),
+        None => None,
     };
-    let mut rest = group.nodes.iter().enumerate().peekable();
-    let first = *group.nodes.first()?.operands.first()?;
-    let (x, mut last) = (input(first)?, first);
-    let mut norm = None;
-    if let Some((i, node)) = rest.next_if(|(_, n)| n.op == "rms_norm") {
-        let [read, weights] = node.operands[..] else { return None };
-        if read != last || node.output != *x.0 {
-            return None;
-        }
-        norm = Some((input(weights)?, node.attr_f32("eps").filter(|eps| *eps >= 0.0)?));
-        last = Operand::Node(i);
-    }
-    let mut converted = (x.0, 0.0);
-    if let Some((i, node)) = rest.next_if(|(_, n)| matches!(n.op, "quantize" | "cast")) {
-        let fits = match node.output.format {
-            Format::I8Groups { group } => node.op == "quantize" && node.attr_u32("group") == Some(group),
-            Format::Plain(Type::BF16) => node.op == "cast",
-            _ => false,
-        };
-        if node.operands[..] != [last] || node.output.shape != x.0.shape || !fits {
-            return None;
-        }
-        converted = (&node.output, node.attr_f32("floor").unwrap_or(0.0));
-        last = Operand::Node(i);
-    }
-    let (mut weights, mut values) = (Vec::new(), Vec::new());
-    while let Some((i, node)) = rest.next_if(|(_, n)| n.op == "matmul") {
-        let [read, w] = node.operands[..] else { return None };
-        if read != last {
-            return None;
-        }
-        weights.push(input(w)?);
-        values.push(i);
-    }
-    let end = rest.next();
-    let cast = rest.next_if(|(_, n)| n.op == "cast");
-    if rest.next().is_some() || values.is_empty() || values.len() > 3 {
-        return None;
-    }
-    let value = |i: usize| &group.nodes[i].output;
-    let mut residual = None;
-    let (after, wanted) = match end {
-        None => (After::Store, values.clone()),
-        Some((i, node)) => {
-            let after = after(node)?;
-            match (after, &values[..], &node.operands[..]) {
-                (After::Swiglu | After::Relu2, &[a, b], &[Operand::Node(gate), Operand::Node(up)]) => {
-                    if (gate, up) == (b, a) {
-                        weights.swap(0, 1);
-                    } else if (gate, up) != (a, b) {
-                        return None;
-                    }
-                }
-                (After::Residual, &[a], &[Operand::Node(n), other] | &[other, Operand::Node(n)]) if n == a => {
-                    residual = Some(input(other)?);
-                }
-                _ => return None,
-            }
-            if node.output != *value(values[0]) || values.iter().any(|v| value(*v).shape != node.output.shape) {
-                return None;
-            }
-            match (after, cast) {
-                (_, None) => (after, vec![i]),
-                (After::Swiglu, Some((last, cast))) if casts(cast, i, &node.output) => (After::SwigluBf16, vec![last]),
-                (After::Relu2, Some((last, cast))) if casts(cast, i, &node.output) => (After::Relu2Bf16, vec![last]),
-                _ => return None,
-            }
-        }
+    let converted = match &fused.conversion {
+        Some((Conversion::Quantize { floor, .. }, to)) => (to, *floor),
+        Some((Conversion::Cast, to)) => (to, 0.0),
+        None => (x.0, 0.0),
     };
-    if group.outputs != wanted || residual.is_some_and(|r| r.0 != value(values[0])) {
-        return None;
-    }
+    let weights = fused.products.iter().map(|p| input(p.weights)).collect::<Option<Vec<_>>>()?;
+    let (after, residual) = match fused.after {
+        AfterProducts::Store => (After::Store, None),
+        AfterProducts::Add { residual } => (After::Residual, Some(input(residual)?)),
+        AfterProducts::Gate { gate: Gate::Swiglu, bf16: false } => (After::Swiglu, None),
+        AfterProducts::Gate { gate: Gate::Relu2, bf16: false } => (After::Relu2, None),
+        AfterProducts::Gate { gate: Gate::Swiglu, bf16: true } => (After::SwigluBf16, None),
+        AfterProducts::Gate { gate: Gate::Relu2, bf16: true } => (After::Relu2Bf16, None),
+    };
     let outputs = bound.get(group.inputs.len()..)?.to_vec();
     let step = group.uses_step().then_some(step);
     let few = few_tokens(converted.0.format, weights.first()?.0.format);
     Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(few, target)
-}
-
-/// Whether a node converts the value of node `of` to `bf16`.
-fn casts(node: &GroupNode, of: usize, value: &TensorSpec) -> bool {
-    node.operands[..] == [Operand::Node(of)] && node.output == TensorSpec { format: Format::BF16, ..value.clone() }
-}
-
-fn after(node: &GroupNode) -> Option<After> {
-    match node.op {
-        "swiglu" => Some(After::Swiglu),
-        "relu2_mul" => Some(After::Relu2),
-        "add" => Some(After::Residual),
-        _ => None,
-    }
 }
 
 /// Tensors with the places of their first views, and the place after them all.

@@ -24,7 +24,7 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
 use crate::cpu::native::simd::{Isa, Simd, simd_entry};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 
 /// Most query rows of a tile; a multiple of every vector length and of three vectors, the width of the product's register tile.
 const TILE_ROWS: usize = 48;
@@ -78,8 +78,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     };
     let (heads, d, kv_heads, block_size, kd) =
         (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
-    let shapes_fit = spec.op == "attention"
-        && spec.in_place.is_none()
+    let Operation::Attention { scale, window, .. } = spec.op else { return None };
+    let shapes_fit = spec.in_place.is_none()
         && k.shape == v.shape
         && q.shape == spec.output.shape
         && p_len == tokens
@@ -95,9 +95,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         isa: Isa::widest(features),
         isa_of_eight: Isa::widest(Features { avx512: features.avx512 && !features.half_vectors, ..features }),
         stored,
-        window: spec.attr_u32("window").map_or(usize::MAX, |n| (n as usize).max(1)),
+        window: window.map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.
-        scale: spec.attr_f32("scale")? * std::f32::consts::LOG2_E,
+        scale: scale.get() * std::f32::consts::LOG2_E,
         tokens: *tokens,
         table_rows: *table_rows,
         max_blocks: fixed(max_blocks)?,

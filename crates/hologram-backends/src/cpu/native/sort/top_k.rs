@@ -10,7 +10,7 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::narrow::is_in_f32;
 use crate::cpu::native::{elements, is_dense};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// Elements of a part of a long row.
 const PART: usize = 64 << 10;
@@ -30,10 +30,8 @@ struct TopK {
 /// The native kernel for `top_k`; `None` for any other spec.
 pub(in super::super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    if spec.op != "top_k" {
-        return None;
-    }
-    let (Extent::Fixed(d), k) = (*x.shape.last()?, spec.attr_u32("k")? as usize) else { return None };
+    let Operation::TopK { k } = spec.op else { return None };
+    let (Extent::Fixed(d), k) = (*x.shape.last()?, k as usize) else { return None };
     let served = spec.in_place.is_none()
         && is_in_f32(x.format)
         && spec.output.format == Format::U32
