@@ -159,7 +159,8 @@ fn declare(
     Ok(())
 }
 
-/// Reads what stands between two commas of a list of arguments, which may be several when a macro brings its own commas.
+/// Reads what stands between two commas of a list of arguments, which may be several when a macro brings its own
+/// commas.
 fn read(
     text: &Text,
     item: &[Token],
@@ -240,8 +241,8 @@ fn sum(tokens: &[Token]) -> Option<usize> {
     (tokens.len() % 2 == 1).then_some(total)
 }
 
-/// What a text declares in both languages: kernels of one language only are added; what both have must be the same, but for what is read
-/// ahead, which Metal does not know.
+/// What a text declares in both languages: kernels of one language only are added; what both have must be the same, but
+/// for what is read ahead, which Metal does not know.
 pub fn both(mut cuda: Vec<Declaration>, metal: Vec<Declaration>) -> Result<Vec<Declaration>> {
     for other in metal {
         let line = other.line;

@@ -1,5 +1,5 @@
-//! The compiled images of CUDA kernels: which there are, whether they take the arguments that their texts declare, and what the binary carries
-//! of them.
+//! The compiled images of CUDA kernels: which there are, whether they take the arguments that their texts declare, and
+//! what the binary carries of them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! Tells Rust what the kernel texts declare, and puts the texts and the compiled images together for the binary.
 //!
-//! Written to `OUT_DIR`: `arguments.rs` (a structure for each declaration of kernels, with numbers that texts share with the host), `images.rs`
-//! (the images, which are compressed here: in the tree they are not, so that Git stores differences), `texts.rs` (what Metal compiles at run time).
-//! The build fails where a kernel's arguments are not declared as `arguments.h` says it, or an image is not made of them.
+//! Written to `OUT_DIR`: `arguments.rs` (a structure for each declaration of kernels, with numbers that texts share
+//! with the host), `images.rs` (the images, which are compressed here: in the tree they are not, so that Git stores
+//! differences), `texts.rs` (what Metal compiles at run time). The build fails where a kernel's arguments are not
+//! declared as `arguments.h` says it, or an image is not made of them.
 
 mod declarations;
 mod host;

@@ -269,7 +269,8 @@ impl Text {
     }
 }
 
-/// The arguments of a macro or form: `tokens` begin with its parenthesis; what is between its commas, and how many tokens all of it is.
+/// The arguments of a macro or form: `tokens` begin with its parenthesis; what is between its commas, and how many
+/// tokens all of it is.
 pub fn arguments(tokens: &[Token]) -> Option<(Vec<&[Token]>, usize)> {
     if !tokens.first()?.is("(") {
         return None;

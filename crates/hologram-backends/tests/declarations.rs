@@ -38,7 +38,8 @@ fn cuda(body: &str) -> Result<Vec<Declaration>, String> {
     found(body, Language::Cuda)
 }
 
-/// Kernels, macros of kernels, and macros of macros, with names that are pasted together; kernels with the same arguments are one declaration.
+/// Kernels, macros of kernels, and macros of macros, with names that are pasted together; kernels with the same
+/// arguments are one declaration.
 #[test]
 fn declarations_are_found_through_macros() {
     let found = cuda(
@@ -106,7 +107,8 @@ fn texts_that_rust_would_misread_are_refused() {
     assert!(error.ends_with("k has 32 arguments, and Metal takes 31"), "{error}");
 }
 
-/// What the next launch reads is CUDA's alone; anything else must be the same in both languages, but for kernels that one of them lacks.
+/// What the next launch reads is CUDA's alone; anything else must be the same in both languages, but for kernels that
+/// one of them lacks.
 #[test]
 fn both_languages_take_the_same_arguments() {
     let of = |body: &str| both(cuda(body).unwrap(), found(body, Language::Metal).unwrap());
@@ -180,7 +182,8 @@ fn what_the_host_shares_has_cudas_layout() {
     }
 }
 
-/// An image that was made of another text is refused: the numbers of arguments and their kinds are those of the declaration.
+/// An image that was made of another text is refused: the numbers of arguments and their kinds are those of the
+/// declaration.
 #[test]
 fn images_take_what_their_texts_declare() {
     let declared = cuda("KERNEL(k, 1, IN(0, float, x), VAL(1, uint, n), VAL(2, float, e), MAP(3, m)) {}").unwrap();

@@ -1,5 +1,5 @@
-//! Arguments of kernels. Which a kernel has, in which order, its text declares (`kernels/arguments.h`); a launch fills in the structure that is
-//! made of the declaration ([`super::kernels`]).
+//! Arguments of kernels. Which a kernel has, in which order, its text declares (`kernels/arguments.h`); a launch fills
+//! in the structure that is made of the declaration ([`super::kernels`]).
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,8 +12,9 @@ pub(crate) trait KernelArgs: Any + Debug + Send + Sync {
     fn entries(&self) -> &'static [&'static str];
     /// The arguments in the order in which the kernel declares them, without what the next launch reads.
     fn list(&self) -> Vec<Arg>;
-    /// What the launch reads that nothing writes, where its kernel takes as many ranges of the next launch behind all other arguments: it fetches
-    /// some of them into the L2 when its own reading ends, so that the memory does not rest while one launch follows the other.
+    /// What the launch reads that nothing writes, where its kernel takes as many ranges of the next launch behind all
+    /// other arguments: it fetches some of them into the L2 when its own reading ends, so that the memory does not rest
+    /// while one launch follows the other.
     fn reads(&self) -> Option<&[Range]> {
         None
     }
@@ -41,8 +42,8 @@ pub(crate) enum Memory {
     Scratch(usize),
     /// The zeroed memory, at this offset.
     Counters(usize),
-    /// The launch's fault record: a kernel that is given an index outside its range notes it there, leaves out what it cannot do, and goes on; the
-    /// error comes at the next wait.
+    /// The launch's fault record: a kernel that is given an index outside its range notes it there, leaves out what it
+    /// cannot do, and goes on; the error comes at the next wait.
     Fault,
     /// Memory that is not used: a kernel is told so by a number, as Metal takes no null pointers for buffers.
     Null,
@@ -96,7 +97,8 @@ pub(crate) struct Counted {
     pub per: u32,
 }
 
-/// Bytes of which workgroup x reads `len` from byte x · `stride` on, as long as they are among the first `total`: `AHEAD_RANGE` in `stream.h`.
+/// Bytes of which workgroup x reads `len` from byte x · `stride` on, as long as they are among the first `total`:
+/// `AHEAD_RANGE` in `stream.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     /// Where they begin.

@@ -22,7 +22,8 @@ mod softmax;
 mod take;
 mod top_k;
 
-/// What the kernel texts declare: for each declaration a structure of its arguments, in a module of the text's name. Made by `build/`.
+/// What the kernel texts declare: for each declaration a structure of its arguments, in a module of the text's name.
+/// Made by `build/`.
 pub(crate) mod kernels {
     include!(concat!(env!("OUT_DIR"), "/arguments.rs"));
 }

@@ -168,8 +168,8 @@ fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
     [&maps[..], &[a.x_scales, a.s0, a.s1, a.s2, a.add, a.y0, a.y1, a.y2, a.step]].concat()
 }
 
-/// Which groups are served, and what their arguments are: x, w0, w1, w2 (as maps), scales of x and of each matrix, what is
-/// added, three results, the step block.
+/// Which groups are served, and what their arguments are: x, w0, w1, w2 (as maps), scales of x and of each matrix, what
+/// is added, three results, the step block.
 #[test]
 fn groups() {
     use Operand::{Input, Node};

@@ -1,9 +1,13 @@
-// How a kernel declares its arguments. `build.rs` reads the declarations of all texts, and makes of each the structure that a launch fills in.
-//   IN, OUT: memory that is read, or written too.   VAL: a number, uint or float.   MAP: a matrix for the copy engine.   FAULT: the fault record.
-//   COUNT: a number that may be known only when the kernel runs, with the step block that it is read from; COUNTED gives it.
-//   EXTENT: another size of the same step block; ACTUAL gives it.
+// How a kernel declares its arguments. The crate's `build/` reads the declarations of all texts, and makes of each the
+// structure that a launch fills in. The first argument of a form is the number of the kernel's argument.
+//   IN, OUT: memory that is read, or written too.
+//   VAL: a number, uint or float.
+//   MAP: a matrix for the copy engine.
+//   FAULT: the fault record.
+//   COUNT: a number that may be known only when the kernel runs, with the step block that it is read from: four arguments.
+//          COUNTED gives the number.
+//   EXTENT: another size of the same step block: two arguments. ACTUAL gives it.
 //   HOST(names…): structures and numbers of the text that the host needs too.
-// The first argument of each is the number of the kernel's argument; COUNT takes four numbers, EXTENT two.
 #ifndef ARGUMENTS
 #define ARGUMENTS
 #ifdef __CUDACC_RTC__
@@ -12,7 +16,8 @@
 #define KERNEL_IN_PAIRS(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 2) void name(__VA_ARGS__)
 // As many registers as the workgroup can have, however few of them then share a multiprocessor.
 #define KERNEL_ALONE(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 1) void name(__VA_ARGS__)
-// Shared memory sized by the launch, whose bytes DYNAMIC_SHARED declares. `groups`: how many workgroups should fit on a core.
+// Shared memory sized by the launch, whose bytes DYNAMIC_SHARED declares. `groups`: how many workgroups should fit on a
+// core.
 #define KERNEL_SHARED(name, threads, groups, ...) extern "C" __global__ __launch_bounds__(threads, groups) void name(__VA_ARGS__)
 // Arguments point to memory of their own, unless a text says otherwise before it comes here.
 #ifdef ARGUMENTS_OVERLAP
