@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
+use miniz_oxide::inflate::decompress_to_vec_zlib;
 
 use super::declarations::{Declaration, Kind};
 
@@ -16,7 +17,11 @@ pub fn list(folder: &Path, texts: &[(String, PathBuf, Vec<Declaration>)], out: &
     let mut code = String::from("/// Every image.\npub(super) const IMAGES: &[Image] = &[\n");
     let compressed = |file: &str, data: &[u8]| -> Result<String, String> {
         let path = out.join(format!("{file}.z"));
-        std::fs::write(&path, compress_to_vec_zlib(data, LEVEL)).map_err(|e| format!("{}: {e}", path.display()))?;
+        // Of most images it is there since the last build.
+        let kept = std::fs::read(&path).ok().and_then(|old| decompress_to_vec_zlib(&old).ok());
+        if kept.as_deref() != Some(data) {
+            std::fs::write(&path, compress_to_vec_zlib(data, LEVEL)).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
         Ok(format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/")))
     };
     for (name, text, declarations) in texts {
