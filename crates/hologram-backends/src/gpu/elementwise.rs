@@ -1,12 +1,12 @@
 //! Elementwise operations on f32, `cast`, and `copy` of any plain type.
 
+use super::kernels::elementwise::{Binary, CopyBytes, Unary};
 use super::launch::{Count, Places, all_f32, launch, single};
-use super::{Arg, NativeKernel, Target};
+use super::{NativeKernel, Target};
+
 use crate::Elementwise as E;
 use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
-
-const IMAGE: &str = "elementwise";
 const UNARY: [E; 7] = [E::Neg, E::Abs, E::Exp, E::Tanh, E::Relu, E::Sigmoid, E::Silu];
 const BINARY: [E; 8] = [E::Add, E::Sub, E::Mul, E::Div, E::Max, E::Min, E::Swiglu, E::Relu2Mul];
 /// Elements that a workgroup takes.
@@ -39,20 +39,29 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
             let (na, nb) = (repeats(a, &spec.output)?, repeats(b, &spec.output)?);
             let whole = |n: u32| n <= 1 || n.is_multiple_of(4);
             let fours = total.in_fours() && whole(na) && whole(nb);
-            let mut args = vec![places.input(0, 0), places.input(1, 0), places.output(0), places.step()];
-            args.extend(total.numbers());
-            args.extend([Arg::U32(na), Arg::U32(nb), Arg::U32(fours.into())]);
-            Some(single(launch(IMAGE, format!("map_{}", op.name()), [total.max().div_ceil(PIECE), 1], 256, args)?))
+            let args = Binary {
+                a: places.input(0, 0),
+                b: places.input(1, 0),
+                y: places.output(0),
+                total: places.counted(total),
+                na,
+                nb,
+                fours: fours.into(),
+            };
+            Some(single(launch(args, format!("map_{}", op.name()), [total.max().div_ceil(PIECE), 1], 256)?))
         }
         _ => None,
     }
 }
 
 fn unary(entry: String, places: &Places, total: Count) -> Option<NativeKernel> {
-    let mut args = vec![places.input(0, 0), places.output(0), places.step()];
-    args.extend(total.numbers());
-    args.push(Arg::U32(total.in_fours().into()));
-    Some(single(launch(IMAGE, entry, [total.max().div_ceil(PIECE), 1], 256, args)?))
+    let args = Unary {
+        a: places.input(0, 0),
+        y: places.output(0),
+        total: places.counted(total),
+        fours: total.in_fours().into(),
+    };
+    Some(single(launch(args, entry, [total.max().div_ceil(PIECE), 1], 256)?))
 }
 
 /// In words of four bytes, or byte by byte where there may be no whole number of them.
@@ -64,9 +73,8 @@ fn copy(spec: &KernelSpec, places: &Places, total: Count) -> Option<NativeKernel
         return unary("cast_f32".into(), places, words);
     }
     let bytes = bytes?;
-    let mut args = vec![places.input(0, 0), places.output(0), places.step()];
-    args.extend(bytes.numbers());
-    Some(single(launch(IMAGE, "copy_bytes".into(), [bytes.max().div_ceil(PIECE), 1], 256, args)?))
+    let args = CopyBytes { x: places.input(0, 0), y: places.output(0), total: places.counted(bytes) };
+    Some(single(launch(args, "copy_bytes", [bytes.max().div_ceil(PIECE), 1], 256)?))
 }
 
 /// After how many elements an operand repeats: 0 for one of the output's shape, whose last dimensions it has otherwise.

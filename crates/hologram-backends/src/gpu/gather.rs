@@ -1,7 +1,10 @@
 //! `gather`: rows of a table in any weight format by ids u32 [n] → f32 [n, d].
 
-use super::launch::{Count, Places, launch, packed_args, packed_name, single};
-use super::{Arg, NativeKernel, Target};
+use super::arguments::Actual;
+use super::kernels::gather::{GatherBlocks, GatherPlain};
+use super::kernels::packed::Gather;
+use super::launch::{Count, Places, Planes, launch, number, packed_name, single};
+use super::{NativeKernel, Target};
 use crate::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
@@ -17,33 +20,37 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     if !served {
         return None;
     }
-    let (entry, views) = match table.format {
-        Format::Plain(Type::F32) => ("gather_f32", 1),
-        Format::Plain(Type::F16) => ("gather_f16", 1),
-        Format::Plain(Type::BF16) => ("gather_bf16", 1),
-        Format::Q8_0 => ("gather_q8", 2),
-        Format::Q4_0 => ("gather_q4", 2),
-        Format::TQ2_0 => ("gather_t2", 2),
-        Format::Q8Planes => ("gather_q8_planes", 2),
-        Format::Q4Planes => ("gather_q4_planes", 2),
-        Format::T2Planes => ("gather_t2_planes", 2),
-        Format::Planes(_) => ("", 0),
+    let (places, tokens, n) = (Places::of(spec), Count::of(&[*n])?, number(*d)?);
+    let rows = match *rows {
+        Extent::Fixed(rows) => Actual { slot: u32::MAX, most: number(rows)? },
+        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
+    };
+    let grid = |columns| [tokens.max(), d.div_ceil(columns)];
+    let (ids, y, tokens) = (places.input(1, 0), places.output(0), places.counted(tokens));
+    let plain = |entry| {
+        let args = GatherPlain { x: places.input(0, 0), ids, y, tokens, rows, n };
+        launch(args, entry, grid(1024), 256)
+    };
+    let blocks = |entry| {
+        let args = GatherBlocks { q: places.input(0, 0), d: places.input(0, 1), ids, y, tokens, rows, n };
+        launch(args, entry, grid(1024), 256)
+    };
+    let launch = match table.format {
+        Format::Plain(Type::F32) => plain("gather_f32")?,
+        Format::Plain(Type::F16) => plain("gather_f16")?,
+        Format::Plain(Type::BF16) => plain("gather_bf16")?,
+        Format::Q8_0 => blocks("gather_q8")?,
+        Format::Q4_0 => blocks("gather_q4")?,
+        Format::TQ2_0 => blocks("gather_t2")?,
+        Format::Q8Planes => blocks("gather_q8_planes")?,
+        Format::Q4Planes => blocks("gather_q4_planes")?,
+        Format::T2Planes => blocks("gather_t2_planes")?,
+        Format::Planes(packed) => {
+            let Planes { low, high, records } = Planes::at(packed, places.at(0));
+            let args = Gather { low, high, records, ids, y, tokens, rows, n };
+            launch(args, format!("gather_{}", packed_name(packed)), grid(2048), 256)?
+        }
         _ => return None,
     };
-    let (places, tokens) = (Places::of(spec), Count::of(&[*n])?);
-    let [slot, most] = match *rows {
-        Extent::Fixed(rows) => [u32::MAX, u32::try_from(rows).ok()?],
-        Extent::Step { slot, max } => [slot, u32::try_from(max).ok()?],
-    };
-    let mut args: Vec<Arg> = (0..views).map(|view| places.input(0, view)).collect();
-    let (mut kernel, mut columns) = (("gather", entry.to_string()), 1024);
-    if let Format::Planes(packed) = table.format {
-        args.extend(packed_args(packed, |view| places.input(0, view), 0));
-        (kernel, columns) = (("packed", format!("gather_{}", packed_name(packed))), 2048);
-    }
-    args.extend([places.input(1, 0), places.output(0), places.step()]);
-    args.extend(tokens.numbers());
-    args.extend([slot, most, u32::try_from(*d).ok()?].map(Arg::U32));
-    args.push(Arg::Fault);
-    Some(single(launch(kernel.0, kernel.1, [tokens.max(), d.div_ceil(columns)], 256, args)?))
+    Some(single(launch))
 }

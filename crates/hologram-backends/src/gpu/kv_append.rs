@@ -1,7 +1,8 @@
 //! `kv_append`: x f32 [n, heads, d] into a paged cache [blocks, heads, block, d] at slots u32 [n], in place.
 
-use super::launch::{Count, Places, launch, single};
-use super::{Arg, NativeKernel, Target};
+use super::kernels::kv_append::{KvAppend, KvAppendEight};
+use super::launch::{Count, Places, launch, number, single};
+use super::{NativeKernel, Target};
 use crate::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
@@ -18,21 +19,24 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         && slots.format == Format::U32
         && x.shape == [n, Extent::Fixed(heads), Extent::Fixed(d)]
         && block > 0;
-    let entry = match cache.format {
-        Format::Plain(Type::F32) if served => "kv_append_f32",
-        Format::Plain(Type::F16) if served => "kv_append_f16",
-        Format::Q8Planes if served && d.is_multiple_of(32) => "kv_append_eight",
+    let (places, count) = (Places::of(spec), Count::of(&[n])?);
+    let grid = [count.max(), heads.checked_mul(d)?.div_ceil(1024)];
+    let (x, slots, tokens) = (places.input(1, 0), places.input(2, 0), places.counted(count));
+    let (blocks, heads, block, wide) = (number(blocks)?, number(heads)?, number(block)?, d.is_multiple_of(32));
+    let (cache_at, d) = (places.input(0, 0), number(d)?);
+    let floats = |entry| {
+        let args = KvAppend { cache: cache_at, x, slots, tokens, blocks, heads, block, d };
+        launch(args, entry, grid, 256)
+    };
+    let launch = match cache.format {
+        Format::Plain(Type::F32) if served => floats("kv_append_f32")?,
+        Format::Plain(Type::F16) if served => floats("kv_append_f16")?,
+        Format::Q8Planes if served && wide => {
+            let scales = places.input(0, 1);
+            let args = KvAppendEight { codes: cache_at, scales, x, slots, tokens, blocks, heads, block, d };
+            launch(args, "kv_append_eight", grid, 256)?
+        }
         _ => return None,
     };
-    let (places, tokens) = (Places::of(spec), Count::of(&[n])?);
-    let mut args = vec![places.input(0, 0)];
-    args.extend((cache.format == Format::Q8Planes).then(|| places.input(0, 1)));
-    args.extend([places.input(1, 0), places.input(2, 0), places.step()]);
-    args.extend(tokens.numbers());
-    for size in [blocks, heads, block, d] {
-        args.push(Arg::U32(u32::try_from(size).ok()?));
-    }
-    args.push(Arg::Fault);
-    let pieces = heads.checked_mul(d)?.div_ceil(1024);
-    Some(single(launch("kv_append", entry.into(), [tokens.max(), pieces], 256, args)?))
+    Some(single(launch))
 }

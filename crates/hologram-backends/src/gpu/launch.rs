@@ -1,9 +1,12 @@
 //! What the kernels of this folder have in common: counts that are known only when they run, places of bindings, launches of one part.
 
-use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
+use std::sync::Arc;
+
+use super::arguments::Counted;
+use super::{KernelArgs, KernelLaunch, Memory, NativeKernel, Part, Target};
 use crate::{Extent, Format, KernelSpec, Packed, TensorSpec};
 
-/// A product of fixed sizes and at most one extent, as kernels take it: `COUNT` in `dialect.h`.
+/// A product of fixed sizes and at most one extent, before the step block is known: [`Counted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// Word of the step block; `u32::MAX` where the number is fixed.
@@ -60,9 +63,10 @@ impl Count {
         self.per.is_multiple_of(4)
     }
 
-    /// The numbers that kernels take after the step block: slot, greatest, factor.
-    pub fn numbers(self) -> [Arg; 3] {
-        [Arg::U32(self.slot), Arg::U32(self.most), Arg::U32(self.per)]
+    /// As kernels take it, with the step block.
+    pub fn of_step(self, step: Memory) -> Counted {
+        let Count { slot, most, per } = self;
+        Counted { step, slot, most, per }
     }
 }
 
@@ -105,18 +109,23 @@ impl Places {
     }
 
     /// View `view` of an input.
-    pub fn input(&self, input: usize, view: usize) -> Arg {
-        Arg::Binding(self.inputs.get(input).map_or(usize::MAX, |at| at + view))
+    pub fn input(&self, input: usize, view: usize) -> Memory {
+        Memory::Binding(self.inputs.get(input).map_or(usize::MAX, |at| at + view))
     }
 
     /// View `view` of the output.
-    pub fn output(&self, view: usize) -> Arg {
-        Arg::Binding(self.output + view)
+    pub fn output(&self, view: usize) -> Memory {
+        Memory::Binding(self.output + view)
     }
 
     /// The step block; none where every size is fixed.
-    pub fn step(&self) -> Arg {
-        self.step.map_or(Arg::Null, Arg::Binding)
+    pub fn step(&self) -> Memory {
+        Memory::optional(self.step)
+    }
+
+    /// A count as kernels take it.
+    pub fn counted(&self, count: Count) -> Counted {
+        count.of_step(self.step())
     }
 }
 
@@ -135,18 +144,33 @@ fn views(tensor: &TensorSpec) -> usize {
 
 /// A launch of `groups` workgroups of `threads` threads, both in x, that waits for the launches before it itself.
 pub(super) fn launch(
-    image: &'static str,
-    entry: String,
+    args: impl KernelArgs,
+    entry: impl Into<String>,
     groups: [usize; 2],
     threads: usize,
-    args: Vec<Arg>,
 ) -> Option<KernelLaunch> {
-    let [x, y] = groups;
+    launch_of(Arc::new(args), entry, groups, threads)
+}
+
+/// As [`launch`], with arguments that something else has too.
+pub(super) fn launch_of(
+    args: Arc<dyn KernelArgs>,
+    entry: impl Into<String>,
+    [x, y]: [usize; 2],
+    threads: usize,
+) -> Option<KernelLaunch> {
+    let entry = entry.into();
+    debug_assert!(args.entries().contains(&&*entry), "{entry} does not take {args:?}");
     // Limits of a grid: 2³¹ − 1 workgroups in x, 65,535 in y.
     let x = u32::try_from(x.max(1)).ok().filter(|x| *x <= i32::MAX as u32)?;
     let y = u32::try_from(y.max(1)).ok().filter(|y| *y <= 65_535)?;
     let block = [u32::try_from(threads).ok()?, 1, 1];
-    Some(KernelLaunch { image, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, ahead: None, args })
+    Some(KernelLaunch { args, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, phase: None })
+}
+
+/// A number of 32 bits.
+pub(super) fn number(n: usize) -> Option<u32> {
+    u32::try_from(n).ok()
 }
 
 /// A native kernel of one launch.
@@ -177,8 +201,23 @@ pub(super) fn packed_name(packed: Packed) -> String {
     format!("{packed:?}").to_lowercase()
 }
 
-/// The low plane, the high plane where there is one, and the records of packed weights whose first view is at a place.
-pub(super) fn packed_args(packed: Packed, arg: impl Fn(usize) -> Arg, at: usize) -> [Arg; 3] {
-    let high = usize::from(packed.high_bits() > 0);
-    [arg(at), if high == 1 { arg(at + 1) } else { Arg::Null }, arg(at + 1 + high)]
+/// The planes of packed weights.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planes {
+    pub low: Memory,
+    /// Null where codes have none.
+    pub high: Memory,
+    pub records: Memory,
+}
+
+impl Planes {
+    /// No weights.
+    pub const NONE: Planes = Planes { low: Memory::Null, high: Memory::Null, records: Memory::Null };
+
+    /// Of weights whose first view is at this place among the bindings.
+    pub fn at(packed: Packed, at: usize) -> Planes {
+        let high = usize::from(packed.high_bits() > 0);
+        let [low, records] = [at, at + 1 + high].map(Memory::Binding);
+        Planes { low, high: Memory::optional((high == 1).then_some(at + 1)), records }
+    }
 }

@@ -4,6 +4,7 @@
 //! Kernel texts that serve every GPU are in `kernels/`; those that need one vendor's units are in `../cuda/kernels/` and
 //! `../metal/kernels/`. Nothing here touches a device: `cuda` and `metal` resolve the arguments and launch.
 
+mod arguments;
 mod attention;
 mod elementwise;
 mod gather;
@@ -21,9 +22,18 @@ mod softmax;
 mod take;
 mod top_k;
 
+/// What the kernel texts declare: for each declaration a structure of its arguments, in a module of the text's name.
+/// Made by `build/`.
+pub(crate) mod kernels {
+    include!(concat!(env!("OUT_DIR"), "/arguments.rs"));
+}
+
+pub(crate) use arguments::{Arg, KernelArgs, Memory, Range, TensorMap};
 pub(crate) use gemm::Unpacked;
 
-use crate::{Format, Fused, GroupSpec, KernelSpec, Operation};
+use std::sync::Arc;
+
+use crate::{Format, Fused, Gate, GroupSpec, KernelSpec, Operation};
 
 /// The most tokens of a step that kernels bound by memory serve; with more, tensor cores are faster.
 pub(crate) const FEW_TOKENS: usize = 8;
@@ -126,28 +136,28 @@ pub(crate) struct BlasProduct {
 /// Bytes that cuBLASLt may use as workspace, at the beginning of the scratch memory.
 pub(crate) const BLAS_WORKSPACE: usize = 32 << 20;
 
-/// A product with its operands, each an [`Arg::Binding`].
+/// A product with its operands.
 #[derive(Clone, Debug)]
 pub(crate) struct BlasCall {
     /// Its sizes.
     pub product: BlasProduct,
     /// Left side.
-    pub x: Arg,
+    pub x: Memory,
     /// Right side.
-    pub w: Arg,
-    /// What is added; [`Arg::Null`] where nothing is.
-    pub add: Arg,
+    pub w: Memory,
+    /// What is added; [`Memory::Null`] where nothing is.
+    pub add: Memory,
     /// Result.
-    pub y: Arg,
+    pub y: Memory,
 }
 
 /// A launch of a kernel of an image. All numbers are fixed when it is recorded: a kernel reads the actual extents from the step block
 /// and its superfluous workgroups end at once.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelLaunch {
-    /// The image, by the name of its source without its ending.
-    pub image: &'static str,
-    /// The kernel's name in it.
+    /// The arguments, which know the image.
+    pub args: Arc<dyn KernelArgs>,
+    /// The kernel's name in the image.
     pub entry: String,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -160,59 +170,41 @@ pub(crate) struct KernelLaunch {
     /// Whether the kernel calls `DEPENDENCY_WAIT()` before it touches memory that other launches write or read, so that it may start
     /// while the launch before it ends (programmatic dependent launch).
     pub early: bool,
-    /// What launches before it may fetch for it, and what it fetches for those after it.
-    pub ahead: Option<Ahead>,
-    /// Arguments in order.
-    pub args: Vec<Arg>,
+    /// The phase of a stack that it can be, where it can be joined with others.
+    pub phase: Option<StackPhase>,
 }
 
-/// Launches that read weights, which nothing writes, tell the launch with this before them what they read: it fetches some of that into
-/// the L2 when its own reading ends, so that the memory does not rest while one launch follows the other.
-#[derive(Clone, Debug)]
-pub(crate) struct Ahead {
-    /// What this launch reads: addresses and numbers of one layout that all launches with this share.
-    pub reads: Vec<Arg>,
-    /// The first of as many arguments that are the next such launch's `reads`, or what stands there where no such launch follows.
-    pub next: usize,
+impl KernelLaunch {
+    /// The image, by the name of its source without its ending.
+    pub fn image(&self) -> &'static str {
+        self.args.image()
+    }
+
+    /// The arguments as those of one declaration.
+    #[cfg(test)]
+    pub fn filled<A: KernelArgs>(&self) -> &A {
+        let args: &dyn std::any::Any = &*self.args;
+        args.downcast_ref().unwrap_or_else(|| panic!("{} takes {:?}", self.entry, self.args))
+    }
+
+    /// Whether the kernel notes faults.
+    pub fn has_fault_record(&self) -> bool {
+        self.args.list().iter().any(|arg| matches!(arg, Arg::Memory(Memory::Fault)))
+    }
 }
 
-/// An argument of a kernel.
+/// A launch as a phase of `cuda/kernels/decode_stack.cu`, with its arguments.
 #[derive(Clone, Debug)]
-pub(crate) enum Arg {
-    /// The address of a binding, by its place among the spec's bindings.
-    Binding(usize),
-    /// An address in the scratch memory, at this offset.
-    Scratch(usize),
-    /// An address in the zeroed memory, at this offset.
-    Counters(usize),
-    /// The address of the launch's fault record (`FAULT` in `dialect.h`): a kernel that is given an index outside its range notes it
-    /// there, leaves out what it cannot do, and goes on; the error comes at the next wait.
-    Fault,
-    /// Memory that is not used: a kernel is told so by a number, as Metal takes no null pointers for buffers.
-    Null,
-    /// A number.
-    U32(u32),
-    /// A number.
-    F32(f32),
-    /// A description of a matrix for the bulk tensor copy engine, passed by value (`const __grid_constant__ CUtensorMap`).
-    TensorMap(TensorMap),
-}
-
-/// A matrix in a binding or the scratch memory as the bulk tensor copy engine sees it (compute capability 9.0).
-#[derive(Clone, Debug)]
-pub(crate) struct TensorMap {
-    /// Where the matrix lies: [`Arg::Binding`] or [`Arg::Scratch`].
-    pub memory: Box<Arg>,
-    /// Size of an element in bytes: 1, 2 (bf16 or f16) or 4.
-    pub element: u32,
-    /// Sizes, fastest first.
-    pub dims: Vec<u64>,
-    /// Bytes from row to row, from the second dimension on; multiples of 16.
-    pub strides: Vec<u64>,
-    /// Sizes of a tile, fastest first.
-    pub tile: Vec<u32>,
-    /// Bytes of the swizzle pattern: 0, 32, 64 or 128.
-    pub swizzle: u32,
+pub(crate) enum StackPhase {
+    /// Products of one token with ternary weights.
+    Products {
+        /// How two matrices make one result, where they do.
+        gate: Option<Gate>,
+        /// The launch's arguments.
+        args: Arc<kernels::matvec_i8::MatvecI8>,
+    },
+    /// Attention over `f32` caches to heads of 128 elements, four for each key/value head.
+    Attention(Arc<kernels::attention_decode::AttentionDecode>),
 }
 
 /// A function that gives a kernel for the specs it serves.

@@ -1,7 +1,8 @@
 //! `quantize`: x f32 [rows, n] → i8 groups [rows, n].
 
-use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, row_in_registers, single};
-use super::{Arg, NativeKernel, Target};
+use super::kernels::quantize;
+use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
+use super::{NativeKernel, Target};
 use crate::{Format, KernelSpec, Operation};
 
 /// The native kernel for `quantize`.
@@ -16,23 +17,21 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     if group == 0 || !n.is_multiple_of(group as usize) {
         return None;
     }
-    let (places, rows, floor) = (Places::of(spec), Count::rows(x)?, Arg::F32(floor.get()));
-    let mut args = vec![places.input(0, 0), places.output(0), places.output(1), places.step()];
+    let (places, rows, least) = (Places::of(spec), Count::rows(x)?, floor.get());
+    let (x, codes, scales) = (places.input(0, 0), places.output(0), places.output(1));
     let in_registers = row_in_registers(n, rows.max(), target, FEW_QUANTIZED).filter(|_| groups(n, group));
-    let (entry, workgroups, threads) = match in_registers {
+    let launch = match in_registers {
         Some((fours, threads)) => {
-            args.extend(rows.numbers());
-            args.extend([Arg::U32(u32::try_from(n).ok()?), Arg::U32(group), floor]);
-            (format!("quantize_{fours}"), rows.max(), threads)
+            let args = quantize::Quantize { x, codes, scales, rows: places.counted(rows), n: number(n)?, group, least };
+            launch(args, format!("quantize_{fours}"), [rows.max(), 1], threads)?
         }
         None => {
             let all = rows.times(n / group as usize)?;
-            args.extend(all.numbers());
-            args.extend([Arg::U32(group), floor]);
-            ("quantize_any".into(), all.max().div_ceil(8), 256)
+            let args = quantize::QuantizeAny { x, codes, scales, groups: places.counted(all), group, least };
+            launch(args, "quantize_any", [all.max().div_ceil(8), 1], 256)?
         }
     };
-    Some(single(launch("quantize", entry, [workgroups, 1], threads, args)?))
+    Some(single(launch))
 }
 
 /// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 32, 64, 128 or 256 elements.

@@ -1,10 +1,12 @@
 //! `repack`: weights from blocks to two planes, in one pass.
 
-use super::{Arg, KernelLaunch, NativeKernel, Part, Target};
+use super::kernels::repack::Repack;
+use super::launch::{launch, single};
+use super::{KernelLaunch, Memory, NativeKernel, Target};
 use crate::{Format, KernelSpec, Operation};
 
 /// Threads of a workgroup, one for each 2 bytes.
-const THREADS: u32 = 256;
+const THREADS: usize = 256;
 
 /// The kernel for a spec.
 pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
@@ -18,24 +20,9 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     };
     let scale_at = if x.format == Format::TQ2_0 { words - 1 } else { 0 };
     let total = u32::try_from(x.max_bytes() / 2).ok()?;
-    let launch = KernelLaunch {
-        image: "repack",
-        entry: "repack".into(),
-        grid: [total.div_ceil(THREADS).max(1), 1, 1],
-        block: [THREADS, 1, 1],
-        shared: 0,
-        cluster: 1,
-        early: false,
-        ahead: None,
-        // Both views of the blocks are the same bytes.
-        args: vec![
-            Arg::Binding(0),
-            Arg::Binding(2),
-            Arg::Binding(3),
-            Arg::U32(words),
-            Arg::U32(scale_at),
-            Arg::U32(total),
-        ],
-    };
-    Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 })
+    // Both views of the blocks are the same bytes.
+    let [x, codes, scales] = [0, 2, 3].map(Memory::Binding);
+    let args = Repack { x, codes, scales, words, scale_at, total };
+    let launch = launch(args, "repack", [(total as usize).div_ceil(THREADS), 1], THREADS)?;
+    Some(single(KernelLaunch { early: false, ..launch }))
 }

@@ -1,7 +1,8 @@
 //! `rope`: x f32 [n, heads, d], positions u32 [n], freqs f32 [pairs] → f32 of x's shape.
 
-use super::launch::{Count, Places, all_f32, launch, single};
-use super::{Arg, NativeKernel, Target};
+use super::kernels::rope::Rope;
+use super::launch::{Count, Places, all_f32, launch, number, single};
+use super::{NativeKernel, Target};
 use crate::{Extent, Format, KernelSpec, Operation, RopeStyle};
 
 /// The native kernel for `rope`.
@@ -24,9 +25,16 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let (places, rows) = (Places::of(spec), Count::rows(x)?);
     // A thread for each pair, and for each element that passes unchanged.
     let threads = rows.times(d - pairs)?.max();
-    let mut args = vec![places.input(0, 0), places.input(1, 0), places.input(2, 0), places.output(0), places.step()];
-    args.extend(rows.numbers());
-    let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-    args.extend([number(heads)?, number(d)?, number(pairs)?, Arg::U32(u32::from(style == RopeStyle::Adjacent))]);
-    Some(single(launch("rope", "rope".into(), [threads.div_ceil(256), 1], 256, args)?))
+    let args = Rope {
+        x: places.input(0, 0),
+        positions: places.input(1, 0),
+        freqs: places.input(2, 0),
+        y: places.output(0),
+        rows: places.counted(rows),
+        heads: number(heads)?,
+        d: number(d)?,
+        pairs: number(pairs)?,
+        adjacent: u32::from(style == RopeStyle::Adjacent),
+    };
+    Some(single(launch(args, "rope", [threads.div_ceil(256), 1], 256)?))
 }

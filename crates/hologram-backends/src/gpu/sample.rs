@@ -1,8 +1,9 @@
 //! `sample`: logits f32 [n, v], numbers f32 [n, 2], words u32 [n, 4] → u32 [n]. One launch looks at all logits with many workgroups, the second
 //! at what matters of them with one workgroup a row.
 
-use super::launch::{Count, Places, launch};
-use super::{Arg, NativeKernel, Part, Target};
+use super::kernels::sample::{SampleChoose, SampleScan};
+use super::launch::{Count, Places, launch, number};
+use super::{Memory, NativeKernel, Part, Target};
 use crate::{Format, KernelSpec, Operation};
 
 /// Logits of which the first launch keeps the greatest.
@@ -24,18 +25,13 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let pieces = v.div_ceil(PIECE);
     // Keys, then sums.
     let plane = rows.max().checked_mul(pieces * 4)?;
-    let inputs = [places.input(0, 0), places.input(1, 0), places.input(2, 0)];
-    let scratch = [Arg::Scratch(0), Arg::Scratch(plane)];
-    let numbers = |mut args: Vec<Arg>| -> Option<Vec<Arg>> {
-        args.push(places.step());
-        args.extend(rows.numbers());
-        args.push(Arg::U32(u32::try_from(v).ok()?));
-        Some(args)
-    };
-    let scan = numbers([inputs.as_slice(), &scratch].concat())?;
-    let choose = numbers([inputs.as_slice(), &scratch, &[places.output(0)]].concat())?;
-    let scan = launch("sample", "sample_scan".into(), [pieces.div_ceil(PIECES), rows.max()], 256, scan)?;
-    let choose = launch("sample", "sample_choose".into(), [rows.max(), 1], 1024, choose)?;
+    let [logits, numbers, words] = [0, 1, 2].map(|i| places.input(i, 0));
+    let [keys, sums] = [0, plane].map(Memory::Scratch);
+    let (count, n) = (places.counted(rows), number(v)?);
+    let scan = SampleScan { logits, numbers, words, keys, sums, rows: count, n };
+    let choose = SampleChoose { logits, numbers, words, keys, sums, tokens: places.output(0), rows: count, n };
+    let scan = launch(scan, "sample_scan", [pieces.div_ceil(PIECES), rows.max()], 256)?;
+    let choose = launch(choose, "sample_choose", [rows.max(), 1], 1024)?;
     let parts = vec![Part::Kernel(scan), Part::Kernel(choose)];
     Some(NativeKernel { parts, scratch: plane.checked_mul(2)?, counters: 0 })
 }

@@ -1,7 +1,8 @@
 //! `softmax`: x f32 [.., n] → f32, over the last dimension.
 
-use super::launch::{Count, FEW, Places, all_f32, launch, row_in_registers, single};
-use super::{Arg, NativeKernel, Target};
+use super::kernels::softmax::Softmax;
+use super::launch::{Count, FEW, Places, all_f32, launch, number, row_in_registers, single};
+use super::{NativeKernel, Target};
 use crate::{KernelSpec, Operation};
 
 /// The native kernel for `softmax`.
@@ -12,12 +13,11 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());
-    let mut args = vec![places.input(0, 0), places.output(0), places.step()];
-    args.extend(rows.numbers());
-    args.push(Arg::U32(u32::try_from(n).ok()?));
+    let (x, y) = (places.input(0, 0), places.output(0));
+    let args = Softmax { x, y, rows: places.counted(rows), n: number(n)? };
     let (entry, threads) = match row_in_registers(n, rows.max(), target, FEW) {
         Some((fours, threads)) => (format!("softmax_{fours}"), threads),
         None => ("softmax_any".into(), 1024),
     };
-    Some(single(launch("softmax", entry, [rows.max(), 1], threads, args)?))
+    Some(single(launch(args, entry, [rows.max(), 1], threads)?))
 }

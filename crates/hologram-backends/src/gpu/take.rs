@@ -1,7 +1,8 @@
 //! `take`: elements of rows x f32 [.., n] by indices u32 [.., k] → f32 [.., k].
 
-use super::launch::{Count, Places, all_f32, launch, single};
-use super::{Arg, NativeKernel, Target};
+use super::kernels::gather::Take;
+use super::launch::{Count, Places, all_f32, launch, number, single};
+use super::{NativeKernel, Target};
 use crate::{Format, KernelSpec, Operation};
 
 /// The native kernel for `take`.
@@ -18,11 +19,13 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, total) = (Places::of(spec), Count::elements(indices)?);
-    let mut args = vec![places.input(0, 0), places.input(1, 0), places.output(0), places.step()];
-    args.extend(total.numbers());
-    for n in [x.row_len(), indices.row_len()] {
-        args.push(Arg::U32(u32::try_from(n).ok()?));
-    }
-    args.push(Arg::Fault);
-    Some(single(launch("gather", "take".into(), [total.max().div_ceil(256), 1], 256, args)?))
+    let args = Take {
+        x: places.input(0, 0),
+        indices: places.input(1, 0),
+        y: places.output(0),
+        total: places.counted(total),
+        n: number(x.row_len())?,
+        k: number(indices.row_len())?,
+    };
+    Some(single(launch(args, "take", [total.max().div_ceil(256), 1], 256)?))
 }

@@ -12,7 +12,7 @@ const TARGET: gpu::Target = gpu::Target::apple(64, 32 << 10);
 /// Whether all parts of a kernel have a text that serves Apple GPUs.
 fn is_shared(kernel: &NativeKernel) -> bool {
     kernel.parts.iter().all(|part| match part {
-        Part::Kernel(launch) => NAMES.contains(&launch.image),
+        Part::Kernel(launch) => NAMES.contains(&launch.image()),
         Part::Blas(_) => false,
     })
 }

@@ -52,7 +52,7 @@ impl Verdicts for MetalBackend {
         let mut texts: Vec<_> = parts
             .iter()
             .filter_map(|part| match part {
-                Part::Kernel(launch) => Some(launch.image),
+                Part::Kernel(launch) => Some(launch.image()),
                 Part::Blas(_) => None,
             })
             .collect();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::*;
 use crate::backend::{Backend, Binding, Buffer, Launch, LaunchConfig};
 use crate::cuda::CudaBackend;
-use crate::gpu::{Target, find_group};
+use crate::gpu::{KernelArgs, Target, find_group};
 use crate::{
     AttentionPrecision, Elementwise, Extent, Format, GroupNode, GroupSpec, Operand, Operation, RopeStyle, TensorSpec,
 };
@@ -144,32 +144,34 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
     let refs: Vec<_> = kernels.iter().map(|(kernel, arguments)| Some((kernel, arguments.as_slice()))).collect();
     let stacks = plan(&refs, max_shared);
     for stack in &stacks {
-        assert!(stack.shared <= max_shared && stack.values(0, 0).len() == 21);
+        assert!(stack.shared <= max_shared && stack.arguments(0).list().len() == 21);
         let (at, table) = stack.phases();
         assert_eq!((at % 16, at + table.len()), (0, stack.bytes()));
         // Weights, which are fetched in their order, never come over others that are still needed, nor beyond the ring.
         let mut ended = 0;
-        let products: Vec<usize> = (0..stack.phases.len()).filter(|p| stack.phases[*p].kind == 0).collect();
+        let products: Vec<usize> =
+            (0..stack.phases.len()).filter(|p| stack.phases[*p].told.kind == decode_stack::PRODUCTS).collect();
         for (n, q) in products.iter().copied().enumerate() {
-            let later = &stack.phases[q];
+            let later = &stack.phases[q].told;
             assert!(later.ring + later.bytes <= stack.shared - SHARED && later.needs as usize <= q);
             ended = later.needs.max(ended);
             assert!(n < BARRIERS || ended as usize > products[n - BARRIERS]);
-            for (p, earlier) in stack.phases[..q].iter().enumerate().filter(|(_, p)| p.kind == 0) {
+            let earlier = stack.phases[..q].iter().map(|p| &p.told).enumerate();
+            for (p, earlier) in earlier.filter(|(_, p)| p.kind == decode_stack::PRODUCTS) {
                 let apart = earlier.ring + earlier.bytes <= later.ring || later.ring + later.bytes <= earlier.ring;
                 assert!(apart || ended as usize > p, "phases {p} and {q}");
             }
         }
         // What is given has another tag than what lies there, in every run, and who takes it expects it.
-        let word =
-            |p: usize, at: usize| u32::from_le_bytes(table[p * PHASE + at * 4..][..4].try_into().expect("four bytes"));
+        let told: Vec<_> = (0..stack.phases.len()).map(|p| stack.told(p)).collect();
         let mut places = [0; PLACES];
         for run in 0..4 {
             for p in 0..stack.phases.len() {
                 let bit = |tag: u32| (tag ^ (run & tag >> 1)) & 1;
-                let given = bit(word(p, 5));
+                let given = bit(told[p].out_tag);
                 assert_ne!(std::mem::replace(&mut places[p % PLACES], given), given, "run {run}, phase {p}");
-                assert!(p == 0 || (word(p, 2), word(p, 4)) == (word(p - 1, 3), word(p - 1, 5)));
+                let before = told.get(p.wrapping_sub(1));
+                assert!(before.is_none_or(|b| (told[p].in_at, told[p].in_tag) == (b.out_at, b.out_tag)));
             }
         }
     }

@@ -1,27 +1,33 @@
 //! Attention of few tokens: the grid is fixed when it is recorded, and workgroups beyond a token's actual positions end at once.
 
-use super::super::launch::{launch, single};
-use super::super::{Arg, NativeKernel, Part, Target};
-use super::{Cache, Sizes};
+use std::sync::Arc;
 
-/// The most parts that a token's positions are split in (`MAX_SPLITS` in `attention.h`).
-const MAX_SPLITS: usize = 64;
+use super::super::kernels::attention::{
+    ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_WINDOW, MAX_SPLITS,
+};
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeEight, AttentionJoin};
+use super::super::kernels::cuda::attention_few::{self, AttentionFew};
+use super::super::launch::{launch, launch_of, single};
+use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
+use super::{Cache, Numbers, Operands, Sizes};
+
 /// The most tokens that may append rows which others of the step read.
 pub(super) const MAX_APPEND: usize = 8;
 
-// Bits of the argument `flags`.
-const APPEND: u32 = 1;
-const ADJACENT: u32 = 2;
-const COMBINE: u32 = 4;
-/// Above them: how many positions a token sees; 0 for all up to its own.
-const WINDOW: u32 = 3;
+// The kernels of both texts take the same flags, and as many parts of a token's positions.
+const _: () = assert!(
+    attention_few::APPEND == ATTENTION_APPEND
+        && attention_few::ADJACENT == ATTENTION_ADJACENT
+        && attention_few::WINDOW == ATTENTION_WINDOW
+        && attention_few::MAX_SPLITS == MAX_SPLITS
+);
 
 /// What a step appends to the cache before it attends.
 pub(super) struct Fresh {
-    pub k: Arg,
-    pub v: Arg,
-    pub slots: Arg,
-    pub frequencies: Arg,
+    pub k: Memory,
+    pub v: Memory,
+    pub slots: Memory,
+    pub frequencies: Memory,
     /// Pairs that are rotated.
     pub pairs: usize,
     /// Whether a pair is elements 2i and 2i + 1.
@@ -33,16 +39,16 @@ pub(super) enum More {
     /// What is appended to a cache of floats.
     Fresh(Fresh),
     /// The scales of keys and values in 8 bits; null for others.
-    Scales([Arg; 2]),
+    Scales([Memory; 2]),
 }
 
-/// The kernel for `operands` q, k cache, v cache, positions, sequences, block table.
+/// The kernel for `operands`.
 pub(super) fn kernel(
     sizes: Sizes,
-    operands: &[Arg; 6],
+    operands: Operands,
     more: More,
-    out: Arg,
-    step: Arg,
+    out: Memory,
+    step: Memory,
     scale: f32,
     target: Target,
 ) -> Option<NativeKernel> {
@@ -72,75 +78,136 @@ pub(super) fn kernel(
         (true, _) => (4, 2, 64),
         _ => (8, 2, 32),
     };
-    let (image, entry) = if on_tensor_cores {
-        ("attention_few", format!("attention_few_{d}_{simds}"))
-    } else {
-        ("attention_decode", format!("attention_decode_{cache}_{made_for}_{at_a_time}"))
-    };
     // A window may begin and end within a tile.
     let seen = sizes.window.map_or(usize::MAX, |n| n as usize + tile);
     let capacity = seen.min(sizes.columns << sizes.shift);
     let most = (resident * multiprocessors / groups.max(1)).min(capacity.div_ceil(tile));
-    let splits = most.clamp(1, MAX_SPLITS);
+    let splits = most.clamp(1, MAX_SPLITS as usize);
 
     let parts = if splits > 1 { groups.checked_mul(splits * at_a_time)? } else { 0 };
     let sums = parts.checked_mul(d * 4)?.next_multiple_of(256);
     let scratch = sums.checked_add(parts.checked_mul(8)?).filter(|bytes| *bytes < 1 << 33)?;
     let counters = if splits > 1 { groups.checked_mul(4)? } else { 0 };
-    let place = |argument: Arg| if splits > 1 { argument } else { Arg::Null };
+    let place = |memory: Memory| if splits > 1 { memory } else { Memory::Null };
+
+    let Operands { q, keys, values, positions, sequences, table } = operands;
+    let (count, shift, splits) = (tokens.of_step(step), sizes.shift, splits as u32);
+    let Numbers { heads, kv_heads, d, blocks, rows, columns } = sizes.numbers();
+    // In z a token's slices.
+    let grid_z = u32::try_from(tokens.max().max(1) * slices).ok().filter(|z| *z <= 65_535)?;
 
     // Apple GPUs have no order of memory between the workgroups of a launch, by which the last one could put the parts together.
     let join = if apple && splits > 1 {
-        let mut args = vec![Arg::Scratch(0), Arg::Scratch(sums), operands[3].clone(), out.clone(), step.clone()];
-        args.extend(tokens.numbers());
-        args.extend(Sizes::numbers([heads, kv_heads, d, splits, tile_of(sizes.cache, made_for)]));
-        args.push(Arg::U32(sizes.window.unwrap_or(0)));
-        let grid = [kv_heads, tokens.max().max(1) * slices];
-        Some(launch(image, format!("attention_join_{at_a_time}"), grid, 256, args)?)
+        let args = AttentionJoin {
+            partial: Memory::Scratch(0),
+            stats: Memory::Scratch(sums),
+            positions,
+            out,
+            tokens: count,
+            heads,
+            kv_heads,
+            d,
+            splits,
+            tile: tile_of(sizes.cache, made_for),
+            window: sizes.window.unwrap_or(0),
+        };
+        Some(launch(args, format!("attention_join_{at_a_time}"), [sizes.kv_heads, grid_z as usize], 256)?)
     } else {
         None
     };
 
-    let [q, keys, values, positions, sequences, table] = operands.clone();
-    let mut flags = COMBINE | sizes.window.unwrap_or(0) << WINDOW;
+    let mut flags = ATTENTION_COMBINE | sizes.window.unwrap_or(0) << ATTENTION_WINDOW;
+    let scale = scale * std::f32::consts::LOG2_E;
+    let [partial, stats, counters_at] = [Memory::Scratch(0), Memory::Scratch(sums), Memory::Counters(0)].map(place);
+    let (grid, threads) = ([splits as usize, sizes.kv_heads], simds * 32);
     let mut pairs = 0;
-    let (mut k, mut v, mut slots, mut frequencies) = (Arg::Null, Arg::Null, Arg::Null, Arg::Null);
-    let mut scales = [Arg::Null, Arg::Null];
+    let (mut k, mut v, mut slots, mut freqs) = (Memory::Null, Memory::Null, Memory::Null, Memory::Null);
+    let [mut key_scales, mut value_scales] = [Memory::Null, Memory::Null];
     match more {
-        More::Scales(of) => scales = of,
+        More::Scales(of) => [key_scales, value_scales] = of,
         More::Fresh(fresh) => {
-            flags |= APPEND | if fresh.adjacent { ADJACENT } else { 0 };
-            pairs = fresh.pairs;
-            (k, v, slots, frequencies) = (fresh.k, fresh.v, fresh.slots, fresh.frequencies);
+            flags |= ATTENTION_APPEND | if fresh.adjacent { ATTENTION_ADJACENT } else { 0 };
+            pairs = fresh.pairs as u32;
+            (k, v, slots, freqs) = (fresh.k, fresh.v, fresh.slots, fresh.frequencies);
         }
     }
-    let scale = Arg::F32(scale * std::f32::consts::LOG2_E);
-    let partial = [place(Arg::Scratch(0)), place(Arg::Scratch(sums)), place(Arg::Counters(0)), Arg::Fault, step];
-    let cached = Sizes::numbers([sizes.shift as usize, sizes.blocks, sizes.rows, sizes.columns]);
-    let mut args = match sizes.cache {
-        Cache::Eight => {
-            let [key_scales, value_scales] = scales;
-            vec![q, keys, values, key_scales, value_scales, positions, sequences, table, out]
-        }
-        _ => vec![q, k, v, positions, sequences, slots, table, frequencies, keys, values, out],
+    // The kernels for caches of floats, of either text.
+    macro_rules! floats {
+        ($kernel:ident) => {
+            $kernel {
+                q,
+                k,
+                v,
+                positions,
+                sequences,
+                slots,
+                table,
+                freqs,
+                keys,
+                values,
+                out,
+                partial,
+                stats,
+                counters: counters_at,
+                tokens: count,
+                heads,
+                kv_heads,
+                d,
+                shift,
+                blocks,
+                rows,
+                columns,
+                pairs,
+                flags,
+                splits,
+                scale,
+            }
+        };
+    }
+    let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
+    let launch = if on_tensor_cores {
+        launch(floats!(AttentionFew), format!("attention_few_{d}_{simds}"), grid, threads)?
+    } else if sizes.cache == Cache::Eight {
+        let args = AttentionDecodeEight {
+            q,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            positions,
+            sequences,
+            table,
+            out,
+            partial,
+            stats,
+            counters: counters_at,
+            tokens: count,
+            heads,
+            kv_heads,
+            d,
+            shift,
+            blocks,
+            rows,
+            columns,
+            flags,
+            splits,
+            scale,
+        };
+        launch(args, entry, grid, threads)?
+    } else {
+        let args = Arc::new(floats!(AttentionDecode));
+        let joins = (sizes.cache, made_for, at_a_time) == (Cache::F32, 128, 4);
+        let phase = joins.then(|| StackPhase::Attention(args.clone()));
+        KernelLaunch { phase, ..launch_of(args, entry, grid, threads)? }
     };
-    args.extend(partial);
-    args.extend(tokens.numbers());
-    args.extend(Sizes::numbers([heads, kv_heads, d]));
-    args.extend(cached);
-    if sizes.cache != Cache::Eight {
-        args.extend(Sizes::numbers([pairs]));
-    }
-    args.extend([Arg::U32(flags), Arg::U32(splits as u32), scale]);
-    let mut launch = launch(image, entry, [splits, kv_heads], simds * 32, args)?;
-    launch.grid[2] = u32::try_from(tokens.max().max(1) * slices).ok().filter(|z| *z <= 65_535)?;
+    let launch = KernelLaunch { grid: [launch.grid[0], launch.grid[1], grid_z], ..launch };
     let mut kernel = NativeKernel { scratch, counters, ..single(launch) };
     kernel.parts.extend(join.map(Part::Kernel));
     Some(kernel)
 }
 
 /// The positions that a workgroup of `attention_decode` takes at a time, made for heads of this many elements, or 0 for any.
-fn tile_of(cache: Cache, made_for: usize) -> usize {
+fn tile_of(cache: Cache, made_for: usize) -> u32 {
     let floats = match made_for {
         64 => 64,
         128 => 32,

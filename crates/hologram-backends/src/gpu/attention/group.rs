@@ -1,8 +1,9 @@
 //! Rotary embedding of q and k, the cache's two updates, and attention to it: with attention for few tokens, without it for any number.
 
-use super::super::launch::{Count, Places, all_f32, launch, single};
-use super::super::{Arg, NativeKernel, Target};
-use super::{Cache, Sizes, few};
+use super::super::kernels::rope_append::RopeAppend;
+use super::super::launch::{Count, Places, all_f32, launch, number, single};
+use super::super::{NativeKernel, Target};
+use super::{Cache, Operands, Sizes, few};
 use crate::{CacheUpdate, Extent, Format, Fused, FusedAttention, GroupSpec, RopeStyle};
 
 /// The most pairs that kernels keep the angles of.
@@ -58,8 +59,8 @@ fn attend(
         return None;
     }
     let places = Places::of_group(group, output);
-    let operands =
-        [update.q, update.keys, update.values, positions, sequences, table].map(|input| places.input(input, 0));
+    let operands = [update.q, update.keys, update.values, positions, sequences, table];
+    let operands = Operands::of(operands.map(|input| places.input(input, 0)));
     let fresh = few::Fresh {
         k: places.input(update.k, 0),
         v: places.input(update.v, 0),
@@ -69,7 +70,7 @@ fn attend(
         adjacent: update.style == RopeStyle::Adjacent,
     };
     let more = few::More::Fresh(fresh);
-    few::kernel(sizes, &operands, more, places.output(0), places.step(), attention.scale, target)
+    few::kernel(sizes, operands, more, places.output(0), places.step(), attention.scale, target)
 }
 
 /// The update alone: a workgroup for each token.
@@ -90,12 +91,25 @@ fn rope_append(group: &GroupSpec, update: &CacheUpdate, pairs: usize) -> Option<
         return None;
     }
     let places = Places::of_group(group, q);
-    let inputs = [update.q, update.k, update.v, update.positions, update.slots, update.frequencies];
-    let mut args: Vec<Arg> = inputs.iter().map(|input| places.input(*input, 0)).collect();
-    args.extend([places.output(0), places.input(update.keys, 0), places.input(update.values, 0), places.step()]);
-    args.extend(tokens.numbers());
-    let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-    args.extend([number(heads)?, number(kv_heads)?, number(d)?, Arg::U32(block.trailing_zeros()), number(blocks)?]);
-    args.extend([number(pairs)?, Arg::U32(u32::from(update.style == RopeStyle::Adjacent)), Arg::Fault]);
-    Some(single(launch("rope_append", entry.into(), [tokens.max(), 1], 256, args)?))
+    let input = |input| places.input(input, 0);
+    let args = RopeAppend {
+        q: input(update.q),
+        k: input(update.k),
+        v: input(update.v),
+        positions: input(update.positions),
+        slots: input(update.slots),
+        freqs: input(update.frequencies),
+        y: places.output(0),
+        keys: input(update.keys),
+        values: input(update.values),
+        tokens: places.counted(tokens),
+        heads: number(heads)?,
+        kv_heads: number(kv_heads)?,
+        d: number(d)?,
+        shift: block.trailing_zeros(),
+        blocks: number(blocks)?,
+        pairs: number(pairs)?,
+        adjacent: u32::from(update.style == RopeStyle::Adjacent),
+    };
+    Some(single(launch(args, entry, [tokens.max(), 1], 256)?))
 }

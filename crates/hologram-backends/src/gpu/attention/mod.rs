@@ -12,7 +12,7 @@ mod simdgroup;
 mod tests;
 
 use super::launch::{Count, Places, all_f32};
-use super::{Arg, FEW_TOKENS, NativeKernel, Target, Vendor};
+use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
 use crate::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 
@@ -105,9 +105,38 @@ impl Sizes {
         window.is_none_or(|n| n > 0 && n < 1 << 29).then_some(Sizes { window, ..self })
     }
 
-    /// Numbers below 2³¹ as arguments.
-    fn numbers<const N: usize>(numbers: [usize; N]) -> [Arg; N] {
-        numbers.map(|n| Arg::U32(n as u32))
+    /// Heads, key/value heads, elements of a head, blocks, sequences and columns of the block table: numbers below 2³¹.
+    fn numbers(&self) -> Numbers {
+        let [heads, kv_heads, d, blocks, rows, columns] =
+            [self.heads, self.kv_heads, self.d, self.blocks, self.rows, self.columns].map(|n| n as u32);
+        Numbers { heads, kv_heads, d, blocks, rows, columns }
+    }
+}
+
+/// [`Sizes`] as kernels take them.
+struct Numbers {
+    heads: u32,
+    kv_heads: u32,
+    d: u32,
+    blocks: u32,
+    rows: u32,
+    columns: u32,
+}
+
+/// q, the caches of keys and values, positions, sequences and block table.
+#[derive(Clone, Copy)]
+struct Operands {
+    q: Memory,
+    keys: Memory,
+    values: Memory,
+    positions: Memory,
+    sequences: Memory,
+    table: Memory,
+}
+
+impl Operands {
+    fn of([q, keys, values, positions, sequences, table]: [Memory; 6]) -> Operands {
+        Operands { q, keys, values, positions, sequences, table }
     }
 }
 
@@ -121,20 +150,20 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(window)?;
     let scale = scale.get();
     let places = Places::of(spec);
-    let (tokens, operands) = (sizes.tokens.max(), [0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0)));
+    let (tokens, operands) = (sizes.tokens.max(), Operands::of([0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0))));
     let scales = match sizes.cache {
         Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
-        _ => [Arg::Null, Arg::Null],
+        _ => [Memory::Null, Memory::Null],
     };
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
     let many = || match target.vendor {
-        Vendor::Apple => simdgroup::kernel(sizes, &operands, &scales, &places, scale),
+        Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
         Vendor::Nvidia { .. } => {
-            many::kernel(sizes, &operands, &scales, &places, scale, precision == AttentionPrecision::BF16, target)
+            many::kernel(sizes, operands, scales, &places, scale, precision == AttentionPrecision::BF16, target)
         }
     };
     let many = if few { None } else { many() };
     many.or_else(|| {
-        few::kernel(sizes, &operands, few::More::Scales(scales), places.output(0), places.step(), scale, target)
+        few::kernel(sizes, operands, few::More::Scales(scales), places.output(0), places.step(), scale, target)
     })
 }

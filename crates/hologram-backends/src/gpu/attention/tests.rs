@@ -1,6 +1,9 @@
 //! Which specs and groups are served, and by what; without a device.
 
-use super::super::{Arg, NativeKernel, Part, Target};
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionJoin};
+use super::super::kernels::cuda::attention_few::AttentionFew;
+use super::super::kernels::cuda::attention_prefill::AttentionPrefill;
+use super::super::{Memory, NativeKernel, Part, Target};
 use super::{find, find_group};
 use crate::{
     AttentionPrecision, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
@@ -78,7 +81,7 @@ fn attention_on_apple_gpus() {
     windowed.op = attention(Some(1000), 0);
     let kernel = find(&windowed, apple).unwrap();
     let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
-    assert!(matches!(join.args.last(), Some(Arg::U32(1000))));
+    assert_eq!(join.filled::<AttentionJoin>().window, 1000);
 }
 
 #[test]
@@ -189,13 +192,15 @@ fn groups_are_matched_by_structure() {
 }
 
 #[test]
-fn arguments_are_as_many_as_parameters() {
+fn parts_of_positions_lie_in_scratch_memory() {
     let kernel = find(&spec(1, 128, Format::F32, 1, 0), TARGET).expect("served");
     let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
-    assert_eq!(launch.args.len(), 30);
+    assert_eq!(launch.args.list().len(), 30);
     // 2 · 132 workgroups for two heads, at most 64 parts.
     assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
-    assert!(matches!(launch.args[11], Arg::Scratch(0)) && kernel.scratch == 64 * 2 * 4 * (128 + 2) * 4);
+    let args = launch.filled::<AttentionDecode>();
+    assert_eq!((args.partial, args.stats), (Memory::Scratch(0), Memory::Scratch(64 * 2 * 4 * 128 * 4)));
+    assert_eq!(kernel.scratch, 64 * 2 * 4 * (128 + 2) * 4);
 }
 
 /// A window bounds the parts that a token's positions are split in, and is told in the flags or as a number; one that no sequence outgrows is none.
@@ -213,11 +218,11 @@ fn windows_are_told() {
     for (window, flags, splits) in [(100, 4 | 100 << 3, 2), (1900, 4 | 1900 << 3, 16), (2048, 4, 16), (1 << 30, 4, 16)]
     {
         let launch = last(&windowed(1, window).expect("served"));
-        assert!(matches!(launch.args[27], Arg::U32(f) if f == flags), "{window}: {:?}", launch.args[27]);
+        assert_eq!(launch.filled::<AttentionFew>().flags, flags, "{window}");
         assert_eq!(launch.grid[0], splits, "{window}");
     }
     for (window, told) in [(100, 100), (2048, u32::MAX)] {
         let launch = last(&windowed(512, window).expect("served"));
-        assert!(matches!(launch.args[launch.args.len() - 2], Arg::U32(n) if n == told));
+        assert_eq!(launch.filled::<AttentionPrefill>().window, told);
     }
 }

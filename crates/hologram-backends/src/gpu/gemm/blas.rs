@@ -22,9 +22,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<BlasCall> {
     let faster = n >= TOKENS && (n <= MANY_TOKENS || !adds) && m.checked_mul(k)? >= ELEMENTS;
     (served && faster && target.has(80)).then(|| BlasCall {
         product: BlasProduct { n, m, k, adds },
-        x: product.x_args[0].clone(),
-        w: product.w_args[0][0].clone(),
-        add: product.add.clone(),
-        y: product.y[0].clone(),
+        x: product.x_args[0],
+        w: product.w_args[0][0],
+        add: product.add,
+        y: product.y[0],
     })
 }

@@ -2,7 +2,9 @@
 
 use super::Product;
 use crate::Format;
-use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part, Target};
+use crate::gpu::kernels::cuda::gemm_mma::Multiply;
+use crate::gpu::launch::{launch, number, single};
+use crate::gpu::{KernelLaunch, NativeKernel, Target};
 
 /// Stages in shared memory, and bytes of activations of a token in each.
 const STAGES: usize = 3;
@@ -33,23 +35,33 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     };
     let stages = STAGES * (tile * (STAGE_BYTES + x_scales) + ROWS * (codes + scales));
     let shared = stages.max(2 * tile * STRIDE * 4);
-    let [elements, x_scales] = product.x_args.clone();
-    let mut args = vec![elements, x_scales];
-    for i in 0..3 {
-        args.extend(product.w_args.get(i).cloned().unwrap_or([Arg::Null, Arg::Null]));
-    }
-    args.extend(product.tail()?);
-    let y = u32::try_from(product.groups().div_ceil(2)).ok().filter(|y| *y <= 65_535)?;
-    let launch = KernelLaunch {
-        image: "gemm_mma",
-        entry: format!("mma_{name}_{tile}"),
-        grid: [u32::try_from(product.tokens.max().div_ceil(tile)).ok()?.max(1), y, 1],
-        block: [256, 1, 1],
-        shared: u32::try_from(shared).ok().filter(|s| *s <= target.max_shared)?,
-        cluster: 1,
-        early: true,
-        ahead: None,
-        args,
+    let ([x, x_scales], [m0, m1, m2], (step, slot)) = (product.x_args, product.row_numbers()?, product.step_and_slot());
+    let [[w0, s0], [w1, s1], [w2, s2]] = [0, 1, 2].map(|i| product.matrix(i));
+    let args = Multiply {
+        x,
+        x_scales,
+        w0,
+        s0,
+        w1,
+        s1,
+        w2,
+        s2,
+        add: product.add,
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
+        step,
+        slot,
+        n: number(product.tokens.max())?,
+        m0,
+        m1,
+        m2,
+        k: number(k)?,
+        group: number(group)?,
+        mode: product.mode as u32,
+        narrow: u32::from(product.narrow),
     };
-    Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 })
+    let grid = [product.tokens.max().div_ceil(tile), product.groups().div_ceil(2)];
+    let launch = launch(args, format!("mma_{name}_{tile}"), grid, 256)?;
+    Some(single(KernelLaunch { shared: number(shared).filter(|s| *s <= target.max_shared)?, ..launch }))
 }

@@ -14,8 +14,8 @@ mod wgmma;
 
 pub(crate) use packed::Unpacked;
 
-use super::launch::Places;
-use super::{Arg, BlasCall, NativeKernel, Target};
+use super::launch::{Places, number};
+use super::{BlasCall, Memory, NativeKernel, Target};
 use crate::{AfterProducts, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, Packed, TensorSpec};
 
 /// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
@@ -49,15 +49,15 @@ struct Product {
     /// Whether results are stored as `bf16`, not `f32`.
     narrow: bool,
     /// Elements and scales of x; null where there is no second view.
-    x_args: [Arg; 2],
+    x_args: [Memory; 2],
     /// Elements and scales of each matrix.
-    w_args: Vec<[Arg; 2]>,
+    w_args: Vec<[Memory; 2]>,
     /// What is added.
-    add: Arg,
+    add: Memory,
     /// Each result.
-    y: Vec<Arg>,
+    y: Vec<Memory>,
     /// The step block.
-    step: Arg,
+    step: Memory,
 }
 
 /// The native kernel for `matmul`.
@@ -120,9 +120,9 @@ fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(Packed, usize)>) {
 }
 
 /// The arguments of a tensor's views.
-fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Arg; 2] {
+fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Memory; 2] {
     let second = match tensor.format {
-        Format::Plain(_) => Arg::Null,
+        Format::Plain(_) => Memory::Null,
         _ => places.input(input, 1),
     };
     [places.input(input, 0), second]
@@ -147,7 +147,7 @@ impl Product {
             narrow: false,
             x_args: views(&places, 0, x),
             w_args: vec![views(&places, 1, w)],
-            add: Arg::Null,
+            add: Memory::Null,
             y: vec![places.output(0)],
             step: places.step(),
         })
@@ -161,10 +161,10 @@ impl Product {
         }
         let places = Places::of_results(group);
         let (mode, narrow, add) = match fused.after {
-            AfterProducts::Store => (Mode::Store, false, Arg::Null),
+            AfterProducts::Store => (Mode::Store, false, Memory::Null),
             AfterProducts::Add { residual } => (Mode::Add, false, places.input(residual, 0)),
-            AfterProducts::Gate { gate: Gate::Swiglu, bf16 } => (Mode::Swiglu, bf16, Arg::Null),
-            AfterProducts::Gate { gate: Gate::Relu2, bf16 } => (Mode::Relu2, bf16, Arg::Null),
+            AfterProducts::Gate { gate: Gate::Swiglu, bf16 } => (Mode::Swiglu, bf16, Memory::Null),
+            AfterProducts::Gate { gate: Gate::Relu2, bf16 } => (Mode::Relu2, bf16, Memory::Null),
         };
         let x = group.inputs.get(fused.x)?;
         let (mut rows, mut w_args, mut packed, mut w_format, mut size) =
@@ -228,24 +228,29 @@ impl Product {
         }
     }
 
-    /// What kernels take after the matrices: what is added, three results, the step block, slot, tokens at most, rows of three matrices, row
-    /// length, group of activations, mode, width of results.
-    fn tail(&self) -> Option<Vec<Arg>> {
-        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-        let mut args = vec![self.add.clone()];
-        args.extend((0..3).map(|i| self.y.get(i).cloned().unwrap_or(Arg::Null)));
-        let (step, slot) = match self.tokens {
-            Extent::Fixed(_) => (Arg::Null, 0),
-            Extent::Step { slot, .. } => (self.step.clone(), slot),
-        };
-        args.extend([step, Arg::U32(slot), number(self.tokens.max())?]);
-        let rows = if self.gated() { &self.rows[..1] } else { &self.rows[..] };
-        for i in 0..3 {
-            args.push(number(rows.get(i).copied().unwrap_or(0))?);
+    /// Elements and scales of matrix `i`.
+    fn matrix(&self, i: usize) -> [Memory; 2] {
+        self.w_args.get(i).copied().unwrap_or([Memory::Null; 2])
+    }
+
+    /// Result `i`.
+    fn result(&self, i: usize) -> Memory {
+        self.y.get(i).copied().unwrap_or(Memory::Null)
+    }
+
+    /// The step block and the word of it that says how many tokens there are; no block where that is fixed.
+    fn step_and_slot(&self) -> (Memory, u32) {
+        match self.tokens {
+            Extent::Fixed(_) => (Memory::Null, 0),
+            Extent::Step { slot, .. } => (self.step, slot),
         }
-        args.extend([number(self.k)?, number(self.activation_group())?]);
-        args.extend([Arg::U32(self.mode as u32), Arg::U32(u32::from(self.narrow))]);
-        Some(args)
+    }
+
+    /// The rows of each matrix as kernels are told; of a gate those of the first stand for both.
+    fn row_numbers(&self) -> Option<[u32; 3]> {
+        let rows = if self.gated() { &self.rows[..1] } else { &self.rows[..] };
+        let row = |i: usize| number(rows.get(i).copied().unwrap_or(0));
+        Some([row(0)?, row(1)?, row(2)?])
     }
 
     /// Whether results can be written four at a time, at 32-bit indices of rows.

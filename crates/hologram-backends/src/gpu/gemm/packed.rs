@@ -2,8 +2,9 @@
 
 use super::Product;
 use crate::Format;
-use crate::gpu::launch::{packed_args, packed_name};
-use crate::gpu::{Arg, BLAS_WORKSPACE, KernelLaunch, NativeKernel, Part};
+use crate::gpu::kernels::packed::Unpack;
+use crate::gpu::launch::{Planes, launch, number, packed_name};
+use crate::gpu::{BLAS_WORKSPACE, Memory, NativeKernel, Part};
 
 /// The most scratch memory that a product's matrices may take.
 const MOST_BYTES: usize = 2 << 30;
@@ -40,20 +41,11 @@ pub(super) fn unpack(product: &Product) -> Option<Unpacked> {
         let Some((packed, first)) = *packed else { continue };
         let elements = product.rows.get(i)?.checked_mul(product.k)?;
         let total = elements / ELEMENTS;
-        let mut args = packed_args(packed, Arg::Binding, first).to_vec();
-        args.extend([Arg::Scratch(at), Arg::U32(u32::try_from(total).ok()?)]);
-        unpacked.parts.push(Part::Kernel(KernelLaunch {
-            image: "packed",
-            entry: format!("unpack_{}", packed_name(packed)),
-            grid: [u32::try_from(total.div_ceil(THREADS)).ok()?.max(1), 1, 1],
-            block: [THREADS as u32, 1, 1],
-            shared: 0,
-            cluster: 1,
-            early: true,
-            ahead: None,
-            args,
-        }));
-        unpacked.product.w_args[i] = [Arg::Scratch(at), Arg::Null];
+        let Planes { low, high, records } = Planes::at(packed, first);
+        let args = Unpack { low, high, records, y: Memory::Scratch(at), total: number(total)? };
+        let entry = format!("unpack_{}", packed_name(packed));
+        unpacked.parts.push(Part::Kernel(launch(args, entry, [total.div_ceil(THREADS), 1], THREADS)?));
+        unpacked.product.w_args[i] = [Memory::Scratch(at), Memory::Null];
         unpacked.product.packed[i] = None;
         at = at.checked_add(elements.checked_mul(2)?.checked_next_multiple_of(256)?)?;
     }

@@ -2,8 +2,9 @@
 
 use super::{Mode, Product};
 use crate::Format;
-use crate::gpu::launch::{Count, launch, single};
-use crate::gpu::{Arg, NativeKernel};
+use crate::gpu::NativeKernel;
+use crate::gpu::kernels::matmul_f32::Matmul;
+use crate::gpu::launch::{Count, launch, number, single};
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile.
@@ -21,12 +22,18 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
         Format::T2Planes => "t2",
         _ => return None,
     };
-    let [elements, scales] = product.w_args.first()?.clone();
-    let mut args = vec![product.x_args[0].clone(), elements, scales, product.y.first()?.clone(), product.step.clone()];
-    args.extend(Count::of(&[product.tokens])?.numbers());
+    let [w, d] = *product.w_args.first()?;
     // Rows of a tile beyond the last are counted too.
-    let number = |n: usize| u32::try_from(n).ok().filter(|n| *n < u32::MAX - (1 << 16)).map(Arg::U32);
-    args.extend([number(*m)?, number(product.k)?]);
+    let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
+    let args = Matmul {
+        x: product.x_args[0],
+        w,
+        d,
+        y: *product.y.first()?,
+        tokens: Count::of(&[product.tokens])?.of_step(product.step),
+        m: size(*m)?,
+        k: size(product.k)?,
+    };
     let grid = [product.tokens.max().div_ceil(TILE[0]), m.div_ceil(TILE[1])];
-    Some(single(launch("matmul_f32", format!("matmul_f32_{name}"), grid, 256, args)?))
+    Some(single(launch(args, format!("matmul_f32_{name}"), grid, 256)?))
 }

@@ -2,8 +2,9 @@
 
 use super::{Mode, Product};
 use crate::Format;
-use crate::gpu::launch::{Count, launch, packed_args, packed_name};
-use crate::gpu::{Arg, NativeKernel, Part};
+use crate::gpu::kernels::metal::{matmul_packed, matmul_simdgroup};
+use crate::gpu::launch::{Count, Planes, launch, number, packed_name};
+use crate::gpu::{Memory, NativeKernel, Part};
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile, of many tokens and of at most 32; of a gate it has half of the rows of each matrix.
@@ -13,14 +14,14 @@ const WIDE_TILE: [usize; 2] = [32, 128];
 /// A matrix as the kernels take it.
 #[derive(Clone, Debug)]
 struct Matrix {
-    image: &'static str,
     /// The name of its format in the kernel's.
     name: String,
-    /// Elements or codes, scales or records, high plane.
-    planes: [Arg; 3],
+    packed: bool,
+    /// Elements or codes in the low plane, scales or records.
+    planes: Planes,
     /// Its rows, and the result that they make.
     rows: usize,
-    y: Arg,
+    y: Memory,
 }
 
 /// The native kernel for a product: a launch, or as many as matrices have formats.
@@ -43,11 +44,8 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
 }
 
 fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
-    let (image, name, planes) = match product.packed.get(i)? {
-        Some((packed, at)) if x == "f32" => {
-            let [low, high, records] = packed_args(*packed, Arg::Binding, *at);
-            ("matmul_packed", packed_name(*packed), [low, records, high])
-        }
+    let (name, planes) = match product.packed.get(i)? {
+        Some((packed, at)) if x == "f32" => (packed_name(*packed), Planes::at(*packed, *at)),
         Some(_) => return None,
         None => {
             let name = match product.w {
@@ -61,42 +59,68 @@ fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
                 Format::Plain(Type::F16) => "f16",
                 _ => return None,
             };
-            let [codes, scales] = product.w_args.get(i)?.clone();
-            ("matmul_simdgroup", name.to_string(), [codes, scales, Arg::Null])
+            let [low, records] = *product.w_args.get(i)?;
+            (name.to_string(), Planes { low, high: Memory::Null, records })
         }
     };
     // A gate has one result.
-    let y = product.y.get(i).cloned().unwrap_or(Arg::Null);
-    Some(Matrix { image, name, planes, rows: *product.rows.get(i)?, y })
+    let packed = product.packed.get(i)?.is_some();
+    Some(Matrix { name, packed, planes, rows: *product.rows.get(i)?, y: product.result(i) })
 }
 
 /// A launch for matrices of one format.
 fn part(product: &Product, x: &str, run: &[Matrix]) -> Option<Part> {
-    let [elements, x_scales] = product.x_args.clone();
-    let mut args = vec![elements, x_scales];
-    let of_each = |of: &dyn Fn(&Matrix) -> Arg| (0..3).map(|i| run.get(i).map_or(Arg::Null, of)).collect::<Vec<_>>();
-    for plane in 0..3 {
-        args.extend(of_each(&|m| m.planes[plane].clone()));
-    }
-    args.push(product.add.clone());
-    args.extend(of_each(&|m| m.y.clone()));
-    args.push(product.step.clone());
-    args.extend(Count::of(&[product.tokens])?.numbers());
+    let [elements, x_scales] = product.x_args;
+    let planes = |i: usize| run.get(i).map_or(Planes::NONE, |m| m.planes);
+    let result = |i: usize| run.get(i).map_or(Memory::Null, |m| m.y);
     // Rows of a tile beyond the last are counted too.
-    let number = |n: usize| u32::try_from(n).ok().filter(|n| *n < u32::MAX - (1 << 16)).map(Arg::U32);
-    for i in 0..3 {
-        let own = run.get(i).filter(|_| i == 0 || !product.gated());
-        args.push(number(own.map_or(0, |m| m.rows))?);
-    }
-    args.extend([number(product.k)?, number(product.activation_group())?]);
+    let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
+    let own = |i: usize| size(run.get(i).filter(|_| i == 0 || !product.gated()).map_or(0, |m| m.rows));
+    let count = Count::of(&[product.tokens])?.of_step(product.step);
     let tokens = product.tokens.max();
     let wide = tokens <= WIDE_TILE[0];
-    args.extend([Arg::U32(product.mode as u32), Arg::U32(u32::from(product.narrow)), Arg::U32(u32::from(wide))]);
-    let (first, [tile, rows]) = (run.first()?, if wide { WIDE_TILE } else { TILE });
+    let ([first, second, third], [m0, m1, m2]) = ([0, 1, 2].map(planes), [own(0)?, own(1)?, own(2)?]);
+    let (k, group) = (size(product.k)?, size(product.activation_group())?);
+    // The kernels of both texts.
+    macro_rules! args {
+        ($text:ident) => {
+            $text::Matmul {
+                x: elements,
+                x_scales,
+                w0: first.low,
+                w1: second.low,
+                w2: third.low,
+                s0: first.records,
+                s1: second.records,
+                s2: third.records,
+                h0: first.high,
+                h1: second.high,
+                h2: third.high,
+                add: product.add,
+                y0: result(0),
+                y1: result(1),
+                y2: result(2),
+                tokens: count,
+                m0,
+                m1,
+                m2,
+                k,
+                group,
+                mode: product.mode as u32,
+                narrow: u32::from(product.narrow),
+                wide: u32::from(wide),
+            }
+        };
+    }
+    let (matrix, [tile, rows]) = (run.first()?, if wide { WIDE_TILE } else { TILE });
     let tiles = match product.gated() {
-        true => first.rows.div_ceil(rows / 2),
+        true => matrix.rows.div_ceil(rows / 2),
         false => run.iter().map(|m| m.rows.div_ceil(rows)).sum(),
     };
-    let (entry, grid) = (format!("matmul_{x}_{}", first.name), [tokens.div_ceil(tile), tiles]);
-    launch(first.image, entry, grid, 128, args).map(Part::Kernel)
+    let (entry, grid) = (format!("matmul_{x}_{}", matrix.name), [tokens.div_ceil(tile), tiles]);
+    let launch = match matrix.packed {
+        true => launch(args!(matmul_packed), entry, grid, 128),
+        false => launch(args!(matmul_simdgroup), entry, grid, 128),
+    };
+    launch.map(Part::Kernel)
 }

@@ -1,4 +1,7 @@
-use super::super::{Arg, BlasProduct, KernelLaunch, NativeKernel, Part, Target};
+use super::super::kernels::cuda::gemm_wgmma::Multiply;
+use super::super::kernels::metal::matmul_simdgroup::Matmul;
+use super::super::kernels::packed::Unpack;
+use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
 use super::{find, find_blas, find_blas_group, find_group};
 use crate::{Elementwise, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, Packed, TensorSpec};
 
@@ -51,7 +54,7 @@ fn products_on_apple_gpus() {
         let found = launch(find(&spec(x, w, 70, 67, k), apple));
         assert_eq!(found.as_ref().map(|l| l.entry.as_str()), want, "{} · {}", x.name(), w.name());
         if let Some(launch) = found {
-            assert_eq!((launch.image, launch.grid, launch.block), ("matmul_simdgroup", [2, 2, 1], [128, 1, 1]));
+            assert_eq!((launch.image(), launch.grid, launch.block), ("matmul_simdgroup", [2, 2, 1], [128, 1, 1]));
         }
     }
 }
@@ -90,9 +93,10 @@ fn groups_on_apple_gpus() {
     assert_eq!(parts(&gated), one("matmul_i8_t2", 32));
     // Its operands come the other way round; there are no rows of a second matrix beside it.
     let launch = launch(find_group(&gated, apple)).unwrap();
-    let place = |i: usize| if let Arg::Binding(at) = launch.args[i] { Some(at) } else { None };
-    assert_eq!([2, 3, 4, 5, 6, 12].map(place), [Some(4), Some(2), None, Some(5), Some(3), Some(6)]);
-    assert!(matches!(launch.args[19..21], [Arg::U32(1024), Arg::U32(0)]));
+    let a = launch.filled::<Matmul>();
+    let places = [a.w0, a.w1, a.w2, a.s0, a.s1, a.y0];
+    assert_eq!(places, [Some(4), Some(2), None, Some(5), Some(3), Some(6)].map(Memory::optional));
+    assert_eq!((a.m0, a.m1), (1024, 0));
     // Of at most 32 tokens a tile has more rows.
     let few = group(f32, &[q4, q4, q4], vec![]).changed(|few| {
         few.inputs[0].shape[0] = tokens(32);
@@ -158,21 +162,14 @@ fn node(op: impl Into<Operation>, operands: &[Operand], format: Format, m: usize
     GroupNode { op: op.into(), operands: operands.to_vec(), output, in_place: None }
 }
 
-fn bindings(launch: &KernelLaunch) -> Vec<Option<usize>> {
-    let place = |arg: &Arg| match arg {
-        Arg::Binding(at) => Some(Some(*at)),
-        Arg::Null => Some(None),
-        Arg::TensorMap(map) => match *map.memory {
-            Arg::Binding(at) => Some(Some(at)),
-            _ => None,
-        },
-        _ => None,
-    };
-    launch.args.iter().filter_map(place).collect()
+fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
+    let a = launch.filled::<Multiply>();
+    let maps = [&a.x, &a.w0, &a.w1, &a.w2].map(|map| map.memory);
+    [&maps[..], &[a.x_scales, a.s0, a.s1, a.s2, a.add, a.y0, a.y1, a.y2, a.step]].concat()
 }
 
-/// Which groups are served, and where their tensors stand among the arguments: x, w0, w1, w2 (as maps), scales of x and of each matrix, what is
-/// added, three results, the step block.
+/// Which groups are served, and what their arguments are: x, w0, w1, w2 (as maps), scales of x and of each matrix, what
+/// is added, three results, the step block.
 #[test]
 fn groups() {
     use Operand::{Input, Node};
@@ -183,7 +180,7 @@ fn groups() {
         GroupSpec::new([vec![x.clone()], inputs].concat(), nodes, outputs.to_vec())
     };
     let served = |g: &Option<GroupSpec>| launch(find_group(g.as_ref()?, H200)).map(|l| bindings(&l));
-    let at = |places: [usize; 13]| Some(places.map(|p| (p < 99).then_some(p)).to_vec());
+    let at = |places: [usize; 13]| Some(places.map(|p| Memory::optional((p < 99).then_some(p))).to_vec());
     const NO: usize = 99;
 
     let qkv = group(vec![w(64), w(32), w(32)], vec![product(1, 64), product(2, 32), product(3, 32)], &[0, 1, 2]);
@@ -244,13 +241,13 @@ fn products_of_the_library() {
         (BF16, 512, 4097, 4096, false),
         (BF16, 512, 4096, 4100, false),
     ];
-    let place = |arg: &Arg| if let Arg::Binding(at) = arg { Some(*at) } else { None };
-    let places = |c: &super::BlasCall| [&c.x, &c.w, &c.add, &c.y].map(place);
+    let places = |c: &super::BlasCall| [c.x, c.w, c.add, c.y];
+    let at = |places: [Option<usize>; 4]| places.map(Memory::optional);
     for (w, n, m, k, served) in cases {
         let call = find_blas(&fixed(w, n, m, k), A100).map(|(call, _)| call);
         let product = BlasProduct { n, m, k, adds: false };
         assert_eq!(call.as_ref().map(|c| c.product), served.then_some(product), "{} {n} {m} {k}", w.name());
-        assert!(call.is_none_or(|c| places(&c) == [Some(0), Some(1), None, Some(2)]));
+        assert!(call.is_none_or(|c| places(&c) == at([Some(0), Some(1), None, Some(2)])));
         // Rows beyond a run-time extent must stay as they are.
         assert!(find_blas(&spec(w, w, n, m, k), H200).is_none());
     }
@@ -270,7 +267,7 @@ fn products_of_the_library() {
     };
     let (call, _) = find_blas_group(&added(512), H200).unwrap();
     assert_eq!(call.product, BlasProduct { n: 512, m: 4096, k: 4096, adds: true });
-    assert_eq!(places(&call), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(places(&call), at([Some(0), Some(1), Some(2), Some(3)]));
     assert!(find_blas_group(&added(1024), H200).is_none());
     let two = added(512).changed(|two| {
         two.nodes[1] = two.nodes[0].clone();
@@ -283,15 +280,12 @@ fn products_of_the_library() {
 #[test]
 fn packed_matrices_are_unpacked_first() {
     let (q4, q6) = (Format::Planes(Packed::Q4_K), Format::Planes(Packed::Q6_K));
-    let scratch = |arg: &Arg| if let Arg::Scratch(at) = arg { Some(*at - (32 << 20)) } else { None };
+    let scratch = |memory| if let Memory::Scratch(at) = memory { Some(at - (32 << 20)) } else { None };
     let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
         let part = |part: &Part| match part {
-            Part::Kernel(l) if l.image == "packed" => (l.entry.clone(), scratch(&l.args[3])),
-            Part::Kernel(l) => {
-                let Arg::TensorMap(map) = &l.args[1] else { return (l.entry.clone(), None) };
-                (l.entry.clone(), scratch(&map.memory))
-            }
-            Part::Blas(call) => ("blas".into(), scratch(&call.w)),
+            Part::Kernel(l) if l.image() == "packed" => (l.entry.clone(), scratch(l.filled::<Unpack>().y)),
+            Part::Kernel(l) => (l.entry.clone(), scratch(l.filled::<Multiply>().w0.memory)),
+            Part::Blas(call) => ("blas".into(), scratch(call.w)),
         };
         kernel.parts.iter().map(part).collect()
     };
@@ -299,7 +293,8 @@ fn packed_matrices_are_unpacked_first() {
     assert_eq!(parts(&one), [("unpack_q4_k".into(), Some(0)), ("wgmma_bf16_2_128".into(), Some(0))]);
     assert_eq!(one.scratch, (32 << 20) + 4096 * 4096 * 2);
     let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
-    assert!(matches!(unpack.args[..3], [Arg::Binding(1), Arg::Null, Arg::Binding(2)]));
+    let a = unpack.filled::<Unpack>();
+    assert_eq!([a.low, a.high, a.records], [Memory::Binding(1), Memory::Null, Memory::Binding(2)]);
     // Of two formats, for a gate whose operands come the other way round.
     let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
     let node = |op, operands: [Operand; 2]| {
@@ -320,7 +315,7 @@ fn packed_matrices_are_unpacked_first() {
     let mut fixed = spec(Format::BF16, q6, 512, 4096, 4096);
     (fixed.inputs[0].shape[0], fixed.output.shape[0]) = (Extent::Fixed(512), Extent::Fixed(512));
     let (call, unpacked) = find_blas(&fixed, H200).unwrap();
-    assert_eq!(scratch(&call.w), Some(0));
+    assert_eq!(scratch(call.w), Some(0));
     let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
     assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
     // Activations in f32 or 8 bits, and matrices of 2 GiB.

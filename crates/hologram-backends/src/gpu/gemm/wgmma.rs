@@ -2,7 +2,9 @@
 
 use super::Product;
 use crate::Format;
-use crate::gpu::{Arg, KernelLaunch, NativeKernel, Part, Target, TensorMap};
+use crate::gpu::kernels::cuda::gemm_wgmma::Multiply;
+use crate::gpu::launch::{launch, number, single};
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
 /// What a workgroup gets of shared memory, and what it needs beside its stages: alignment and barriers.
 const SHARED: usize = 227 * 1024;
@@ -39,41 +41,53 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let tiles = tiles(product, tile);
     let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
 
-    let map = |memory: &Arg, element: usize, row: usize, rows: usize, tile: [usize; 2]| {
-        Some(Arg::TensorMap(TensorMap {
-            memory: Box::new(memory.clone()),
+    let map = |memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]| {
+        Some(TensorMap {
+            memory,
             element: element as u32,
             dims: vec![(row / element) as u64, rows as u64],
             strides: vec![row as u64],
             tile: vec![u32::try_from(tile[0] / element).ok()?, u32::try_from(tile[1]).ok()?],
             swizzle: u32::try_from(tile[0]).ok()?,
-        }))
+        })
     };
     let (x_element, w_element) = if product.w == Format::BF16 { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
-    let [elements, x_scales] = &product.x_args;
-    let mut args = vec![map(elements, x_element, k * x_element, product.tokens.max(), [128, tile.tokens])?];
+    let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
-    for i in 0..3 {
+    let weights = |i: usize| {
         // Where there is no matrix the first stands in; it is not read.
         let i = if i < product.rows.len() { i } else { 0 };
-        args.push(map(&product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])?);
-    }
-    args.push(x_scales.clone());
-    args.extend((0..3).map(|i| product.w_args.get(i).map_or(Arg::Null, |w| w[1].clone())));
-    args.extend(product.tail()?);
-    args.push(Arg::U32(tile.splits as u32));
-    let launch = KernelLaunch {
-        image: "gemm_wgmma",
-        entry: format!("wgmma_{name}_{}_{}", tile.groups, tile.tokens),
-        grid: [u32::try_from(workgroups).ok()?.max(tile.splits as u32), 1, 1],
-        block: [128 * (tile.groups as u32 + 1), 1, 1],
-        shared: u32::try_from(shared).ok()?,
-        cluster: tile.splits as u32,
-        early: true,
-        ahead: None,
-        args,
+        map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])
     };
-    Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 })
+    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
+    let args = Multiply {
+        x: map(elements, x_element, k * x_element, product.tokens.max(), [128, tile.tokens])?,
+        w0: weights(0)?,
+        w1: weights(1)?,
+        w2: weights(2)?,
+        x_scales,
+        s0: product.matrix(0)[1],
+        s1: product.matrix(1)[1],
+        s2: product.matrix(2)[1],
+        add: product.add,
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
+        step,
+        slot,
+        n: number(product.tokens.max())?,
+        m0,
+        m1,
+        m2,
+        k: number(k)?,
+        group: number(product.activation_group())?,
+        mode: product.mode as u32,
+        narrow: u32::from(product.narrow),
+        splits: number(tile.splits)?,
+    };
+    let entry = format!("wgmma_{name}_{}_{}", tile.groups, tile.tokens);
+    let launch = launch(args, entry, [workgroups.max(tile.splits), 1], 128 * (tile.groups + 1))?;
+    Some(single(KernelLaunch { shared: number(shared)?, cluster: number(tile.splits)?, ..launch }))
 }
 
 fn tiles(product: &Product, tile: Tile) -> usize {

@@ -11,6 +11,7 @@
 #define ATTENTION_ADJACENT 2u
 #define ATTENTION_COMBINE 4u
 #define ATTENTION_WINDOW 3u /* the bit from which the flags say how many positions a token sees; 0: all up to its own */
+HOST(MAX_SPLITS, ATTENTION_APPEND, ATTENTION_ADJACENT, ATTENTION_COMBINE, ATTENTION_WINDOW)
 
 // An element in 8 bits; a scale f16 for each 32 neighbours lies in a plane of its own.
 struct eight { char code; };

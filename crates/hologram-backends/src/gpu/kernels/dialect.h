@@ -16,14 +16,6 @@ typedef __nv_bfloat16 bfloat;
 #define thread
 #define constant const
 #define FN __forceinline__      /* with -default-device: __device__ expands to __attribute__((device)), which the empty macro `device` would spoil */
-#define KERNEL(name, threads, ...) extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
-// Registers few enough for two workgroups on a multiprocessor.
-#define KERNEL_IN_PAIRS(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 2) void name(__VA_ARGS__)
-// As many registers as the workgroup can have, however few of them then share a multiprocessor.
-#define KERNEL_ALONE(name, threads, ...) extern "C" __global__ __launch_bounds__(threads, 1) void name(__VA_ARGS__)
-#define IN(i, T, n) const T *__restrict__ n
-#define OUT(i, T, n) T *__restrict__ n
-#define VAL(i, T, n) const T n
 #define SHARED(T, n, dims) __shared__ __align__(16) T n dims
 #define GROUP blockIdx
 #define LOCAL threadIdx
@@ -43,8 +35,7 @@ typedef __nv_bfloat16 bfloat;
 #endif
 #define NAN __int_as_float(0x7fffffff)
 #define INFINITY __int_as_float(0x7f800000)
-// Shared memory sized by the launch: KERNEL_SHARED declares the kernel, DYNAMIC_SHARED its bytes. `groups`: how many workgroups should fit on a core.
-#define KERNEL_SHARED(name, threads, groups, ...) extern "C" __global__ __launch_bounds__(threads, groups) void name(__VA_ARGS__)
+// The shared memory of KERNEL_SHARED.
 #define DYNAMIC_SHARED(n) extern __shared__ __align__(16) uchar n[]
 // Copies of 16 or 4 bytes to shared memory that the calling thread alone uses: COPY_WAIT(n) leaves at most the n newest groups under way.
 // Streams are read once: they leave the L2 first. `to` must differ from thread to thread: ptxas 13.0 encodes a uniform one wrongly.
@@ -139,20 +130,9 @@ FN void tile_store(float *p, const TileC &c, uint ld) { nvcuda::wmma::store_matr
 #include <metal_stdlib>
 using namespace metal;
 #define FN METAL_FUNC
-#define KERNEL(name, threads, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, \
-  uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
-  uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
-#define KERNEL_ALONE KERNEL
-#define KERNEL_IN_PAIRS KERNEL
-#define IN(i, T, n) device const T *n [[buffer(i)]]
-#define OUT(i, T, n) device T *n [[buffer(i)]]
-#define VAL(i, T, n) constant T &n [[buffer(i)]]
 #define SHARED(T, n, dims) threadgroup T n dims
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
-#define KERNEL_SHARED(name, threads, groups, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, threadgroup uchar *shared_bytes [[threadgroup(0)]], \
-  uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
-  uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]])
 #define DYNAMIC_SHARED(n) threadgroup uchar *n = shared_bytes
 FN ulong stream_policy() { return 0; }
 #define COPY16(to, from, policy) (*(to) = *(device const uint4 *)(from))
@@ -213,6 +193,7 @@ FN void tile_load(thread TileB &a, threadgroup const half *p, uint ld) { E4(i, j
 FN void tile_mma(thread TileC &c, thread const TileA &a, thread const TileB &b) { E4(i, j) for (uint k = 0; k < 2; ++k) simdgroup_multiply_accumulate(c.f[i][j], a.f[i][k], b.f[k][j], c.f[i][j]); }
 FN void tile_store(device float *p, thread const TileC &c, uint ld) { E4(i, j) simdgroup_store(c.f[i][j], p + i * 8 * ld + j * 8, ld); }
 #endif
+#include "arguments.h"
 // Notes that `index` is outside the `most` that there are in the launch's fault record, eight words of which the first says that it is set.
 FN void note_fault(device uint *record, uint index, uint most)
 {
@@ -223,6 +204,3 @@ FN void note_fault(device uint *record, uint index, uint most)
 // BitNet's squared-ReLU gate, in which a NaN is not lost.
 FN float relu2(float gate, float up) { const float r = gate <= 0.0f ? 0.0f : gate; return r * r * up; }
 FN float widest4(float4 v) { return wider(wider(fabs(v.x), fabs(v.y)), wider(fabs(v.z), fabs(v.w))); }
-// A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0; times `per`.
-FN uint count(device const uint *step, uint slot, uint most, uint per) { return (slot == ~0u ? most : min(step[slot], most)) * per; }
-#define COUNT(i, name) IN(i, uint, step), VAL(i + 1, uint, name##_slot), VAL(i + 2, uint, name##_most), VAL(i + 3, uint, name##_per)

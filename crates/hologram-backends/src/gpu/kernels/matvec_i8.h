@@ -7,6 +7,7 @@ enum After : uint { STORE, SWIGLU, RELU2, RESIDUAL };
 #define QUANTISED -2.0f
 #define THREADS 512
 #define SIMDS (THREADS / 32)
+HOST(THREADS)
 
 struct Task {
   device const float *x; device const float *norm;

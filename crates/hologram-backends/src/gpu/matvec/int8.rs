@@ -2,15 +2,19 @@
 
 use super::plan::{Activations, Work};
 use super::{After, NO_NORM, Products};
-use crate::gpu::launch::single;
-use crate::gpu::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
+use std::sync::Arc;
 
-pub(super) const IMAGE: &str = "matvec_i8";
-pub(super) const THREADS: usize = 512;
+use crate::Gate;
+use crate::gpu::kernels::matvec_i8::MatvecI8;
+use crate::gpu::launch::{launch_of, number, single};
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Range, StackPhase, Target};
+
+/// Threads of a workgroup.
+pub(super) const THREADS: usize = crate::gpu::kernels::matvec_i8::THREADS as usize;
 /// Bytes that a launch fetches at most for the next one: what the memory delivers in about the time in which a launch reads nothing.
 pub(super) const AHEAD_BYTES: usize = 10 << 20;
-/// Arguments before those that tell what to fetch.
-pub(super) const ARGUMENTS: usize = 26;
+/// Ranges of bytes that the matrices of a launch are: codes and scales of each.
+pub(super) const RANGES: usize = 6;
 
 /// How rows and the blocks along them are shared by workgroups and their SIMD-groups.
 pub(super) struct Shares {
@@ -86,69 +90,74 @@ impl Products<'_> {
         &self,
         work: &Work,
         rows: [usize; 3],
-        step: (u32, &Arg),
+        step: (u32, Memory),
         target: Target,
     ) -> Option<NativeKernel> {
         if matches!(self.after, After::SwigluBf16 | After::Relu2Bf16) {
             return None;
         }
         let Tiles { shares, held } = Tiles::of(work, target)?;
-        let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
-        let matrix = |i: usize| self.weights.get(i).map(|(_, at)| *at);
-        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-        let mut args = vec![Arg::Binding(self.x.1), optional(self.norm.map(|((_, at), _)| at))];
-        args.extend((0..3).map(|i| optional(matrix(i))));
-        args.extend((0..3).map(|i| optional(matrix(i).map(|at| at + 1))));
-        args.extend((0..3).map(|i| optional(self.outputs.get(i).map(|(_, at)| *at))));
-        args.extend([optional(self.residual.map(|(_, at)| at)), step.1.clone(), Arg::U32(step.0)]);
-        let (each, over) = (work.rows / shares.workgroups, work.rows % shares.workgroups);
-        for n in [work.k, rows[0], rows[1], each, over, shares.teams, shares.slices, 256 / shares.teams + 1] {
-            args.push(number(n)?);
-        }
-        args.push(Arg::U32(self.after as u32));
-        args.extend([Arg::F32(self.norm.map_or(NO_NORM, |(_, eps)| eps)), Arg::F32(self.converted.1)]);
-        args.push(Arg::F32(1.0 / work.k as f32));
-        debug_assert_eq!(args.len(), ARGUMENTS);
-        let reads = self.reads(work, rows, target.multiprocessors as usize);
-        args.extend((0..6).flat_map(|_| range(Arg::Null, 0, 0, 0)));
+        let matrix = |i: usize, view| Memory::optional(self.weights.get(i).map(|(_, at)| at + view));
+        let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
+        let args = Arc::new(MatvecI8 {
+            x: Memory::Binding(self.x.1),
+            norm: Memory::optional(self.norm.map(|((_, at), _)| at)),
+            w0: matrix(0, 0),
+            w1: matrix(1, 0),
+            w2: matrix(2, 0),
+            s0: matrix(0, 1),
+            s1: matrix(1, 1),
+            s2: matrix(2, 1),
+            y0: result(0),
+            y1: result(1),
+            y2: result(2),
+            residual: Memory::optional(self.residual.map(|(_, at)| at)),
+            step: step.1,
+            slot: step.0,
+            k: number(work.k)?,
+            m0: number(rows[0])?,
+            m1: number(rows[1])?,
+            each: number(work.rows / shares.workgroups)?,
+            over: number(work.rows % shares.workgroups)?,
+            teams: number(shares.teams)?,
+            slices: number(shares.slices)?,
+            magic: number(256 / shares.teams + 1)?,
+            after: self.after as u32,
+            eps: self.norm.map_or(NO_NORM, |(_, eps)| eps),
+            least: self.converted.1,
+            per: 1.0 / work.k as f32,
+            reads: self.reads(work, rows, target.multiprocessors as usize),
+        });
         let form = if work.gated { "gate" } else { "rows" };
-        Some(single(KernelLaunch {
-            image: IMAGE,
-            entry: format!("{}_{form}_h{}", work.weights.name, held),
-            grid: [u32::try_from(shares.workgroups).ok()?, 1, 1],
-            block: [THREADS as u32, 1, 1],
-            shared: u32::try_from(shares.shared).ok()?,
-            cluster: 1,
-            early: true,
-            ahead: Some(Ahead { reads, next: ARGUMENTS }),
-            args,
-        }))
+        let entry = format!("{}_{form}_h{held}", work.weights.name);
+        let gate = work.gated.then_some(if self.after == After::Relu2 { Gate::Relu2 } else { Gate::Swiglu });
+        let phase = StackPhase::Products { gate, args: args.clone() };
+        let launch = launch_of(args, entry, [shares.workgroups, 1], THREADS)?;
+        let phase = Some(phase).filter(|_| work.weights.name == "t2");
+        Some(single(KernelLaunch { shared: number(shares.shared)?, phase, ..launch }))
     }
 
     /// What the launch before may fetch, as `stream.h` takes it: codes and scales of each matrix, the whole or the first part of each of
     /// `workgroups` shares.
-    fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> Vec<Arg> {
+    fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
         let row = work.k / work.weights.chunk * 16;
         let scales = work.k / if work.weights.name == "t2" { 256 } else { 32 } * 2;
         let all = rows.iter().sum::<usize>() * (row + scales);
-        let mut reads = Vec::new();
-        for (i, rows) in rows.into_iter().enumerate() {
-            for (view, bytes) in [(0, rows * row), (1, rows * scales)] {
-                // Lines of the L2.
-                let stride = bytes.div_ceil(workgroups).next_multiple_of(128);
-                let len = stride.min((stride as f64 * AHEAD_BYTES as f64 / all as f64) as usize);
-                let binding = self.weights.get(i).map(|(_, at)| Arg::Binding(at + view));
-                let numbers = u32::try_from(bytes).ok().zip(u32::try_from(stride).ok()).zip(u32::try_from(len).ok());
-                reads.extend(match (binding, numbers) {
-                    (Some(binding), Some(((total, stride), len))) => range(binding, total, stride, len),
-                    _ => range(Arg::Null, 0, 0, 0),
-                });
-            }
-        }
-        reads
+        std::array::from_fn(|i| {
+            let (matrix, view) = (i / 2, i % 2);
+            let at = self.weights.get(matrix).map(|(_, at)| Memory::Binding(at + view));
+            range(at, rows[matrix] * [row, scales][view], all, workgroups)
+        })
     }
 }
 
-pub(super) fn range(at: Arg, total: u32, stride: u32, len: u32) -> [Arg; 4] {
-    [at, Arg::U32(total), Arg::U32(stride), Arg::U32(len)]
+/// What the launch before may fetch of a matrix's bytes; `all`: of all matrices.
+pub(super) fn range(at: Option<Memory>, bytes: usize, all: usize, workgroups: usize) -> Range {
+    // Lines of the L2.
+    let stride = bytes.div_ceil(workgroups).next_multiple_of(128);
+    let len = stride.min((stride as f64 * AHEAD_BYTES as f64 / all as f64) as usize);
+    match (at, number(bytes), number(stride), number(len)) {
+        (Some(at), Some(total), Some(stride), Some(len)) => Range { at, total, stride, len },
+        _ => Range::NONE,
+    }
 }

@@ -7,12 +7,12 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use super::launch::single;
-use super::{Arg, FEW_TOKENS, KernelLaunch, NativeKernel, Target};
+use super::kernels::matvec::Matvec;
+use super::launch::{launch, number, single};
+use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
 use crate::{AfterProducts, Conversion, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec};
 use plan::{Activations, Plan, Weights, Work};
 
-const IMAGE: &str = "matvec";
 /// What stands for a norm's ε where there is none, and where the activations are quantised already too.
 const NO_NORM: f32 = -1.0;
 const QUANTISED: f32 = -2.0;
@@ -158,8 +158,8 @@ impl Products<'_> {
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
         let (slot, step, most) = match tokens {
-            Extent::Fixed(n) => (u32::MAX, Arg::Null, n),
-            Extent::Step { slot, max } => (slot, Arg::Binding(self.step?), max),
+            Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
+            Extent::Step { slot, max } => (slot, Memory::Binding(self.step?), max),
         };
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);
@@ -203,42 +203,51 @@ impl Products<'_> {
         let ready = unchanged && self.norm.is_none();
         let (norm, added) = (self.norm.is_some(), self.residual.is_some());
         let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };
-        if let Some(kernel) = self.int8(&work, rows, (slot, &step), target) {
+        if let Some(kernel) = self.int8(&work, rows, (slot, step), target) {
             return Some(kernel);
         }
         let plan = Plan::of(&work, target)?;
 
-        let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
         let group = match activations {
             Activations::I8 { group } => group,
             _ => 1,
         };
-        let mut args = vec![
-            Arg::Binding(at),
-            optional(matches!(x.format, Format::I8Groups { .. }).then_some(at + 1)),
-            optional(self.norm.map(|((_, at), _)| at)),
-        ];
-        let matrix = |i: usize| self.weights.get(i).map(|(_, at)| *at);
-        args.extend((0..3).map(|i| optional(matrix(i))));
-        args.extend((0..3).map(|i| optional(matrix(i).filter(|_| weights.scaled).map(|at| at + 1))));
-        args.extend((0..3).map(|i| optional(self.outputs.get(i).map(|(_, at)| *at))));
-        args.extend([optional(self.residual.map(|(_, at)| at)), step]);
-        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-        args.extend([Arg::U32(slot), number(most)?, number(k)?, number(rows[0])?, number(rows[1])?, number(rows[2])?]);
-        let (each, over) = (total / plan.workgroups, total % plan.workgroups);
-        args.extend([number(each)?, number(over)?, number(plan.lanes)?, Arg::U32(self.after as u32)]);
-        args.extend([Arg::U32(u32::from(ready)), Arg::U32(group)]);
-        args.extend([Arg::F32(self.norm.map_or(NO_NORM, |(_, eps)| eps)), Arg::F32(floor)]);
-        Some(single(KernelLaunch {
-            image: IMAGE,
-            entry: format!("{}_{}_t{}_r{}", weights.name, activations.name(), plan.tokens, plan.rows),
-            grid: [u32::try_from(plan.workgroups).ok()?, u32::try_from(most.div_ceil(plan.tokens)).ok()?, 1],
-            block: [u32::try_from(plan.threads).ok()?, 1, 1],
-            shared: u32::try_from(plan.shared).ok()?,
-            cluster: 1,
-            early: true,
-            ahead: None,
-            args,
-        }))
+        let matrix = |i: usize| Memory::optional(self.weights.get(i).map(|(_, at)| *at));
+        let scales = |i: usize| Memory::optional(self.weights.get(i).filter(|_| weights.scaled).map(|(_, at)| at + 1));
+        let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
+        let args = Matvec {
+            x: Memory::Binding(at),
+            x_scales: Memory::optional(matches!(x.format, Format::I8Groups { .. }).then_some(at + 1)),
+            norm: Memory::optional(self.norm.map(|((_, at), _)| at)),
+            w0: matrix(0),
+            w1: matrix(1),
+            w2: matrix(2),
+            s0: scales(0),
+            s1: scales(1),
+            s2: scales(2),
+            y0: result(0),
+            y1: result(1),
+            y2: result(2),
+            residual: Memory::optional(self.residual.map(|(_, at)| at)),
+            step,
+            slot,
+            tokens: number(most)?,
+            k: number(k)?,
+            m0: number(rows[0])?,
+            m1: number(rows[1])?,
+            m2: number(rows[2])?,
+            each: number(total / plan.workgroups)?,
+            over: number(total % plan.workgroups)?,
+            lanes: number(plan.lanes)?,
+            after: self.after as u32,
+            ready: u32::from(ready),
+            group,
+            eps: self.norm.map_or(NO_NORM, |(_, eps)| eps),
+            least: floor,
+        };
+        let entry = format!("{}_{}_t{}_r{}", weights.name, activations.name(), plan.tokens, plan.rows);
+        let grid = [plan.workgroups, most.div_ceil(plan.tokens)];
+        let launch = launch(args, entry, grid, plan.threads)?;
+        Some(single(KernelLaunch { shared: number(plan.shared)?, ..launch }))
     }
 }

@@ -1,12 +1,12 @@
 //! Products of a few tokens with packed weights (`matvec_packed.k`).
 
-use super::int8::{AHEAD_BYTES, ARGUMENTS, Shares, THREADS, range};
+use super::int8::{RANGES, Shares, THREADS, range};
 use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
-use crate::gpu::launch::{packed_args, packed_name, single};
-use crate::gpu::{Ahead, Arg, KernelLaunch, NativeKernel, Target};
+use crate::gpu::kernels::matvec_packed::MatvecPacked;
+use crate::gpu::launch::{Planes, launch, number, packed_name, single};
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Range, Target};
 use crate::{Extent, Format, Packed};
 
-pub(super) const IMAGE: &str = "matvec_packed";
 /// Elements of a row that a workgroup holds at once, as a norm needs them.
 const HELD: usize = 4_096;
 /// Types that have no kernel for a gate.
@@ -14,7 +14,13 @@ const UNGATED: [Packed; 4] = [Packed::Q4_1, Packed::Q5_1, Packed::IQ4_NL, Packed
 
 impl Products<'_> {
     /// The kernel for up to `most` tokens: word `slot` of `step`.
-    pub(super) fn packed(&self, packed: Packed, most: usize, step: (u32, Arg), target: Target) -> Option<NativeKernel> {
+    pub(super) fn packed(
+        &self,
+        packed: Packed,
+        most: usize,
+        step: (u32, Memory),
+        target: Target,
+    ) -> Option<NativeKernel> {
         let (x, at) = self.x;
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
@@ -47,65 +53,62 @@ impl Products<'_> {
         }
         let Shares { workgroups, teams, slices, shared } =
             Shares::of(total, gated, k + (k / 32).div_ceil(2) * 16, target)?;
-        let optional = |place: Option<usize>| place.map_or(Arg::Null, Arg::Binding);
-        let planes = |i: usize| match self.weights.get(i) {
-            Some((_, at)) => packed_args(packed, Arg::Binding, *at),
-            None => [Arg::Null, Arg::Null, Arg::Null],
-        };
-        let number = |n: usize| u32::try_from(n).ok().map(Arg::U32);
-        let mut args = vec![Arg::Binding(at), optional(self.norm.map(|((_, at), _)| at))];
-        args.extend((0..3).map(|i| planes(i)[0].clone()));
-        args.extend((0..3).map(|i| planes(i)[2].clone()));
-        args.extend((0..3).map(|i| optional(self.outputs.get(i).map(|(_, at)| *at))));
-        args.extend([optional(self.residual.map(|(_, at)| at)), step.1, Arg::U32(step.0)]);
-        let (each, over) = (total / workgroups, total % workgroups);
-        for n in [k, rows[0], rows[1], each, over, teams, slices, 256 / teams + 1, self.after as usize] {
-            args.push(number(n)?);
-        }
+        let planes = |i: usize| self.weights.get(i).map_or(Planes::NONE, |(_, at)| Planes::at(packed, *at));
+        let [first, second, third] = [0, 1, 2].map(planes);
+        let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
         let no_norm = if ready { QUANTISED } else { NO_NORM };
-        args.extend([self.norm.map_or(no_norm, |(_, eps)| eps), floor, 1.0 / k as f32].map(Arg::F32));
-        debug_assert_eq!(args.len(), ARGUMENTS);
-        args.extend((0..3).map(|i| planes(i)[1].clone()));
-        args.extend([optional(ready.then_some(at + 1)), number(rows[2])?]);
-        let next = args.len();
-        args.extend((0..6).flat_map(|_| range(Arg::Null, 0, 0, 0)));
+        let args = MatvecPacked {
+            x: Memory::Binding(at),
+            norm: Memory::optional(self.norm.map(|((_, at), _)| at)),
+            w0: first.low,
+            w1: second.low,
+            w2: third.low,
+            s0: first.records,
+            s1: second.records,
+            s2: third.records,
+            y0: result(0),
+            y1: result(1),
+            y2: result(2),
+            residual: Memory::optional(self.residual.map(|(_, at)| at)),
+            step: step.1,
+            slot: step.0,
+            k: number(k)?,
+            m0: number(rows[0])?,
+            m1: number(rows[1])?,
+            each: number(total / workgroups)?,
+            over: number(total % workgroups)?,
+            teams: number(teams)?,
+            slices: number(slices)?,
+            magic: number(256 / teams + 1)?,
+            after: self.after as u32,
+            eps: self.norm.map_or(no_norm, |(_, eps)| eps),
+            least: floor,
+            per: 1.0 / k as f32,
+            h0: first.high,
+            h1: second.high,
+            h2: third.high,
+            x_scales: Memory::optional(ready.then_some(at + 1)),
+            m2: number(rows[2])?,
+            reads: self.packed_reads(packed, k, rows, target.multiprocessors as usize),
+        };
         let form = match gated {
             true => "gate",
             false if packed == Packed::Q6_K && k > HELD => "long",
             false => "rows",
         };
-        Some(single(KernelLaunch {
-            image: IMAGE,
-            entry: format!("{}_{form}", packed_name(packed)),
-            grid: [u32::try_from(workgroups).ok()?, u32::try_from(most).ok()?, 1],
-            block: [THREADS as u32, 1, 1],
-            shared: u32::try_from(shared).ok()?,
-            cluster: 1,
-            early: true,
-            ahead: Some(Ahead { reads: self.packed_reads(packed, k, rows, target.multiprocessors as usize), next }),
-            args,
-        }))
+        let launch = launch(args, format!("{}_{form}", packed_name(packed)), [workgroups, most], THREADS)?;
+        Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
     }
 
     /// What the launch before may fetch: low planes and records, as `int8` says it of codes and scales.
-    fn packed_reads(&self, packed: Packed, k: usize, rows: [usize; 3], workgroups: usize) -> Vec<Arg> {
+    fn packed_reads(&self, packed: Packed, k: usize, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
         let of_row = packed.plane_bytes().map(|n| n * k / packed.blocks().block_len());
         let all = rows.iter().sum::<usize>() * of_row.iter().sum::<usize>();
-        let mut reads = Vec::new();
-        for (i, rows) in rows.into_iter().enumerate() {
-            for plane in [0, 2] {
-                let bytes = rows * of_row[plane];
-                // Lines of the L2.
-                let stride = bytes.div_ceil(workgroups).next_multiple_of(128);
-                let len = stride.min((stride as f64 * AHEAD_BYTES as f64 / all as f64) as usize);
-                let binding = self.weights.get(i).map(|(_, at)| packed_args(packed, Arg::Binding, *at)[plane].clone());
-                let numbers = u32::try_from(bytes).ok().zip(u32::try_from(stride).ok()).zip(u32::try_from(len).ok());
-                reads.extend(match (binding, numbers) {
-                    (Some(binding), Some(((total, stride), len))) => range(binding, total, stride, len),
-                    _ => range(Arg::Null, 0, 0, 0),
-                });
-            }
-        }
-        reads
+        std::array::from_fn(|i| {
+            let (matrix, records) = (i / 2, i % 2 == 1);
+            let planes = self.weights.get(matrix).map(|(_, at)| Planes::at(packed, *at));
+            let at = planes.map(|p| if records { p.records } else { p.low });
+            range(at, rows[matrix] * of_row[if records { 2 } else { 0 }], all, workgroups)
+        })
     }
 }

@@ -1,4 +1,6 @@
-use super::super::Part;
+use super::super::kernels::matvec_i8::MatvecI8;
+use super::super::kernels::matvec_packed::MatvecPacked;
+use super::super::{Part, Range};
 use super::*;
 use crate::{Elementwise, GroupNode, Operand, Packed};
 
@@ -135,9 +137,11 @@ fn groups_of_a_decoding_step_have_kernels() {
         let found = find_group(&group(&s), H200).unwrap_or_else(|| panic!("{} {:?} {}", s.k, s.rows, s.after));
         let launch = launch(&found);
         let int8 = s.weights != Format::BF16;
-        let image = if int8 { int8::IMAGE } else { IMAGE };
-        assert_eq!((launch.image, launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
-        assert!(launch.early && launch.args.len() == if int8 { 50 } else { 28 });
+        let image = if int8 { "matvec_i8" } else { "matvec" };
+        assert_eq!((launch.image(), launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
+        // What the next launch reads comes behind the arguments: six ranges of four.
+        let (own, ahead) = (launch.args.list().len(), launch.args.reads().map(|reads| reads.len()));
+        assert!(launch.early && (own, ahead) == if int8 { (26, Some(6)) } else { (28, None) });
         // One workgroup a multiprocessor, which keeps 1 KiB for itself of each.
         assert!(2 * (launch.shared + 1024) > 233_472, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
     }
@@ -162,24 +166,20 @@ fn groups_of_a_decoding_step_have_kernels() {
 #[test]
 fn bindings_are_in_the_order_of_the_group() {
     let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
-    let places = |k: &NativeKernel| -> Vec<Option<usize>> {
-        let place = |a: &Arg| match a {
-            Arg::Binding(i) => Some(*i),
-            _ => None,
-        };
-        launch(k).args[..14].iter().map(place).collect()
+    let places = |k: &NativeKernel| {
+        let a = launch(k).filled::<Matvec>();
+        [a.x, a.x_scales, a.norm, a.w0, a.w1, a.w2, a.s0, a.s1, a.s2, a.y0, a.y1, a.y2, a.residual, a.step]
     };
+    let at = |places: [usize; 14]| places.map(|i| Memory::optional((i != 99).then_some(i)));
     // x, norm, then codes and scales of q, k, v; q, k, v; the step block.
     let qkv = find(&shape(Format::Q8Planes, Some(I32), true, 64, &[8, 4, 4], ""));
-    let expected = [0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Some(i).filter(|i| *i != 99));
-    assert_eq!(places(&qkv), expected);
+    assert_eq!(places(&qkv), at([0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11]));
     let added = find(&shape(Format::BF16, Some(BF16), false, 64, &[8], "added"));
-    let expected = [0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4].map(|i| Some(i).filter(|i| *i != 99));
-    assert_eq!(places(&added), expected);
+    assert_eq!(places(&added), at([0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4]));
     // A gate whose operands come the other way round takes its matrices the other way round.
     let gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
     let gate = gate.changed(|g| g.nodes[3].operands.swap(0, 1)).expect("a group");
-    assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Some(2), Some(1)]);
+    assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Memory::Binding(2), Memory::Binding(1)]);
 }
 
 #[test]
@@ -187,27 +187,21 @@ fn launches_of_one_token_tell_what_they_read() {
     let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
     let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 128, &[8, 4, 4], ""));
     let launch = launch(&kernel);
-    let places = |args: &[Arg]| -> Vec<Option<usize>> {
-        let place = |a: &Arg| if let Arg::Binding(i) = a { Some(*i) } else { None };
-        args.iter().map(place).collect()
-    };
     // x, norm, then codes and scales of q, k, v; q, k, v; no residual; the step block.
-    let expected = [0, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Some(i).filter(|i| *i != 99));
-    assert_eq!(places(&launch.args[..13]), expected);
-    let ahead = launch.ahead.as_ref().expect("weights");
-    assert_eq!(ahead.next + ahead.reads.len(), launch.args.len());
-    let ranges: Vec<_> = ahead.reads.chunks(4).map(|r| (places(&r[..1])[0], format!("{:?}", &r[1..]))).collect();
-    let numbers = |total, stride, len| format!("{:?}", [Arg::U32(total), Arg::U32(stride), Arg::U32(len)]);
+    let expected = [0, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Memory::optional((i != 99).then_some(i)));
+    let a = launch.filled::<MatvecI8>();
+    let places = [a.x, a.norm, a.w0, a.w1, a.w2, a.s0, a.s1, a.s2, a.y0, a.y1, a.y2, a.residual, a.step];
+    assert_eq!(places, expected);
     // Codes and scales of a row have 128 and 8 bytes; 132 workgroups fetch a line of 128 bytes each.
-    assert_eq!(ranges[0], (Some(2), numbers(8 * 128, 128, 128)));
-    assert_eq!(ranges[5], (Some(7), numbers(4 * 8, 128, 128)));
+    let range = |at, total| Range { at: Memory::Binding(at), total, stride: 128, len: 128 };
+    assert_eq!((a.reads[0], a.reads[5]), (range(2, 8 * 128), range(7, 4 * 8)));
     // Of much a part.
     let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
     let [Part::Kernel(head)] = &kernel.parts[..] else { panic!("one launch") };
-    let reads = &head.ahead.as_ref().expect("weights").reads;
-    let (Arg::U32(stride), Arg::U32(len)) = (&reads[2], &reads[3]) else { panic!("{reads:?}") };
-    assert!(*len > 0 && len * 40 < *stride, "{len} of {stride}");
-    assert!(matches!(reads[8], Arg::Null));
+    let reads = head.filled::<MatvecI8>().reads;
+    let Range { stride, len, .. } = reads[0];
+    assert!(len > 0 && len * 40 < stride, "{len} of {stride}");
+    assert_eq!(reads[2], Range::NONE);
 }
 
 #[test]
@@ -331,11 +325,12 @@ fn packed_weights_have_kernels() {
     let found = find_group(&mixed, H200).expect("kernels");
     assert_eq!(entries(&found), ["q4_k_rows", "q6_k_rows"]);
     let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
-    let place = |a: &Arg| if let Arg::Binding(i) = a { Some(*i) } else { None };
-    let at = |l: &KernelLaunch, places: &[usize]| places.iter().map(|i| place(&l.args[*i])).collect::<Vec<_>>();
     // Low planes, records, high planes, results.
-    assert_eq!(at(first, &[2, 3, 5, 6, 26, 8, 9]), [2, 5, 3, 6, 99, 12, 13].map(|i| Some(i).filter(|i| *i != 99)));
-    assert_eq!(at(second, &[2, 3, 5, 26, 8]), [Some(8), None, Some(10), Some(9), Some(14)]);
+    let (a, b) = (first.filled::<MatvecPacked>(), second.filled::<MatvecPacked>());
+    let expected = [2, 5, 3, 6, 99, 12, 13].map(|i| Memory::optional((i != 99).then_some(i)));
+    assert_eq!([a.w0, a.w1, a.s0, a.s1, a.h0, a.y0, a.y1], expected);
+    let expected = [Some(8), None, Some(10), Some(9), Some(14)].map(Memory::optional);
+    assert_eq!([b.w0, b.w1, b.s0, b.h0, b.y0], expected);
     // Activations that are quantised already, rows of any length, up to 8 tokens.
     let spec = |tokens: usize, k: usize| KernelSpec {
         op: Operation::Matmul,
