@@ -128,7 +128,7 @@ def tests(args):
             print(f"note: tests that read files will fail: {root}: {e}", file=sys.stderr)
     result = {}
     for name, path in test_binaries().items():
-        code, out, err, seconds = run([path, "--ignored"], timeout=900,
+        code, out, err, seconds = run([path, "--ignored", "--skip", "nightly_"], timeout=900,
                                       HOLOGRAM_RANDOM_PROGRAMS=str(args.programs))
         passed = [line for line in out.splitlines() if line.startswith("test result:")]
         result[name] = outcome(code, out, err, seconds, result=passed[-1][13:] if passed else "")

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
-    Attr, Backend, Binding, Buffer, Extent, Format, KernelSpec, Launch, LaunchConfig, Result, TensorSpec,
+    AttentionPrecision, Backend, Binding, Buffer, Elementwise, Extent, Format, KernelSpec, Launch, LaunchConfig,
+    Operation, Result, RopeStyle, TensorSpec,
 };
 
 /// Layers whose caches a measurement cycles through.
@@ -92,11 +93,14 @@ fn attention(
     let cache = tensor(format, &[blocks, kv_heads, BLOCK, d]);
     let (q, ids) = (tensor(Format::F32, &[tokens, heads, d]), tensor(Format::U32, &[tokens]));
     let spec = KernelSpec {
-        op: "attention",
+        op: Operation::Attention {
+            scale: (1.0 / (d as f32).sqrt()).into(),
+            precision: AttentionPrecision::F32,
+            window: None,
+        },
         inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, tensor(Format::U32, &[1, blocks])],
         output: q,
         in_place: None,
-        attrs: vec![("scale", Attr::F32(1.0 / (d as f32).sqrt()))],
     };
     let positions: Vec<u32> = (before..before + tokens).map(|p| p as u32).collect();
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
@@ -114,17 +118,18 @@ fn small(tokens: usize) -> Vec<(&'static str, KernelSpec)> {
     let (hidden, q, kv, ffn) =
         (f32s(&[tokens, 2048]), f32s(&[tokens, 32, 64]), f32s(&[tokens, 4, 64]), f32s(&[tokens, 5632]));
     let cache = f32s(&[tokens.div_ceil(BLOCK), 4, BLOCK, 64]);
-    let spec = |op, inputs: Vec<TensorSpec>, output: &TensorSpec, attrs: &[(&'static str, Attr)]| {
-        let in_place = (op == "kv_append").then_some(0);
-        (op, KernelSpec { op, inputs, output: output.clone(), in_place, attrs: attrs.to_vec() })
+    let spec = |op: Operation, inputs: Vec<TensorSpec>, output: &TensorSpec| {
+        let in_place = (op == Operation::KvAppend).then_some(0);
+        (op.name(), KernelSpec { op, inputs, output: output.clone(), in_place })
     };
+    let rope = Operation::Rope { style: RopeStyle::Adjacent };
     vec![
-        spec("rms_norm", vec![hidden.clone(), f32s(&[2048])], &hidden, &[("eps", Attr::F32(1e-5))]),
-        spec("rope", vec![q.clone(), ids.clone(), f32s(&[32])], &q, &[("style", Attr::U32(0))]),
-        spec("kv_append", vec![cache.clone(), kv, ids], &cache, &[]),
-        spec("swiglu", vec![ffn.clone(), ffn.clone()], &ffn, &[]),
-        spec("relu2_mul", vec![ffn.clone(), ffn.clone()], &ffn, &[]),
-        spec("add", vec![hidden.clone(), hidden.clone()], &hidden, &[]),
+        spec(Operation::RmsNorm { eps: 1e-5.into() }, vec![hidden.clone(), f32s(&[2048])], &hidden),
+        spec(rope, vec![q.clone(), ids.clone(), f32s(&[32])], &q),
+        spec(Operation::KvAppend, vec![cache.clone(), kv, ids], &cache),
+        spec(Elementwise::Swiglu.into(), vec![ffn.clone(), ffn.clone()], &ffn),
+        spec(Elementwise::Relu2Mul.into(), vec![ffn.clone(), ffn.clone()], &ffn),
+        spec(Elementwise::Add.into(), vec![hidden.clone(), hidden.clone()], &hidden),
     ]
 }
 

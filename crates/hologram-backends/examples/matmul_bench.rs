@@ -7,11 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use hologram_backends::cpu::features::Features;
-use hologram_backends::cpu::{CpuBackend, CpuOptions};
+use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_backends::{
-    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Result,
-    TensorSpec,
+    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation,
+    Result, TensorSpec,
 };
 
 /// Memory that a decode measurement cycles through, so that weights come from memory and not from a cache.
@@ -25,12 +24,12 @@ fn main() -> Result<()> {
     let filter = args.next().unwrap_or_default();
     let mode = args.next();
     let cached = mode.as_deref() == Some("cached");
-    let features = match mode.as_deref() {
-        Some("avx2") => Some(Features { avx2: true, ..Features::PLAIN }),
-        Some("plain") => Some(Features::PLAIN),
+    let max_isa = match mode.as_deref() {
+        Some("avx2") => Some(InstructionSet::Avx2),
+        Some("plain") => Some(InstructionSet::Plain),
         _ => None,
     };
-    let backend = CpuBackend::with_options(CpuOptions { threads, features, ..CpuOptions::default() })?;
+    let backend = CpuBackend::with_options(CpuOptions { threads, max_isa, ..CpuOptions::default() })?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
     let read = backend.ceiling(CeilingKind::Read)?.expect("the CPU has one");
@@ -112,11 +111,10 @@ fn measure(
 ) -> Result<(f64, f64)> {
     let tensor = |format, rows, len| TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(len)] };
     let spec = KernelSpec {
-        op: "matmul",
+        op: Operation::Matmul,
         inputs: vec![tensor(x, n, k), tensor(w, m, k)],
         output: tensor(Format::F32, n, m),
         in_place: None,
-        attrs: vec![],
     };
     let pipeline = backend.native(&spec).expect("a native kernel serves these formats");
     let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;

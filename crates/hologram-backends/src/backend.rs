@@ -117,19 +117,78 @@ impl fmt::Debug for Buffer {
 pub struct Pool(pub Buffer);
 
 /// Host memory that a buffer may wrap without a copy: the owner is kept alive as long as the buffer.
+///
+/// Its address can only be given by [`ForeignMemory::new`], which is unsafe, or found by [`ForeignMemory::from_owner`]:
+///
+/// ```compile_fail,E0451
+/// # use hologram_backends::ForeignMemory;
+/// let memory = ForeignMemory { owner: std::sync::Arc::new(()), data: 8 as *const u8, bytes: 64 };
+/// ```
 pub struct ForeignMemory {
-    /// Keeps the bytes alive and unmoved (a mapped file, an array of another library).
-    pub owner: Arc<dyn Any + Send + Sync>,
-    /// First byte.
-    pub data: *const u8,
-    /// Length in bytes.
-    pub bytes: usize,
+    /// Keeps the bytes alive, unmoved and unchanged (a mapped file, an array of another library).
+    owner: Arc<dyn Any + Send + Sync>,
+    data: *const u8,
+    bytes: usize,
 }
 
-// SAFETY: the bytes are only read while `owner`, which is Send and Sync, lives.
+// SAFETY: the bytes are only read, and `owner`, which is Send and Sync, keeps them unchanged: see `ForeignMemory::new`.
 unsafe impl Send for ForeignMemory {}
-// SAFETY: as above; shared reads of immutable bytes.
+// SAFETY: shared references give only the address and shared slices of bytes that nobody changes.
 unsafe impl Sync for ForeignMemory {}
+
+impl ForeignMemory {
+    /// The bytes that an owner gives, which is asked for them once.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use hologram_backends::{Backend, ForeignMemory, ReferenceBackend};
+    /// let device = ReferenceBackend::new();
+    /// let buffer = device.wrap(ForeignMemory::from_owner(Arc::new(vec![1, 2, 3])))?;
+    /// let mut bytes = [0; 2];
+    /// device.copy_from_buffer(&buffer, 1, &mut bytes)?;
+    /// assert_eq!(bytes, [2, 3]);
+    /// # Ok::<(), hologram_backends::BackendError>(())
+    /// ```
+    ///
+    /// Every thread may read the bytes as long as a buffer lives, so the owner must be `Send`, `Sync` and without borrows:
+    ///
+    /// ```compile_fail,E0597
+    /// # use std::sync::Arc;
+    /// # use hologram_backends::ForeignMemory;
+    /// let bytes = vec![1, 2, 3];
+    /// let memory = ForeignMemory::from_owner(Arc::new(bytes.as_slice()));
+    /// ```
+    pub fn from_owner<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> ForeignMemory {
+        let bytes: &[u8] = (*owner).as_ref();
+        let (data, bytes) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: `bytes` borrows from the owner, and this borrow may last as long as the memory keeps its clone of the `Arc`: until then
+        // the owner neither moves nor dies, and nobody gets a `&mut` to it. What an owner does through shared references (by interior
+        // mutability) must respect the borrow, as for any caller of `as_ref` that keeps the slice.
+        unsafe { ForeignMemory::new(owner, data, bytes) }
+    }
+
+    /// Bytes at an address.
+    ///
+    /// # Safety
+    /// As long as `owner` lives, `data` is valid for reads of `bytes` bytes, which nobody writes. It may be null where there are no bytes.
+    pub unsafe fn new(owner: Arc<dyn Any + Send + Sync>, data: *const u8, bytes: usize) -> ForeignMemory {
+        ForeignMemory { owner, data, bytes }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: valid for reads and unchanged while the owner lives, as the caller of `new` has promised; the borrow keeps the owner.
+        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
+    }
+
+    /// What keeps the bytes alive.
+    pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.owner
+    }
+}
 
 /// Something compiled that can be launched: a program or a native kernel.
 #[derive(Clone)]

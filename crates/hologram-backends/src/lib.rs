@@ -11,12 +11,15 @@ pub mod cuda;
 mod decode;
 mod error;
 mod format;
+mod fused;
+mod gpu;
 mod host;
 mod lru;
 pub mod metal;
 mod metrics;
 mod notes;
 mod open;
+mod operation;
 mod reference;
 mod spec;
 
@@ -26,9 +29,16 @@ pub use error::{BackendError, Result};
 pub use format::{
     Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Scales, Values, View,
 };
+pub use fused::{
+    AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
+    NormConvert, SORT_BLOCK,
+};
 pub use lru::Lru;
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::take_notes;
 pub use open::{OpenOptions, available_backends, devices, is_device_name, open, open_noting, open_with};
+pub use operation::{
+    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, Reduction, RopeStyle,
+};
 pub use reference::ReferenceBackend;
-pub use spec::{Attr, Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};
+pub use spec::{Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

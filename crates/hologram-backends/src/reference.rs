@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hologram_isa::{Capability, Program, interp};
+use hologram_isa::interp::{self, Bytes};
+use hologram_isa::{Access, Capability, ParamKind, Program};
 
 use crate::backend::{Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline};
 use crate::cpu::kernel::RawSlice;
@@ -37,6 +38,8 @@ struct Compiled {
 struct Recording {
     steps: Vec<Step>,
     uses: Vec<Use>,
+    /// Of the device that recorded it, which alone may run it.
+    allocator: Arc<Allocator>,
     /// Keeps the memory of the steps alive.
     _buffers: Vec<Buffer>,
 }
@@ -86,12 +89,20 @@ impl ReferenceBackend {
         BackendError::InvalidArgument { device: DEVICE.to_string(), operation, reason: reason.into() }
     }
 
+    /// What this device has recorded.
+    fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Recording> {
+        match list.downcast::<Recording>() {
+            Some(recording) if Arc::ptr_eq(&recording.allocator, &self.allocator) => Ok(recording),
+            _ => Err(self.invalid(operation.into(), "the list was recorded by another device")),
+        }
+    }
+
     fn step(&self, index: usize, launch: &Launch, uses: &mut Vec<Use>) -> Result<Step> {
         let name = &launch.pipeline.name;
         let Some(compiled) = launch.pipeline.downcast::<Compiled>() else {
             return Err(self.invalid(format!("recording kernel {name}"), "its pipeline was made by another device"));
         };
-        let arguments = resolve(DEVICE, name, &compiled.rules, &launch.bindings)?;
+        let arguments = resolve(&self.allocator, name, &compiled.rules, &launch.bindings)?;
         uses.extend(uses_of(index, &compiled.rules, &arguments, RawSlice::addresses));
         Ok(Step { program: compiled.program.clone(), arguments, grid: launch.config.grid })
     }
@@ -100,20 +111,24 @@ impl ReferenceBackend {
 impl Step {
     fn run(&self) -> Result<()> {
         // Arguments may overlap (two views of the same blocks), so each memory that the interpreter is given is a range of bytes that
-        // no other touches: neighbouring and overlapping arguments are merged into one.
-        let slices = self.arguments.iter().filter_map(|argument| match argument {
-            Argument::Slice(slice) => Some((slice.data.addr(), slice.data, slice.bytes)),
+        // no other touches: arguments that overlap are merged into one, which is for writing where one of them is.
+        let slices = self.program.params.iter().zip(&self.arguments).filter_map(|(param, argument)| match argument {
+            Argument::Slice(slice) => {
+                let written = matches!(param.kind, ParamKind::Buffer { access, .. } if access != Access::Read);
+                Some((slice.data.addr(), slice.data, slice.bytes, written))
+            }
             Argument::Scalar(_) => None,
         });
         let mut slices: Vec<_> = slices.collect();
         slices.sort_unstable_by_key(|(address, ..)| *address);
-        let mut ranges: Vec<(usize, *mut u8, usize)> = Vec::new();
-        for (address, data, bytes) in slices {
+        let mut ranges: Vec<(usize, *mut u8, usize, bool)> = Vec::new();
+        for (address, data, bytes, written) in slices {
             match ranges.last_mut() {
-                Some((start, _, length)) if address < *start + *length => {
+                Some((start, _, length, any_written)) if address < *start + *length => {
                     *length = (*length).max(address + bytes - *start);
+                    *any_written |= written;
                 }
-                _ => ranges.push((address, data, bytes)),
+                _ => ranges.push((address, data, bytes, written)),
             }
         }
         let bindings = self.arguments.iter().map(|argument| match argument {
@@ -125,11 +140,19 @@ impl Step {
             }
         });
         let bindings: Vec<_> = bindings.collect();
-        // SAFETY: the ranges do not overlap, lie in buffers that the recording keeps alive, and are reached by nobody else while the
-        // queue is held. Foreign memory is only read: the program's parameter says so, which was checked when it was recorded.
-        let memories = ranges.iter().map(|(_, data, bytes)| unsafe { std::slice::from_raw_parts_mut(*data, *bytes) });
-        let mut memories: Vec<_> = memories.collect();
-        Ok(interp::interpret(&self.program, self.grid, &mut memories, &bindings)?)
+        let memory = |(_, data, bytes, written): &(usize, *mut u8, usize, bool)| {
+            if *written {
+                // SAFETY: no other range overlaps it. It lies in a buffer that the recording keeps alive, which is not foreign, as was
+                // checked when the launch was recorded, and which nobody else touches while the queue is held.
+                Bytes::Write(unsafe { std::slice::from_raw_parts_mut(*data, *bytes) })
+            } else {
+                // SAFETY: it lies in a buffer that the recording keeps alive, of this device, which nobody else touches while the queue is
+                // held, or foreign, which nobody writes.
+                Bytes::Read(unsafe { std::slice::from_raw_parts(*data, *bytes) })
+            }
+        };
+        let mut memories: Vec<_> = ranges.iter().map(memory).collect();
+        Ok(interp::interpret_in(&self.program, self.grid, &mut memories, &bindings)?)
     }
 }
 
@@ -151,12 +174,12 @@ impl Backend for ReferenceBackend {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        self.allocator.wrap(memory).map(Buffer::new)
+        Ok(Buffer::new(self.allocator.wrap(&memory)))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         let _queue = self.queue();
-        let to = host_memory(DEVICE, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        let to = host_memory(&self.allocator, "copy_to_buffer", buffer, offset, data.len(), true)?;
         to.write(data);
         self.allocator.failures().clear(to.0.addresses());
         Counters::add(&self.counters.to_device, data.len());
@@ -165,7 +188,7 @@ impl Backend for ReferenceBackend {
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         let _queue = self.queue();
-        let from = host_memory(DEVICE, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        let from = host_memory(&self.allocator, "copy_from_buffer", buffer, offset, data.len(), false)?;
         self.allocator.failures().check(from.0.addresses())?;
         from.read(data);
         Counters::add(&self.counters.from_device, data.len());
@@ -174,7 +197,7 @@ impl Backend for ReferenceBackend {
 
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
         let _queue = self.queue();
-        let range = host_memory(DEVICE, "clear_error", buffer, offset, bytes, false)?;
+        let range = host_memory(&self.allocator, "clear_error", buffer, offset, bytes, false)?;
         self.allocator.failures().clear(range.0.addresses());
         Ok(())
     }
@@ -187,7 +210,7 @@ impl Backend for ReferenceBackend {
         to_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let (from, to) = host_copy(DEVICE, (from, from_offset), (to, to_offset), bytes)?;
+        let (from, to) = host_copy(&self.allocator, (from, from_offset), (to, to_offset), bytes)?;
         let _queue = self.queue();
         from.copy_to(to);
         self.allocator.failures().copy(from.0.addresses().start, to.0.addresses().start, bytes as u64);
@@ -209,13 +232,16 @@ impl Backend for ReferenceBackend {
         let mut uses = Vec::new();
         let step = |(index, launch)| self.step(index, launch, &mut uses);
         let steps = launches.iter().enumerate().map(step).collect::<Result<_>>()?;
-        Ok(CommandList::new(Recording { steps, uses, _buffers: buffers_of(launches) }))
+        Ok(CommandList::new(Recording {
+            steps,
+            uses,
+            allocator: self.allocator.clone(),
+            _buffers: buffers_of(launches),
+        }))
     }
 
     fn submit(&self, list: &CommandList) -> Result<Event> {
-        let Some(recording) = list.downcast::<Recording>() else {
-            return Err(self.invalid("submit".into(), "the list was recorded by another device"));
-        };
+        let recording = self.recording(list, "submit")?;
         let mut submitted = self.queue();
         *submitted += 1;
         self.allocator.failures().run(*submitted, &recording.uses, || {
@@ -229,9 +255,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
-        let Some(recording) = list.downcast::<Recording>() else {
-            return Err(self.invalid("profile".into(), "the list was recorded by another device"));
-        };
+        let recording = self.recording(list, "profile")?;
         let mut submitted = self.queue();
         *submitted += 1;
         let mut times = Vec::new();

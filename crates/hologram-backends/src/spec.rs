@@ -1,6 +1,7 @@
-//! What a backend is told of an operation when it is asked for a native kernel: plain data.
+//! Kernel requests: what a backend needs to know of an operation, or of several, to choose a native kernel. Plain data.
 
-use crate::Format;
+use crate::fused::Fused;
+use crate::{Format, Operation};
 
 /// The size of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,15 +66,6 @@ impl TensorSpec {
     }
 }
 
-/// A constant attribute of an operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Attr {
-    /// A count, an index or a choice.
-    U32(u32),
-    /// A number.
-    F32(f32),
-}
-
 /// An operation on tensors, as a backend sees it.
 ///
 /// **Bindings.** A pipeline for a spec, native or compiled from the operation's program, takes one buffer for each view
@@ -81,29 +73,17 @@ pub enum Attr {
 /// [`Extent::Step`], the step block as `u32`. So a native kernel and the program it replaces are called alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelSpec {
-    /// The operation's name.
-    pub op: &'static str,
+    /// The operation with its attributes.
+    pub op: Operation,
     /// Inputs.
     pub inputs: Vec<TensorSpec>,
     /// The output.
     pub output: TensorSpec,
     /// The input that the output overwrites, for operations on state; its buffers are bound once, at the input's place.
     pub in_place: Option<usize>,
-    /// Attributes by name.
-    pub attrs: Vec<(&'static str, Attr)>,
 }
 
 impl KernelSpec {
-    /// The `u32` attribute of this name.
-    pub fn attr_u32(&self, name: &str) -> Option<u32> {
-        find_u32(&self.attrs, name)
-    }
-
-    /// The `f32` attribute of this name.
-    pub fn attr_f32(&self, name: &str) -> Option<f32> {
-        find_f32(&self.attrs, name)
-    }
-
     /// Whether any operand's size is known only when it runs, so that the step block is bound.
     pub fn uses_step(&self) -> bool {
         self.inputs.iter().chain([&self.output]).any(|t| t.shape.iter().any(|e| matches!(e, Extent::Step { .. })))
@@ -117,6 +97,7 @@ impl KernelSpec {
 /// is [`Extent::Step`], the step block. A value that overwrites an input ([`GroupNode::in_place`]) is bound once, as that input, and
 /// does not stand in `outputs`.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct GroupSpec {
     /// What the group reads from outside.
     pub inputs: Vec<TensorSpec>,
@@ -124,21 +105,21 @@ pub struct GroupSpec {
     pub nodes: Vec<GroupNode>,
     /// Indices of the nodes whose values are wanted; the others may never exist in memory.
     pub outputs: Vec<usize>,
+    /// What the operations are together: devices choose kernels by it.
+    pub fused: Fused,
 }
 
 /// One operation of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupNode {
-    /// The operation's name.
-    pub op: &'static str,
+    /// The operation with its attributes.
+    pub op: Operation,
     /// What it reads.
     pub operands: Vec<Operand>,
     /// Its value.
     pub output: TensorSpec,
     /// The place among `operands` of the state that it overwrites, which is an input of the group.
     pub in_place: Option<usize>,
-    /// Attributes by name.
-    pub attrs: Vec<(&'static str, Attr)>,
 }
 
 /// What an operation of a group reads.
@@ -151,6 +132,24 @@ pub enum Operand {
 }
 
 impl GroupSpec {
+    /// A group of these operations; `None` where together they are nothing that a device may have a kernel for.
+    pub fn new(inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: Vec<usize>) -> Option<GroupSpec> {
+        let fused = Fused::of(&inputs, &nodes, &outputs)?;
+        Some(GroupSpec { inputs, nodes, outputs, fused })
+    }
+
+    /// The group after a change of its operations, as a test makes them.
+    #[cfg(test)]
+    pub(crate) fn changed(mut self, change: impl FnOnce(&mut GroupSpec)) -> Option<GroupSpec> {
+        change(&mut self);
+        GroupSpec::new(self.inputs, self.nodes, self.outputs)
+    }
+
+    /// The operations' names for profiles, such as `matmul+matmul+swiglu`.
+    pub fn name(&self) -> String {
+        self.nodes.iter().map(|n| n.op.name()).collect::<Vec<_>>().join("+")
+    }
+
     /// Format and shape of an operand.
     pub fn operand(&self, operand: Operand) -> &TensorSpec {
         match operand {
@@ -173,30 +172,4 @@ impl GroupSpec {
         let tensors = self.inputs.iter().chain(self.nodes.iter().map(|n| &n.output));
         tensors.flat_map(|t| &t.shape).any(|e| matches!(e, Extent::Step { .. }))
     }
-}
-
-impl GroupNode {
-    /// The `u32` attribute of this name.
-    pub fn attr_u32(&self, name: &str) -> Option<u32> {
-        find_u32(&self.attrs, name)
-    }
-
-    /// The `f32` attribute of this name.
-    pub fn attr_f32(&self, name: &str) -> Option<f32> {
-        find_f32(&self.attrs, name)
-    }
-}
-
-fn find_u32(attrs: &[(&'static str, Attr)], name: &str) -> Option<u32> {
-    attrs.iter().find_map(|(n, a)| match a {
-        Attr::U32(v) if *n == name => Some(*v),
-        _ => None,
-    })
-}
-
-fn find_f32(attrs: &[(&'static str, Attr)], name: &str) -> Option<f32> {
-    attrs.iter().find_map(|(n, a)| match a {
-        Attr::F32(v) if *n == name => Some(*v),
-        _ => None,
-    })
 }

@@ -248,7 +248,8 @@ fn wrong_arguments_are_refused_when_recorded(device: &dyn Backend) {
     let other = if device.info().backend == other.info().backend { open("cpu", Some(1)).unwrap() } else { other };
     let far = other.allocate_buffer(256).unwrap();
     let owner = Arc::new(numbers(64, 7));
-    let foreign = ForeignMemory { data: owner.as_ptr().cast(), bytes: 256, owner: owner.clone() };
+    // SAFETY: the vector's elements, which nobody writes.
+    let foreign = unsafe { ForeignMemory::new(owner.clone(), owner.as_ptr().cast(), 256) };
     let foreign = device.wrap(foreign).unwrap();
     let with = |bindings: Vec<Binding>| Launch { bindings, ..add(device, &x, 0..256, 1, 1) };
     let part = |buffer: &Buffer, range| Binding::Buffer { buffer: buffer.clone(), range };

@@ -2,8 +2,7 @@
 //! examples; faults.
 
 use hologram_backends::compare::{random_program, run};
-use hologram_backends::cpu::features::Features;
-use hologram_backends::cpu::{CpuBackend, CpuOptions};
+use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_backends::{
     Backend, BackendError, BackendType, Binding, Launch, LaunchConfig, available_backends, open, open_noting,
 };
@@ -14,17 +13,17 @@ use common::*;
 
 /// The levels that this processor has.
 fn devices() -> Vec<(String, CpuBackend)> {
-    let detected = Features::detect();
-    let mut levels = vec![("plain", Features::PLAIN)];
-    if detected.avx2 {
-        levels.push(("avx2", Features { avx2: true, ..Features::PLAIN }));
+    let detected = CpuBackend::new(Some(1)).unwrap().info().features.clone();
+    let mut levels = vec![("plain", Some(InstructionSet::Plain))];
+    if detected.contains(&"avx2") {
+        levels.push(("avx2", Some(InstructionSet::Avx2)));
     }
-    if detected.avx512 {
-        levels.push(("avx512", detected));
+    if detected.contains(&"avx512") {
+        levels.push(("avx512", None));
     }
-    let open = |(i, (name, features)): (usize, (&str, Features))| {
+    let open = |(i, (name, max_isa)): (usize, (&str, Option<InstructionSet>))| {
         let threads = Some(1 + i % 2);
-        let options = CpuOptions { threads, features: Some(features), ..CpuOptions::default() };
+        let options = CpuOptions { threads, max_isa, ..CpuOptions::default() };
         (format!("{name} on {} threads", 1 + i % 2), CpuBackend::with_options(options).unwrap())
     };
     levels.into_iter().enumerate().map(open).collect()

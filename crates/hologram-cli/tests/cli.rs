@@ -195,7 +195,12 @@ fn json_lines_have_their_fields() {
     let expected = [("pp8", 0, 1), ("tg4", 0, 1), ("pp8 @ d5", 5, 1), ("tg3 x6 @ d5", 5, 6)];
     assert_eq!(tests, expected.map(|(test, depth, batch)| (test, depth.into(), batch.into())));
     let per_token = |i: usize| lines[i]["bytes_per_token"].as_f64().unwrap();
-    assert!((per_token(1) / per_token(3) - 6.0).abs() < 1e-9, "six sequences share what is read");
+    let cached = |i: usize| lines[i]["cache_bytes_per_token"].as_f64().unwrap();
+    let weights = |i: usize| per_token(i) - cached(i);
+    assert!((weights(1) / weights(3) - 6.0).abs() < 1e-9, "six sequences share the weights that are read");
+    // Tokens at positions 0 to 3 see 2.5 positions on average, those at 5 to 7 see 7, of each sequence: keys and values
+    // of 2 layers with 2 heads of 32 elements in f32.
+    assert_eq!([cached(1), cached(3)], [2.5, 7.0].map(|seen| seen * f64::from(2 * 2 * 2 * 32 * 4)));
     for line in &lines {
         let keys: Vec<&str> = line.keys().map(String::as_str).collect();
         let expected = [
@@ -209,6 +214,7 @@ fn json_lines_have_their_fields() {
             "min",
             "max",
             "bytes_per_token",
+            "cache_bytes_per_token",
             "gb_per_s",
         ];
         assert_eq!(keys, [&expected[..], &["share"]].concat());

@@ -86,10 +86,9 @@ fn spec(case: &Case) -> Result<KernelSpec, String> {
     let inputs: Vec<TensorType> = case.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();
     let output = case.op.infer(&inputs.iter().collect::<Vec<_>>())?;
     Ok(KernelSpec {
-        op: case.op.name(),
+        op: case.op.operation(),
         inputs: inputs.iter().map(tensor).collect(),
         output: tensor(&output),
         in_place: case.op.in_place(),
-        attrs: case.op.attrs(),
     })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::{Format, Lru};
+use hologram_backends::{Elementwise, Format, Lru};
 
 use crate::error::{CoreError, Result};
 use crate::executor::{Executor, OperationCache};
@@ -35,10 +35,61 @@ impl Eager {
     }
 }
 
+macro_rules! calls {
+    ($($variant:ident $name:literal,)*) => {
+        /// The methods on tensors that compile a graph: with its attributes a call is the key of what was compiled for it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Call {
+            Elementwise(Elementwise),
+            $($variant,)*
+        }
+
+        impl Call {
+            /// The method's name, for messages.
+            fn name(self) -> &'static str {
+                match self {
+                    Call::Elementwise(op) => op.name(),
+                    $(Call::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+calls! {
+    Fill "fill",
+    Cast "cast",
+    Copy "copy",
+    Matmul "matmul",
+    Reduce "reduce",
+    ReduceAll "reduce_all",
+    Softmax "softmax",
+    LogSoftmax "log_softmax",
+    ArgMax "arg_max",
+    ArgMin "arg_min",
+    Sort "sort",
+    ArgSort "arg_sort",
+    CumSum "cumsum",
+    TakeAlong "take_along",
+    Scatter "scatter",
+    ScatterAdd "scatter_add",
+    RmsNorm "rms_norm",
+    LayerNorm "layer_norm",
+    MseLoss "mse_loss",
+    BceWithLogits "bce_with_logits",
+    CrossEntropy "cross_entropy",
+    Conv2d "conv2d",
+    TopK "top_k",
+    Concat "concat",
+    Pad "pad",
+    Arange "arange",
+    Random "random",
+}
+
 /// What a compiled operation depends on.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
-    op: &'static str,
+    call: Call,
     attributes: Vec<u64>,
     operands: Vec<Operand>,
 }
@@ -59,11 +110,11 @@ impl Operand {
 }
 
 impl Executor {
-    /// The result of an operation on tensors of this device; `build` makes its graph when it has not been compiled yet. The name and the
+    /// The result of an operation on tensors of this device; `build` makes its graph when it has not been compiled yet. The call and the
     /// attributes say which operation it is: the same ones must always build the same.
     pub(crate) fn cached(
         &self,
-        op: &'static str,
+        call: Call,
         attributes: &[u64],
         operands: &[&Tensor],
         build: impl FnOnce(&mut Graph, &[NodeId]) -> Result<NodeId>,
@@ -71,13 +122,13 @@ impl Executor {
         if operands.iter().any(|t| !t.is_of(self)) {
             let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
             return Err(CoreError::Operands {
-                op,
+                op: call.name(),
                 reason: "the operands belong to different executors".into(),
                 operands,
             });
         }
         let key =
-            Key { op, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };
+            Key { call, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };
         let found = self.eager().compiled().get(&key);
         let compiled = match found {
             Some(compiled) => compiled,

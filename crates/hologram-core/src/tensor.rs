@@ -207,6 +207,14 @@ impl Tensor {
         self.offset == other.offset && self.buffer.same_memory(&other.buffer)
     }
 
+    /// Whether a byte of one belongs to the other too. Of views the bytes between their elements count.
+    pub(crate) fn overlaps(&self, other: &Tensor) -> bool {
+        let bytes =
+            |t: &Tensor| t.ranges().into_iter().map(|r| t.offset + r.start..t.offset + r.end).collect::<Vec<_>>();
+        let meet = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
+        self.buffer.same_memory(&other.buffer) && bytes(self).iter().any(|a| bytes(other).iter().any(|b| meet(a, b)))
+    }
+
     /// The bindings of its views, in order, for a launch.
     pub fn bindings(&self) -> Vec<Binding> {
         let bind = |range: Range<usize>| Binding::Buffer {

@@ -6,6 +6,7 @@ use std::ops;
 use hologram_backends::Format;
 use hologram_isa::Type;
 
+use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
@@ -21,7 +22,7 @@ impl Tensor {
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
         let mut key = vec![ty as u64, value.to_bits()];
         key.extend(shape.iter().map(|n| *n as u64));
-        executor.cached("fill", &key, &[], |g, _| g.fill(value, ty, &dims))
+        executor.cached(Call::Fill, &key, &[], |g, _| g.fill(value, ty, &dims))
     }
 
     /// A tensor of truth values.
@@ -49,7 +50,7 @@ impl Tensor {
     /// # Errors
     /// When the format is not plain; those of the device.
     pub fn cast(&self, to: Type) -> Result<Tensor> {
-        self.executor.cached("cast", &[to as u64], &[self], |g, v| g.cast(v[0], to))
+        self.executor.cached(Call::Cast, &[to as u64], &[self], |g, v| g.cast(v[0], to))
     }
 
     /// A copy in memory of its own.
@@ -57,7 +58,7 @@ impl Tensor {
     /// # Errors
     /// When the format is not plain; those of the device.
     pub fn copy(&self) -> Result<Tensor> {
-        self.executor.cached("copy", &[], &[self], |g, v| g.copy(v[0]))
+        self.executor.cached(Call::Copy, &[], &[self], |g, v| g.copy(v[0]))
     }
 
     /// x between two scalars: `min(max(x, least), greatest)`.
@@ -83,7 +84,7 @@ impl Tensor {
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         let product =
             |g: &mut Graph, v: &[NodeId]| g.called("matmul", |g| g.batch_matmul(v[0], v[1], &MatmulOptions::default()));
-        self.executor.cached("matmul", &[], &[self, other], product)
+        self.executor.cached(Call::Matmul, &[], &[self, other], product)
     }
 
     /// Sum, mean, product, greatest or least element along a dimension.
@@ -92,7 +93,7 @@ impl Tensor {
     /// As [`Graph::reduce`].
     pub fn reduce(&self, reduction: Reduction, dim: usize) -> Result<Tensor> {
         let key = [reduction as u64, dim as u64];
-        self.executor.cached("reduce", &key, &[self], |g, v| g.reduce(reduction, v[0], dim))
+        self.executor.cached(Call::Reduce, &key, &[self], |g, v| g.reduce(reduction, v[0], dim))
     }
 
     /// Sum, mean, product, greatest or least of all elements.
@@ -100,7 +101,7 @@ impl Tensor {
     /// # Errors
     /// As [`Graph::reduce_all`].
     pub fn reduce_all(&self, reduction: Reduction) -> Result<Tensor> {
-        self.executor.cached("reduce_all", &[reduction as u64], &[self], |g, v| g.reduce_all(reduction, v[0]))
+        self.executor.cached(Call::ReduceAll, &[reduction as u64], &[self], |g, v| g.reduce_all(reduction, v[0]))
     }
 
     /// exp(x) over its sum along a dimension.
@@ -108,7 +109,7 @@ impl Tensor {
     /// # Errors
     /// As [`Graph::softmax_along`].
     pub fn softmax(&self, dim: usize) -> Result<Tensor> {
-        self.executor.cached("softmax", &[dim as u64], &[self], |g, v| g.softmax_along(v[0], dim))
+        self.executor.cached(Call::Softmax, &[dim as u64], &[self], |g, v| g.softmax_along(v[0], dim))
     }
 
     /// A tensor without dimensions of this one's type. It is memory, not part of a program, so that each value needs no program of its own.

@@ -2,32 +2,31 @@
 
 use std::sync::Arc;
 
-use hologram_backends::cpu::features::Features;
-use hologram_backends::cpu::{CpuBackend, CpuOptions};
+use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_core::Executor;
 
 /// The CPU with at most these instructions; three workers, which divide hardly any of the sizes.
-fn cpu(features: Features) -> Executor {
-    let options = CpuOptions { threads: Some(3), features: Some(features), ..CpuOptions::default() };
+fn cpu(max_isa: Option<InstructionSet>) -> Executor {
+    let options = CpuOptions { threads: Some(3), max_isa, ..CpuOptions::default() };
     Executor::from_backend(Arc::new(CpuBackend::with_options(options).expect("there is always a CPU")))
 }
 
 mod detected {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Features::detect()));
+    hologram_core::conformance_suite!(cpu(None));
 }
 
 mod avx512 {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Features { avx2: true, avx512: true, ..Features::PLAIN }));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx512)));
 }
 
 mod avx2 {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Features { avx2: true, ..Features::PLAIN }));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx2)));
 }
 
 mod plain {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Features::PLAIN));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Plain)));
 }

@@ -1,6 +1,6 @@
 //! The conformance suite finds what is wrong: programs that compute something else, too much or too little.
 
-use hologram_backends::KernelSpec;
+use hologram_backends::{KernelSpec, Operation};
 use hologram_core::conformance::{Case, CaseInput, HostTensor, Reference, run_case};
 use hologram_core::ops::{Kernel, Launchable, Op};
 use hologram_core::{Dim, Executor, Format, Result, TensorType};
@@ -21,8 +21,8 @@ enum Fault {
 struct Copy(Fault);
 
 impl Op for Copy {
-    fn name(&self) -> &'static str {
-        "copy"
+    fn operation(&self) -> Operation {
+        Operation::Copy
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

@@ -296,6 +296,33 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
             let slots = g.input("slots", Format::U32, &[Dim::Fixed(1)])?;
             g.kv_append(c, x, slots).map(drop)
         }),
+        (
+            "graph: the state Tensor(f32 [1, 1, 16, 4] on cpu) and the constant Tensor(f32 [1, 2, 4] on cpu) share memory; \
+             declare the state once, or give the graph a copy (Tensor::copy) of one",
+            &|g| {
+                // Read by one worker while another writes it, if the graph took it.
+                let part = cache.reshape(&[16, 4])?.slice(0, 3, 5)?.reshape(&[1, 2, 4])?;
+                let s = g.state(&cache)?;
+                let (x, slots) = (g.constant(&part)?, g.input("slots", Format::U32, &[Dim::Fixed(1)])?);
+                g.kv_append(s, x, slots).map(drop)
+            },
+        ),
+        (
+            "graph: the state Tensor(f32 [1, 1, 16, 4] on cpu) and the tensor Tensor(f32 [16, 2] on cpu) share memory; \
+             declare the state once, or give the graph a copy (Tensor::copy) of one",
+            &|g| {
+                g.constant(&cache.reshape(&[16, 4])?.slice(1, 2, 4)?)?;
+                g.state(&cache).map(drop)
+            },
+        ),
+        (
+            "graph: the state Tensor(f32 [1, 1, 16, 4] on cpu) and the tensor Tensor(f32 [1, 1, 16, 4] on cpu) share \
+             memory; declare the state once, or give the graph a copy (Tensor::copy) of one",
+            &|g| {
+                g.state(&cache)?;
+                g.state(&cache).map(drop)
+            },
+        ),
         ("graph: two inputs are named x", &|g| {
             f32s(g, "x", &[1])?;
             f32s(g, "x", &[2]).map(drop)
@@ -322,6 +349,30 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
     for (expected, build) in cases {
         assert_eq!(build(&mut Graph::new()).expect_err(expected).to_string(), *expected);
     }
+    Ok(())
+}
+
+/// What only touches a state's memory, or lies beside it in one buffer, is no part of it.
+#[test]
+fn a_state_may_have_neighbours_and_copies() -> Result<()> {
+    let executor = cpu();
+    let all = Tensor::from_slice(&executor, &[4, 1, 4, 4], &(0..64).map(|i| i as f32).collect::<Vec<_>>())?;
+    let row = |i: usize| all.slice(0, i, i + 1);
+    let cache = row(1)?;
+    let mut g = Graph::new();
+    let before = g.constant(&row(0)?.reshape(&[4, 1, 4])?)?;
+    let state = g.state(&cache)?;
+    g.state(&row(2)?)?;
+    g.constant(&row(3)?)?;
+    g.constant(&row(0)?.slice(2, 0, 0)?)?;
+    g.constant(&cache.copy()?)?;
+    let slots = g.constant(&Tensor::from_slice(&executor, &[4], &[3u32, 2, 1, 0])?)?;
+    g.kv_append(state, before, slots)?;
+    let mut plan = g.compile(&executor, &[])?;
+    plan.run()?;
+    let want = [12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3].map(|i| i as f32);
+    assert_eq!(cache.to_vec::<f32>()?, want);
+    assert_eq!(row(2)?.to_vec::<f32>()?, (32..48).map(|i| i as f32).collect::<Vec<_>>());
     Ok(())
 }
 

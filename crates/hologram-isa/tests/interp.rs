@@ -1,7 +1,7 @@
 //! The reference interpreter: control flow, barriers and shared memory, subgroups, and every error that it finds.
 
-use hologram_isa::interp::{Binding, interpret};
-use hologram_isa::{Access, Builder, IsaError, Opcode, Program, Type, parse, verify};
+use hologram_isa::interp::{Binding, Bytes, interpret, interpret_in};
+use hologram_isa::{Access, Builder, IsaError, Opcode, ParamKind, Program, Type, parse, verify};
 
 /// Runs a text on buffers of 32-bit elements, bound to the parameters in order, without verifying it.
 fn run(text: &str, grid: [u32; 3], buffers: &mut [Vec<u32>]) -> Result<(), IsaError> {
@@ -395,6 +395,31 @@ fn a_built_program_has_the_lines_of_its_text() {
     let line = program.to_string().lines().position(|l| l.contains("store")).unwrap() + 1;
     let expected = format!("program built, line {line}, workgroup [0, 0, 0], thread 2: ");
     assert!(error.to_string().starts_with(&expected), "{error} is not {expected}");
+}
+
+/// Memory for reading serves parameters that are read, and nothing writes it, whatever an unchecked program says of its parameters.
+#[test]
+fn memory_for_reading_is_not_written() {
+    let text = "kernel k(x: buffer<u32>, y: buffer<u32, readwrite>) workgroup(1) {
+        %v = load.u32 x[0]
+        store.u32 y[0], %v
+    }";
+    let program = parse(text).unwrap();
+    let whole = |memory| Binding::Buffer { memory, offset: 0, len: 4 };
+    let run = |program: &Program, memories: &mut [Bytes<'_>]| {
+        interpret_in(program, [1, 1, 1], memories, &[whole(0), whole(1)]).map_err(|e| e.to_string())
+    };
+    let (x, mut y) = ([1, 2, 3, 4], [0; 4]);
+    run(&program, &mut [Bytes::Read(&x), Bytes::Write(&mut y)]).unwrap();
+    assert_eq!(y, x);
+    let error = run(&program, &mut [Bytes::Read(&x), Bytes::Read(&x)]).unwrap_err();
+    assert!(error.contains("parameter y: it is written, memory 1 is only for reading"), "{error}");
+    let mut wrong = program.clone();
+    for param in &mut wrong.params {
+        param.kind = ParamKind::Buffer { element: Type::U32, access: Access::Read };
+    }
+    let error = run(&wrong, &mut [Bytes::Read(&x), Bytes::Read(&x)]).unwrap_err();
+    assert!(error.contains("is only for reading"), "{error}");
 }
 
 #[test]

@@ -108,14 +108,6 @@ pub enum LlmError {
         /// "refuses the conversation: …", "fails in line 3: …".
         reason: String,
     },
-    /// The chat template does not come to an end within its bounds of time and memory.
-    #[error("{}: the chat template takes more than {limit}", path.display())]
-    RunawayTemplate {
-        /// The file.
-        path: PathBuf,
-        /// "20 seconds" or "1024 MiB of memory".
-        limit: String,
-    },
     /// The model has no chat template and no tokens of a known format.
     #[error(
         "{} has no chat template, and its vocabulary lacks the tokens of ChatML: it was not made for conversations; hologram run continues a text with it", path.display()

@@ -110,9 +110,6 @@ impl Holder<'_> {
 /// The context when neither the user nor the model asks for less.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// The most tokens of a prompt between two looks at whether it is still wanted.
-const PROMPT_STEP: usize = 512;
-
 impl GenerateOptions {
     /// How a session for such generations is set up.
     pub(crate) fn session(&self, model: &Model) -> SessionOptions {
@@ -192,20 +189,22 @@ impl<'a> Generation<'a> {
         })
     }
 
-    /// Computes a part of a long prompt, and says whether to call again before the first token: who may want to stop in between does
-    /// so; who does not need not call this.
+    /// Computes one batch of a long prompt and returns whether to call again before the first token. Optional: a caller
+    /// that may cancel a long prompt calls it repeatedly.
     ///
     /// # Errors
     /// When the device fails.
     pub fn prefill(&mut self) -> Result<bool> {
-        if self.stats.generated_tokens > 0 || self.pending.len() <= PROMPT_STEP {
+        let session = self.session.get();
+        let batch = session.batch();
+        if self.stats.generated_tokens > 0 || self.pending.len() <= batch {
             return Ok(false);
         }
         let started = Instant::now();
-        self.session.get().feed(0, &self.pending[..PROMPT_STEP], Logits::None)?;
-        self.pending.drain(..PROMPT_STEP);
+        session.feed(0, &self.pending[..batch], Logits::None)?;
+        self.pending.drain(..batch);
         self.stats.prompt_time += started.elapsed();
-        Ok(self.pending.len() > PROMPT_STEP)
+        Ok(self.pending.len() > batch)
     }
 
     /// The model.

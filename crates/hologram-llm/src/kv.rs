@@ -70,6 +70,13 @@ impl KvCache {
         (&self.layers[index].0, &self.layers[index].1)
     }
 
+    /// Bytes of the keys and values of a position in a layer.
+    pub fn bytes_per_position(&self, layer: usize) -> usize {
+        let (keys, values) = &self.layers[layer];
+        let positions = self.sequences.len() * self.context();
+        (keys.bytes() + values.bytes()) / positions.max(1)
+    }
+
     /// The most sequences.
     pub fn max_sequences(&self) -> usize {
         self.sequences.len()

@@ -32,7 +32,7 @@ pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use model::Model;
 pub use models::config::Config;
 pub use models::rope::RopeScaling;
-pub use models::{ARCHITECTURES, Architecture, FolderNames, Gate, TernaryActivations, Windows};
+pub use models::{ARCHITECTURES, Architecture, FolderNames, TernaryActivations, Windows};
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Logits, Session, SessionOptions};
 

@@ -79,7 +79,10 @@ impl Model {
         check_memory(executor, &files.path().display().to_string(), files.loaded_bytes())?;
         let decoder = match &files {
             ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file)?, &mut progress)?,
-            ModelFiles::Folder(folder) => Decoder::load(config, &FolderWeights::new(executor, folder)?, &mut progress)?,
+            ModelFiles::Folder(folder) => {
+                let names = &config.architecture.folder;
+                Decoder::load(config, &FolderWeights::new(executor, folder, names)?, &mut progress)?
+            }
         };
         let (executor, decoder) = (executor.clone(), Arc::new(decoder));
         Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: None, end_tokens })

@@ -10,21 +10,30 @@ use crate::models::rope::RopeScaling;
 use crate::models::{self, Architecture};
 use crate::weights::Weights;
 
-/// The sizes of a published model.
-#[derive(Debug)]
+/// The sizes of a model, published or not.
+#[derive(Clone, Debug)]
 pub struct Shape {
     /// The name on the command line.
     pub name: &'static str,
-    architecture: &'static str,
-    layers: usize,
-    width: usize,
-    ffn: usize,
-    heads: usize,
-    kv_heads: usize,
-    vocab: usize,
-    rope_base: f32,
-    /// The embedding's format, where it is not that of the other matrices: ternary models keep it in 8 bits.
-    tied_embedding: Option<Format>,
+    /// One of the names of an [`Architecture`](crate::Architecture).
+    pub architecture: &'static str,
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Elements of a token's hidden state: a multiple of `heads`.
+    pub width: usize,
+    /// Elements within the feed-forward network.
+    pub ffn: usize,
+    /// Query heads: a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Tokens in the vocabulary.
+    pub vocab: usize,
+    /// The base of the rotary frequencies.
+    pub rope_base: f32,
+    /// The format of an embedding that is the output matrix too; `None` where they are two matrices of the format of
+    /// the others.
+    pub tied_embedding: Option<Format>,
 }
 
 /// The known shapes: Llama 3.1 8B; Llama 3.2 1B with an output matrix of its own; TinyLlama 1.1B; BitNet b1.58 2B4T with its tied
@@ -158,7 +167,27 @@ impl WeightTypes {
     }
 }
 
-/// Random weights; norms are 1.
+/// The standard deviation of the products of queries and keys, as softmax sees them; that of queries, and of keys, is its
+/// root.
+///
+/// With 0 each position would weigh the same, and the mean of n random values shrinks as 1/√n: at some hundred
+/// positions a token would see nothing of its context. With s the weights are log-normal, and count as n·e^(−s²) equal
+/// ones as long as that is above 1: for 500 positions as 9, whose mean has a third of a value's deviation.
+const SCORE_DEVIATION: f32 = 2.0;
+
+/// Random weights by which a model uses its context as a trained one does, however large it is.
+///
+/// A product with a matrix of deviation g/√k, of k elements to a row, has g times the deviation of its input, as long
+/// as the matrix has a mean of 0; with a mean of m its results would share m·Σx, which grows as k and not as √k, and
+/// after a few blocks all hidden states would be that one vector. So:
+///
+/// - the embedding has a deviation of 1, and each norm, with weights of 1, gives a deviation of 1;
+/// - queries and keys have √[`SCORE_DEVIATION`], so that attention looks at a few positions and not at the mean of all;
+/// - every other matrix keeps the deviation. What attention and the feed-forward network add is then from 0.3 to 1
+///   times what a token began with, at any width; hidden states grow as the root of the number of blocks, no part of
+///   them outgrows the others, and norms undo the growth;
+/// - logits have a deviation of 1. An embedding that is the output matrix too makes them √width times as large, which
+///   the weights of the last norm undo.
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,
@@ -212,7 +241,13 @@ impl Weights for RandomWeights<'_> {
         let format = self.executor.backend().weight_layout(format.at_load());
         self.executor.backend().expect_weights(format);
         let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
-        Ok(random_tensor(self.executor, format, &[rows, row_len], seed)?)
+        let gain = match name.split('.').nth(2) {
+            _ if name == "token_embd.weight" => (row_len as f32).sqrt(),
+            Some("attn_q" | "attn_k") => SCORE_DEVIATION.sqrt(),
+            _ => 1.0,
+        };
+        let deviation = gain / (row_len as f32).sqrt();
+        Ok(random_values(self.executor, format, &[rows, row_len], seed, deviation)?)
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
@@ -220,8 +255,10 @@ impl Weights for RandomWeights<'_> {
         if tied { Ok(None) } else { self.matrix(name, rows, row_len).map(Some) }
     }
 
-    fn vector(&self, _name: &str, len: usize) -> Result<Tensor> {
-        Ok(Tensor::from_slice(self.executor, &[len], &vec![1.0f32; len])?)
+    fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
+        let tied = self.shape.tied_embedding.is_some() && name == "output_norm.weight";
+        let weight = if tied { (len as f32).sqrt().recip() } else { 1.0 };
+        Ok(Tensor::from_slice(self.executor, &[len], &vec![weight; len])?)
     }
 
     fn optional_vector(&self, _name: &str, _len: usize) -> Result<Option<Tensor>> {
@@ -245,7 +282,8 @@ impl Weights for RandomWeights<'_> {
 const THREADS: u32 = 256;
 const GRID_X: u32 = 1 << 15;
 
-/// A tensor of random values of about the size that trained weights have, computed on the device.
+/// A tensor of random values of about the size that trained weights have, computed on the device: with a mean of 0 and
+/// a standard deviation of 0.02.
 ///
 /// # Errors
 /// When the shape does not fit the format or the device has not that much memory.
@@ -255,45 +293,59 @@ pub fn random_tensor(
     shape: &[usize],
     seed: u32,
 ) -> std::result::Result<Tensor, CoreError> {
+    random_values(executor, format, shape, seed, 0.02)
+}
+
+/// As [`random_tensor`], with this standard deviation.
+fn random_values(
+    executor: &Executor,
+    format: Format,
+    shape: &[usize],
+    seed: u32,
+    deviation: f32,
+) -> std::result::Result<Tensor, CoreError> {
     if let Some(packed) = format.packed() {
-        let blocks = random_tensor(executor, Format::Block(packed), shape, seed)?;
+        let blocks = random_values(executor, Format::Block(packed), shape, seed, deviation)?;
         return executor.eval([&blocks], |g, [blocks]| g.repack(blocks));
     }
     let tensor = Tensor::empty(executor, format, shape)?;
     let elements: usize = shape.iter().product();
-    let run = |program: &Program, items: usize, views: &[usize]| -> std::result::Result<(), CoreError> {
+    let run = |program: &Program, items: usize, views: &[usize], size: f32| -> std::result::Result<(), CoreError> {
         let all = tensor.bindings();
         let mut bindings: Vec<Binding> = views.iter().filter_map(|v| all.get(*v).cloned()).collect();
-        bindings.extend([Binding::Scalar(items as u64), Binding::Scalar(seed.into())]);
+        bindings.extend([items as u64, seed.into(), size.to_bits().into()].map(Binding::Scalar));
         let groups = (items as u32).div_ceil(THREADS).max(1);
         let grid = [groups.min(GRID_X), groups.div_ceil(GRID_X), 1];
         Ok(executor.backend().execute_program(program, &bindings, &LaunchConfig { grid })?)
     };
     match format {
-        Format::Plain(ty) => run(&fill_values(ty)?, elements, &[0])?,
+        Format::Plain(ty) => run(&fill_values(ty)?, elements, &[0], deviation)?,
         _ => {
             let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
             let bytes = format.views(rows, row_len).first().map_or(0, |v| v.bytes);
-            run(&fill_codes(format)?, bytes, &[0])?;
+            run(&fill_codes(format)?, bytes, &[0], 0.0)?;
             for number in 0..format.numbers_at().len().max(1) {
-                run(&fill_numbers(format, number)?, elements / format.block_len(), &[1])?;
+                let size = deviation * format.unit_numbers()[number];
+                run(&fill_numbers(format, number)?, elements / format.block_len(), &[1], size)?;
             }
         }
     }
     Ok(tensor)
 }
 
-/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the hash where the item exists.
+/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the buffer, the item's
+/// index, the hash and the scalar `size` where the item exists.
 fn per_item(
     name: &str,
     ty: Type,
     counter: impl FnOnce(&mut Builder, Value) -> Value,
-    body: impl FnOnce(&mut Builder, hologram_isa::Array, Value, Value),
+    body: impl FnOnce(&mut Builder, hologram_isa::Array, Value, Value, Value),
 ) -> std::result::Result<Program, CoreError> {
     let mut b = Builder::new(name, [THREADS, 1, 1]);
     let out = b.buffer("out", ty, Access::Write);
     let items = b.scalar("items", Type::U32);
     let seed = b.scalar("seed", Type::U32);
+    let size = b.scalar("size", Type::F32);
     let row = b.builtin(hologram_isa::Opcode::GroupY);
     let row = b.mul(row, GRID_X * THREADS);
     let column = b.global_x();
@@ -302,7 +354,7 @@ fn per_item(
     b.if_(inside, |b| {
         let counter = counter(b, i);
         let hash = hash(b, counter, seed);
-        body(b, out, i, hash);
+        body(b, out, i, hash, size);
     });
     Ok(b.finish()?)
 }
@@ -320,16 +372,17 @@ fn hash(b: &mut Builder, i: Value, seed: Value) -> Value {
     b.xor(h, s)
 }
 
-/// Uniform values with a standard deviation of 0.02.
+/// Uniform values with the standard deviation `size`.
 fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
     per_item(
         "random_values",
         ty,
         |_, i| i,
-        |b, out, i, hash| {
+        |b, out, i, hash, size| {
             let signed = b.bitcast(Type::I32, hash);
             let v = b.cvt(Type::F32, signed);
-            let v = b.mul(v, 0.02 * 1.732 / 2_147_483_648.0f32);
+            let v = b.mul(v, 1.732 / 2_147_483_648.0f32);
+            let v = b.mul(v, size);
             b.store(out, i, v);
         },
     )
@@ -349,13 +402,14 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
         let at = b.add(start, at);
         b.add(at, header)
     };
-    per_item("random_codes", ty, counter, |b, out, i, hash| {
+    per_item("random_codes", ty, counter, |b, out, i, hash, _| {
         let mut byte = b.and(hash, 255u32);
         if format.row().is_some_and(|row| row.values == Values::Ternary && matches!(row.codes, Codes::Bits(..))) {
-            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the lower.
-            let high = b.shr(byte, 1u32);
-            let both = b.and(byte, high);
-            let both = b.and(both, 0x55u32);
+            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the higher. Half the weights are
+            // then 0.
+            let low = b.shl(byte, 1u32);
+            let both = b.and(byte, low);
+            let both = b.and(both, 0xaau32);
             byte = b.xor(byte, both);
         }
         let byte = b.cvt(ty, byte);
@@ -363,22 +417,33 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     })
 }
 
-/// One of the `f16` numbers of every block, so that values have a standard deviation of about 0.02.
+/// One of the `f16` numbers of every block, of the magnitude `size`.
+///
+/// The codes of a format need not have a mean of 0: those of `Q4_0` are from -8 to 7. All numbers of a block, chosen at
+/// random, have therefore the same sign or the other. Ternary codes do have that mean, and blocks of one sign, as
+/// models have them.
 fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, CoreError> {
     // In units of 2 bytes.
     let (stride, offset) = match format.numbers_at().get(number) {
         Some(at) => (format.block_bytes() as u32 / 2, *at as u32 / 2),
         None => (1, 0),
     };
-    let size = 0.02 * format.unit_numbers()[number];
     per_item(
         "random_scales",
         Type::F16,
         |_, i| i,
-        |b, out, i, _| {
+        |b, out, i, hash, size| {
             let at = b.mul(i, stride);
             let at = b.add(at, offset);
-            b.store(out, at, size);
+            let mut number = size;
+            if !format.is_ternary() {
+                // Codes are the lowest bits of their hashes.
+                let sign = b.and(hash, 1u32 << 31);
+                let bits = b.bitcast(Type::U32, size);
+                let bits = b.xor(bits, sign);
+                number = b.bitcast(Type::F32, bits);
+            }
+            b.store(out, at, number);
         },
     )
 }

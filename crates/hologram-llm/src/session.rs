@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
@@ -58,8 +58,11 @@ pub struct Session {
     options: SessionOptions,
     /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
     plans: HashMap<Bucket, Plan>,
-    /// Whether steps of exactly so many tokens have plans of their own, where that was asked.
-    prefers_fixed: HashMap<usize, bool>,
+    /// Whether steps of exactly so many tokens, in a fixed precision or none, have plans of their own, where that was
+    /// asked.
+    prefers_fixed: HashMap<(usize, Option<usize>), bool>,
+    /// The tokens, a bucket's, of the steps in whose precision all are computed.
+    precision: Option<usize>,
     device_sampling: bool,
     /// The plan of the last step.
     last: Option<Bucket>,
@@ -121,7 +124,11 @@ impl Session {
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
         // A model whose weights do not fit together is refused here, not at the first step.
-        decoder.graph(executor, &cache, Bucket { tokens: 1, full: false, outputs: 1, sampled: false })?;
+        decoder.graph(
+            executor,
+            &cache,
+            Bucket { tokens: 1, full: false, outputs: 1, sampled: false, precision: None },
+        )?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
         let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
@@ -134,6 +141,7 @@ impl Session {
             options,
             plans,
             prefers_fixed,
+            precision: None,
             last: None,
             device_sampling,
             scratch,
@@ -155,9 +163,43 @@ impl Session {
         self.options.context.min(self.cache.context())
     }
 
+    /// Bytes of keys and values that a step reads for tokens of one sequence at these positions, each at least once.
+    pub fn cache_bytes(&self, positions: Range<usize>) -> u64 {
+        let end = positions.end.min(self.context());
+        if positions.start >= end {
+            return 0;
+        }
+        let config = &self.decoder.config;
+        let seen = |layer: usize| match config.windows.get(layer).copied().flatten() {
+            Some(window) => end - (positions.start + 1).saturating_sub(window as usize),
+            None => end,
+        };
+        (0..config.layers).map(|layer| (seen(layer) * self.cache.bytes_per_position(layer)) as u64).sum()
+    }
+
+    /// The most tokens in one step.
+    pub(crate) fn batch(&self) -> usize {
+        self.options.batch
+    }
+
     /// Tokens in the vocabulary: the length of a row of logits.
     pub fn vocab(&self) -> usize {
         self.decoder.config.vocab
+    }
+
+    /// Computes the steps that follow in the precision of steps of `tokens` tokens, whatever their own number; with
+    /// `None` each in that of its own number, as at first.
+    ///
+    /// Where the formats of a model's weights leave a choice, a device computes activations and attention of a prompt
+    /// in another precision than those of a few tokens, because that is faster there. So what else is in a step has a
+    /// part in a token's logits. With a fixed number it has none but for the order of sums.
+    pub fn fix_precision(&mut self, tokens: Option<usize>) {
+        self.precision = tokens.map(|n| self.bucket_size(n));
+    }
+
+    /// The greatest number of tokens, or outputs, that shares a plan with this one.
+    fn bucket_size(&self, n: usize) -> usize {
+        n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX).min(self.options.batch)
     }
 
     /// Shortens a sequence to its first `len` positions.
@@ -342,6 +384,7 @@ impl Session {
 
     /// One run of the graph: appends tokens to their sequences and adds what the last `wanted` give to the scratch.
     fn step(&mut self, range: Range<usize>, wanted: usize, give: Give<'_>) -> Result<()> {
+        let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(wanted));
         let s = &mut self.scratch;
         let fed = &s.fed[range];
         for list in [&mut s.ids, &mut s.positions, &mut s.sequences, &mut s.slots, &mut s.rows] {
@@ -357,13 +400,11 @@ impl Session {
         s.rows.extend((fed.len() - wanted..fed.len()).map(|r| r as u32));
         self.cache.write_table(&mut s.table);
 
-        let size = |n: usize| n.max(1).next_power_of_two().min(self.options.batch);
         let sampled = wanted > 0 && matches!(give, Give::Tokens(_));
-        let tokens = size(fed.len());
-        let (decoder, backend) = (&self.decoder, self.executor.backend());
-        let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens);
-        let full = fed.len() == tokens && *self.prefers_fixed.entry(tokens).or_insert_with(prefers_fixed);
-        let bucket = Bucket { tokens, full, outputs: size(wanted), sampled };
+        let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
+        let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens, precision);
+        let full = fed.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
+        let bucket = Bucket { tokens, full, outputs, sampled, precision };
         self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
@@ -436,11 +477,10 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
     let tensor =
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
     let spec = KernelSpec {
-        op: "sample",
+        op: Operation::Sample,
         inputs: vec![tensor(Format::F32, &[1, vocab]), tensor(Format::F32, &[1, 2]), tensor(Format::U32, &[1, 4])],
         output: tensor(Format::U32, &[1]),
         in_place: None,
-        attrs: Vec::new(),
     };
     executor.backend().native(&spec).is_some()
 }

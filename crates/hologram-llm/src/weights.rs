@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use hologram_backends::{Buffer, ForeignMemory, Format};
 use hologram_core::ops::Recode;
@@ -84,12 +83,7 @@ impl<'a> FileWeights<'a> {
     pub fn new(executor: &'a Executor, file: &'a GgufFile) -> Result<FileWeights<'a>> {
         let backend = executor.backend();
         let shared = if backend.shares_host_memory() {
-            let wrap = |part: &crate::gguf::Part| {
-                let map = part.map();
-                let (data, bytes) = (map.as_ptr(), map.len());
-                let owner: Arc<dyn std::any::Any + Send + Sync> = map;
-                backend.wrap(ForeignMemory { owner, data, bytes })
-            };
+            let wrap = |part: &crate::gguf::Part| backend.wrap(ForeignMemory::from_owner(part.map()));
             Some(file.parts().iter().map(wrap).collect::<std::result::Result<_, _>>()?)
         } else {
             None

@@ -3,83 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hologram_backends::cpu::CpuBackend;
-use hologram_backends::{
-    Backend, BackendError, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, KernelSpec, Launch, Metrics,
-    Pipeline, Result,
-};
+use discrete_device::Discrete;
+use hologram_backends::Format;
 use hologram_core::Executor;
-use hologram_isa::Program;
 use hologram_llm::{Logits, Model, SessionOptions, Shape};
 
-/// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` when a step has more than 4 tokens, and has
-/// a plan of its own for steps whose number of tokens is a power of two.
-struct Discrete(CpuBackend, Option<u64>);
-
-impl Backend for Discrete {
-    fn wrap(&self, _: ForeignMemory) -> Result<Buffer> {
-        Err(BackendError::Unsupported { device: "discrete".into(), what: "a whole file on the device".into() })
-    }
-    fn available_memory(&self) -> Option<u64> {
-        self.1
-    }
-    fn weight_layout(&self, format: Format) -> Format {
-        format.in_planes()
-    }
-    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
-        assert_eq!(weights, weights.in_planes());
-        choices.iter().find(|f| tokens > 4 && **f == Format::BF16).or(choices.first()).copied()
-    }
-    fn attention_products(&self, _: usize, choices: &[Format]) -> Option<Format> {
-        choices.last().copied()
-    }
-    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
-        choices.last().copied()
-    }
-    fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
-        assert!(spec.op == "matmul" && !spec.uses_step());
-        true
-    }
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
-        self.0.allocate_buffer(bytes)
-    }
-    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
-        self.0.copy_to_buffer(buffer, offset, data)
-    }
-    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        self.0.copy_from_buffer(buffer, offset, data)
-    }
-    fn copy_buffer(&self, from: &Buffer, at: usize, to: &Buffer, to_at: usize, bytes: usize) -> Result<()> {
-        self.0.copy_buffer(from, at, to, to_at, bytes)
-    }
-    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
-        self.0.clear_error(buffer, offset, bytes)
-    }
-    fn compile(&self, program: &Program) -> Result<Pipeline> {
-        self.0.compile(program)
-    }
-    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        self.0.native(spec)
-    }
-    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
-        self.0.record(launches)
-    }
-    fn submit(&self, list: &CommandList) -> Result<Event> {
-        self.0.submit(list)
-    }
-    fn wait(&self, event: Event) -> Result<()> {
-        self.0.wait(event)
-    }
-    fn synchronize(&self) -> Result<()> {
-        self.0.synchronize()
-    }
-    fn metrics(&self) -> Metrics {
-        self.0.metrics()
-    }
-}
+#[path = "common/discrete.rs"]
+mod discrete_device;
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -102,7 +32,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 #[test]
 fn weights_in_other_layouts_give_the_same_logits() {
     let cpu = Executor::open("cpu", Some(2)).unwrap();
-    let discrete = Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(2)).unwrap(), None)));
+    let discrete = Executor::from_backend(Arc::new(Discrete::new(2, None)));
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
     let shipped = "../../assets/rust-docs-bitnet.gguf";
     // The shipped model's tied head is in 8 bits: with many outputs its activations are bf16 here and 8-bit codes there.
@@ -125,7 +55,7 @@ fn weights_in_other_layouts_give_the_same_logits() {
 
 #[test]
 fn a_model_that_is_too_large_is_refused_at_once() {
-    let device = |left| Executor::from_backend(Arc::new(Discrete(CpuBackend::new(Some(1)).unwrap(), Some(left))));
+    let device = |left| Executor::from_backend(Arc::new(Discrete::new(1, Some(left))));
     let path = file("tests/fixtures/bitnet-tiny.gguf");
     let bytes = std::fs::metadata(&path).unwrap().len();
     assert!(Model::load_on(&path, &device(bytes)).is_ok());

@@ -276,6 +276,30 @@ fn a_cache_in_8_bits() {
     assert!(refused.err().unwrap().to_string().contains("heads of 16 elements"));
 }
 
+/// Bytes of the cache that steps read: of the positions in a window of 9, or of all, in each format.
+#[test]
+fn a_step_reads_the_positions_that_its_tokens_see() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let session = |name: &str, kv: Format| {
+        let model = Model::load_on(fixture(name), &executor).unwrap();
+        model.session(SessionOptions { sequences: 3, kv: Some(kv), ..options(8) }).unwrap()
+    };
+    // Keys and values of 2 layers with 2 heads of 16 elements.
+    let position = 2 * 2 * 2 * 16;
+    let windows = session("mistral", Format::F32);
+    for (positions, seen) in
+        [(0..1, 1), (3..4, 4), (20..21, 9), (20..24, 12), (0..64, 64), (60..99, 12), (5..5, 0), (80..90, 0)]
+    {
+        assert_eq!(windows.cache_bytes(positions.clone()), seen * position * 4, "{positions:?}");
+    }
+    assert_eq!(session("mistral", Format::F16).cache_bytes(20..21), 9 * position * 2);
+    let whole = session("qwen3", Format::Q8Planes);
+    let f16 = session("qwen3", Format::F16);
+    // Blocks of 32 bytes with a scale of 2.
+    assert_eq!(whole.cache_bytes(20..21) * 64, f16.cache_bytes(20..21) * 34);
+    assert_eq!(whole.cache_bytes(20..21), 21 * whole.cache_bytes(0..1));
+}
+
 /// What a cache holds of an earlier prompt is not computed again.
 #[test]
 fn a_prompt_reuses_what_it_has_in_common_with_the_last() {

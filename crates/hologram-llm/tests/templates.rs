@@ -77,6 +77,12 @@ fn faults_are_one_sentence_with_the_line() {
         "{{% set n = namespace(x=[]) %}}{{% for i in range(99999) %}}{{% set n.x = {}n.x{} %}}{{% endfor %}}",
         lists.0, lists.1
     );
+    let values = "its values take more than 512 MiB";
+    let text = "a long raw text ".repeat(10_000);
+    let capture = format!("{{% set a %}}{{% for i in range(90000) %}}{text}{{% endfor %}}{{% endset %}}");
+    let nested =
+        format!("{{% for a in [1] recursive %}}{{{{ loop({}a{}) }}}}{{% endfor %}}", "[".repeat(60), "]".repeat(60));
+    let chain = format!("\n{{{{ {}1 }}}}", "not ".repeat(501));
     // A few characters that ask for more text than there is memory, and lists in lists that are deeper than a stack.
     let cases = [
         ("{{ messages | tojson(indent=99999999) }}", "gives a text of more than 64 MiB"),
@@ -96,6 +102,39 @@ fn faults_are_one_sentence_with_the_line() {
         ("{{ '%99999999999d' | format(1) }}{{ 1 }}", "a format takes no widths beyond 9999"),
         ("{{ '{:99999999999}'.format(1) }}", "a format takes no widths beyond 9999"),
         (&deep, "out of fuel"),
+        // Little text that becomes much in few steps.
+        ("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}", values),
+        ("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", values),
+        ("{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", values),
+        ("{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}", values),
+        (
+            "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x|replace('a', n.x) %}{% set n.x = n.x|replace('a', 'aa') %}{% endfor %}",
+            values,
+        ),
+        (
+            "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x.replace('a', 'aa') %}{% endfor %}",
+            values,
+        ),
+        ("{{ range(90000)|join('x' * 90000)|length }}", values),
+        ("{{ ('x' * 90000).join(range(90000))|length }}", values),
+        ("{{ (('a\n' * 9000000)|indent(9999))|length }}", values),
+        ("{{ (('%9999d' * 900000)|format(1))|length }}", values),
+        ("{{ ('{0}' * 900000).format('x' * 9000)|length }}", values),
+        ("{% macro f(x, n) %}{{ f([x, x], n - 1) if n else x|string|length }}{% endmacro %}{{ f(1, 25) }}", values),
+        ("{% macro f(x, n) %}{{ f([x, x], n - 1) if n else x|tojson|length }}{% endmacro %}{{ f(1, 25) }}", values),
+        (
+            "{% macro f(x, n) %}{{ f([x, x], n - 1) if n else x }}{% endmacro %}{% set a %}{{ f(1, 25) }}{% endset %}",
+            values,
+        ),
+        ("{% macro f(x, n) %}{{ f([x, x], n - 1) if n else x == x }}{% endmacro %}{{ f(1, 25) }}", values),
+        (&capture, "gives a text of more than 64 MiB"),
+        // What calls itself.
+        ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(1000) }}", "recursion limit exceeded"),
+        ("{% include 'chat' %}", "could not render include"),
+        ("{% block a %}{{ self.a() }}{% endblock %}", "recursion limit exceeded"),
+        ("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recursion limit exceeded"),
+        (&nested, "recursion limit exceeded"),
+        (&chain, "has an error in line 2: more than 500 operators in one tag"),
     ];
     for (source, want) in cases {
         let error = render(source).expect_err(source);
@@ -111,6 +150,11 @@ fn faults_are_one_sentence_with_the_line() {
         ("|e", "{{ a", " }}"),
         ("()", "{{ a", " }}"),
         ("[", "{{ ", " }}"),
+        ("(", "{% set ", "a = 1 %}"),
+        ("a else b if ", "{{ ", "a }}"),
+        ("a if b else ", "{{ ", "a }}"),
+        ("-", "{{ ", "1 }}"),
+        ("{% with a = [a] %}", "", ""),
     ] {
         if let Err(e) = render(&format!("{before}{}{after}", part.repeat(25_000))) {
             assert!(e.lines().count() == 1 && !e.contains("panic"), "{part}: {e}");

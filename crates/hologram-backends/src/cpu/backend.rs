@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hologram_isa::{Capability, Program};
 
 use super::exec::{Code, translate};
-use super::features::Features;
+use super::features::{Features, InstructionSet};
 use super::kernel::{NativeKernel, RawSlice};
 use super::pool::Workers;
 use super::replay::{Recording, Scratch, Step, Work, profile, replay};
@@ -35,8 +35,8 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The most bytes that buffers and the allocator's cache may hold together; by default no limit but the system's.
     pub memory_cap: Option<u64>,
-    /// Instruction sets to use, for tests of lesser paths; those that the processor lacks are left out. By default all it has.
-    pub features: Option<Features>,
+    /// The most that kernels may use of the processor's vector instructions, for tests of lesser paths; by default all that it has.
+    pub max_isa: Option<InstructionSet>,
 }
 
 /// The host's processor as a device: work is done when `submit` returns, by all worker threads.
@@ -69,8 +69,8 @@ struct ProgramPipeline {
 }
 
 /// A pipeline that runs this kernel on a [`CpuBackend`], with the arguments that the spec gives it ([`KernelSpec`]).
-pub fn native_pipeline(kernel: Arc<dyn NativeKernel>, spec: &KernelSpec) -> Pipeline {
-    Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) })
+pub(super) fn native_pipeline(kernel: Arc<dyn NativeKernel>, spec: &KernelSpec) -> Pipeline {
+    Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) })
 }
 
 impl CpuBackend {
@@ -93,7 +93,7 @@ impl CpuBackend {
             return Err(unavailable(format!("{threads} threads were asked for; give 1 to {MAX_THREADS}")));
         }
         let detected = Features::detect();
-        let features = options.features.map_or(detected, |wanted| wanted.and(detected));
+        let features = options.max_isa.map_or(detected, |most| detected.up_to(most));
         let workers = Workers::new(threads)
             .map_err(|e| unavailable(format!("cannot start {threads} threads ({e}); ask for fewer")))?;
         Ok(CpuBackend {
@@ -114,11 +114,6 @@ impl CpuBackend {
         })
     }
 
-    /// The instruction sets that kernels are chosen by.
-    pub fn features(&self) -> Features {
-        self.features
-    }
-
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,16 +123,24 @@ impl CpuBackend {
         BackendError::InvalidArgument { device, operation: operation.into(), reason: reason.into() }
     }
 
+    /// What this device has recorded.
+    fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Recording> {
+        match list.downcast::<Recording>() {
+            Some(recording) if Arc::ptr_eq(&recording.allocator, &self.allocator) => Ok(recording),
+            _ => Err(self.invalid(operation, "the list was recorded by another device")),
+        }
+    }
+
     /// Checks one launch, and notes the memory that it touches.
     fn step(&self, index: usize, launch: &Launch, uses: &mut Vec<Use>) -> Result<Step> {
         let name = launch.pipeline.name.clone();
         if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
-            let arguments = resolve(BackendType::Cpu, &name, &native.rules, &launch.bindings)?;
+            let arguments = resolve(&self.allocator, &name, &native.rules, &launch.bindings)?;
             uses.extend(uses_of(index, &native.rules, &arguments, RawSlice::addresses));
             return Ok(Step { name, slices: slices(&arguments), work: Work::Native(native.kernel.clone()) });
         }
         if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
-            let arguments = resolve(BackendType::Cpu, &name, &program.rules, &launch.bindings)?;
+            let arguments = resolve(&self.allocator, &name, &program.rules, &launch.bindings)?;
             uses.extend(uses_of(index, &program.rules, &arguments, RawSlice::addresses));
             let scalars = arguments.iter().filter_map(|argument| match argument {
                 Argument::Scalar(word) => Some(*word),
@@ -178,12 +181,12 @@ impl Backend for CpuBackend {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        self.allocator.wrap(memory).map(Buffer::new)
+        Ok(Buffer::new(self.allocator.wrap(&memory)))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         let _queue = self.queue();
-        let to = host_memory(BackendType::Cpu, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        let to = host_memory(&self.allocator, "copy_to_buffer", buffer, offset, data.len(), true)?;
         to.write(data);
         self.allocator.failures().clear(to.0.addresses());
         Counters::add(&self.counters.to_device, data.len());
@@ -192,7 +195,7 @@ impl Backend for CpuBackend {
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         let _queue = self.queue();
-        let from = host_memory(BackendType::Cpu, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        let from = host_memory(&self.allocator, "copy_from_buffer", buffer, offset, data.len(), false)?;
         self.allocator.failures().check(from.0.addresses())?;
         from.read(data);
         Counters::add(&self.counters.from_device, data.len());
@@ -201,7 +204,7 @@ impl Backend for CpuBackend {
 
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
         let _queue = self.queue();
-        let range = host_memory(BackendType::Cpu, "clear_error", buffer, offset, bytes, false)?;
+        let range = host_memory(&self.allocator, "clear_error", buffer, offset, bytes, false)?;
         self.allocator.failures().clear(range.0.addresses());
         Ok(())
     }
@@ -214,7 +217,7 @@ impl Backend for CpuBackend {
         to_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let (from, to) = host_copy(BackendType::Cpu, (from, from_offset), (to, to_offset), bytes)?;
+        let (from, to) = host_copy(&self.allocator, (from, from_offset), (to, to_offset), bytes)?;
         let _queue = self.queue();
         from.copy_to(to);
         self.allocator.failures().copy(from.0.addresses().start, to.0.addresses().start, bytes as u64);
@@ -256,19 +259,15 @@ impl Backend for CpuBackend {
         let mut uses = Vec::with_capacity(launches.iter().map(|launch| launch.bindings.len()).sum());
         let step = |(index, launch)| self.step(index, launch, &mut uses);
         let steps = launches.iter().enumerate().map(step).collect::<Result<Vec<_>>>()?;
-        let recording = Recording::new(steps, uses, buffers_of(launches));
+        let recording = Recording::new(&self.allocator, steps, uses, buffers_of(launches));
         let queue = &mut *self.queue();
         queue.scratch.reserve(&self.allocator, recording.scratch, queue.workers.count())?;
         Ok(CommandList::new(recording))
     }
 
     fn submit(&self, list: &CommandList) -> Result<Event> {
-        let Some(recording) = list.downcast::<Recording>() else {
-            return Err(self.invalid("submit", "the list was recorded by another device"));
-        };
+        let recording = self.recording(list, "submit")?;
         let Queue { workers, scratch, submitted } = &mut *self.queue();
-        // No more than a comparison, unless another CPU device recorded the list.
-        scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
         *submitted += 1;
         self.allocator.failures().run(*submitted, &recording.uses, || {
             Counters::add(&self.counters.launches, recording.len());
@@ -288,11 +287,8 @@ impl Backend for CpuBackend {
     }
 
     fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
-        let Some(recording) = list.downcast::<Recording>() else {
-            return Err(self.invalid("profile", "the list was recorded by another device"));
-        };
+        let recording = self.recording(list, "profile")?;
         let Queue { workers, scratch, submitted } = &mut *self.queue();
-        scratch.reserve(&self.allocator, recording.scratch, workers.count())?;
         *submitted += 1;
         let mut times = Vec::new();
         let failures = self.allocator.failures();

@@ -1,47 +1,79 @@
 //! Which instructions the processor has, found once when the device is opened.
 
-/// The instruction sets that kernels are chosen by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features {
+use std::ops::Deref;
+
+/// Vector instructions by which kernels are chosen, from the least; a limit for [`CpuOptions::max_isa`](super::CpuOptions::max_isa).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum InstructionSet {
+    /// What every processor of the architecture has.
+    Plain,
     /// AVX2, FMA and F16C.
-    pub avx2: bool,
-    /// AVX-512 F, BW, DQ, VL.
-    pub avx512: bool,
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL, without its extensions for dot products and without AMX.
+    Avx512,
+}
+
+/// Instruction sets of this processor. A value is the evidence that the processor has what the value names, by which kernels may execute it:
+/// it comes from [`Features::detect`] and is only ever reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Features {
+    flags: Flags,
+}
+
+/// What [`Features`] names; by itself it is evidence of nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags {
+    /// AVX2, FMA and F16C.
+    pub(crate) avx2: bool,
+    /// AVX-512 F, BW, DQ, VL, with `avx2`.
+    pub(crate) avx512: bool,
     /// AVX-512 VNNI (8-bit dot products), with `avx512`.
-    pub vnni: bool,
+    pub(crate) vnni: bool,
     /// AVX-512 BF16 dot products, with `avx512`.
-    pub bf16: bool,
+    pub(crate) bf16: bool,
     /// AVX-512 VBMI and GFNI (any order of bytes, products with matrices of bits), with `vnni`.
-    pub gfni: bool,
-    /// AMX tiles of BF16, with all others.
-    pub amx: bool,
+    pub(crate) gfni: bool,
+    /// AMX tiles of BF16, with `vnni` and `bf16`.
+    pub(crate) amx: bool,
     /// Blocks of whole bytes are read faster in one stream that the hardware foresees than in two that are asked for ahead: taken to be so of
     /// AMD's processors, measured on Zen 4.
-    pub one_stream: bool,
+    pub(crate) one_stream: bool,
     /// Instructions on 512 bits take two steps of 256: Zen 4.
-    pub half_vectors: bool,
+    pub(crate) half_vectors: bool,
+}
+
+impl Deref for Features {
+    type Target = Flags;
+
+    fn deref(&self) -> &Flags {
+        &self.flags
+    }
 }
 
 impl Features {
     /// No extension: the plain path.
-    pub const PLAIN: Features = Features {
-        avx2: false,
-        avx512: false,
-        vnni: false,
-        bf16: false,
-        gfni: false,
-        amx: false,
-        one_stream: false,
-        half_vectors: false,
+    #[cfg(any(test, not(target_arch = "x86_64"), miri))]
+    pub(crate) const PLAIN: Features = Features {
+        flags: Flags {
+            avx2: false,
+            avx512: false,
+            vnni: false,
+            bf16: false,
+            gfni: false,
+            amx: false,
+            one_stream: false,
+            half_vectors: false,
+        },
     };
 
     /// What this processor has. It is asked once: a virtual machine takes a microsecond or more for each of its answers.
-    pub fn detect() -> Features {
+    pub(crate) fn detect() -> Features {
         static FOUND: std::sync::OnceLock<Features> = std::sync::OnceLock::new();
         *FOUND.get_or_init(Features::ask)
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     fn ask() -> Features {
         let avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
@@ -59,30 +91,33 @@ impl Features {
         let version = std::arch::x86_64::__cpuid(1).eax;
         let half_vectors = one_stream && (version >> 8 & 0xf) + (version >> 20 & 0xff) == 0x19;
         let amx = vnni && bf16 && tiles_permitted();
-        Features { avx2, avx512, vnni, bf16, gfni, amx, one_stream, half_vectors }
+        Features { flags: Flags { avx2, avx512, vnni, bf16, gfni, amx, one_stream, half_vectors } }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    // Miri runs no vector instructions.
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     fn ask() -> Features {
         Features::PLAIN
     }
 
-    /// What both sets have.
-    pub fn and(self, other: Features) -> Features {
-        Features {
-            avx2: self.avx2 && other.avx2,
-            avx512: self.avx512 && other.avx512,
-            vnni: self.vnni && other.vnni,
-            bf16: self.bf16 && other.bf16,
-            gfni: self.gfni && other.gfni,
-            amx: self.amx && other.amx,
-            one_stream: self.one_stream && other.one_stream,
-            half_vectors: self.half_vectors && other.half_vectors,
-        }
+    /// Of these the ones that belong to an instruction set.
+    pub(crate) fn up_to(self, most: InstructionSet) -> Features {
+        let flags = Flags {
+            avx2: self.avx2 && most >= InstructionSet::Avx2,
+            avx512: self.avx512 && most >= InstructionSet::Avx512,
+            ..Flags::default()
+        };
+        Features { flags }
+    }
+
+    /// Without GFNI, and as if the hardware's prefetch were what it is not: both paths of a processor are tested.
+    #[cfg(test)]
+    pub(crate) fn with_other_streams(self) -> Features {
+        Features { flags: Flags { one_stream: !self.one_stream, gfni: false, ..self.flags } }
     }
 
     /// The names shown by `hologram devices`.
-    pub fn names(self) -> Vec<&'static str> {
+    pub(crate) fn names(self) -> Vec<&'static str> {
         [
             (self.avx2, "avx2"),
             (self.avx512, "avx512"),
@@ -99,7 +134,7 @@ impl Features {
 
 /// Whether the processor has AMX tiles of BF16 and the system lets this process use them. Linux gives their registers to a process
 /// that asks; elsewhere they are left alone.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn tiles_permitted() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     // Leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE.
@@ -108,7 +143,7 @@ fn tiles_permitted() -> bool {
 }
 
 /// Asks Linux for the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 fn request_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
@@ -130,7 +165,27 @@ fn request_tiles() -> bool {
 }
 
 /// No other system is asked.
-#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux"), not(miri)))]
 fn request_tiles() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_only_takes_away() {
+        let all = Features::detect();
+        assert_eq!(all.up_to(InstructionSet::Plain), Features::PLAIN);
+        assert_eq!(Features::PLAIN.up_to(InstructionSet::Avx512), Features::PLAIN);
+        for most in [InstructionSet::Plain, InstructionSet::Avx2, InstructionSet::Avx512] {
+            let some = all.up_to(most);
+            assert!(some.names().iter().all(|name| all.names().contains(name)), "{most:?}");
+            assert_eq!(some.up_to(most), some);
+            assert_eq!(some.avx2, all.avx2 && most >= InstructionSet::Avx2);
+            assert_eq!(some.avx512, all.avx512 && most >= InstructionSet::Avx512);
+            assert!(!some.vnni && !some.bf16 && !some.gfni && !some.amx);
+        }
+    }
 }

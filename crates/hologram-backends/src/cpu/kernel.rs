@@ -1,6 +1,8 @@
 //! What a native CPU kernel is given: its arguments' memory and its place among the workers.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A native kernel for one [`KernelSpec`](crate::KernelSpec). Workers of the device call [`NativeKernel::run`] for phase 0, and when
@@ -40,7 +42,7 @@ pub struct RawSlice {
 
 // SAFETY: a RawSlice is only an address; Args decides how it is used, and the recording keeps the buffer alive.
 unsafe impl Send for RawSlice {}
-// SAFETY: as above.
+// SAFETY: a shared RawSlice gives nothing but the address.
 unsafe impl Sync for RawSlice {}
 
 /// The arguments of a launch in the order of [`KernelSpec`](crate::KernelSpec)'s bindings.
@@ -53,34 +55,21 @@ pub struct Args<'a> {
 /// # Safety
 /// The type has no padding and every bit pattern is valid.
 pub unsafe trait Pod: Copy + 'static {}
-// SAFETY: integers and floats have neither padding nor invalid patterns.
-unsafe impl Pod for u8 {}
-// SAFETY: as above.
-unsafe impl Pod for i8 {}
-// SAFETY: as above.
-unsafe impl Pod for u16 {}
-// SAFETY: as above.
-unsafe impl Pod for u32 {}
-// SAFETY: as above.
-unsafe impl Pod for i32 {}
-// SAFETY: as above.
-unsafe impl Pod for u64 {}
-// SAFETY: as above.
-unsafe impl Pod for i16 {}
-// SAFETY: as above.
-unsafe impl Pod for i64 {}
-// SAFETY: as above.
-unsafe impl Pod for f64 {}
-// SAFETY: as above.
-unsafe impl Pod for f32 {}
-// SAFETY: a transparent wrapper of u16.
-unsafe impl Pod for half::f16 {}
-// SAFETY: a transparent wrapper of u16.
-unsafe impl Pod for half::bf16 {}
+macro_rules! pod {
+    ($($ty:ty),*) => {$(
+        // SAFETY: an integer, a float, or a transparent wrapper of one, has neither padding nor invalid patterns.
+        unsafe impl Pod for $ty {}
+    )*};
+}
+pod!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, half::f16, half::bf16);
 
 impl<'a> Args<'a> {
     /// Arguments over checked memory.
-    pub fn new(slices: &'a [RawSlice]) -> Args<'a> {
+    ///
+    /// # Safety
+    /// While the arguments live, each slice is valid for reads, and for writes where the kernel's rules say that it writes, aligned to its
+    /// elements, and touched by nobody but the kernel's workers; what it writes overlaps no other slice.
+    pub unsafe fn new(slices: &'a [RawSlice]) -> Args<'a> {
         Args { slices }
     }
 
@@ -91,12 +80,22 @@ impl<'a> Args<'a> {
     pub fn read<T: Pod>(&self, index: usize) -> &'a [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: range and alignment were checked when the launch was recorded, the recording keeps the buffer alive, and a kernel
-        // does not read what another worker writes in the same phase.
+        // SAFETY: valid and aligned, as the caller of `new` has promised; a kernel does not read what another worker writes in the same
+        // phase.
         unsafe { std::slice::from_raw_parts(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
-    /// Argument `index` for writing.
+    /// Argument `index` for writing, part by part.
+    ///
+    /// # Panics
+    /// As [`Args::read`].
+    pub fn output<T: Pod>(&self, index: usize) -> Output<'a, T> {
+        let s = self.slices[index];
+        debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
+        Output { data: s.data.cast(), len: s.bytes / size_of::<T>(), slices: PhantomData }
+    }
+
+    /// Argument `index` for writing, as a whole, for kernels whose workers write interleaved elements; others use [`Args::output`].
     ///
     /// # Safety
     /// Workers of a phase may hold such slices of one argument at the same time: each must touch only elements that no other worker
@@ -107,7 +106,7 @@ impl<'a> Args<'a> {
     pub unsafe fn write<T: Pod>(&self, index: usize) -> &'a mut [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: range and alignment as in `read`; the caller promises that no two workers touch the same element.
+        // SAFETY: valid and aligned as in `read`; the caller promises that no two workers touch the same element.
         unsafe { std::slice::from_raw_parts_mut(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
@@ -124,14 +123,47 @@ impl<'a> Args<'a> {
         self.slices.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.slices.is_empty()
-    }
-
     /// The last argument as the step block, for kernels whose spec [uses one](crate::KernelSpec::uses_step).
     pub fn step(&self) -> &'a [u32] {
         self.read(self.slices.len() - 1)
+    }
+}
+
+/// An argument that workers write, each the parts that it has claimed.
+#[derive(Clone, Copy)]
+pub struct Output<'a, T> {
+    data: *mut T,
+    len: usize,
+    slices: PhantomData<&'a [RawSlice]>,
+}
+
+impl<'a, T: Pod> Output<'a, T> {
+    /// Elements of a range.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else touches these elements: no other worker in this phase, and no other slice of this worker.
+    ///
+    /// # Panics
+    /// When they lie outside the argument.
+    #[inline]
+    pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        // SAFETY: the range lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises exclusive use.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
+    }
+
+    /// Stores an element.
+    ///
+    /// # Safety
+    /// No other worker touches it in this phase.
+    ///
+    /// # Panics
+    /// When it lies outside the argument.
+    #[inline]
+    pub unsafe fn set(&self, at: usize, value: T) {
+        assert!(at < self.len, "{at} of {} elements", self.len);
+        // SAFETY: it lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises that nobody else touches it.
+        unsafe { self.data.add(at).write(value) };
     }
 }
 
@@ -155,7 +187,7 @@ pub struct SharedScratch(pub(crate) UnsafeCell<RawSlice>);
 
 // SAFETY: the cell holds an address that changes only while no list runs.
 unsafe impl Sync for SharedScratch {}
-// SAFETY: as above.
+// SAFETY: the address is as good in another thread.
 unsafe impl Send for SharedScratch {}
 
 impl Worker<'_> {

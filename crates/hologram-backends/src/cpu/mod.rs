@@ -1,18 +1,45 @@
 //! The CPU as a device.
 //!
-//! [`CpuBackend`] owns the memory, the worker threads and the queue; [`kernel`] is what a native kernel is written against, and
-//! [`native`] has those there are; programs run as the `exec` module describes.
+//! [`CpuBackend`] owns the memory, the worker threads and the queue; the `kernel` module is what a native kernel is written against, and
+//! `native` has those there are; programs run as the `exec` module describes. Kernels trust their arguments and the instruction sets that
+//! they were chosen for, so none of this is public:
+//!
+//! ```compile_fail,E0603
+//! use hologram_backends::cpu::kernel::{Args, RawSlice};
+//! ```
+//!
+//! ```compile_fail,E0603
+//! use hologram_backends::cpu::native;
+//! ```
+//!
+//! ```compile_fail,E0603
+//! use hologram_backends::cpu::features::Features;
+//! ```
+//!
+//! Lesser instruction sets than the processor's are chosen by name:
+//!
+//! ```
+//! use hologram_backends::Backend;
+//! use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
+//!
+//! let options = CpuOptions { max_isa: Some(InstructionSet::Plain), ..CpuOptions::default() };
+//! assert!(CpuBackend::with_options(options)?.info().features.is_empty());
+//! # Ok::<(), hologram_backends::BackendError>(())
+//! ```
 
 mod backend;
 mod exec;
-pub mod features;
-pub mod kernel;
-pub mod native;
+pub(crate) mod features;
+pub(crate) mod kernel;
+pub(crate) mod native;
 mod pool;
+#[cfg(test)]
+mod queue_tests;
 mod replay;
 mod system;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use backend::{CpuBackend, CpuOptions, native_pipeline};
+pub use backend::{CpuBackend, CpuOptions};
+pub use features::InstructionSet;
 pub(crate) use system::memory_bytes;

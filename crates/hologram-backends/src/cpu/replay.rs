@@ -61,17 +61,19 @@ pub(crate) struct Recording {
     pub(crate) uses: Vec<Use>,
     /// The most scratch that a step needs, shared and of each worker.
     pub(crate) scratch: (usize, usize),
+    /// Of the device that recorded it, which alone may run it.
+    pub(crate) allocator: Arc<Allocator>,
     /// Keeps the memory of the steps alive.
     _buffers: Vec<Buffer>,
 }
 
 impl Recording {
-    pub(crate) fn new(steps: Vec<Step>, uses: Vec<Use>, buffers: Vec<Buffer>) -> Recording {
+    pub(crate) fn new(allocator: &Arc<Allocator>, steps: Vec<Step>, uses: Vec<Use>, buffers: Vec<Buffer>) -> Recording {
         let scratch = steps.iter().map(|s| s.work.scratch()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
         let phases: Vec<_> =
             steps.iter().enumerate().flat_map(|(i, s)| (0..s.work.phases()).map(move |p| (i, p))).collect();
         let progress = Mutex::new(Progress::new(phases.len()));
-        Recording { steps, phases, progress, uses, scratch, _buffers: buffers }
+        Recording { steps, phases, progress, uses, scratch, allocator: allocator.clone(), _buffers: buffers }
     }
 }
 
@@ -217,7 +219,9 @@ impl Step {
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> std::result::Result<(), (u64, BackendError)> {
         match &self.work {
             Work::Native(kernel) => {
-                let args = Args::new(&self.slices);
+                // SAFETY: range, alignment and overlaps were checked when the launch was recorded, the recording keeps the buffers alive,
+                // and the device's queue is held, so that only its workers, which run this step, touch the device's memory.
+                let args = unsafe { Args::new(&self.slices) };
                 kernel.run(phase, &args, worker).map_err(|reason| (0, kernel_error(self, reason)))
             }
             Work::Program { code, scalars, grid } => {

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
 
-use super::features::Features;
+use super::features::{Features, InstructionSet};
 use super::kernel::{Args, NativeKernel, Pod, RawSlice, SharedScratch, Worker};
 
 /// The memory of one argument, 64-byte aligned.
@@ -54,7 +54,9 @@ pub(crate) fn launch(kernel: &dyn NativeKernel, memory: &mut [Memory], workers: 
     let shared = SharedScratch(UnsafeCell::new(shared.raw()));
     let mut scratch: Vec<Memory> = (0..workers).map(|_| Memory::filled(kernel.worker_scratch(), 0xff)).collect();
     for phase in 0..kernel.phases() {
-        let (counter, args) = (AtomicUsize::new(0), Args::new(&slices));
+        let counter = AtomicUsize::new(0);
+        // SAFETY: each slice is its own memory, borrowed here exclusively, and aligned to 64; the workers have ended before it is used again.
+        let args = unsafe { Args::new(&slices) };
         let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
             let threads: Vec<_> = scratch
                 .iter_mut()
@@ -78,10 +80,8 @@ pub(crate) fn launch(kernel: &dyn NativeKernel, memory: &mut [Memory], workers: 
 /// The sets of features whose kernels this processor can run: plain first, the fullest last.
 pub(crate) fn feature_sets() -> Vec<Features> {
     let all = Features::detect();
-    let avx2 = Features { avx2: all.avx2, ..Features::PLAIN };
-    let avx512 = Features { avx512: all.avx512, ..avx2 };
-    let streams = Features { one_stream: !all.one_stream, gfni: false, ..all };
-    let mut sets = vec![Features::PLAIN, avx2, avx512, streams, all];
+    let (avx2, avx512) = (all.up_to(InstructionSet::Avx2), all.up_to(InstructionSet::Avx512));
+    let mut sets = vec![Features::PLAIN, avx2, avx512, all.with_other_streams(), all];
     sets.dedup();
     sets
 }

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hologram_isa::{Program, ptx};
 
-use super::blas::{Blas, Functions, WORKSPACE};
+use super::blas::{Blas, Functions};
 use super::context::{Context, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
-use super::native::{self, BlasCall, NativeKernel, Part, Target, Unpacked};
 use super::queue::{Queue, SLOT};
 use super::record::{Recording, program_values};
 use super::staging::Staging;
@@ -20,9 +19,10 @@ use crate::backend::{
     Backend, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Launch, Pipeline, Pool, check_apart,
 };
 use crate::error::{BackendError, Result};
+use crate::gpu::{self, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use crate::host::{
-    Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
-    rules_of_program, rules_of_spec, uses_of,
+    Argument, CachingAllocator, Counters, Pipelines, Rule, resolve_with, rules_of_group, rules_of_program,
+    rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::{GroupSpec, KernelSpec};
@@ -103,7 +103,7 @@ impl CudaBackend {
             target: gpu.target,
             counters: Counters::default(),
             pipelines: Pipelines::default(),
-            modules: Modules::new(context, gpu.target.capability, gpu.driver),
+            modules: Modules::new(context, gpu.target.capability(), gpu.driver),
             queue: Mutex::new(Queue::new(context, allocator.failures())?),
             allocator,
             staging: Staging::new(context),
@@ -161,7 +161,7 @@ impl CudaBackend {
         let (call, unpacked) = call?;
         let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
         blas.product(call.product)?;
-        let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: WORKSPACE, counters: 0 };
+        let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: BLAS_WORKSPACE, counters: 0 };
         Some(unpacked.before(kernel))
     }
 
@@ -239,11 +239,9 @@ impl Backend for CudaBackend {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        check_foreign(BackendType::Cuda, &memory)?;
-        let buffer = CudaMemory::new(&self.context, &self.allocator, memory.bytes, false)?;
-        if memory.bytes > 0 {
-            // SAFETY: the owner, which is alive here, keeps the bytes.
-            let data = unsafe { std::slice::from_raw_parts(memory.data, memory.bytes) };
+        let data = memory.as_bytes();
+        let buffer = CudaMemory::new(&self.context, &self.allocator, data.len(), false)?;
+        if !data.is_empty() {
             self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data))?;
             Counters::add(&self.counters.to_device, data.len());
         }
@@ -327,7 +325,7 @@ impl Backend for CudaBackend {
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.pipelines.get_or_compile(&self.info, &self.counters, program, || {
             // Version 7.8 serves every capability from 8.0 to 9.0; newer devices run what is made for 9.0.
-            let target = ptx::PtxTarget { capability: self.target.capability.min(90), version: (7, 8) };
+            let target = ptx::PtxTarget { capability: self.target.capability().min(90), version: (7, 8) };
             let kernel = ptx::print(program, &target)?;
             let function = self.modules.program(&program.name, &kernel.text, &kernel.entry)?;
             let rules = rules_of_program(program);
@@ -337,24 +335,24 @@ impl Backend for CudaBackend {
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        let (name, kernel) = match self.by_blas(native::find_blas(spec, self.target)) {
+        let (name, kernel) = match self.by_blas(gpu::find_blas(spec, self.target)) {
             Some(kernel) => (format!("{}{BY_BLAS}", spec.op), kernel),
-            None => (spec.op.to_string(), native::find(spec, self.target)?),
+            None => (spec.op.to_string(), gpu::find(spec, self.target)?),
         };
         Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
-        let (name, kernel) = match self.by_blas(native::find_blas_group(group, self.target)) {
+        let ops = group.name();
+        let (name, kernel) = match self.by_blas(gpu::find_blas_group(group, self.target)) {
             Some(kernel) => (ops + BY_BLAS, kernel),
-            None => (ops, native::find_group(group, self.target)?),
+            None => (ops, gpu::find_group(group, self.target)?),
         };
         Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
-        self.by_blas(native::find_blas(spec, self.target)).is_some()
+        self.by_blas(gpu::find_blas(spec, self.target)).is_some()
     }
 
     fn available_memory(&self) -> Option<u64> {
@@ -362,7 +360,7 @@ impl Backend for CudaBackend {
     }
 
     fn weight_layout(&self, format: Format) -> Format {
-        native::weight_layout(format)
+        gpu::weight_layout(format)
     }
 
     fn expect_weights(&self, layout: Format) {
@@ -374,7 +372,7 @@ impl Backend for CudaBackend {
     fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         // Above a few tokens the tensor cores multiply dequantised weights faster than integer kernels go through them.
         let planes = matches!(weights, Format::Planes(_)) && !weights.is_ternary();
-        let wanted = match tokens > native::FEW_TOKENS_AS_CODES {
+        let wanted = match tokens > gpu::FEW_TOKENS_AS_CODES {
             true => Format::BF16,
             false => Format::I8Groups { group: 32 },
         };
@@ -382,7 +380,7 @@ impl Backend for CudaBackend {
     }
 
     fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
-        let bf16 = choices.iter().find(|c| tokens > native::FEW_TOKENS && **c == Format::BF16);
+        let bf16 = choices.iter().find(|c| tokens > gpu::FEW_TOKENS && **c == Format::BF16);
         bf16.or(choices.first()).copied()
     }
 
@@ -408,14 +406,14 @@ impl Backend for CudaBackend {
             } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
                 let arguments = self.checked(index, launch, &program.rules, &mut builder)?;
                 let values = program_values(&program.program, &arguments);
-                let early = self.target.capability >= 90;
+                let early = self.target.has(90);
                 builder.program(launch, &program.function, &program.program, values, early)?;
             } else {
                 let operation = format!("recording kernel {}", launch.pipeline.name);
                 return Err(self.invalid(operation, "its pipeline was made by another device"));
             }
         }
-        if self.target.capability == 90 {
+        if self.target.is(90) {
             builder.join(self.target.max_shared);
         }
         let scratch = self.scratch(builder.scratch())?;

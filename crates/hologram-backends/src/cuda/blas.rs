@@ -14,8 +14,8 @@ use libloading::Library;
 
 use super::context::{Context, Stream};
 use super::driver::is_absent;
-use super::native::BlasProduct;
 use crate::error::Result;
+use crate::gpu::{BLAS_WORKSPACE, BlasProduct};
 
 /// Where the library is looked for, in order.
 #[cfg(windows)]
@@ -24,9 +24,6 @@ const LIBRARIES: &[&str] = &["cublasLt64_13.dll", "cublasLt64_12.dll"];
 const LIBRARIES: &[&str] = &["libcublasLt.so.13", "libcublasLt.so.12"];
 /// Another place to look for it, or 0 for not to use it.
 const VARIABLE: &str = "HOLOGRAM_CUBLASLT";
-
-/// What an algorithm may use of scratch memory, in bytes.
-pub(super) const WORKSPACE: usize = 32 << 20;
 /// What tensors begin at multiples of, in bytes.
 const ALIGN: u32 = 16;
 
@@ -204,7 +201,7 @@ pub(super) struct Operands {
     /// What is added; that of `y` where nothing is.
     pub(super) add: u64,
     pub(super) y: u64,
-    /// [`WORKSPACE`] bytes.
+    /// [`BLAS_WORKSPACE`] bytes.
     pub(super) workspace: u64,
 }
 
@@ -252,7 +249,7 @@ impl Blas {
         // SAFETY: writes one object.
         let created = unsafe { (f.cublasLtMatmulPreferenceCreate)(&mut raw) };
         let preference = made(created, raw, f.cublasLtMatmulPreferenceDestroy)?;
-        let workspace = WORKSPACE as u64;
+        let workspace = BLAS_WORKSPACE as u64;
         // SAFETY: the attribute is a number of 8 bytes.
         let sized = unsafe {
             let set = f.cublasLtMatmulPreferenceSetAttribute;
@@ -284,7 +281,7 @@ impl Blas {
                 &mut count,
             )
         };
-        let found = status == 0 && count == 1 && choice.status == 0 && choice.workspace <= WORKSPACE;
+        let found = status == 0 && count == 1 && choice.status == 0 && choice.workspace <= BLAS_WORKSPACE;
         let algorithm = choice.algorithm;
         found.then(|| Product { description, w, x, y, algorithm, adds })
     }
@@ -314,7 +311,7 @@ impl Blas {
                 product.y.raw,
                 &product.algorithm,
                 workspace as *mut c_void,
-                WORKSPACE,
+                BLAS_WORKSPACE,
                 stream.raw.cast(),
             )
         };

@@ -13,11 +13,11 @@ use super::blas::{Blas, Operands};
 use super::context::Context;
 use super::memory::{CudaMemory, Usage};
 use super::modules::{Function, Modules};
-use super::native::{Arg, BlasCall, KernelLaunch, NativeKernel, Part, TensorMap};
 use super::record::{self, Faults, Kernel, Recording, Shape, Step, Value};
 use super::stack::{self, Stack};
 use crate::backend::{BackendType, Launch};
 use crate::error::{BackendError, Result};
+use crate::gpu::{Arg, BlasCall, KernelArgs, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap};
 use crate::host::{Argument, Faulty, Use, buffers_of, one_by_one};
 
 /// Alignment of each kernel's counters in their shared block.
@@ -69,7 +69,7 @@ struct Ready {
     function: Function,
     shape: Shape,
     values: Vec<Value>,
-    /// What it reads, and where it takes what the next such step reads ([`Ahead`](super::native::Ahead)).
+    /// What it reads, and where among its values is what the next such step reads ([`KernelArgs::reads`]).
     ahead: Option<(Vec<Value>, usize)>,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Builder<'a> {
         let base = |memory: &Option<Arc<CudaMemory>>| memory.as_ref().map_or(0, |m| m.address());
         let (scratch_base, counters_base) = (base(&scratch), base(&counters));
         let has_record = |part: &Part| match part {
-            Part::Kernel(part) => part.args.iter().any(|arg| matches!(arg, Arg::Fault)),
+            Part::Kernel(part) => part.has_fault_record(),
             Part::Blas(_) => false,
         };
         let mut faulty = Vec::new();
@@ -225,7 +225,9 @@ impl<'a> Builder<'a> {
                 }
                 if stack.launches.end == launch + 1 {
                     let function = self.modules.kernel(stack::IMAGE, stack::IMAGE, stack.shape().shared, 1)?;
-                    let values = stack.values(counters_base + *at as u64, *fault);
+                    let args = stack.arguments(counters_base + *at as u64);
+                    let memory = Memory { arguments: &[], scratch: 0, counters: 0, fault: *fault };
+                    let values = values(self.context, &args.list(), &memory)?;
                     let kernel = Ready { function, shape: stack.shape(), values, ahead: None };
                     ready.push((*name, Prepared::Kernel(kernel)));
                     joined = None;
@@ -301,12 +303,17 @@ fn name(names: &[Arc<str>], launch: usize, error: BackendError) -> BackendError 
 }
 
 fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch, memory: &Memory<'_>) -> Result<Ready> {
-    let function = modules.kernel(part.image, &part.entry, part.shared, part.cluster)?;
-    let values = |args: &[Arg]| args.iter().map(|arg| value(context, arg, memory)).collect::<Result<Vec<_>>>();
-    let ahead = part.ahead.as_ref().map(|a| values(&a.reads).map(|reads| (reads, a.next))).transpose()?;
+    let function = modules.kernel(part.image(), &part.entry, part.shared, part.cluster)?;
+    let mut own = values(context, &part.args.list(), memory)?;
+    let mut ahead = None;
+    if let Some(reads) = part.args.reads() {
+        let list = |ranges: &[Range]| ranges.iter().flat_map(Range::list).collect::<Vec<_>>();
+        ahead = Some((values(context, &list(reads), memory)?, own.len()));
+        own.extend(values(context, &list(&vec![Range::NONE; reads.len()]), memory)?);
+    }
     let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
     let shape = Shape { grid, block, shared, cluster, early, together: false };
-    Ok(Ready { function, shape, values: values(&part.args)?, ahead })
+    Ok(Ready { function, shape, values: own, ahead })
 }
 
 /// Tells each step that fetches ahead what the next one of its kind reads.
@@ -329,11 +336,15 @@ fn blas_product(
 ) -> Result<record::Work> {
     let found = blas.and_then(|blas| Some((blas.clone(), blas.product(call.product)?)));
     let (blas, product) = found.ok_or_else(|| context.error("reading its description", "there is no cuBLASLt"))?;
-    let at = |arg| address(context, arg, memory);
-    let y = at(&call.y)?;
-    let add = if call.product.adds { at(&call.add)? } else { y };
-    let operands = Operands { x: at(&call.x)?, w: at(&call.w)?, add, y, workspace: memory.scratch };
+    let at = |place| address(context, place, memory);
+    let y = at(call.y)?;
+    let add = if call.product.adds { at(call.add)? } else { y };
+    let operands = Operands { x: at(call.x)?, w: at(call.w)?, add, y, workspace: memory.scratch };
     Ok(record::Work::Product { blas, product, operands })
+}
+
+fn values(context: &Arc<Context>, args: &[Arg], memory: &Memory<'_>) -> Result<Vec<Value>> {
+    args.iter().map(|arg| value(context, arg, memory)).collect()
 }
 
 fn value(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<Value> {
@@ -341,23 +352,21 @@ fn value(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<Value
         Arg::U32(word) => Value::Word(*word),
         Arg::F32(number) => Value::Word(number.to_bits()),
         Arg::TensorMap(map) => Value::Map(Box::new(tensor_map(context, map, memory)?)),
-        arg => Value::Address(address(context, arg, memory)?),
+        Arg::Memory(place) => Value::Address(address(context, *place, memory)?),
     })
 }
 
-fn address(context: &Arc<Context>, arg: &Arg, memory: &Memory<'_>) -> Result<u64> {
-    match arg {
-        Arg::Null => Ok(0),
-        Arg::Fault => Ok(memory.fault),
-        Arg::Scratch(offset) => Ok(memory.scratch + *offset as u64),
-        Arg::Counters(offset) => Ok(memory.counters + *offset as u64),
-        Arg::Binding(index) => match memory.arguments.get(*index) {
+fn address(context: &Arc<Context>, place: At, memory: &Memory<'_>) -> Result<u64> {
+    match place {
+        At::Null => Ok(0),
+        At::Fault => Ok(memory.fault),
+        At::Address(address) => Ok(address),
+        At::Scratch(offset) => Ok(memory.scratch + offset as u64),
+        At::Counters(offset) => Ok(memory.counters + offset as u64),
+        At::Binding(index) => match memory.arguments.get(index) {
             Some(Argument::Slice((address, _))) => Ok(*address),
             _ => Err(context.error("reading its description", &format!("it has no buffer {index}"))),
         },
-        Arg::U32(_) | Arg::F32(_) | Arg::TensorMap(_) => {
-            Err(context.error("reading its description", "a matrix lies in memory only"))
-        }
     }
 }
 
@@ -381,7 +390,7 @@ fn tensor_map(context: &Arc<Context>, map: &TensorMap, memory: &Memory<'_>) -> R
     if !(1..=5).contains(&rank) || map.tile.len() != rank || map.strides.len() + 1 != rank {
         return Err(invalid("it has 1 to 5 dimensions, as many tile sizes and one stride less"));
     }
-    let base = address(context, &map.memory, memory)?;
+    let base = address(context, map.memory, memory)?;
     let mut out = CUtensorMap { opaque: [0; 16] };
     // SAFETY: the arrays have the rank's lengths; writes one description.
     let code = unsafe {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::blas::Functions;
 use super::context::{Context, DeviceFacts, device_count, device_facts};
 use super::driver::{Driver, Missing};
-use super::native::Target;
 use crate::backend::{BackendType, DeviceInfo};
 use crate::error::{BackendError, Result};
+use crate::gpu::Target;
 
 /// The least compute capability: the first with bf16 in its tensor cores, for which the kernels' PTX is made.
 const MIN_CAPABILITY: u32 = 80;
@@ -109,11 +109,7 @@ impl Gpu {
         }
         let (device, facts, info) = describe(driver, ordinal)?;
         let context = Context::new(driver, device, name(ordinal)).map_err(|e| unavailable(ordinal, e))?;
-        let target = Target {
-            capability: facts.capability,
-            multiprocessors: facts.multiprocessors,
-            max_shared: facts.max_shared,
-        };
+        let target = Target::nvidia(facts.capability, facts.multiprocessors, facts.max_shared);
         Ok(Gpu { context, info, target, driver: driver_text(driver) })
     }
 }

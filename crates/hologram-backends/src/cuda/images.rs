@@ -1,4 +1,4 @@
-//! The native kernels' images that the binary carries: one line for each.
+//! The native kernels' images that the binary carries: all that are in `images/`, compressed by `build/`.
 
 /// The compiled forms of one source, zlib-compressed.
 pub(super) struct Image {
@@ -10,54 +10,30 @@ pub(super) struct Image {
     pub(super) ptx: Option<&'static [u8]>,
 }
 
-macro_rules! images {
-    ($($name:literal $($only:ident)?),* $(,)?) => {
-        &[$(Image {
-            name: $name,
-            cubin: include_bytes!(concat!("images/", $name, ".sm_90a.cubin.z")),
-            ptx: images!(@ptx $name $($only)?),
-        }),*]
-    };
-    (@ptx $name:literal only_sm_90a) => { None };
-    (@ptx $name:literal) => { Some(include_bytes!(concat!("images/", $name, ".sm_80.ptx.z"))) };
-}
-
-/// Every image; `only_sm_90a` after a name whose source says so.
-pub(super) const IMAGES: &[Image] = images![
-    "attention_decode",
-    "attention_few",
-    "attention_prefill",
-    "decode_stack" only_sm_90a,
-    "elementwise",
-    "gather",
-    "gemm_mma",
-    "gemm_wgmma" only_sm_90a,
-    "kv_append",
-    "matmul_f32",
-    "matvec",
-    "matvec_i8",
-    "matvec_packed",
-    "packed",
-    "quantize",
-    "reduce",
-    "repack",
-    "rms_norm",
-    "rope",
-    "rope_append",
-    "sample",
-    "softmax",
-    "top_k",
-];
+include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
 #[cfg(test)]
 mod tests {
+    /// Each unpacks to what lies in the folder, which holds nothing else.
     #[test]
     fn every_image_is_built_in() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/images");
         for entry in std::fs::read_dir(folder).expect("the folder of images") {
-            let file = entry.expect("a file").file_name().into_string().expect("a name");
-            let Some(name) = file.strip_suffix(".sm_90a.cubin.z") else { continue };
-            assert!(super::IMAGES.iter().any(|image| image.name == name), "{name} is not listed");
+            let path = entry.expect("a file").path();
+            let file = path.file_name().and_then(|f| f.to_str()).expect("a name");
+            let (name, form) = file.split_once('.').expect("an ending");
+            let image = super::IMAGES.iter().find(|image| image.name == name);
+            let image = image.unwrap_or_else(|| panic!("{name} is not built in"));
+            let packed = match form {
+                "sm_90a.cubin" => image.cubin,
+                "sm_80.ptx" => image.ptx.unwrap_or_else(|| panic!("{name} is for capability 9.0 only")),
+                form => {
+                    assert_eq!(form, "made", "{file}");
+                    continue;
+                }
+            };
+            let data = miniz_oxide::inflate::decompress_to_vec_zlib(packed).expect("an image");
+            assert!(data == std::fs::read(&path).expect("a file"), "{file}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs, through nothing but their driver.
 //!
-//! Programs are printed as PTX, which the driver compiles; native kernels (`native`) come compiled in the binary. `kernels/` holds
-//! their sources, `images/` what `tools/cuda-kernels` made of them.
+//! Programs are printed as PTX, which the driver compiles; native kernels, chosen by `gpu`, come compiled in the
+//! binary. `kernels/` holds the sources of those that use CUDA's own units, `images/` what `tools/cuda-kernels` made of all.
 
 mod backend;
 mod bandwidth;
@@ -13,7 +13,6 @@ mod driver;
 mod images;
 mod memory;
 mod modules;
-pub(crate) mod native;
 mod queue;
 mod record;
 mod stack;

@@ -1,8 +1,11 @@
 //! Checks the arguments of a launch against what its pipeline takes, once, when it is recorded.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use hologram_isa::{Access, ParamKind, Program, Type};
 
-use super::memory::host_memory;
+use super::memory::{Allocator, host_memory};
 use crate::backend::{BackendType, Binding, Buffer, Launch};
 use crate::cpu::kernel::RawSlice;
 use crate::error::{BackendError, Result};
@@ -18,7 +21,15 @@ pub(crate) struct Rule {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RuleKind {
-    Buffer { element: Type, read: bool, write: bool, min_bytes: usize },
+    Buffer {
+        element: Type,
+        read: bool,
+        write: bool,
+        min_bytes: usize,
+        /// Whether no other argument may lie where this one is written, nor this one where another is: native kernels hold slices, of which
+        /// one that is written has no other beside it, while programs address each element by itself.
+        distinct: bool,
+    },
     Scalar(Type),
 }
 
@@ -45,7 +56,8 @@ pub(crate) fn rules_of_program(program: &Program) -> Vec<Rule> {
     let rule = |p: &hologram_isa::Param| {
         let kind = match p.kind {
             ParamKind::Buffer { element, access } => {
-                RuleKind::Buffer { element, read: access != Access::Write, write: access != Access::Read, min_bytes: 0 }
+                let (read, write) = (access != Access::Write, access != Access::Read);
+                RuleKind::Buffer { element, read, write, min_bytes: 0, distinct: false }
             }
             ParamKind::Scalar(ty) => RuleKind::Scalar(ty),
         };
@@ -80,7 +92,7 @@ fn rules_of_tensors<'a>(
     let mut rules = Vec::new();
     for (tensor, name, [read, write]) in bound {
         for view in tensor.format.views(tensor.max_rows(), tensor.row_len()) {
-            let kind = RuleKind::Buffer { element: view.element, read, write, min_bytes: view.bytes };
+            let kind = RuleKind::Buffer { element: view.element, read, write, min_bytes: view.bytes, distinct: true };
             rules.push(Rule { name: name.clone(), kind });
         }
     }
@@ -89,24 +101,25 @@ fn rules_of_tensors<'a>(
         Extent::Fixed(_) => None,
     };
     if let Some(last) = all.flat_map(|t| &t.shape).filter_map(slot).max() {
-        let kind = RuleKind::Buffer { element: Type::U32, read: true, write: false, min_bytes: (last + 1) * 4 };
+        let min_bytes = (last + 1) * 4;
+        let kind = RuleKind::Buffer { element: Type::U32, read: true, write: false, min_bytes, distinct: true };
         rules.push(Rule { name: "the step block".into(), kind });
     }
     rules
 }
 
-/// Checks the arguments of a launch of `kernel` on a device that works in the host's memory.
+/// Checks the arguments of a launch of `kernel` on the device with this allocator, which works in the host's memory.
 ///
 /// # Errors
 /// As [`resolve_with`].
 pub(crate) fn resolve(
-    device: BackendType,
+    allocator: &Arc<Allocator>,
     kernel: &str,
     rules: &[Rule],
     bindings: &[Binding],
 ) -> Result<Vec<Argument>> {
-    resolve_with(device, kernel, rules, bindings, |w| {
-        let slice = host_memory(device, w.operation, w.buffer, w.offset, w.bytes, w.write)?.0;
+    resolve_with(allocator.device(), kernel, rules, bindings, |w| {
+        let slice = host_memory(allocator, w.operation, w.buffer, w.offset, w.bytes, w.write)?.0;
         Ok((slice, slice.data.addr()))
     })
 }
@@ -138,10 +151,15 @@ pub(crate) fn resolve_with<M>(
         )));
     }
     let mut arguments = Vec::with_capacity(rules.len());
+    // Of those that must be distinct their places, their bytes' addresses, and whether they are written.
+    let mut distinct: Vec<(usize, Range<usize>, bool)> = Vec::new();
     for (index, (rule, binding)) in rules.iter().zip(bindings).enumerate() {
         let what = format!("argument {index} ({})", rule.name);
         let argument = match (rule.kind, binding) {
-            (RuleKind::Buffer { element, write, min_bytes, .. }, Binding::Buffer { buffer, range }) => {
+            (
+                RuleKind::Buffer { element, write, min_bytes, distinct: alone, .. },
+                Binding::Buffer { buffer, range },
+            ) => {
                 let Some(bytes) = range.end.checked_sub(range.start) else {
                     return Err(invalid(format!("{what}: the range {range:?} ends before it starts")));
                 };
@@ -154,6 +172,20 @@ pub(crate) fn resolve_with<M>(
                 }
                 if bytes < min_bytes {
                     return Err(invalid(format!("{what}: {bytes} bytes are bound, the kernel needs {min_bytes}")));
+                }
+                if alone && bytes > 0 {
+                    let here = address..address + bytes;
+                    let meets = |(_, there, written): &&(usize, Range<usize>, bool)| {
+                        (write || *written) && here.start < there.end && there.start < here.end
+                    };
+                    if let Some((other, _, written)) = distinct.iter().find(meets) {
+                        let (other_name, written) = (&rules[*other].name, if *written { "that" } else { "this" });
+                        return Err(invalid(format!(
+                            "{what} overlaps argument {other} ({other_name}), and the kernel writes {written} one; bind \
+                             memory of its own"
+                        )));
+                    }
+                    distinct.push((index, here, write));
                 }
                 Argument::Slice(slice)
             }

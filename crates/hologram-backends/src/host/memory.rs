@@ -11,6 +11,8 @@ use crate::error::{BackendError, Result};
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 const ALIGN: usize = 64;
+/// Where no bytes lie.
+const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(ALIGN);
 /// Blocks of at least this size are aligned to it, so that the system can back them by huge pages.
 const HUGE: usize = 2 << 20;
 
@@ -23,7 +25,7 @@ pub(crate) struct Block {
 
 // SAFETY: a block owns its memory; it is moved between threads, never used by two at once.
 unsafe impl Send for Block {}
-// SAFETY: as above; a shared block only tells its address.
+// SAFETY: a shared block only tells its address.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -58,7 +60,7 @@ impl Drop for Block {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge_pages(data: *mut u8, bytes: usize) {
     unsafe extern "C" {
         fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
@@ -70,7 +72,7 @@ fn advise_huge_pages(data: *mut u8, bytes: usize) {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 fn advise_huge_pages(_data: *mut u8, _bytes: usize) {}
 
 /// The host's memory as a source of blocks.
@@ -113,7 +115,7 @@ impl Allocator {
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
         if bytes == 0 {
             return Ok(HostMemory {
-                data: ALIGN as *mut u8,
+                data: NOWHERE,
                 bytes: 0,
                 device: self.device(),
                 owner: Owner::Nothing,
@@ -121,37 +123,21 @@ impl Allocator {
             });
         }
         let block = self.take(bytes)?;
-        let data = block.block().map_or(ALIGN as *mut u8, |block| block.data);
+        let data = block.block().map_or(NOWHERE, |block| block.data);
         Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block), allocator: self.clone() })
     }
 
     /// Foreign memory as a buffer that kernels may only read.
-    pub(crate) fn wrap(self: &Arc<Self>, memory: ForeignMemory) -> Result<HostMemory> {
-        check_foreign(self.device(), &memory)?;
-        let data = if memory.bytes == 0 { ALIGN as *mut u8 } else { memory.data.cast_mut() };
-        Ok(HostMemory {
-            data,
-            bytes: memory.bytes,
+    pub(crate) fn wrap(self: &Arc<Self>, memory: &ForeignMemory) -> HostMemory {
+        let bytes = memory.as_bytes();
+        HostMemory {
+            data: if bytes.is_empty() { NOWHERE } else { bytes.as_ptr().cast_mut() },
+            bytes: bytes.len(),
             device: self.device(),
-            owner: Owner::Foreign(memory.owner),
+            owner: Owner::Foreign(memory.owner().clone()),
             allocator: self.clone(),
-        })
+        }
     }
-}
-
-/// Foreign memory with bytes has an address.
-///
-/// # Errors
-/// [`BackendError::InvalidArgument`].
-pub(crate) fn check_foreign(device: BackendType, memory: &ForeignMemory) -> Result<()> {
-    if memory.data.is_null() && memory.bytes > 0 {
-        return Err(BackendError::InvalidArgument {
-            device: device.to_string(),
-            operation: "wrap".into(),
-            reason: format!("the address of {} bytes is null", memory.bytes),
-        });
-    }
-    Ok(())
 }
 
 /// Who frees the bytes.
@@ -171,9 +157,10 @@ pub(crate) struct HostMemory {
     allocator: Arc<Allocator>,
 }
 
-// SAFETY: the address is exclusive to this buffer (or foreign and only read), and access is ordered by the backend's queue.
+// SAFETY: the address is exclusive to this buffer (or foreign and only read), its owner is Send, and access is ordered by the queue of the
+// one device that `host_memory` gives it to.
 unsafe impl Send for HostMemory {}
-// SAFETY: as above.
+// SAFETY: shared references give the address only; whoever uses it holds the device's queue.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
@@ -222,62 +209,71 @@ impl HostRange {
     /// Copies as many bytes from the host as the range has.
     pub(crate) fn write(self, data: &[u8]) {
         let n = data.len().min(self.0.bytes);
-        // SAFETY: the range was checked and is reached by nobody else now; the host's bytes are no buffer's.
+        // SAFETY: the range was checked and is touched by nobody else while the queue is held. It is not foreign, so `data` cannot lie in
+        // it: only raw addresses lead to a device's own memory.
         unsafe { self.0.data.copy_from_nonoverlapping(data.as_ptr(), n) };
     }
 
     /// Copies as many bytes to the host as the range has.
     pub(crate) fn read(self, data: &mut [u8]) {
         let n = data.len().min(self.0.bytes);
-        // SAFETY: as above.
+        // SAFETY: the range was checked and nobody writes it while the queue is held. `data`, which is borrowed exclusively, can lie neither
+        // in the device's own memory nor in foreign memory, whose owner is shared.
         unsafe { self.0.data.copy_to_nonoverlapping(data.as_mut_ptr(), n) };
     }
 
     /// Copies to a range of the same length.
     pub(crate) fn copy_to(self, to: HostRange) {
-        // SAFETY: as above; foreign memory may overlap, which this copy allows.
+        // SAFETY: both ranges were checked and are touched by nobody else while the queue is held; `copy_to` lets them overlap.
         unsafe { self.0.data.copy_to(to.0.data, self.0.bytes.min(to.0.bytes)) };
     }
 }
 
-/// The ranges of a copy between buffers, each given by its first byte.
+/// The ranges of a copy between buffers of an allocator's device, each given by its first byte.
 ///
 /// # Errors
 /// Those of [`host_memory`], and ranges of one buffer that overlap.
 pub(crate) fn host_copy(
-    device: BackendType,
+    allocator: &Arc<Allocator>,
     (from, from_offset): (&Buffer, usize),
     (to, to_offset): (&Buffer, usize),
     bytes: usize,
 ) -> Result<(HostRange, HostRange)> {
     let operation = "copy_buffer";
     let ranges = (
-        host_memory(device, operation, from, from_offset, bytes, false)?,
-        host_memory(device, operation, to, to_offset, bytes, true)?,
+        host_memory(allocator, operation, from, from_offset, bytes, false)?,
+        host_memory(allocator, operation, to, to_offset, bytes, true)?,
     );
-    check_apart(device, (from, from_offset), (to, to_offset), bytes)?;
+    check_apart(allocator.device(), (from, from_offset), (to, to_offset), bytes)?;
     Ok(ranges)
 }
 
-/// A range of a buffer of this device.
+/// A range of a buffer of an allocator's device. No other device may use it, of the same kind neither: what orders its accesses is the
+/// device's queue.
 ///
 /// # Errors
 /// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
 pub(crate) fn host_memory(
-    device: BackendType,
+    allocator: &Arc<Allocator>,
     operation: &str,
     buffer: &Buffer,
     offset: usize,
     bytes: usize,
     write: bool,
 ) -> Result<HostRange> {
+    let device = allocator.device();
     let invalid = |reason: String| BackendError::InvalidArgument {
         device: device.to_string(),
         operation: operation.to_string(),
         reason,
     };
     let memory = match buffer.downcast::<HostMemory>() {
-        Some(memory) if buffer.backend() == device => memory,
+        Some(memory) if memory.is_of(allocator) => memory,
+        Some(_) if buffer.backend() == device => {
+            let reason =
+                format!("the buffer belongs to another {device} device; copy its bytes into a buffer of this one");
+            return Err(invalid(reason));
+        }
         _ => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
     };
     check_range(device, operation, buffer, offset, bytes)?;
@@ -335,7 +331,7 @@ mod tests {
         for (bytes, align) in [(1, 64), (100_000, 4096), (3 << 20, HUGE)] {
             let memory = allocator.allocate(bytes).unwrap();
             assert_eq!(memory.raw().data.addr() % align, 0);
-            // SAFETY: the buffer's own bytes.
+            // SAFETY: the buffer's own bytes, which start as zeros and which nobody else has.
             assert!(unsafe { std::slice::from_raw_parts(memory.raw().data, bytes) }.iter().all(|b| *b == 0));
         }
     }

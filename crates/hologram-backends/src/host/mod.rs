@@ -15,6 +15,6 @@ pub(crate) use binding::{
 };
 pub(crate) use failures::{Failures, Outcome, Use, uses_of};
 pub(crate) use faults::{FAULT_WORDS, Faulty};
-pub(crate) use memory::{Allocator, HostMemory, check_foreign, host_copy, host_memory};
+pub(crate) use memory::{Allocator, HostMemory, host_copy, host_memory};
 pub(crate) use pipelines::Pipelines;
 pub(crate) use queue::{Counters, ONE_BY_ONE, one_by_one};

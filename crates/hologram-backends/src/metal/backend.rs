@@ -21,11 +21,11 @@ use crate::backend::{
     Backend, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, ForeignMemory, Launch, Pipeline, Pool,
     Verdicts, check_apart,
 };
-use crate::cuda::native::NativeKernel;
 use crate::error::{BackendError, Result};
+use crate::gpu::NativeKernel;
 use crate::host::{
-    Argument, CachingAllocator, Counters, Pipelines, Rule, check_foreign, resolve_with, rules_of_group,
-    rules_of_program, rules_of_spec, uses_of,
+    Argument, CachingAllocator, Counters, Pipelines, Rule, resolve_with, rules_of_group, rules_of_program,
+    rules_of_spec, uses_of,
 };
 use crate::metrics::Metrics;
 use crate::spec::{GroupSpec, KernelSpec};
@@ -247,14 +247,12 @@ impl Backend for MetalBackend {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        check_foreign(BackendType::Metal, &memory)?;
         if let Some(wrapped) = MetalMemory::wrap(&self.device, &self.allocator, &memory) {
             return Ok(Buffer::new(wrapped));
         }
-        let buffer = MetalMemory::new(&self.allocator, memory.bytes)?;
-        if memory.bytes > 0 {
-            // SAFETY: the owner, which is alive here, keeps the bytes.
-            let data = unsafe { std::slice::from_raw_parts(memory.data, memory.bytes) };
+        let data = memory.as_bytes();
+        let buffer = MetalMemory::new(&self.allocator, data.len())?;
+        if !data.is_empty() {
             self.write(&buffer.all(), data)?;
         }
         Ok(Buffer::new(buffer.read_only()))
@@ -309,13 +307,12 @@ impl Backend for MetalBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = plan::find(spec)?;
-        Some(Pipeline::new(spec.op, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = plan::find_group(group)?;
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
-        Some(Pipeline::new(&ops, NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::new(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn weight_layout(&self, format: Format) -> Format {

@@ -11,8 +11,8 @@ use super::library::Modules;
 use super::memory::{MetalMemory, Slice, Usage};
 use super::record::{FAULT_BYTES, Faults, Recording, SHARED_ALIGN, Step};
 use crate::backend::{BackendType, Launch};
-use crate::cuda::native::{Arg, KernelLaunch, NativeKernel, Part};
 use crate::error::{BackendError, Result};
+use crate::gpu::{Arg, KernelLaunch, Memory as At, NativeKernel, Part};
 use crate::host::{Argument, Faulty, Use, buffers_of};
 
 /// Alignment of each kernel's counters in their shared block.
@@ -85,7 +85,7 @@ impl<'a> Builder<'a> {
         self.scratch = self.scratch.max(kernel.scratch);
         self.counters += kernel.counters.next_multiple_of(COUNTERS_ALIGN);
         let has_record = |part: &Part| match part {
-            Part::Kernel(part) => part.args.iter().any(|arg| matches!(arg, Arg::Fault)),
+            Part::Kernel(part) => part.has_fault_record(),
             Part::Blas(_) => false,
         };
         if kernel.parts.iter().any(has_record) {
@@ -214,18 +214,18 @@ impl<'a> Builder<'a> {
     fn native_step(&self, name: &str, part: &Part, memory: &Memory<'_>) -> Result<Step> {
         let broken = |reason: &str| self.device.error(&format!("reading the description of kernel {name}"), reason);
         let Part::Kernel(part) = part else { return Err(broken("there is no library of matrix products")) };
-        let kernel = self.modules.kernel(self.device, part.image, &part.entry)?;
+        let kernel = self.modules.kernel(self.device, part.image(), &part.entry)?;
         kernel.check_threads(self.device, name, part.block.iter().product())?;
         let KernelLaunch { grid, block, .. } = *part;
         let shared = (part.shared as usize).next_multiple_of(SHARED_ALIGN);
         let mut step =
             Step { launch: 0, kernel, buffers: Vec::new(), constants: Vec::new(), shared, grid, block, barrier: false };
         // What a launch is told to fetch ahead is CUDA's.
-        let args = part.ahead.as_ref().map_or(&part.args[..], |ahead| &part.args[..ahead.next.min(part.args.len())]);
-        for (index, arg) in args.iter().enumerate() {
+        for (index, arg) in part.args.list().iter().enumerate() {
             let place =
                 |(slice, at): (&Slice, usize)| slice.metal.clone().map(|(buffer, offset)| (buffer, offset + at));
-            let found = match arg {
+            let memory_at = match arg {
+                Arg::Memory(at) => at,
                 Arg::U32(word) => {
                     step.constants.push((index, word.to_le_bytes().into()));
                     continue;
@@ -234,19 +234,22 @@ impl<'a> Builder<'a> {
                     step.constants.push((index, number.to_le_bytes().into()));
                     continue;
                 }
+                Arg::TensorMap(_) => return Err(broken("it asks for CUDA's copy engine")),
+            };
+            let found = match memory_at {
                 // A kernel is told by its numbers what it uses.
-                Arg::Null => place((memory.nothing, 0)),
-                Arg::Fault => place(memory.record),
-                Arg::Counters(offset) => place((memory.counters.0, memory.counters.1 + offset)),
-                Arg::Scratch(offset) => match memory.scratch {
+                At::Null => place((memory.nothing, 0)),
+                At::Fault => place(memory.record),
+                At::Counters(offset) => place((memory.counters.0, memory.counters.1 + offset)),
+                At::Scratch(offset) => match memory.scratch {
                     Some(scratch) => place((scratch, *offset)),
                     None => return Err(broken("it has no scratch memory")),
                 },
-                Arg::Binding(i) => match memory.arguments.get(*i) {
+                At::Binding(i) => match memory.arguments.get(*i) {
                     Some(Argument::Slice(slice)) => place((slice, 0)).or_else(|| place((memory.nothing, 0))),
                     _ => return Err(broken(&format!("it has no buffer {i}"))),
                 },
-                Arg::TensorMap(_) => return Err(broken("it asks for CUDA's copy engine")),
+                At::Address(_) => return Err(broken("it has an address of CUDA's")),
             };
             let (buffer, offset) = found.ok_or_else(|| broken(&format!("argument {index} has no memory")))?;
             step.buffers.push((index, buffer, offset));

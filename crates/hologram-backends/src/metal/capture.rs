@@ -43,7 +43,7 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         autoreleasepool(|_| {
-            // SAFETY: as above.
+            // SAFETY: the manager of the process, which any thread may ask.
             unsafe { MTLCaptureManager::sharedCaptureManager() }.stopCapture();
         });
     }

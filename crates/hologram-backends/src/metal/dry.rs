@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hologram_isa::{Capability, Program};
 
 use super::plan;
-use crate::Format;
 use crate::backend::{
     Backend, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, ForeignMemory, Launch, Pipeline,
     check_apart, check_range,
@@ -16,6 +15,7 @@ use crate::error::{BackendError, Result};
 use crate::host::Counters;
 use crate::metrics::{MemoryMetrics, Metrics};
 use crate::spec::{Extent, GroupSpec, KernelSpec, TensorSpec};
+use crate::{Format, Operation};
 
 /// What a list would do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,14 +109,14 @@ fn product(x: &TensorSpec, w: &TensorSpec) -> u64 {
 
 fn of_spec(spec: &KernelSpec) -> u64 {
     match spec.inputs.as_slice() {
-        [x, w] if spec.op == "matmul" => product(x, w),
+        [x, w] if spec.op == Operation::Matmul => product(x, w),
         _ => 0,
     }
 }
 
 fn of_group(group: &GroupSpec) -> u64 {
     let one = |node: &crate::GroupNode| match node.operands[..] {
-        [x, w] if node.op == "matmul" => product(group.operand(x), group.operand(w)),
+        [x, w] if node.op == Operation::Matmul => product(group.operand(x), group.operand(w)),
         _ => 0,
     };
     group.nodes.iter().map(one).sum()
@@ -138,7 +138,7 @@ impl Backend for DryMetal {
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
-        Ok(Buffer::new(DryMemory(memory.bytes)))
+        Ok(Buffer::new(DryMemory(memory.as_bytes().len())))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
@@ -169,13 +169,12 @@ impl Backend for DryMetal {
     /// A pipeline for every product, so that its operations are counted where a program computes it too.
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let (parts, flops) = (plan::find(spec).map(|kernel| kernel.parts.len()), of_spec(spec));
-        (parts.is_some() || flops > 0).then(|| pipeline(spec.op, parts, flops))
+        (parts.is_some() || flops > 0).then(|| pipeline(spec.op.name(), parts, flops))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = plan::find_group(group)?;
-        let ops = group.nodes.iter().map(|n| n.op).collect::<Vec<_>>().join("+");
-        Some(pipeline(&ops, Some(kernel.parts.len()), of_group(group)))
+        Some(pipeline(&group.name(), Some(kernel.parts.len()), of_group(group)))
     }
 
     fn shares_host_memory(&self) -> bool {

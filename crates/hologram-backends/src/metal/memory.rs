@@ -32,7 +32,7 @@ pub(super) struct MetalBuffer(pub(super) Retained<ProtocolObject<dyn MTLBuffer>>
 // SAFETY: Metal's objects are reference-counted atomically, and a buffer's methods may be called from any thread; its bytes are reached in
 // the order that the queue keeps.
 unsafe impl Send for MetalBuffer {}
-// SAFETY: as above.
+// SAFETY: a buffer's methods may be called by several threads at a time.
 unsafe impl Sync for MetalBuffer {}
 
 impl MetalBuffer {
@@ -166,7 +166,7 @@ struct Foreign {
 
 // SAFETY: the bytes are this buffer's (or foreign and only read), and access is ordered by the queue.
 unsafe impl Send for MetalMemory {}
-// SAFETY: as above.
+// SAFETY: shared references give the address only; whoever uses it holds the queue.
 unsafe impl Sync for MetalMemory {}
 
 impl MetalMemory {
@@ -203,14 +203,15 @@ impl MetalMemory {
         allocator: &Arc<Allocator>,
         memory: &ForeignMemory,
     ) -> Option<MetalMemory> {
-        let ForeignMemory { owner, data, bytes } = memory;
-        let whole = MetalBuffer::over(device, *data, *bytes);
-        if whole.is_none() && *bytes < device.max_buffer / 2 {
+        let (data, bytes) = (memory.as_bytes().as_ptr(), memory.as_bytes().len());
+        let whole = MetalBuffer::over(device, data, bytes);
+        if whole.is_none() && bytes < device.max_buffer / 2 {
             return None;
         }
-        let foreign = Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: owner.clone() };
+        let foreign =
+            Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: memory.owner().clone() };
         let usages: Box<[Arc<Usage>]> = Box::new([Arc::default()]);
-        let (data, bytes, allocator) = (data.cast_mut(), *bytes, allocator.clone());
+        let (data, allocator) = (data.cast_mut(), allocator.clone());
         let (part, place) = (bytes.max(1), Place::Foreign(foreign));
         Some(MetalMemory { data, bytes, usages, part, writable: false, allocator, place })
     }
@@ -296,7 +297,7 @@ pub(super) struct Slice {
 
 // SAFETY: an address of memory that a recording or a call keeps; access is ordered by the queue.
 unsafe impl Send for Slice {}
-// SAFETY: as above.
+// SAFETY: shared references give the address only; whoever uses it holds the queue.
 unsafe impl Sync for Slice {}
 
 impl Slice {
@@ -319,7 +320,7 @@ impl Slice {
 
     /// Copies bytes to the host, which must be as many; the device must have passed what writes them.
     pub(super) fn read(&self, data: &mut [u8]) {
-        // SAFETY: as above, but for other readers.
+        // SAFETY: the range was checked and nobody writes it now, as the device has passed what does.
         unsafe { self.data.copy_to_nonoverlapping(data.as_mut_ptr(), data.len().min(self.bytes)) };
     }
 }

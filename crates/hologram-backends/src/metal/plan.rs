@@ -2,41 +2,41 @@
 
 use super::texts::NAMES;
 use crate::Format;
-use crate::cuda::native::{self, NativeKernel, Part};
+use crate::gpu::{self, NativeKernel, Part};
 use crate::spec::{GroupSpec, KernelSpec};
 
 /// What native kernels are chosen by: a device without CUDA's units, threadgroup memory of 32 KiB, and as many workgroups at a time as give
 /// work to each core of most Apple GPUs (M1 to M5 Max have up to 40); Metal does not say how many there are.
-const TARGET: native::Target = native::Target { capability: 0, multiprocessors: 64, max_shared: 32 << 10 };
+const TARGET: gpu::Target = gpu::Target::apple(64, 32 << 10);
 
 /// Whether all parts of a kernel have a text that serves Apple GPUs.
 fn is_shared(kernel: &NativeKernel) -> bool {
     kernel.parts.iter().all(|part| match part {
-        Part::Kernel(launch) => NAMES.contains(&launch.image),
+        Part::Kernel(launch) => NAMES.contains(&launch.image()),
         Part::Blas(_) => false,
     })
 }
 
 /// The native kernel for a spec.
 pub(super) fn find(spec: &KernelSpec) -> Option<NativeKernel> {
-    native::find(spec, TARGET).filter(is_shared)
+    gpu::find(spec, TARGET).filter(is_shared)
 }
 
 /// The native kernel for a group.
 pub(super) fn find_group(group: &GroupSpec) -> Option<NativeKernel> {
-    native::find_group(group, TARGET).filter(is_shared)
+    gpu::find_group(group, TARGET).filter(is_shared)
 }
 
 /// The layout that kernels read weights of a format in.
 pub(super) fn weight_layout(format: Format) -> Format {
-    native::weight_layout(format)
+    gpu::weight_layout(format)
 }
 
 /// See [`Backend::activations`](crate::Backend::activations).
 pub(super) fn activations(weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
     // Few tokens are multiplied as codes, of many there are native products of f32 activations only.
     let planes = matches!(weights, Format::Planes(_)) && !weights.is_ternary();
-    let wanted = if tokens > native::FEW_TOKENS { Format::F32 } else { Format::I8Groups { group: 32 } };
+    let wanted = if tokens > gpu::FEW_TOKENS { Format::F32 } else { Format::I8Groups { group: 32 } };
     choices.iter().find(|c| planes && **c == wanted).or(choices.first()).copied()
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Commands(pub(super) Retained<ProtocolObject<dyn MTLCommandBuff
 
 // SAFETY: a command buffer is encoded under the queue's lock; once committed, its status and its wait may be asked from any thread.
 unsafe impl Send for Commands {}
-// SAFETY: as above.
+// SAFETY: what shared references call may be called by several threads at a time.
 unsafe impl Sync for Commands {}
 
 impl Commands {

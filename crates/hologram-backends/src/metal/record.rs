@@ -106,7 +106,7 @@ pub(super) struct Faults {
 
 // SAFETY: the memory is the recording's own; the queue says when it may be read.
 unsafe impl Send for Faults {}
-// SAFETY: as above.
+// SAFETY: shared references read the records only when the queue says that they may be read.
 unsafe impl Sync for Faults {}
 
 impl Faults {
@@ -134,7 +134,7 @@ impl Faults {
             let words = unsafe { self.record(index).read_volatile() };
             if words[0] != 0 {
                 first = first.or_else(|| Some((*launch, faulty.error(BackendType::Metal, words))));
-                // SAFETY: as above.
+                // SAFETY: the device is done with the records.
                 unsafe { self.record(index).write([0; FAULT_WORDS]) };
             }
         }

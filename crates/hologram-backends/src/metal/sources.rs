@@ -1,17 +1,6 @@
 //! The texts of native kernels, most of which NVIDIA GPUs share, with what they include.
 
-use super::texts::TEXTS;
-
-/// What they include.
-const HEADERS: &[(&str, &str)] = &[
-    ("attention.h", include_str!("../kernels/attention.h")),
-    ("dialect.h", include_str!("../kernels/dialect.h")),
-    ("matmul_simdgroup.h", include_str!("kernels/matmul_simdgroup.h")),
-    ("matvec_i8.h", include_str!("../kernels/matvec_i8.h")),
-    ("packed.h", include_str!("../kernels/packed.h")),
-    ("rows.h", include_str!("../kernels/rows.h")),
-    ("stream.h", include_str!("../kernels/stream.h")),
-];
+use super::texts::{HEADERS, TEXTS};
 
 /// A text with its headers in their places, each once: Metal compiles a single string.
 pub(super) fn text(name: &str) -> Option<String> {

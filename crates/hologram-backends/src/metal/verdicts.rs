@@ -9,7 +9,7 @@ use super::device::Device;
 use super::sources;
 use crate::backend::{Pipeline, Verdicts};
 use crate::cache::DiskCache;
-use crate::cuda::native::Part;
+use crate::gpu::Part;
 use crate::notes::note;
 
 /// What stands on disk for a text that computes as it should; for another it is how it fails.
@@ -52,7 +52,7 @@ impl Verdicts for MetalBackend {
         let mut texts: Vec<_> = parts
             .iter()
             .filter_map(|part| match part {
-                Part::Kernel(launch) => Some(launch.image),
+                Part::Kernel(launch) => Some(launch.image()),
                 Part::Blas(_) => None,
             })
             .collect();

@@ -1,4 +1,5 @@
-//! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run.
+//! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run, with what is read
+//! of weights and cache.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,6 +12,7 @@ use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, WeightTypes};
 use serde_json::json;
 
+use super::bench_bytes::{self, Reads};
 use super::devices::workers;
 use super::shipped;
 use crate::args::{BenchArgs, usage};
@@ -30,8 +32,8 @@ struct Test {
     depth: usize,
     /// Sequences.
     batch: usize,
-    /// Bytes of weights read for each token.
-    bytes_per_token: f64,
+    /// What it reads.
+    reads: Reads,
     /// Tokens per second of each repetition, of all sequences together, in ascending order.
     rates: Vec<f64>,
 }
@@ -39,8 +41,16 @@ struct Test {
 /// Runs the command.
 ///
 /// # Errors
-/// When an option is out of range, or the device or the model fails.
+/// When an option is out of range, the device or the model fails, or a figure cannot be right.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    match measure_all(args)?.first() {
+        Some(impossible) => bail!("{impossible}"),
+        None => Ok(()),
+    }
+}
+
+/// Measures and prints; gives a sentence about each figure that cannot be right.
+fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     let (prompt, decode) = (args.prompt as usize, args.decode as usize);
     if prompt == 0 && decode == 0 {
         return usage("nothing to measure: -p and -n are both 0");
@@ -49,7 +59,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         return usage("options of `bench ops` stand after it: hologram bench ops [OPTIONS]");
     }
     if args.dry_run {
-        return super::bench_dry::run(args);
+        return super::bench_dry::run(args).map(|()| Vec::new());
     }
     let random = random_weights(args)?;
     let trace = Trace::create(args.profile.as_deref())?;
@@ -87,21 +97,21 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let token = |i: usize| (i * 7919 % model.config().vocab) as u32;
 
     let mut tests: Vec<Test> = Vec::new();
-    let bytes = model.bytes_per_token() as f64;
-    let mut test = |name: String, n: usize, prefill: bool, batch: usize, bytes_per_token: f64| {
+    let weights = model.bytes_per_token();
+    let cache = |positions| session.cache_bytes(positions);
+    let mut test = |name: String, n: usize, prefill: bool, batch: usize, reads: Reads| {
         let name = if depth > 0 { format!("{name} @ d{depth}") } else { name };
         let tokens = (depth..depth + n).map(token).collect();
-        tests.push(Test { name, tokens, prefill, depth, batch, bytes_per_token, rates: Vec::new() });
+        tests.push(Test { name, tokens, prefill, depth, batch, reads, rates: Vec::new() });
     };
     if prompt > 0 {
-        // A step reads the weights once for all its tokens.
-        let steps = prompt.div_ceil(options.batch) as f64;
-        test(format!("pp{prompt}"), prompt, true, 1, bytes * steps / prompt as f64);
+        let reads = Reads::prompt(depth..depth + prompt, options.batch, weights, cache);
+        test(format!("pp{prompt}"), prompt, true, 1, reads);
     }
     if decode > 0 {
-        let steps = batch.div_ceil(options.batch) as f64;
         let name = if batch > 1 { format!("tg{decode} x{batch}") } else { format!("tg{decode}") };
-        test(name, decode, false, batch, bytes * steps / batch as f64);
+        let reads = Reads::decode(depth..depth + decode, batch, options.batch, weights, cache);
+        test(name, decode, false, batch, reads);
     }
     if depth > 0 {
         let context: Vec<u32> = (0..depth).map(token).collect();
@@ -128,13 +138,17 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     bandwidths.sort_by(f64::total_cmp);
     let bandwidth = median(&bandwidths);
+    // The best that memory gave is what no test can exceed.
+    let best = bandwidths.last().copied().unwrap_or(0.0);
     let info = executor.info();
+    let caches = bench_bytes::caches(info.backend);
+    let mut impossible = Vec::new();
     let mut out = std::io::stdout().lock();
     let width = tests.iter().map(|t| t.name.len()).fold(8, usize::max);
     if !args.json {
         let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
         writeln!(out, "{name} on {} ({}){workers}", info.backend, info.name)?;
-        let (weights, read) = (model.weight_bytes() as f64 / 1e6, bytes / 1e6);
+        let (weights, read) = (model.weight_bytes() as f64 / 1e6, weights as f64 / 1e6);
         writeln!(
             out,
             "weights {weights:.1} MB, {read:.1} MB read a token; {bound} bandwidth {:.1} GB/s",
@@ -150,7 +164,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         test.rates.sort_by(f64::total_cmp);
         let rate = median(&test.rates);
         let (min, max) = (test.rates.first().copied().unwrap_or(0.0), test.rates.last().copied().unwrap_or(0.0));
-        let achieved = rate * test.bytes_per_token;
+        let achieved = rate * test.reads.per_token();
+        impossible.extend(test.reads.impossible(rate, best, caches).map(|why| format!("{}: {why}", test.name)));
         if args.json {
             let line = json!({
                 "model": name,
@@ -162,7 +177,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
                 "tokens_per_s": rate,
                 "min": min,
                 "max": max,
-                "bytes_per_token": test.bytes_per_token,
+                "bytes_per_token": test.reads.per_token(),
+                "cache_bytes_per_token": test.reads.cache_per_token(),
                 "gb_per_s": achieved / 1e9,
                 "share": achieved / bandwidth,
             });
@@ -178,7 +194,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let last = last_steps(&mut session, test)?;
         capture::around(&capture, &executor, || extend(&mut session, test, last))?;
     }
-    let Some(trace) = trace else { return Ok(()) };
+    let Some(trace) = trace else { return Ok(impossible) };
     for test in &tests {
         let traced = last_steps(&mut session, test)?;
         trace.turn(true);
@@ -188,7 +204,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             print_profile(&test.name, &session)?;
         }
     }
-    trace.finish()
+    trace.finish()?;
+    Ok(impossible)
 }
 
 /// What bounds kernels that wait for memory: its kind, and bytes per second. A GPU's is that of copies, which the device's own engine

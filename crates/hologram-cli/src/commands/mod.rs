@@ -2,6 +2,7 @@
 
 mod asm;
 mod bench;
+mod bench_bytes;
 mod bench_dry;
 mod bench_ops;
 mod cache;

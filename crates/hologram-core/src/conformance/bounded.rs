@@ -1,6 +1,6 @@
 //! The references of a graph's operations, composed: each value with a bound that also covers the bounds of what it is computed from.
 
-use hologram_backends::{Attr, Format};
+use hologram_backends::{Elementwise, Format, Operation};
 
 use super::{HostTensor, Reference};
 use crate::error::{CoreError, Result};
@@ -84,23 +84,25 @@ fn carried(op: &SharedOp, format: Format, operands: &[&Bounded], own: &Reference
     if operands.iter().all(|o| o.bounds.iter().all(|b| *b == 0.0)) {
         return Some(own.bounds.clone());
     }
-    let inherited: Vec<f64> = match (op.name(), operands) {
-        ("add", [a, b]) => a.bounds.iter().zip(&b.bounds).map(|(a, b)| a + b).collect(),
-        ("swiglu", [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
+    let inherited: Vec<f64> = match (op.operation(), operands) {
+        (Operation::Elementwise(Elementwise::Add), [a, b]) => {
+            a.bounds.iter().zip(&b.bounds).map(|(a, b)| a + b).collect()
+        }
+        (Operation::Elementwise(Elementwise::Swiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             // The slope of silu is at most 1.1.
             let silu = (g / (1.0 + (-g).exp())).abs();
             1.1 * bg * u.abs() + (silu + 1.1 * bg) * bu
         }),
-        ("relu2_mul", [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
+        (Operation::Elementwise(Elementwise::Relu2Mul), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             let (least, most) = (g.max(0.0), g.max(0.0) + bg);
             (most * most - least * least) * u.abs() + most * most * bu
         }),
-        ("cast", [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
-        ("quantize", [x]) => quantized(op, x)?,
-        ("matmul", [x, w]) => product(x, w)?,
-        ("kv_append", [cache, x, slots]) => appended(cache, x, slots)?,
-        ("attention", [q, k, v, positions, sequences, table]) => {
-            attended(op, [q, k, v], [positions, sequences, table])?
+        (Operation::Cast, [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
+        (Operation::Quantize { group, floor }, [x]) => quantized(group as usize, floor.get().into(), x),
+        (Operation::Matmul, [x, w]) => product(x, w)?,
+        (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
+        (Operation::Attention { scale, window, .. }, [q, k, v, positions, sequences, table]) => {
+            attended((scale.get().into(), window), [q, k, v], [positions, sequences, table])?
         }
         _ => return None,
     };
@@ -111,20 +113,6 @@ fn pairs(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64
     a.elements().zip(b.elements()).map(|(a, b)| bound(a, b)).collect()
 }
 
-fn f32_attr(op: &SharedOp, wanted: &str) -> Option<f64> {
-    op.attrs().iter().find_map(|(name, attr)| match attr {
-        Attr::F32(value) if *name == wanted => Some(f64::from(*value)),
-        _ => None,
-    })
-}
-
-fn u32_attr(op: &SharedOp, wanted: &str) -> Option<u32> {
-    op.attrs().iter().find_map(|(name, attr)| match attr {
-        Attr::U32(value) if *name == wanted => Some(*value),
-        _ => None,
-    })
-}
-
 /// How far a value that is off by at most `bound` may be off when it is rounded to a format.
 fn rounding(value: f64, bound: f64, format: Format) -> f64 {
     let rounded = |v: f64| ops::rounded(v, format);
@@ -132,9 +120,7 @@ fn rounding(value: f64, bound: f64, format: Format) -> f64 {
 }
 
 /// A code moves to the next where the quotient comes near a tie; the scale moves with the group's greatest.
-fn quantized(op: &SharedOp, x: &Bounded) -> Option<Vec<f64>> {
-    let group = u32_attr(op, "group")? as usize;
-    let floor = f32_attr(op, "floor")?;
+fn quantized(group: usize, floor: f64, x: &Bounded) -> Vec<f64> {
     let mut inherited = Vec::with_capacity(x.bounds.len());
     for (values, bounds) in x.tensor.values.chunks(group).zip(x.bounds.chunks(group)) {
         let greatest = values.iter().fold(floor, |a, v| a.max(v.abs()));
@@ -152,7 +138,7 @@ fn quantized(op: &SharedOp, x: &Bounded) -> Option<Vec<f64>> {
             inherited.push(steps * scale + v.abs() * relative);
         }
     }
-    Some(inherited)
+    inherited
 }
 
 /// With exact weights. One that is rounded on the way has grown by less than a hundredth.
@@ -186,11 +172,10 @@ fn appended(cache: &Bounded, x: &Bounded, slots: &Bounded) -> Option<Vec<f64>> {
 }
 
 /// A score that is off by δ puts its weight off by a factor of up to e^δ, and so the sum of all weights.
-fn attended(op: &SharedOp, [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> Option<Vec<f64>> {
+fn attended((scale, window): (f64, Option<u32>), [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> Option<Vec<f64>> {
     let [positions, sequences, table] = indices.map(|i| &i.tensor);
     let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.tensor.shape[..], &k.tensor.shape[..]) else { return None };
     let (heads, d) = (*heads, *d);
-    let scale = f32_attr(op, "scale")?;
     let mut inherited = Vec::with_capacity(q.bounds.len());
     for row in 0..q.bounds.len() / d {
         let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
@@ -198,7 +183,7 @@ fn attended(op: &SharedOp, [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> 
         // Of each position the start of its row in the caches, its score, and how far that may be off.
         let mut scores: Vec<(usize, f64)> = Vec::new();
         let mut off: f64 = 0.0;
-        let (position, window) = (positions.values[token] as usize, u32_attr(op, "window"));
+        let (position, window) = (positions.values[token] as usize, window);
         let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
         for p in first..=position {
             let entry = sequences.values[token] as usize * table.row_len() + p / block_size;

@@ -99,10 +99,9 @@ impl fmt::Display for Case {
         if !self.views.is_empty() {
             write!(f, " of views {:?}", self.views)?;
         }
-        match self.op.attrs().as_slice() {
-            [] => Ok(()),
-            attrs => write!(f, " {attrs:?}"),
-        }
+        // Attributes, where there are some.
+        let op = format!("{:?}", self.op.operation());
+        if op.contains('{') { write!(f, " {op}") } else { Ok(()) }
     }
 }
 

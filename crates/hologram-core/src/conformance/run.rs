@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use hologram_backends::BackendError;
+use hologram_backends::{BackendError, Operation};
 use hologram_isa::Capability;
 
 use super::data::{self, POISON, Random};
@@ -215,9 +215,13 @@ fn agree(got: f64, want: f64, bound: f64) -> bool {
 pub(super) fn work(case: &Case) -> usize {
     let elements = |i: &super::CaseInput| i.shape.iter().map(|d| case.size(*d).1).product::<usize>();
     match case.inputs.as_slice() {
-        [x, w] if case.op.name() == "matmul" => elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1),
-        [x, w, ..] if case.op.name() == "batch_matmul" => elements(x) * w.shape.last().map_or(1, |d| case.size(*d).1),
-        [x, w, ..] if case.op.name() == "conv2d" => {
+        [x, w] if case.op.operation() == Operation::Matmul => {
+            elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1)
+        }
+        [x, w, ..] if matches!(case.op.operation(), Operation::BatchMatmul { .. }) => {
+            elements(x) * w.shape.last().map_or(1, |d| case.size(*d).1)
+        }
+        [x, w, ..] if matches!(case.op.operation(), Operation::Conv2d { .. }) => {
             elements(x) * elements(w) / w.shape.get(1).map_or(1, |d| case.size(*d).1)
         }
         inputs => inputs.iter().map(elements).sum(),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hologram_backends::{
-    Attr, Binding, Buffer, CommandList, Extent, KernelSpec, Launch, LaunchConfig, Pipeline, TensorSpec, View,
+    Binding, Buffer, CommandList, Extent, KernelSpec, Launch, LaunchConfig, Operation, Pipeline, TensorSpec, View,
 };
 use hologram_isa::{Builder, Value};
 
@@ -290,7 +290,7 @@ impl Graph {
                     let asked =
                         if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
                     let kernel = asked.filter(|_| options.native && !nothing);
-                    let kernel = kernel.and_then(|s| selftest::admit(backend, spec.op, backend.native(&s)?));
+                    let kernel = kernel.and_then(|s| selftest::admit(backend, spec.op.name(), backend.native(&s)?));
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;
@@ -335,16 +335,14 @@ impl Graph {
         let op = self.op(step.root).ok_or_else(|| CoreError::Graph("a step without an operation".into()))?;
         let fused = !step.fused.is_empty();
         Ok(KernelSpec {
-            op: if fused { "fused" } else { op.name() },
+            op: if fused { Operation::FusedElementwise } else { op.operation() },
             inputs: step.inputs.iter().map(|i| bounds.spec(*i)).collect(),
             output: bounds.spec(step.root),
             in_place: op.in_place(),
-            attrs: if fused { Vec::new() } else { op.attrs() },
         })
     }
 
-    /// What a backend is told of the copy of a view, `copy_view`: the storage, where the view begins in it (`offset`), and in attributes named
-    /// `stride` the distance of elements along each of the result's dimensions, slowest first. `None` for other operations.
+    /// The request for the copy of a view ([`Operation::CopyView`]); `None` for other operations.
     fn view_spec(
         &self,
         bounds: &Bounds<'_>,
@@ -352,12 +350,11 @@ impl Graph {
         spec: &KernelSpec,
         views: &[Option<&Layout>],
     ) -> Option<KernelSpec> {
-        let ([Some(layout)], [input], "copy") = (views, step.inputs.as_slice(), spec.op) else { return None };
-        let attr = |name: &'static str, n: usize| Some((name, Attr::U32(u32::try_from(n).ok()?)));
-        let strides = layout.strides.iter().map(|stride| attr("stride", *stride));
-        let attrs = std::iter::once(attr("offset", layout.offset)).chain(strides).collect::<Option<Vec<_>>>()?;
+        let ([Some(layout)], [input], Operation::Copy) = (views, step.inputs.as_slice(), &spec.op) else { return None };
+        let strides = layout.strides.iter().map(|stride| u32::try_from(*stride).ok()).collect::<Option<Vec<_>>>()?;
+        let op = Operation::CopyView { offset: u32::try_from(layout.offset).ok()?, strides };
         let inputs = vec![bounds.spec(self.storage(*input))];
-        let asked = KernelSpec { op: "copy_view", inputs, output: spec.output.clone(), in_place: None, attrs };
+        let asked = KernelSpec { op, inputs, output: spec.output.clone(), in_place: None };
         // The step block is bound as for the copy.
         (asked.uses_step() == spec.uses_step()).then_some(asked)
     }

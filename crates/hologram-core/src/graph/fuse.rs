@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::Format;
+use hologram_backends::{Format, Operation};
 use hologram_isa::{Builder, Value};
 
 use super::{Graph, NodeId, Source};
@@ -34,7 +34,7 @@ impl Graph {
         let reads = |user: NodeId, id: NodeId| matches!(&self.nodes[user.0 as usize].source, Source::Op { inputs, .. } if inputs.contains(&id));
         // What follows a product is computed with it where a device has a kernel for both, which a conversion must not prevent.
         let of_product = |inputs: &[NodeId]| {
-            inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| op.name() == "matmul"))
+            inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| op.operation() == Operation::Matmul))
         };
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
@@ -50,7 +50,7 @@ impl Graph {
                 && inputs.iter().all(|i| self.nodes[i.0 as usize].state.is_none())
                 && !self.is_output(id)
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
-                    if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.name() == "cast" && of_product(inputs)))
+                    if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.operation() == Operation::Cast && of_product(inputs)))
                     && reads(*user, id)
                     && self.ty(*user).shape == self.ty(id).shape)
         };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Backend, GroupNode, GroupSpec, Operand, Pipeline};
+use hologram_backends::{Backend, Elementwise, GroupNode, GroupSpec, Operand, Operation, Pipeline};
 
 use super::compile::Bounds;
 use super::fuse::Step;
@@ -78,10 +78,11 @@ impl Graph {
     ///   tables and what the cache held are given before the run) or without it;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
-        let name = |i: usize| steps.get(i).and_then(|s| self.single(s)).unwrap_or("");
+        let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
         let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
-        if name(0) == "rope" {
-            let appended = name(1) == "rope" && name(2) == "kv_append" && name(3) == "kv_append";
+        let is_rope = |i: usize| matches!(op(i), Some(Operation::Rope { .. }));
+        if is_rope(0) {
+            let appended = is_rope(1) && [2, 3].iter().all(|i| op(*i) == Some(Operation::KvAppend));
             if !appended || !(2..4).any(|append| reads(append, 0) || reads(append, 1)) {
                 return Pattern::default();
             }
@@ -89,24 +90,28 @@ impl Graph {
             let given = |user: usize, operands: &[usize]| {
                 operands.iter().all(|i| steps[user].inputs.get(*i).is_some_and(|id| self.is_given(*id)))
             };
-            let attended = name(4) == "attention"
+            let attended = matches!(op(4), Some(Operation::Attention { .. }))
                 && (reads(4, 0) || reads(4, 1))
                 && [2, 3].iter().all(|append| reads(4, *append) && given(*append, &[0, 2]))
                 && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
                 && given(4, &[3, 4, 5]);
             return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
         }
-        if name(0) == "sort_blocks" {
-            let merges = (1..steps.len()).take_while(|i| name(*i) == "sort_merge" && reads(*i, i - 1)).count();
+        if matches!(op(0), Some(Operation::SortBlocks { .. })) {
+            let is_merge = |i: usize| matches!(op(i), Some(Operation::SortMerge { .. }));
+            let merges = (1..steps.len()).take_while(|i| is_merge(*i) && reads(*i, i - 1)).count();
             return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
         }
-        let mut prologue = usize::from(name(0) == "rms_norm");
-        if matches!(name(prologue), "quantize" | "cast") && (prologue == 0 || reads(prologue, 0)) {
+        let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
+        let mut prologue = usize::from(matches!(op(0), Some(Operation::RmsNorm { .. })));
+        if converts(prologue) && (prologue == 0 || reads(prologue, 0)) {
             prologue += 1;
         }
         let first = prologue;
         let mut bodies = Vec::new();
-        let left = |i: usize| steps.get(i).filter(|_| name(i) == "matmul").and_then(|s| s.inputs.first().copied());
+        let left = |i: usize| {
+            steps.get(i).filter(|_| op(i) == Some(Operation::Matmul)).and_then(|s| s.inputs.first().copied())
+        };
         if let Some(x) = left(first)
             && (prologue == 0 || self.storage(x) == steps[first - 1].root)
         {
@@ -114,11 +119,11 @@ impl Graph {
             let products = (first..first + 3).take_while(|i| alike(*i)).count();
             let last = first + products;
             let gate = products == 2
-                && matches!(name(last), "swiglu" | "relu2_mul")
+                && [Elementwise::Swiglu, Elementwise::Relu2Mul].iter().any(|gate| op(last) == Some((*gate).into()))
                 && reads(last, first)
                 && reads(last, first + 1);
-            let added = products == 1 && name(last) == "add" && reads(last, first);
-            let converted = gate && matches!(name(last + 1), "quantize" | "cast") && reads(last + 1, last);
+            let added = products == 1 && op(last) == Some(Elementwise::Add.into()) && reads(last, first);
+            let converted = gate && op(last + 1) == Some(Operation::Cast) && reads(last + 1, last);
             bodies.extend(converted.then_some(products + 2));
             bodies.extend((gate || added).then_some(products + 1));
             bodies.extend((1..=products).rev());
@@ -137,8 +142,8 @@ impl Graph {
     }
 
     /// The operation of a step that is no chain of elementwise ones.
-    fn single(&self, step: &Step) -> Option<&'static str> {
-        self.op(step.root).filter(|_| step.fused.is_empty()).map(|op| op.name())
+    fn single(&self, step: &Step) -> Option<Operation> {
+        self.op(step.root).filter(|_| step.fused.is_empty()).map(|op| op.operation())
     }
 
     /// Asks the device for a kernel of these steps.
@@ -172,13 +177,7 @@ impl Graph {
             if in_place.is_some_and(|i| !matches!(operands.get(i), Some(Operand::Input(_)))) {
                 return None;
             }
-            nodes.push(GroupNode {
-                op: op.name(),
-                operands,
-                output: bounds.spec(step.root),
-                in_place,
-                attrs: op.attrs(),
-            });
+            nodes.push(GroupNode { op: op.operation(), operands, output: bounds.spec(step.root), in_place });
         }
         let wanted = |root: NodeId| {
             self.nodes[root.0 as usize].state.is_none()
@@ -187,7 +186,7 @@ impl Graph {
         };
         let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
         let roots = outputs.iter().map(|i| members[*i].root).collect();
-        let spec = GroupSpec { inputs: inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs };
+        let spec = GroupSpec::new(inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs)?;
         let pipeline = backend.native_group(&spec).and_then(|kernel| selftest::admit(backend, GROUPS, kernel))?;
         Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
     }

@@ -5,6 +5,7 @@ mod fuse;
 mod groups;
 mod memory;
 mod plan;
+mod text;
 mod view;
 
 use std::collections::HashMap;
@@ -102,8 +103,15 @@ impl Graph {
     /// A tensor that the graph only reads, such as a weight.
     ///
     /// # Errors
-    /// When the tensor belongs to another executor than a tensor before it.
+    /// When the tensor belongs to another executor than a tensor before it, or shares memory with a state.
     pub fn constant(&mut self, tensor: &Tensor) -> Result<NodeId> {
+        for state in self.tensors(|node| node.state.is_some()) {
+            self.distinct(state, "constant", tensor)?;
+        }
+        self.push_tensor(tensor)
+    }
+
+    fn push_tensor(&mut self, tensor: &Tensor) -> Result<NodeId> {
         let other = |node: &Node| matches!(&node.source, Source::Tensor(t) if !t.is_of(tensor.executor()));
         if self.nodes.iter().any(other) {
             return Err(CoreError::Graph(format!("{tensor:?} belongs to another executor than the tensors before it")));
@@ -117,21 +125,43 @@ impl Graph {
     /// A tensor that operations update in place and that keeps its content between runs and plans, such as a KV cache.
     ///
     /// # Errors
-    /// As [`Graph::constant`]; when the tensor is a view.
+    /// When the tensor is a view, belongs to another executor than a tensor before it, or shares memory with one.
     pub fn state(&mut self, tensor: &Tensor) -> Result<NodeId> {
-        let id = self.constant(tensor)?;
-        if self.nodes[id.0 as usize].layout.is_some() {
+        if tensor.layout().is_some() {
             return Err(CoreError::Graph("a state must not be a view".into()));
         }
+        for other in self.tensors(|_| true) {
+            self.distinct(tensor, "tensor", other)?;
+        }
+        let id = self.push_tensor(tensor)?;
         self.nodes[id.0 as usize].state = Some(self.newest.len());
         self.newest.push(id);
         Ok(id)
     }
 
+    /// The tensors of nodes.
+    fn tensors(&self, of: impl Fn(&Node) -> bool) -> impl Iterator<Item = &Tensor> {
+        self.nodes.iter().filter_map(move |node| match &node.source {
+            Source::Tensor(tensor) if of(node) => Some(tensor),
+            _ => None,
+        })
+    }
+
+    /// Refuses another tensor in the memory of a state: an operation could read it while it, or another, writes the state.
+    fn distinct(&self, state: &Tensor, kind: &str, other: &Tensor) -> Result<()> {
+        if !state.overlaps(other) {
+            return Ok(());
+        }
+        Err(CoreError::Graph(format!(
+            "the state {state:?} and the {kind} {other:?} share memory; declare the state once, or give the graph a copy (Tensor::copy) of one"
+        )))
+    }
+
     /// Applies an operation.
     ///
     /// # Errors
-    /// When the operands do not fit, or when one is a version of a state that an earlier operation has overwritten.
+    /// When the operands do not fit, when one is a version of a state that an earlier operation has overwritten, or when the operation reads
+    /// the state that it updates as another operand too.
     pub fn apply(&mut self, op: impl Op + 'static, inputs: &[NodeId]) -> Result<NodeId> {
         self.apply_shared(Arc::new(op), inputs)
     }
@@ -174,6 +204,14 @@ impl Graph {
                 None => return Err(CoreError::Graph(format!("{name} updates a tensor that is not a state"))),
             },
         };
+        if let (Some(at), Some(state)) = (op.in_place(), state) {
+            let again = |(i, id): (usize, &NodeId)| i != at && self.nodes[id.0 as usize].state == Some(state);
+            if let Some(i) = inputs.iter().enumerate().position(again) {
+                return Err(CoreError::Graph(format!(
+                    "{name} updates its operand {at}, a state, in place, and reads it as operand {i} too; copy it first (Graph::copy)"
+                )));
+            }
+        }
         if !op.takes_views() {
             inputs = inputs.into_iter().map(|id| self.contiguous(id)).collect::<Result<_>>()?;
         }

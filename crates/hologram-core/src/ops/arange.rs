@@ -1,11 +1,12 @@
 //! Numbers at equal distances.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
 use super::elementwise::{constant, wrap};
 use super::{Fill, Kernel, Launchable, Op, register_type, rounded};
 use crate::conformance::{Case, HostTensor, Reference};
+use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
@@ -51,19 +52,13 @@ impl Tensor {
     /// As [`Graph::arange`]; those of the device.
     pub fn arange(executor: &Executor, ty: Type, start: f64, step: f64, len: usize) -> Result<Tensor> {
         let key = [ty as u64, start.to_bits(), step.to_bits(), len as u64];
-        executor.cached("arange", &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))
+        executor.cached(Call::Arange, &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))
     }
 }
 
 impl Op for Arange {
-    fn name(&self) -> &'static str {
-        "arange"
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let word = |name, bits: u64, shift: u32| (name, Attr::U32((bits >> shift) as u32));
-        let (start, step) = (self.start.to_bits(), self.step.to_bits());
-        vec![word("start_low", start, 0), word("start", start, 32), word("step_low", step, 0), word("step", step, 32)]
+    fn operation(&self) -> Operation {
+        Operation::Arange { start: self.start.into(), step: self.step.into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

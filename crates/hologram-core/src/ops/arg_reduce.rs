@@ -1,6 +1,6 @@
 //! The indices of the greatest and of the least elements along a dimension.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, is_number, number, plain, without};
@@ -67,8 +67,8 @@ impl ArgReduce {
 }
 
 impl Op for ArgReduce {
-    fn name(&self) -> &'static str {
-        if self.least { "arg_min" } else { "arg_max" }
+    fn operation(&self) -> Operation {
+        Operation::ArgReduce { least: self.least, axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -78,10 +78,6 @@ impl Op for ArgReduce {
             Some(ty) if is_number(ty) => Ok(TensorType::new(Format::U32, without(&x.shape, self.dim))),
             _ => Err("takes plain numbers".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {

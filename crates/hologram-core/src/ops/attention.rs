@@ -1,6 +1,6 @@
 //! Causal attention of new tokens over a paged key and value cache, with grouped heads.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{AttentionPrecision, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::{Kernel, Launchable, Op};
@@ -23,17 +23,6 @@ pub struct AttentionOptions {
     pub precision: AttentionPrecision,
     /// A sliding window: a token attends to no more than this many positions, the last ones, its own included; at least 1. All without it.
     pub window: Option<u32>,
-}
-
-/// The least precision of the products in attention. A kernel may be more precise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AttentionPrecision {
-    /// That of `f32` arithmetic.
-    #[default]
-    F32,
-    /// q, k, v and the weights of the softmax may be rounded to `bf16` before they are multiplied; sums are in `f32`. It suits models
-    /// whose weights or activations are no more precise, and serves the matrix units of devices.
-    BF16,
 }
 
 impl From<AttentionPrecision> for AttentionOptions {
@@ -100,8 +89,9 @@ impl Attention {
 }
 
 impl Op for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
+    fn operation(&self) -> Operation {
+        let AttentionOptions { precision, window } = self.options;
+        Operation::Attention { scale: self.scale.into(), precision, window }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -136,12 +126,6 @@ impl Op for Attention {
             ([p], [s], [Dim::Fixed(_), Dim::Fixed(_)]) if p == n && s == n => Ok((*q).clone()),
             _ => Err("takes positions [n], sequences [n] and a block table [seqs, max_blocks]".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let mut attrs = vec![("scale", Attr::F32(self.scale)), ("precision", Attr::U32(self.options.precision as u32))];
-        attrs.extend(self.options.window.map(|window| ("window", Attr::U32(window))));
-        attrs
     }
 
     /// One workgroup for each token and head. It goes over the positions in chunks of one for each thread: each thread computes the

@@ -1,6 +1,6 @@
 //! Products of batches of matrices, of which either may lie transposed, with bias, activation and residual in the same launch.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{epsilon, is_float, number, plain, stored};
@@ -11,17 +11,6 @@ use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
-
-/// A function applied to each element of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// max(x, 0).
-    Relu,
-    /// x·Φ(x), with the error function (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
-    Gelu,
-    /// x / (1 + e⁻ˣ).
-    Silu,
-}
 
 /// How [`Graph::batch_matmul`] reads its operands, and what it does with the products.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,36 +59,35 @@ impl Graph {
     }
 }
 
-impl Activation {
-    fn emit(self, b: &mut Builder, x: Value) -> Value {
-        match self {
-            Activation::Relu => b.max(x, number(x.ty, 0.0)),
-            Activation::Gelu => {
-                let scaled = b.mul(x, number(x.ty, std::f64::consts::FRAC_1_SQRT_2));
-                let erf = b.erf(scaled);
-                let twice = b.add(erf, number(x.ty, 1.0));
-                let half = b.mul(x, number(x.ty, 0.5));
-                b.mul(half, twice)
-            }
-            Activation::Silu => {
-                let minus = b.neg(x);
-                let e = b.exp(minus);
-                let divisor = b.add(e, number(x.ty, 1.0));
-                b.div(x, divisor)
-            }
+/// The activation of a value.
+fn activate(activation: Activation, b: &mut Builder, x: Value) -> Value {
+    match activation {
+        Activation::Relu => b.max(x, number(x.ty, 0.0)),
+        Activation::Gelu => {
+            let scaled = b.mul(x, number(x.ty, std::f64::consts::FRAC_1_SQRT_2));
+            let erf = b.erf(scaled);
+            let twice = b.add(erf, number(x.ty, 1.0));
+            let half = b.mul(x, number(x.ty, 0.5));
+            b.mul(half, twice)
+        }
+        Activation::Silu => {
+            let minus = b.neg(x);
+            let e = b.exp(minus);
+            let divisor = b.add(e, number(x.ty, 1.0));
+            b.div(x, divisor)
         }
     }
+}
 
-    /// The value in `f64`, with a bound for an operand that is off by at most `bound`, computed with roundings of `eps`.
-    fn reference(self, x: f64, bound: f64, eps: f64) -> (f64, f64) {
-        let y = match self {
-            Activation::Relu => return (x.max(0.0), bound),
-            Activation::Gelu => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
-            Activation::Silu => x / (1.0 + (-x).exp()),
-        };
-        // No slope is above 1.13; 1 + erf cancels for negative x.
-        (y, 1.13 * bound + 3.0 * x.abs() * eps)
-    }
+/// The value in `f64`, with a bound for an operand that is off by at most `bound`, computed with roundings of `eps`.
+fn activated(activation: Activation, x: f64, bound: f64, eps: f64) -> (f64, f64) {
+    let y = match activation {
+        Activation::Relu => return (x.max(0.0), bound),
+        Activation::Gelu => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    };
+    // No slope is above 1.13; 1 + erf cancels for negative x.
+    (y, 1.13 * bound + 3.0 * x.abs() * eps)
 }
 
 /// The error function by its series, and by its continued fraction where that converges faster (Abramowitz and Stegun 7.1.6, 7.1.14).
@@ -162,8 +150,9 @@ impl BatchMatmul {
 }
 
 impl Op for BatchMatmul {
-    fn name(&self) -> &'static str {
-        "batch_matmul"
+    fn operation(&self) -> Operation {
+        let BatchMatmul { transpose, bias, activation, residual } = *self;
+        Operation::BatchMatmul { transpose, bias, activation, residual }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -186,23 +175,6 @@ impl Op for BatchMatmul {
             return Err(format!("{} has no such activation", result.format.name()));
         }
         Ok(result)
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let activation = match self.activation {
-            None => 0,
-            Some(Activation::Relu) => 1,
-            Some(Activation::Gelu) => 2,
-            Some(Activation::Silu) => 3,
-        };
-        let flag = |on: bool| Attr::U32(on.into());
-        vec![
-            ("transpose_a", flag(self.transpose[0])),
-            ("transpose_b", flag(self.transpose[1])),
-            ("bias", flag(self.bias)),
-            ("activation", Attr::U32(activation)),
-            ("residual", flag(self.residual)),
-        ]
     }
 
     /// One workgroup for each square of the result, or one thread for each element of a narrow one.
@@ -256,7 +228,7 @@ impl Op for BatchMatmul {
                 y = b.add(y, v);
             }
             if let Some(activation) = self.activation {
-                y = activation.emit(b, y);
+                y = activate(activation, b, y);
             }
             if let Some(residual) = inputs.last().filter(|_| self.residual) {
                 let v = residual.load_as(b, ty, at);
@@ -342,7 +314,7 @@ impl Op for BatchMatmul {
                         bound += y.abs() * eps;
                     }
                     if let Some(activation) = self.activation {
-                        (y, bound) = activation.reference(y, bound, epsilon(a.format));
+                        (y, bound) = activated(activation, y, bound, epsilon(a.format));
                     }
                     if let Some(residual) = inputs.last().filter(|_| self.residual) {
                         y += residual.values[out.values.len()];

@@ -1,10 +1,11 @@
 //! Tensors joined along a dimension.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 
 use super::kernel::divide;
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
+use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, Tensor, TensorType};
@@ -36,17 +37,13 @@ impl Tensor {
     /// As [`Graph::concat`]; when they lie on different devices; those of the device.
     pub fn concat(&self, others: &[&Tensor], dim: usize) -> Result<Tensor> {
         let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();
-        self.executor.cached("concat", &[dim as u64], &parts, |g, v| g.concat(v, dim))
+        self.executor.cached(Call::Concat, &[dim as u64], &parts, |g, v| g.concat(v, dim))
     }
 }
 
 impl Op for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
+    fn operation(&self) -> Operation {
+        Operation::Concat { axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

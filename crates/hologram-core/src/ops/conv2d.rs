@@ -1,6 +1,6 @@
 //! Convolution of images, as networks have it (a correlation: the kernel is not mirrored).
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{epsilon, not_for, number, plain, stored};
@@ -68,8 +68,14 @@ impl Conv2d {
 }
 
 impl Op for Conv2d {
-    fn name(&self) -> &'static str {
-        "conv2d"
+    fn operation(&self) -> Operation {
+        let pair = |pair: [usize; 2]| pair.map(|n| n as u32);
+        Operation::Conv2d {
+            stride: pair(self.stride),
+            padding: pair(self.padding),
+            dilation: pair(self.dilation),
+            groups: self.groups as u32,
+        }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -104,19 +110,6 @@ impl Op for Conv2d {
             _ => return Err("the bias must be [o], of the result's type".into()),
         }
         Ok(TensorType::new(format, [*n, Dim::Fixed(*o), Dim::Fixed(rows), Dim::Fixed(columns)]))
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let number = |n: usize| Attr::U32(n as u32);
-        vec![
-            ("stride_h", number(self.stride[0])),
-            ("stride_w", number(self.stride[1])),
-            ("padding_h", number(self.padding[0])),
-            ("padding_w", number(self.padding[1])),
-            ("dilation_h", number(self.dilation[0])),
-            ("dilation_w", number(self.dilation[1])),
-            ("groups", number(self.groups)),
-        ]
     }
 
     /// For each image and group a product of kernels (rows) and windows (columns), by squares; where these do not pay, one thread for

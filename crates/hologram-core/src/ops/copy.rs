@@ -1,6 +1,6 @@
 //! A copy of a tensor: the way to make an output of what no operation computes, and row-major memory of a view.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Type;
 
 use super::{Launchable, Layout, Op, copy_program};
@@ -24,8 +24,8 @@ impl Graph {
 }
 
 impl Op for Copy {
-    fn name(&self) -> &'static str {
-        "copy"
+    fn operation(&self) -> Operation {
+        Operation::Copy
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

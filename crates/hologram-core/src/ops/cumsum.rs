@@ -1,7 +1,7 @@
 //! Cumulative sums along a dimension: lines are summed in chunks, the chunks' sums are summed in the same way, and each chunk begins with
 //! what lies before it.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along, computed, epsilon, number, outer, plain, stored};
@@ -139,8 +139,8 @@ fn is_summed(format: Format) -> bool {
 }
 
 impl Op for ChunkSums {
-    fn name(&self) -> &'static str {
-        "chunk_sums"
+    fn operation(&self) -> Operation {
+        Operation::ChunkSums { axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -150,10 +150,6 @@ impl Op for ChunkSums {
         let mut shape = x.shape.clone();
         shape[self.dim] = Dim::Fixed(self.chunks);
         Ok(TensorType::new(Format::Plain(computed(ty)), shape))
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
@@ -185,8 +181,8 @@ fn bound(format: Format, value: f64) -> f64 {
 }
 
 impl Op for CumSum {
-    fn name(&self) -> &'static str {
-        "cumsum"
+    fn operation(&self) -> Operation {
+        Operation::CumSum { axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -200,10 +196,6 @@ impl Op for CumSum {
             }
         }
         Ok((*x).clone())
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {

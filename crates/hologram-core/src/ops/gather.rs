@@ -1,6 +1,6 @@
 //! Rows of a table by index: token embeddings, and the rows whose logits are wanted.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 
 use super::{Kernel, Launchable, Op, is_weight};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
@@ -26,8 +26,8 @@ impl Graph {
 const THREADS: u32 = 256;
 
 impl Op for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
+    fn operation(&self) -> Operation {
+        Operation::Gather
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

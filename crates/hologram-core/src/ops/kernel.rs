@@ -21,7 +21,7 @@ pub struct Kernel {
 impl Kernel {
     /// Declares the parameters of a spec for a program with `threads` threads a workgroup.
     pub fn new(spec: &KernelSpec, threads: u32) -> Kernel {
-        let mut b = Builder::new(spec.op, [threads, 1, 1]);
+        let mut b = Builder::new(spec.op.name(), [threads, 1, 1]);
         let mut inputs = Vec::with_capacity(spec.inputs.len());
         for (i, t) in spec.inputs.iter().enumerate() {
             let access = if spec.in_place == Some(i) { Access::ReadWrite } else { Access::Read };

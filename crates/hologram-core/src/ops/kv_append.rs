@@ -1,6 +1,6 @@
 //! Stores the keys or values of new tokens in a paged cache, in place.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::{Kernel, Launchable, Op};
@@ -31,8 +31,8 @@ impl Graph {
 const THREADS: u32 = 256;
 
 impl Op for KvAppend {
-    fn name(&self) -> &'static str {
-        "kv_append"
+    fn operation(&self) -> Operation {
+        Operation::KvAppend
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

@@ -1,6 +1,6 @@
 //! Layer normalisation of rows: `y = (x − mean(x)) / √(var(x) + ε) · w + b` (Ba, Kiros and Hinton, 2016, arXiv:1607.06450).
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, computed, epsilon, number, plain, stored};
@@ -28,8 +28,8 @@ impl Graph {
 }
 
 impl Op for LayerNorm {
-    fn name(&self) -> &'static str {
-        "layer_norm"
+    fn operation(&self) -> Operation {
+        Operation::LayerNorm { eps: self.eps.into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -41,10 +41,6 @@ impl Op for LayerNorm {
             Some(d) if d > 0 && w == bias && **w == TensorType::new(x.format, [Dim::Fixed(d)]) => Ok((*x).clone()),
             _ => Err("w and the bias must be a row of x, of its type".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("eps", Attr::F32(self.eps))]
     }
 
     /// One workgroup for each row.

@@ -1,6 +1,6 @@
 //! Losses: the squared error, the cross-entropy of class indices and the binary cross-entropy, both from logits.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{ElementLoss, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_float, number, plain};
@@ -19,13 +19,6 @@ pub enum LossReduction {
     Mean,
     /// Their sum.
     Sum,
-}
-
-/// A loss of each element with its target; both are of floats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ElementLoss {
-    Squared,
-    BinaryCrossEntropy,
 }
 
 /// The loss of each row of logits; `x` is of floats `[.., d]`, the targets `u32 [..]`.
@@ -96,11 +89,8 @@ fn log_1p(b: &mut Builder, e: Value) -> Value {
 }
 
 impl Op for ElementLoss {
-    fn name(&self) -> &'static str {
-        match self {
-            ElementLoss::Squared => "mse_loss",
-            ElementLoss::BinaryCrossEntropy => "bce_with_logits",
-        }
+    fn operation(&self) -> Operation {
+        Operation::Loss(*self)
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -168,8 +158,8 @@ impl Op for ElementLoss {
 }
 
 impl Op for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross_entropy"
+    fn operation(&self) -> Operation {
+        Operation::CrossEntropy
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

@@ -1,6 +1,6 @@
 //! Matrix product with a transposed right side, y = x·wᵀ: every projection of a model.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::epsilon;
@@ -60,8 +60,8 @@ fn unit(x: Format, w: Format, k: usize) -> usize {
 }
 
 impl Op for Matmul {
-    fn name(&self) -> &'static str {
-        "matmul"
+    fn operation(&self) -> Operation {
+        Operation::Matmul
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

@@ -38,19 +38,18 @@ mod top_k;
 use std::fmt;
 use std::sync::Arc;
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
-pub use attention::{AttentionOptions, AttentionPrecision};
-pub use batch_matmul::{Activation, MatmulOptions};
+pub use attention::AttentionOptions;
+pub use batch_matmul::MatmulOptions;
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;
 pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_type};
+pub use hologram_backends::{Activation, AttentionPrecision, Reduction, RopeStyle};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
-pub use reduce::Reduction;
 pub use repack::Recode;
-pub use rope::RopeStyle;
 pub use sample::philox4x32_10;
 
 use crate::conformance::{Case, HostTensor, Reference};
@@ -63,19 +62,19 @@ pub type Launchable = (hologram_isa::Program, [u32; 3]);
 
 /// A tensor operation: shape and type rule, portable program, reference.
 pub trait Op: fmt::Debug + Send + Sync {
-    /// The operation's name, as backends know it.
-    fn name(&self) -> &'static str;
+    /// The operation with its attributes, as backends know it.
+    fn operation(&self) -> Operation;
+
+    /// The operation's name, for messages.
+    fn name(&self) -> &'static str {
+        self.operation().name()
+    }
 
     /// The output's type for these inputs.
     ///
     /// # Errors
     /// A sentence that says what does not fit.
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String>;
-
-    /// Constant attributes.
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        Vec::new()
-    }
 
     /// The input that the output overwrites, for operations on state.
     fn in_place(&self) -> Option<usize> {

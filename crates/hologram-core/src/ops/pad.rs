@@ -1,11 +1,12 @@
 //! A border of one value around a tensor.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Value;
 
 use super::kernel::divide;
 use super::{Fill, Kernel, Launchable, Op};
 use crate::conformance::{self, Case, CaseInput, HostTensor, Reference};
+use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, Tensor, TensorType};
@@ -41,19 +42,14 @@ impl Tensor {
     pub fn pad(&self, sides: &[(usize, usize)], value: f64) -> Result<Tensor> {
         let mut key = vec![value.to_bits()];
         key.extend(sides.iter().flat_map(|(before, after)| [*before as u64, *after as u64]));
-        self.executor.cached("pad", &key, &[self], |g, v| g.pad(v[0], sides, value))
+        self.executor.cached(Call::Pad, &key, &[self], |g, v| g.pad(v[0], sides, value))
     }
 }
 
 impl Op for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
-
-    /// What comes before each dimension, and the value; what comes after follows from the shapes.
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let before = self.sides.iter().map(|(before, _)| ("before", Attr::U32(*before as u32)));
-        before.chain(self.fill.attrs()).collect()
+    fn operation(&self) -> Operation {
+        let before = self.sides.iter().map(|(before, _)| *before as u32).collect();
+        Operation::Pad { before, value: self.fill.number().into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

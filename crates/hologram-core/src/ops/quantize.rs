@@ -1,6 +1,6 @@
 //! Activations to 8-bit codes with one scale for each group of a row.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
 use super::{Kernel, Launchable, Op};
@@ -33,8 +33,8 @@ const THREADS: u32 = 256;
 const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
 
 impl Op for Quantize {
-    fn name(&self) -> &'static str {
-        "quantize"
+    fn operation(&self) -> Operation {
+        Operation::Quantize { group: self.group, floor: self.floor.into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -51,10 +51,6 @@ impl Op for Quantize {
             }
             _ => Err("takes f32 of two dimensions".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("group", Attr::U32(self.group)), ("floor", Attr::F32(self.floor))]
     }
 
     /// One subgroup for each group.

@@ -1,6 +1,6 @@
 //! Random numbers by counter: Philox4x32-10 keyed by a seed, the same bits on every device.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::elementwise::bound;
@@ -8,6 +8,7 @@ use super::lines::not_for;
 use super::sample::philox;
 use super::{Kernel, Launchable, Op, philox4x32_10};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::eager::Call;
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
@@ -69,7 +70,7 @@ impl Tensor {
         let mut attributes = vec![u64::from(normal), ty as u64];
         attributes.extend(shape.iter().map(|n| *n as u64));
         let shape = shape.iter().map(|n| Dim::Fixed(*n)).collect();
-        executor.cached("random", &attributes, &[&key], |g, v| g.apply(Random { normal, ty, shape }, v))
+        executor.cached(Call::Random, &attributes, &[&key], |g, v| g.apply(Random { normal, ty, shape }, v))
     }
 }
 
@@ -114,12 +115,8 @@ impl Random {
 }
 
 impl Op for Random {
-    fn name(&self) -> &'static str {
-        if self.normal { "random_normal" } else { "random_uniform" }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        Vec::new()
+    fn operation(&self) -> Operation {
+        Operation::Random { normal: self.normal }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

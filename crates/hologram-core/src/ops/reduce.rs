@@ -1,6 +1,6 @@
 //! Reductions along a dimension: sum, mean, product, the greatest and the least element.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation, Reduction};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 pub(super) use super::lines::THREADS;
@@ -10,24 +10,6 @@ use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
-
-/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap. A line of nothing
-/// is one along a dimension of size 0, whether that is fixed or a run-time extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// The sum; of nothing 0. Not of types below 32 bits other than `f16` and `bf16`.
-    Sum,
-    /// The sum divided by the number of elements, of floats; of nothing NaN.
-    Mean,
-    /// The product; of nothing 1. Of the types that have sums.
-    Prod,
-    /// The greatest. A NaN loses against a number, other than in [`Graph::arg_max`]. Of nothing there is none: a fixed size of 0 is refused,
-    /// and along a run-time extent of 0 the result is NaN, of integers the type's least.
-    Max,
-    /// The least. A NaN loses against a number. Of nothing there is none, as for the greatest; along a run-time extent of 0 the result is NaN,
-    /// of integers the type's greatest.
-    Min,
-}
 
 /// The operation; `x` is of any plain numbers.
 #[derive(Debug)]
@@ -94,9 +76,9 @@ impl Graph {
     }
 }
 
-impl Reduction {
-    fn opcode(self) -> Opcode {
-        match self {
+impl Reduce {
+    fn opcode(&self) -> Opcode {
+        match self.reduction {
             Reduction::Sum | Reduction::Mean => Opcode::Add,
             Reduction::Prod => Opcode::Mul,
             Reduction::Max => Opcode::Max,
@@ -105,8 +87,8 @@ impl Reduction {
     }
 
     /// What the reduction of nothing is, in a type that elements are computed in.
-    fn identity(self, ty: Type) -> Value {
-        match (self, ty) {
+    fn identity(&self, ty: Type) -> Value {
+        match (self.reduction, ty) {
             (Reduction::Sum | Reduction::Mean, _) => number(ty, 0.0),
             (Reduction::Prod, _) => number(ty, 1.0),
             (Reduction::Max | Reduction::Min, ty) if ty.is_float() => number(ty, f64::NAN),
@@ -115,25 +97,20 @@ impl Reduction {
             (Reduction::Min, ty) => number(ty, f64::INFINITY),
         }
     }
+}
 
-    fn exists_for(self, ty: Type) -> bool {
-        match self {
-            Reduction::Sum | Reduction::Prod => ty.is_float() || computed(ty) == ty,
-            Reduction::Mean => ty.is_float(),
-            Reduction::Max | Reduction::Min => is_number(ty),
-        }
+/// Whether elements of a type have the reduction.
+fn exists_for(reduction: Reduction, ty: Type) -> bool {
+    match reduction {
+        Reduction::Sum | Reduction::Prod => ty.is_float() || computed(ty) == ty,
+        Reduction::Mean => ty.is_float(),
+        Reduction::Max | Reduction::Min => is_number(ty),
     }
 }
 
 impl Op for Reduce {
-    fn name(&self) -> &'static str {
-        match self.reduction {
-            Reduction::Sum => "reduce_sum",
-            Reduction::Mean => "reduce_mean",
-            Reduction::Prod => "reduce_prod",
-            Reduction::Max => "reduce_max",
-            Reduction::Min => "reduce_min",
-        }
+    fn operation(&self) -> Operation {
+        Operation::Reduce { reduction: self.reduction, axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -144,13 +121,9 @@ impl Op for Reduce {
             return Err(format!("there is no {which} of no elements: dimension {} has size 0", self.dim));
         }
         match plain(x.format) {
-            Some(ty) if self.reduction.exists_for(ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),
-            _ => Err(not_for(x.format, |ty| self.reduction.exists_for(ty))),
+            Some(ty) if exists_for(self.reduction, ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),
+            _ => Err(not_for(x.format, |ty| exists_for(self.reduction, ty))),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
@@ -160,9 +133,9 @@ impl Op for Reduce {
         let tile = Tile::new(&mut k, &spec.inputs[0], self.dim);
         let (x, out) = (k.inputs[0].clone(), k.output.clone());
         let b = &mut k.b;
-        let op = self.reduction.opcode();
+        let op = self.opcode();
         b.if_(tile.active, |b| {
-            let total = b.var(self.reduction.identity(ty));
+            let total = b.var(self.identity(ty));
             tile.each(b, |b, i| {
                 let at = tile.at(b, i);
                 let v = x.load_as(b, ty, at);
@@ -264,7 +237,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.extend([rows(3, 3, 4096), fixed(Type::F32, 0, &[100_003])]);
         }
         for ty in Type::ALL {
-            if ty != Type::F32 && reduction.exists_for(ty) {
+            if ty != Type::F32 && exists_for(reduction, ty) {
                 let n = if reduction == Prod { 4 } else { 300 };
                 cases.extend([fixed(ty, 1, &[3, n]), fixed(ty, 1, &[2, n, 40])]);
             }

@@ -2,7 +2,7 @@
 
 use hologram_backends::{
     Binding, BlockFormat, BlockType, Buffer, Codes, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig,
-    PLANE_ALIGN, TensorSpec,
+    Operation, PLANE_ALIGN, TensorSpec,
 };
 use hologram_isa::{Array, Builder, Type, Value};
 
@@ -31,8 +31,8 @@ impl Graph {
 const THREADS: u32 = 256;
 
 impl Op for Repack {
-    fn name(&self) -> &'static str {
-        "repack"
+    fn operation(&self) -> Operation {
+        Operation::Repack
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -341,9 +341,9 @@ fn repack_blocks(
             bindings.push(Binding::Buffer { buffer, range: start..start + part.bytes });
         }
     }
-    let spec = KernelSpec { op: "repack", inputs: vec![x], output: y, in_place: None, attrs: Vec::new() };
+    let spec = KernelSpec { op: Operation::Repack, inputs: vec![x], output: y, in_place: None };
     let backend = executor.backend();
-    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op, kernel));
+    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op.name(), kernel));
     let (pipeline, grid) = match kernel {
         Some(pipeline) => (pipeline, [1, 1, 1]),
         None => {

@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich, 2019, arXiv:1910.07467).
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
 use super::lines::{computed, epsilon, is_float, number, plain, stored};
@@ -29,8 +29,8 @@ impl Graph {
 }
 
 impl Op for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms_norm"
+    fn operation(&self) -> Operation {
+        Operation::RmsNorm { eps: self.eps.into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -42,10 +42,6 @@ impl Op for RmsNorm {
             (Some(d), [Dim::Fixed(n)]) if d == *n && d > 0 => Ok((*x).clone()),
             _ => Err("w must be one row of x".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("eps", Attr::F32(self.eps))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
@@ -69,7 +65,7 @@ impl Op for RmsNorm {
             });
             let total = workgroup_reduce(b, partial, Opcode::Add, sum);
             let mean = b.div(total, number(ty, d.into()));
-            let mean = b.add(mean, number(ty, spec.attr_f32("eps").unwrap_or(self.eps).into()));
+            let mean = b.add(mean, number(ty, self.eps.into()));
             let root = b.sqrt(mean);
             let scale = b.div(number(ty, 1.0), root);
             b.for_(thread, d, THREADS, |b, i| {

@@ -1,7 +1,7 @@
 //! Rotary position embedding: rotates pairs of elements of each head by an angle that grows with the position (Su et al., 2021,
 //! arXiv:2104.09864).
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation, RopeStyle};
 use hologram_isa::Type;
 
 use super::{Kernel, Launchable, Op};
@@ -9,15 +9,6 @@ use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
-
-/// Which elements of a head form a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Elements 2i and 2i + 1.
-    Adjacent,
-    /// Elements i and i + r/2, where r is the rotary width.
-    HalfSplit,
-}
 
 /// The operation; `x` is `f32 [n, h, d]`, `positions` `u32 [n]`, `freqs` `f32 [r/2]`.
 #[derive(Debug)]
@@ -49,8 +40,8 @@ impl Rope {
 }
 
 impl Op for Rope {
-    fn name(&self) -> &'static str {
-        "rope"
+    fn operation(&self) -> Operation {
+        Operation::Rope { style: self.style }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -67,10 +58,6 @@ impl Op for Rope {
             }
             _ => Err("takes x [n, h, d], positions [n] and frequencies [r/2]".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("style", Attr::U32(self.style as u32))]
     }
 
     /// One thread for each pair, and for each element that passes unchanged.

@@ -5,7 +5,7 @@
 //! ranks first. The one chosen is the first, in the order of tokens, at which the sum of probabilities exceeds a random number in [0, 1),
 //! which is a function of seed and position alone.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::reduce::{THREADS, workgroup_reduce};
@@ -37,8 +37,8 @@ impl Graph {
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Op for Sample {
-    fn name(&self) -> &'static str {
-        "sample"
+    fn operation(&self) -> Operation {
+        Operation::Sample
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

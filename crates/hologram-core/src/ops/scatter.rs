@@ -1,7 +1,7 @@
 //! Setting or adding elements along a dimension by index. Every element of the result looks for the updates that name it, so that the
 //! order of sums is the order of the updates, on every device.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along_some, computed, epsilon, not_for, plain, stored};
@@ -50,8 +50,8 @@ impl Graph {
 }
 
 impl Op for Scatter {
-    fn name(&self) -> &'static str {
-        if self.add { "scatter_add" } else { "scatter" }
+    fn operation(&self) -> Operation {
+        Operation::Scatter { add: self.add, axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -67,10 +67,6 @@ impl Op for Scatter {
             return Err("updates must be of x's type, and of its shape but for the dimension of the indices".into());
         }
         Ok((*x).clone())
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     /// One thread for each element of the result, which finds its updates by bisection in the sorted indices.

@@ -1,6 +1,6 @@
 //! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's greatest element, and its logarithm.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_float, not_for, number, plain, stored};
@@ -46,8 +46,8 @@ impl Graph {
 }
 
 impl Op for Softmax {
-    fn name(&self) -> &'static str {
-        if self.log { "log_softmax" } else { "softmax" }
+    fn operation(&self) -> Operation {
+        Operation::Softmax { log: self.log, axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -57,10 +57,6 @@ impl Op for Softmax {
             return Err(not_for(x.format, Type::is_float));
         }
         Ok((*x).clone())
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {

@@ -1,7 +1,7 @@
 //! Sorting along a dimension, of any length: blocks are sorted by a bitonic network (Batcher, 1968), then runs are merged by the rank of
 //! each element in the other run, one launch for each doubling.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, computed, is_number, number, outer, plain};
@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, TensorType};
 
 /// Elements of a block, two for each thread.
-const BLOCK: usize = 2 * THREADS as usize;
+const BLOCK: usize = hologram_backends::SORT_BLOCK;
 
 /// The order, `u32` indices, of each block of [`BLOCK`] elements along a dimension.
 #[derive(Debug)]
@@ -127,16 +127,12 @@ fn infer(inputs: &[&TensorType], dim: usize) -> std::result::Result<TensorType, 
 }
 
 impl Op for SortBlocks {
-    fn name(&self) -> &'static str {
-        "sort_blocks"
+    fn operation(&self) -> Operation {
+        Operation::SortBlocks { axis: self.dim as u32, descending: self.descending }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         infer(inputs, self.dim)
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32)), ("descending", Attr::U32(self.descending.into()))]
     }
 
     /// One workgroup for each block of a line.
@@ -226,8 +222,8 @@ fn bitonic(b: &mut Builder, shared: [Array; 2], thread: Value) {
 }
 
 impl Op for MergeRuns {
-    fn name(&self) -> &'static str {
-        "sort_merge"
+    fn operation(&self) -> Operation {
+        Operation::SortMerge { axis: self.dim as u32, descending: self.descending, run: self.run }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -235,11 +231,6 @@ impl Op for MergeRuns {
             return Err("takes x and the order of its runs, whose length is a power of two".into());
         }
         infer(inputs, self.dim)
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let descending = Attr::U32(self.descending.into());
-        vec![("axis", Attr::U32(self.dim as u32)), ("descending", descending), ("run", Attr::U32(self.run))]
     }
 
     /// One thread for each element: its place is that in its own run, and the number of elements of the other run before it.

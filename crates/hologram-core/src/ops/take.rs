@@ -1,6 +1,6 @@
 //! Elements along a dimension by index.
 
-use hologram_backends::{Attr, Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::lines::{Lines, THREADS, along, plain};
@@ -68,8 +68,8 @@ pub(super) fn element(b: &mut Builder, [outer, i, column]: [Value; 3], n: Value,
 }
 
 impl Op for Take {
-    fn name(&self) -> &'static str {
-        "take"
+    fn operation(&self) -> Operation {
+        Operation::Take { axis: self.dim as u32 }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -84,10 +84,6 @@ impl Op for Take {
             return Err(format!("dimension {} has no elements", self.dim));
         }
         Ok(TensorType::new(x.format, shape))
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("axis", Attr::U32(self.dim as u32))]
     }
 
     /// One thread for each element of the result.

@@ -1,6 +1,6 @@
 //! The greatest elements of rows.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Opcode;
 
 use super::lines::is_in_f32;
@@ -8,6 +8,7 @@ use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
 use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 use crate::tensor::{Dim, Tensor, TensorType};
@@ -61,7 +62,7 @@ impl Tensor {
     /// As [`Graph::top_k`]; those of the device.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
         let indices = |g: &mut Graph, v: &[NodeId]| Ok(g.top_k(v[0], k)?.1);
-        let indices = self.executor.cached("top_k", &[k as u64], &[self], indices)?;
+        let indices = self.executor.cached(Call::TopK, &[k as u64], &[self], indices)?;
         Ok((self.take_along(&indices, self.shape.len().saturating_sub(1))?, indices))
     }
 }
@@ -75,8 +76,8 @@ fn fits(k: usize, d: usize) -> std::result::Result<(), String> {
 }
 
 impl Op for TopK {
-    fn name(&self) -> &'static str {
-        "top_k"
+    fn operation(&self) -> Operation {
+        Operation::TopK { k: self.k }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -91,10 +92,6 @@ impl Op for TopK {
             }
             _ => Err("takes f32, f16 or bf16 with rows of a fixed length".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("k", Attr::U32(self.k))]
     }
 
     /// One workgroup for each row, one pass over the row for each element found.

@@ -1,7 +1,7 @@
 //! One workgroup at work.
 
 use super::shared::{Shared, outside};
-use super::{Binding, operand_type};
+use super::{Binding, Bytes, operand_type};
 use crate::meaning::{eval, read_element, tile, update, write_element};
 use crate::program::*;
 use crate::table::Signature;
@@ -25,7 +25,7 @@ struct Loop {
 pub(super) struct Machine<'a, 'm> {
     program: &'a Program,
     grid: [u32; 3],
-    memories: &'a mut [&'m mut [u8]],
+    memories: &'a mut [Bytes<'m>],
     bindings: &'a [Binding],
     /// Threads of a workgroup.
     threads: usize,
@@ -46,7 +46,7 @@ impl<'a, 'm> Machine<'a, 'm> {
     pub(super) fn new(
         program: &'a Program,
         grid: [u32; 3],
-        memories: &'a mut [&'m mut [u8]],
+        memories: &'a mut [Bytes<'m>],
         bindings: &'a [Binding],
     ) -> Machine<'a, 'm> {
         let threads = program.workgroup_threads() as usize;
@@ -330,15 +330,17 @@ impl<'a, 'm> Machine<'a, 'm> {
                     return Err(MISSING.into());
                 };
                 let range = offset..offset.saturating_add(len);
-                let bytes = self.memories.get_mut(memory).and_then(|m| m.get_mut(range)).ok_or(MISSING)?;
+                let memory = self.memories.get_mut(memory).ok_or(MISSING)?;
                 let index = index as usize;
+                let bytes = memory.get(range.clone()).ok_or(MISSING)?;
                 let old = read_element(ty, bytes, index).ok_or_else(|| outside(len / ty.size()))?;
                 let word = match (inst.op, values) {
                     (Opcode::Load, _) => return Ok(old),
                     (Opcode::Store, &[word]) => word,
                     _ => new(old)?,
                 };
-                write_element(ty, bytes, index, word).ok_or(MISSING)?;
+                let Bytes::Write(bytes) = memory else { return Err("is only for reading".into()) };
+                bytes.get_mut(range).and_then(|bytes| write_element(ty, bytes, index, word)).ok_or(MISSING)?;
                 Ok(old)
             }
         }

@@ -28,6 +28,26 @@ pub enum Binding {
     Scalar(u64),
 }
 
+/// One of the memories of a launch.
+#[derive(Debug)]
+pub enum Bytes<'a> {
+    /// Memory that programs only read.
+    Read(&'a [u8]),
+    /// Memory that programs may write.
+    Write(&'a mut [u8]),
+}
+
+impl std::ops::Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Read(bytes) => bytes,
+            Bytes::Write(bytes) => bytes,
+        }
+    }
+}
+
 /// Runs a program on a grid of workgroups. `bindings` has one entry for each parameter, in order; elements are little-endian.
 ///
 /// # Errors
@@ -37,6 +57,20 @@ pub fn interpret(
     program: &Program,
     grid: [u32; 3],
     memories: &mut [&mut [u8]],
+    bindings: &[Binding],
+) -> Result<(), IsaError> {
+    let mut memories: Vec<Bytes<'_>> = memories.iter_mut().map(|bytes| Bytes::Write(bytes)).collect();
+    interpret_in(program, grid, &mut memories, bindings)
+}
+
+/// As [`interpret`], in memories of which some may be only for reading.
+///
+/// # Errors
+/// As [`interpret`]; when a parameter that is written is bound to memory for reading.
+pub fn interpret_in(
+    program: &Program,
+    grid: [u32; 3],
+    memories: &mut [Bytes<'_>],
     bindings: &[Binding],
 ) -> Result<(), IsaError> {
     let launch_error = |message| Err(IsaError::Launch { program: program.name.clone(), message });
@@ -80,16 +114,19 @@ pub fn interpret(
 }
 
 /// Whether a binding fits a parameter; otherwise what is wrong.
-fn check(kind: ParamKind, binding: Binding, memories: &[&mut [u8]]) -> Result<(), String> {
+fn check(kind: ParamKind, binding: Binding, memories: &[Bytes<'_>]) -> Result<(), String> {
     match (kind, binding) {
         (ParamKind::Scalar(ty), Binding::Scalar(word)) if ty.is_word(word) => Ok(()),
         (ParamKind::Scalar(ty), Binding::Scalar(word)) => Err(format!("{word:#x} is not the register word of a {ty}")),
         (ParamKind::Scalar(ty), Binding::Buffer { .. }) => Err(format!("it is a scalar {ty}, a buffer is bound")),
         (ParamKind::Buffer { .. }, Binding::Scalar(_)) => Err("it is a buffer, a scalar is bound".into()),
-        (ParamKind::Buffer { element, .. }, Binding::Buffer { memory, offset, len }) => {
+        (ParamKind::Buffer { element, access }, Binding::Buffer { memory, offset, len }) => {
             let Some(bytes) = memories.get(memory) else {
                 return Err(format!("memory {memory} of {} is bound", memories.len()));
             };
+            if access != Access::Read && matches!(bytes, Bytes::Read(_)) {
+                return Err(format!("it is written, memory {memory} is only for reading"));
+            }
             if offset.checked_add(len).is_none_or(|end| end > bytes.len()) {
                 return Err(format!("{len} bytes from byte {offset} do not fit into {} bytes", bytes.len()));
             }

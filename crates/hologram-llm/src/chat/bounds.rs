@@ -1,47 +1,54 @@
-//! Bounds of what a template may do: a few characters can ask for more text than there is memory.
+//! Limits on what a template may do: a few characters can request more text than there is memory.
 //!
-//! Bounded are its own length and depth, the text, each part of it that a template keeps for later, what filters make of numbers, the steps and the time; and,
-//! where the system tells it (Linux), the memory, which texts joined again and again would exhaust within those bounds.
+//! Limited are the source and its nesting ([`source`](super::source)), the steps (the engine's fuel), the written text,
+//! and the bytes and nesting of values. Values are counted where they can grow: when they are written, assigned by
+//! `set` or copied by an operator, and before a filter or method makes one whose size the template chooses.
 
 use std::fmt::{self, Write};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
 
-use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
+use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use minijinja_contrib::pycompat;
 
-/// Bytes of a conversation's text: many times the longest context.
+use super::python;
+
+/// The most bytes of text: many times the longest context.
 pub(super) const MAX_TEXT: usize = 64 << 20;
 
-/// The widest indentation or field, and the most parts of a list, that a filter is asked for.
-const MAX_COUNT: i64 = 10_000;
+/// The most bytes of values that one rendering makes, including those that it drops.
+const MAX_VALUES: usize = 512 << 20;
 
-/// Bytes of a template: many times those of models. However nested, so long a one is compiled within [`STACK`].
+/// Bytes counted for each value besides its text: about the size of a list with one item.
+const VALUE: usize = 128;
+
+/// The deepest nesting of lists and objects.
+const MAX_DEPTH: usize = 100;
+
+/// The largest width or count that a filter accepts.
+const MAX_COUNT: usize = 10_000;
+
+/// The most bytes of a template's source: many times those of published models.
 pub(super) const MAX_SOURCE: usize = 256 << 10;
 
-/// The stack of a template: it is compiled as deep as it is long, and lists in lists, as deep as the steps allow, are freed on it.
-const STACK: usize = 1 << 30;
+/// The deepest nesting of macro calls, loops and blocks while rendering; a macro call counts as several levels.
+const MAX_CALLS: usize = 200;
 
-/// How long a rendering is waited for, and by how many bytes the process may grow meanwhile.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    time: Duration,
-    memory: u64,
-}
+/// The stack for compiling and rendering; only the part in use takes memory. The limits on nesting keep it to a few
+/// MiB, but the caller's own stack may be smaller.
+const STACK: usize = 64 << 20;
 
-/// Texts take a millisecond and less than a megabyte.
-pub(super) const LIMITS: Limits = Limits { time: Duration::from_secs(20), memory: 1 << 30 };
+/// The name of the filter that counts a value and returns it.
+pub(super) const KEPT: &str = "hologram_kept";
 
-/// How often time and memory are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// The name of the filter that counts this many bytes of raw text and returns an empty text.
+pub(super) const RAW: &str = "hologram_raw";
 
-/// A text that takes no more than [`MAX_TEXT`].
+/// A text of at most [`MAX_TEXT`] bytes.
 #[derive(Default)]
 pub(super) struct Bounded(String);
 
 impl Bounded {
-    /// Appends so many spaces.
+    /// Appends `n` spaces.
     ///
     /// # Errors
     /// When they do not fit.
@@ -80,126 +87,171 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// Bytes of values written in one rendering, those that are kept for later included.
+/// Bytes made by one rendering.
 #[derive(Default)]
-struct Written(usize);
+struct Made {
+    /// Written text, including text that a template captures.
+    text: usize,
+    values: usize,
+}
 
-/// Puts the bounds on values and filters.
+impl Made {
+    /// Counts text.
+    fn text(&mut self, bytes: usize) -> Result<(), Error> {
+        self.text = self.text.saturating_add(bytes);
+        if self.text > MAX_TEXT { Err(ErrorKind::WriteFailure.into()) } else { Ok(()) }
+    }
+
+    /// Counts bytes of values.
+    fn bytes(&mut self, bytes: usize) -> Result<(), Error> {
+        self.values = self.values.saturating_add(bytes);
+        if self.values <= MAX_VALUES {
+            return Ok(());
+        }
+        let reason = format!("its values take more than {} MiB", MAX_VALUES >> 20);
+        Err(Error::new(ErrorKind::InvalidOperation, reason))
+    }
+
+    /// Counts a value with everything in it; an item that it holds several times counts several times.
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(Error::new(ErrorKind::OutOfFuel, format!("lists are nested more than {MAX_DEPTH} deep")));
+        }
+        self.bytes(VALUE + value.as_str().map_or(0, str::len))?;
+        match (value.kind(), value.as_object()) {
+            (ValueKind::Map, Some(object)) => {
+                for (key, value) in object.try_iter_pairs().into_iter().flatten() {
+                    self.value(&key, depth + 1)?;
+                    self.value(&value, depth + 1)?;
+                }
+            }
+            (ValueKind::Seq | ValueKind::Iterable, Some(object)) => {
+                for item in object.try_iter().into_iter().flatten() {
+                    self.value(&item, depth + 1)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn made<'s>(state: &'s mut State<'_, '_>) -> &'s mut Made {
+    state.get_or_insert_extension(Made::default())
+}
+
+/// Installs the limits on values, filters and methods.
 pub(super) fn install(environment: &mut Environment<'_>) {
+    environment.set_recursion_limit(MAX_CALLS);
     environment.set_formatter(|out, state, value| {
-        let written = state.get_or_insert_extension(Written::default());
-        written.0 = written.0.saturating_add(value.as_str().map_or(0, str::len));
-        if written.0 > MAX_TEXT {
-            return Err(ErrorKind::WriteFailure.into());
+        match value.as_str() {
+            Some(text) => made(state).text(text.len())?,
+            None => made(state).value(value, 0)?,
         }
         escape_formatter(out, state, value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
-        if method == "format" {
-            narrow(value)?;
+        let mut all = vec![value.clone()];
+        all.extend_from_slice(args);
+        if method == "join" {
+            all.swap(0, 1.min(args.len()));
         }
+        count(state, method, &all)?;
         pycompat::unknown_method_callback(state, value, method, args)
     });
-    let format = Value::from_function(filters::format);
-    environment.add_filter("format", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        args.first().map_or(Ok(()), narrow)?;
-        format.call(state, &args)
-    });
-    environment.add_filter("indent", bounded(Value::from_function(filters::indent)));
-    environment.add_filter("batch", bounded(Value::from_function(filters::batch)));
-    environment.add_filter("slice", bounded(Value::from_function(filters::slice)));
-}
-
-/// Refuses a format with wide fields, or with fields whose width is an argument.
-fn narrow(format: &Value) -> Result<(), Error> {
-    let text = format.as_str().unwrap_or_default();
-    let digits = |run: &[u8]| run.iter().all(u8::is_ascii_digit);
-    if text.contains('*') || text.as_bytes().windows(5).any(digits) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "a format takes no widths beyond 9999"));
+    environment
+        .add_filter(KEPT, |state: &mut State<'_, '_>, value: Value| made(state).value(&value, 0).map(|()| value));
+    environment.add_filter(RAW, |state: &mut State<'_, '_>, bytes: usize| made(state).text(bytes).map(|()| ""));
+    for (name, filter) in [
+        ("batch", Value::from_function(filters::batch)),
+        ("e", Value::from_function(filters::escape)),
+        ("escape", Value::from_function(filters::escape)),
+        ("format", Value::from_function(filters::format)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("indent", Value::from_function(filters::indent)),
+        ("join", Value::from_function(filters::join)),
+        ("list", Value::from_function(filters::list)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("pprint", Value::from_function(filters::pprint)),
+        ("replace", Value::from_function(filters::replace)),
+        ("slice", Value::from_function(filters::slice)),
+        ("sort", Value::from_function(filters::sort)),
+        ("string", Value::from_function(filters::string)),
+        ("tojson", Value::from_function(python::tojson)),
+        ("unique", Value::from_function(filters::unique)),
+        ("zip", Value::from_function(filters::zip)),
+    ] {
+        environment.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            count(state, name, &args)?;
+            filter.call(state, &args)
+        });
     }
-    Ok(())
 }
 
-/// A filter that refuses great numbers among its arguments.
-fn bounded(filter: Value) -> impl Fn(&mut State<'_, '_>, Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    let too_great = |value: &Value| i64::try_from(value.clone()).is_ok_and(|n| n > MAX_COUNT);
-    move |state, args| {
-        let args = args.into_values();
-        let named = |value: &Value| -> Result<bool, Error> {
-            let named = Kwargs::try_from(value.clone())?;
-            Ok(named.args().any(|name| named.peek(name).is_ok_and(|v| too_great(&v))))
-        };
-        for value in &args {
-            if if value.is_kwargs() { named(value)? } else { too_great(value) } {
-                let reason = format!("a filter takes numbers up to {MAX_COUNT}");
-                return Err(Error::new(ErrorKind::InvalidOperation, reason));
+/// Counts the result of a filter or method before it is made, from its arguments; the first one is the value it is
+/// applied to. Rejects widths and counts beyond [`MAX_COUNT`].
+fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Error> {
+    let refused = |reason: String| Err(Error::new(ErrorKind::InvalidOperation, reason));
+    let made = made(state);
+    let text = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
+    if name == "list" {
+        // The items are shared, not copied.
+        let items = args.first().and_then(Value::len).unwrap_or(0);
+        return made.bytes(items.saturating_mul(VALUE));
+    }
+    args.iter().try_for_each(|value| made.value(value, 0))?;
+    let bytes = match name {
+        "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
+        "join" => args.first().and_then(Value::len).unwrap_or(0).saturating_mul(text(1).len()),
+        "format" => {
+            let width = text(0).split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(n.len() * MAX_COUNT));
+            let width = width.max().unwrap_or(0);
+            if text(0).contains('*') || width >= MAX_COUNT {
+                return refused(format!("a format takes no widths beyond {}", MAX_COUNT - 1));
             }
+            let longest = (0..args.len()).map(|i| text(i).len()).max().unwrap_or(0);
+            text(0).matches(['%', '{']).count().saturating_mul(width.max(longest))
         }
-        filter.call(state, &args)
-    }
+        "batch" | "indent" | "slice" => {
+            let number = |v: &Value| usize::try_from(v.clone()).unwrap_or(0);
+            let named = |v: &Value| v.try_iter().into_iter().flatten().filter_map(|k| v.get_item(&k).ok()).collect();
+            let numbers = |v: &Value| if v.is_kwargs() { named(v) } else { vec![v.clone()] };
+            let most = args.iter().flat_map(numbers).map(|v| number(&v)).max().unwrap_or(0);
+            if most > MAX_COUNT {
+                return refused(format!("a filter takes numbers up to {MAX_COUNT}"));
+            }
+            most.saturating_mul(text(0).matches('\n').count() + 1)
+        }
+        _ => 0,
+    };
+    made.bytes(bytes)
 }
 
-/// Why there is no text.
-pub(super) enum Failure {
-    /// The template is at fault, or refuses.
-    Template(Error),
-    /// It was not waited for: it takes more than this.
-    Runaway(String),
-}
-
-/// The text that `write` gives, as [`apart`].
+/// Runs `write` on a stack that is deep enough, and returns the text.
 ///
 /// # Errors
-/// As there, or when the text is too long.
-pub(super) fn render(
-    limits: Limits,
-    write: impl FnOnce(&mut Bounded) -> Result<(), Error> + Send + 'static,
-) -> Result<String, Failure> {
-    apart(limits, move || {
+/// As [`on_a_stack`]; when the text is too long.
+pub(super) fn render(write: impl FnOnce(&mut Bounded) -> Result<(), Error> + Send) -> Result<String, Error> {
+    on_a_stack(|| {
         let mut text = Bounded::default();
         write(&mut text)?;
         Ok(text.into_text())
     })
 }
 
-/// What `work` gives, on a thread with a stack of its own, which is left to itself when it takes too long or too much.
+/// Runs `work` on a thread with a stack that suffices for every template within the limits, and joins the thread.
 ///
 /// # Errors
-/// When the template fails or is not waited for.
-pub(super) fn apart<T: Send + 'static>(
-    limits: Limits,
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Failure> {
-    let failed = |e: String| Failure::Template(Error::new(ErrorKind::InvalidOperation, e));
-    let (send, receive) = channel();
-    let work = move || {
-        let _ = send.send(work());
-    };
-    let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
-    thread.map_err(|e| failed(format!("there is no thread for it ({e})")))?;
-    let (start, before) = (Instant::now(), resident());
-    loop {
-        match receive.recv_timeout(LOOK) {
-            Ok(result) => return result.map_err(Failure::Template),
-            Err(RecvTimeoutError::Disconnected) => return Err(failed("a panic".into())),
-            Err(RecvTimeoutError::Timeout) if start.elapsed() > limits.time => {
-                return Err(Failure::Runaway(format!("{} seconds", limits.time.as_secs())));
-            }
-            Err(RecvTimeoutError::Timeout) if resident() > before.saturating_add(limits.memory) => {
-                return Err(Failure::Runaway(format!("{} MiB of memory", limits.memory >> 20)));
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
-}
-
-/// Bytes of memory that the process uses; 0 where that cannot be known.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0).saturating_mul(1024)
+/// When the template fails or the thread cannot start.
+pub(super) fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let failed = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| failed(format!("there is no thread for it ({e})")))?;
+        thread.join().unwrap_or_else(|_| Err(failed("a panic".into())))
+    })
 }
 
 #[cfg(test)]
@@ -207,30 +259,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_away_is_left() {
-        let runs = |limits: Limits, bytes: usize| {
-            // Held until the test is over.
-            let (end, wait) = channel::<()>();
-            let result = render(limits, move |_| {
-                let held = vec![1u8; bytes];
-                let _ = wait.recv();
-                drop(held);
-                Ok(())
-            });
-            drop(end);
-            match result {
-                Err(Failure::Runaway(limit)) => limit,
-                Err(Failure::Template(e)) => e.to_string(),
-                Ok(text) => text,
-            }
-        };
-        assert_eq!(runs(Limits { time: Duration::from_secs(1), memory: u64::MAX }, 0), "1 seconds");
-        if cfg!(target_os = "linux") {
-            assert_eq!(runs(Limits { time: Duration::from_secs(60), memory: 64 << 20 }, 256 << 20), "64 MiB of memory");
-        }
-        let text = render(LIMITS, |text| Ok(text.spaces(3)?));
-        assert!(matches!(text, Ok(text) if text == "   "));
-        let panic = render(LIMITS, |_| panic!("planted"));
-        assert!(matches!(panic, Err(Failure::Template(e)) if e.to_string().contains("a panic")));
+    fn a_panic_is_an_error() {
+        let text = render(|text| Ok(text.spaces(3)?));
+        assert_eq!(text.unwrap(), "   ");
+        assert!(render(|_| panic!("planted")).unwrap_err().to_string().contains("a panic"));
     }
 }

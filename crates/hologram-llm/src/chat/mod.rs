@@ -1,17 +1,17 @@
 //! Chat templates: how a conversation becomes the text that a model was trained on.
 //!
-//! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja` or
-//! `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`, the special tokens,
-//! `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and dictionary methods, and `tojson` as Python
-//! writes JSON.
+//! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja`
+//! or `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`,
+//! the special tokens, `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and
+//! dictionary methods, and `tojson` as Python writes JSON.
 
 mod bounds;
 mod python;
+mod source;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -47,7 +47,7 @@ impl Message {
 pub struct ChatTemplate {
     /// For messages.
     path: PathBuf,
-    environment: Arc<Environment<'static>>,
+    environment: Environment<'static>,
     /// `bos_token` and its like.
     tokens: BTreeMap<String, String>,
     note: Option<&'static str>,
@@ -64,7 +64,8 @@ const NAME: &str = "chat";
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 impl ChatTemplate {
-    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token` and so on.
+    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token`
+    /// and so on.
     ///
     /// # Errors
     /// When its syntax is wrong, or it is longer than 256 KiB.
@@ -77,7 +78,6 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| fault(path, &e))?);
         environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", python::tojson);
         bounds::install(&mut environment);
         environment.add_function("strftime_now", python::strftime_now);
         environment.add_function(
@@ -87,12 +87,12 @@ impl ChatTemplate {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, refused.0.clone()).with_source(refused))
             },
         );
-        let source = without_generation_marks(source);
-        let compiled = bounds::apart(bounds::LIMITS, move || {
+        let source = source::prepare(source).map_err(|reason| LlmError::Template { path: path.into(), reason })?;
+        let environment = bounds::on_a_stack(move || {
             environment.add_template_owned(NAME, source)?;
-            Ok(Arc::new(environment))
+            Ok(environment)
         });
-        let environment = compiled.map_err(|failure| failed(path, failure))?;
+        let environment = environment.map_err(|e| fault(path, &e))?;
         Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
     }
 
@@ -114,8 +114,8 @@ impl ChatTemplate {
         }
     }
 
-    /// The template of a folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; where it has none, ChatML if the
-    /// vocabulary has ChatML's tokens.
+    /// The template of a folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; where it has
+    /// none, ChatML if the vocabulary has ChatML's tokens.
     ///
     /// # Errors
     /// When its syntax is wrong, there is none, or a file cannot be read.
@@ -167,8 +167,7 @@ impl ChatTemplate {
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
-    /// When the template refuses these messages, with its own sentence, or fails, with the line. After [`LlmError::RunawayTemplate`] the
-    /// rendering goes on on a thread of its own, which nothing can stop: the program should end.
+    /// When the template refuses these messages, with its own sentence, or fails, with the line.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let message = |m: &Message| json!({ "role": m.role, "content": m.content });
         let mut context: serde_json::Map<String, serde_json::Value> =
@@ -177,11 +176,10 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         context.insert("tools".into(), serde_json::Value::Null);
         context.insert("documents".into(), serde_json::Value::Null);
-        let environment = self.environment.clone();
-        let text = bounds::render(bounds::LIMITS, move |text| {
-            environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
+        let text = bounds::render(|text| {
+            self.environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
         });
-        text.map_err(|failure| failed(&self.path, failure))
+        text.map_err(|e| fault(&self.path, &e))
     }
 }
 
@@ -189,13 +187,6 @@ impl ChatTemplate {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
-
-fn failed(path: &Path, failure: bounds::Failure) -> LlmError {
-    match failure {
-        bounds::Failure::Template(e) => fault(path, &e),
-        bounds::Failure::Runaway(limit) => LlmError::RunawayTemplate { path: path.into(), limit },
-    }
-}
 
 fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
@@ -214,32 +205,4 @@ fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let what = if error.kind() == ErrorKind::SyntaxError { "has an error" } else { "fails" };
     let kind = if error.kind() == ErrorKind::SyntaxError { String::new() } else { format!(": {}", error.kind()) };
     LlmError::Template { path: path.into(), reason: format!("{what}{line}{kind}{detail}") }
-}
-
-/// The marks around what an assistant wrote, which only training needs, become blocks that do nothing.
-fn without_generation_marks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |n| n + 2);
-        let inside = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
-        let (left, right) = (inside.starts_with('-'), inside.ends_with('-'));
-        let block = match inside.trim_matches(['-', '+']).trim() {
-            "generation" => Some("if true"),
-            "endgeneration" => Some("endif"),
-            _ => None,
-        };
-        match block {
-            Some(block) => {
-                let dash = |on: bool| if on { "-" } else { "" };
-                out.push_str(&format!("{{%{} {block} {}%}}", dash(left), dash(right)));
-            }
-            None => out.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    out.push_str(rest);
-    out
 }

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use super::bounds::Bounded;
 
-/// `json.dumps` without escapes of what is not ASCII, as the transformers library has it: `indent`, `sort_keys` and `separators` are
-/// understood, `ensure_ascii` is accepted as false.
+/// `json.dumps` without escapes of what is not ASCII, as the transformers library has it: `indent`, `sort_keys` and
+/// `separators` are understood, `ensure_ascii` is accepted as false.
 pub(super) fn tojson(value: Serde<Json>, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let sort: Option<bool> = options.get("sort_keys")?;
@@ -99,7 +99,8 @@ fn strftime(seconds: u64, format: &str) -> Result<String, Error> {
     const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
     let (days, second) = (seconds / 86400, seconds % 86400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    // Years that begin in March, in cycles of 400, which have 146097 days; day 0 of a cycle is 0000-03-01 (H. Hinnant's algorithm).
+    // Years that begin in March, in cycles of 400, which have 146097 days; day 0 of a cycle is 0000-03-01 (H. Hinnant's
+    // algorithm).
     let z = days + 719_468;
     let (era, doe) = (z / 146_097, z % 146_097);
     let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;

@@ -81,6 +81,12 @@ impl std::ops::Deref for FileBytes {
     }
 }
 
+impl AsRef<[u8]> for FileBytes {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 /// The largest size of pages that common systems have.
 #[cfg(unix)]
 const PAGE: usize = 1 << 16;

@@ -1,8 +1,11 @@
 //! Llama (Touvron et al., 2023, arXiv:2302.13971) and models of its topology.
 
+use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
+use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use crate::error::Result;
 
 /// Llama 1 to 3.x; in GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
 pub static LLAMA: Architecture = Architecture {
@@ -13,11 +16,18 @@ pub static LLAMA: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Never,
+        tensors: &[],
     },
     rope: RopeStyle::Adjacent,
-    gate: Gate::Swiglu,
-    qkv_biases: false,
-    qk_norms: false,
-    sub_norms: false,
+    layer,
     ternary: TernaryActivations::PerBlock,
 };
+
+/// A pre-norm layer: attention, then a gated feed-forward network, each with a norm before it and a residual
+/// connection.
+pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+    let parts = AttentionParts::default();
+    let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    Ok(chain(vec![attention, ffn]))
+}

@@ -2,9 +2,10 @@
 
 use hologram_core::ops::RopeStyle;
 
-use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+use super::{Architecture, FolderNames, TernaryActivations, Windows, llama};
 
-/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window` for the window.
+/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window`
+/// for the window.
 pub static MISTRAL: Architecture = Architecture {
     names: &[],
     folder: FolderNames {
@@ -13,11 +14,9 @@ pub static MISTRAL: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::All,
+        tensors: &[],
     },
     rope: RopeStyle::Adjacent,
-    gate: Gate::Swiglu,
-    qkv_biases: false,
-    qk_norms: false,
-    sub_norms: false,
+    layer: llama::layer,
     ternary: TernaryActivations::PerBlock,
 };

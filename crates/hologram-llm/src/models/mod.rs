@@ -1,16 +1,20 @@
 //! The model architectures: one file each, and one line each in [`ARCHITECTURES`].
 
 mod bitnet;
+mod blocks;
 pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+#[cfg(test)]
+mod golden;
 mod llama;
 mod mistral;
 mod qwen2;
 mod qwen3;
 pub(crate) mod rope;
 
+use blocks::LayerFn;
 use hologram_core::ops::RopeStyle;
 
 /// The architectures that can be run.
@@ -26,14 +30,8 @@ pub struct Architecture {
     pub folder: FolderNames,
     /// Which elements of a head rotary embedding pairs in GGUF files. In folders it is always the halves.
     pub rope: RopeStyle,
-    /// The gate of the feed-forward network.
-    pub gate: Gate,
-    /// Whether the projections of queries, keys and values have biases. Other projections may have them in any architecture.
-    pub qkv_biases: bool,
-    /// Whether each head of queries and keys is normalised before it is rotated.
-    pub qk_norms: bool,
-    /// Whether the inputs of the attention's and the feed-forward network's last projections are normalised.
-    pub sub_norms: bool,
+    /// Loads and composes a layer.
+    pub(crate) layer: LayerFn,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
 }
@@ -51,6 +49,9 @@ pub struct FolderNames {
     pub rope_base: f32,
     /// Which blocks have a sliding window.
     pub windows: Windows,
+    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then the one in
+    /// folders.
+    pub tensors: &'static [(&'static str, &'static str)],
 }
 
 /// Which blocks have a sliding window, where `config.json` gives no list of them.
@@ -62,15 +63,6 @@ pub enum Windows {
     All,
     /// Where `use_sliding_window` is set, those from `max_window_layers` on.
     Last,
-}
-
-/// How the two halves of a gated feed-forward network combine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// silu(gate) · up.
-    Swiglu,
-    /// max(gate, 0)² · up.
-    Relu2,
 }
 
 /// How activations are quantised before a product with ternary weights.

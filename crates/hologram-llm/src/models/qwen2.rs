@@ -1,8 +1,11 @@
 //! Qwen2 and Qwen2.5 (Yang et al., 2024, arXiv:2407.10671): biases of queries, keys and values.
 
+use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
+use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use crate::error::Result;
 
 /// Qwen2 and Qwen2.5 without experts.
 pub static QWEN2: Architecture = Architecture {
@@ -13,11 +16,16 @@ pub static QWEN2: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Last,
+        tensors: &[],
     },
     rope: RopeStyle::HalfSplit,
-    gate: Gate::Swiglu,
-    qkv_biases: true,
-    qk_norms: false,
-    sub_norms: false,
+    layer,
     ternary: TernaryActivations::PerBlock,
 };
+
+fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+    let parts = AttentionParts { biased: true, ..AttentionParts::default() };
+    let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    Ok(chain(vec![attention, ffn]))
+}

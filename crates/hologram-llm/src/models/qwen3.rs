@@ -1,8 +1,11 @@
 //! Qwen3 (Yang et al., 2025, arXiv:2505.09388): heads of queries and keys are normalised, and have a size of their own.
 
+use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::{Architecture, FolderNames, Gate, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
+use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use crate::error::Result;
 
 /// Qwen3 without experts.
 pub static QWEN3: Architecture = Architecture {
@@ -13,11 +16,16 @@ pub static QWEN3: Architecture = Architecture {
         gate: "silu",
         rope_base: 10000.0,
         windows: Windows::Last,
+        tensors: &[("attn_q_norm", "self_attn.q_norm"), ("attn_k_norm", "self_attn.k_norm")],
     },
     rope: RopeStyle::HalfSplit,
-    gate: Gate::Swiglu,
-    qkv_biases: false,
-    qk_norms: true,
-    sub_norms: false,
+    layer,
     ternary: TernaryActivations::PerBlock,
 };
+
+fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+    let parts = AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() };
+    let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    Ok(chain(vec![attention, ffn]))
+}

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 use hologram_backends::{Buffer, ForeignMemory, Format};
@@ -13,6 +12,7 @@ use hologram_isa::Type;
 use super::map::Entry;
 use super::{Folder, ternary};
 use crate::error::{LlmError, Result};
+use crate::models::FolderNames;
 use crate::models::config_json::Ternary;
 use crate::weights::{Weights, may_be_unused};
 
@@ -21,6 +21,7 @@ use crate::weights::{Weights, may_be_unused};
 pub(crate) struct FolderWeights<'a> {
     executor: &'a Executor,
     folder: &'a Folder,
+    names: &'a FolderNames,
     /// Of each file its bytes as device memory, where the device shares the host's.
     shared: Vec<Option<Buffer>>,
     ternary: Option<Ternary>,
@@ -36,20 +37,18 @@ impl<'a> FolderWeights<'a> {
     ///
     /// # Errors
     /// When the device cannot take them, or `config.json` is damaged.
-    pub fn new(executor: &'a Executor, folder: &'a Folder) -> Result<FolderWeights<'a>> {
+    pub fn new(executor: &'a Executor, folder: &'a Folder, names: &'a FolderNames) -> Result<FolderWeights<'a>> {
         let backend = executor.backend();
         let share = |shard: &super::Shard| -> Result<Option<Buffer>> {
             if !backend.shares_host_memory() {
                 return Ok(None);
             }
-            let (data, bytes) = (shard.map.as_ptr(), shard.map.len());
-            let owner: Arc<dyn std::any::Any + Send + Sync> = shard.map.clone();
-            Ok(Some(backend.wrap(ForeignMemory { owner, data, bytes })?))
+            Ok(Some(backend.wrap(ForeignMemory::from_owner(shard.map.clone()))?))
         };
         let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
         let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
         let (scales, taken) = (RefCell::default(), RefCell::default());
-        Ok(FolderWeights { executor, folder, shared, ternary: folder.ternary()?, tied, scales, taken })
+        Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken })
     }
 
     /// A tensor by its own name, with the place of its file.
@@ -59,6 +58,25 @@ impl<'a> FolderWeights<'a> {
         let found = found.ok_or_else(missing)?;
         self.taken.borrow_mut().insert(name.into());
         Ok(found)
+    }
+
+    /// The name in folders of the tensor that GGUF files call `ours`.
+    fn name_of(&self, ours: &str) -> String {
+        match ours {
+            "token_embd.weight" => return "model.embed_tokens.weight".into(),
+            "output_norm.weight" => return "model.norm.weight".into(),
+            "output.weight" => return "lm_head.weight".into(),
+            _ => {}
+        }
+        let mut parts = ours.splitn(4, '.');
+        let (Some("blk"), Some(layer), Some(name), Some(kind)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return ours.into();
+        };
+        let found = self.names.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
+        let name = found.map_or(name, |(_, theirs)| theirs);
+        format!("model.layers.{layer}.{name}.{kind}")
     }
 
     fn bad(&self, shard: usize, reason: String) -> LlmError {
@@ -226,7 +244,7 @@ impl Weights for FolderWeights<'_> {
     }
 
     fn matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Tensor> {
-        let name = name_of(ours);
+        let name = self.name_of(ours);
         let shape = [rows, row_len];
         let (shard, entry) = self.entry(&name)?;
         if let Some(conf) = &self.ternary
@@ -241,12 +259,12 @@ impl Weights for FolderWeights<'_> {
 
     /// Of matrices the output alone may be missing, where it is tied to the embedding.
     fn optional_matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
-        let name = name_of(ours);
+        let name = self.name_of(ours);
         let there = self.folder.find(&name).is_some();
         match self.tied {
             Some(true) => {
                 if there {
-                    self.same_matrix(&name, &name_of("token_embd.weight"))?;
+                    self.same_matrix(&name, &self.name_of("token_embd.weight"))?;
                 }
                 Ok(None)
             }
@@ -256,7 +274,7 @@ impl Weights for FolderWeights<'_> {
     }
 
     fn vector(&self, ours: &str, len: usize) -> Result<Tensor> {
-        let (shard, entry) = self.checked(&name_of(ours), &[len])?;
+        let (shard, entry) = self.checked(&self.name_of(ours), &[len])?;
         if self.format(shard, entry)? == Format::F32 {
             return self.take(shard, entry, Format::F32, &[len]);
         }
@@ -265,7 +283,7 @@ impl Weights for FolderWeights<'_> {
 
     /// Biases, which `config.json` may have a say in.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
-        let name = name_of(ours);
+        let name = self.name_of(ours);
         let key = if name.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
         match (self.folder.config.get(key).and_then(serde_json::Value::as_bool), self.folder.find(&name)) {
             (Some(false), Some((shard, _))) => {
@@ -302,34 +320,15 @@ fn scale_name(weight: &str) -> String {
     format!("{weight}_scale")
 }
 
-/// What folders call a tensor that GGUF files call `ours`.
-fn name_of(ours: &str) -> String {
-    match ours {
-        "token_embd.weight" => return "model.embed_tokens.weight".into(),
-        "output_norm.weight" => return "model.norm.weight".into(),
-        "output.weight" => return "lm_head.weight".into(),
-        _ => {}
-    }
-    let mut parts = ours.splitn(4, '.');
-    let (Some("blk"), Some(layer), Some(name), Some(kind)) = (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return ours.into();
-    };
-    let name = match name {
-        "attn_norm" => "input_layernorm",
-        "attn_q" => "self_attn.q_proj",
-        "attn_k" => "self_attn.k_proj",
-        "attn_v" => "self_attn.v_proj",
-        "attn_q_norm" => "self_attn.q_norm",
-        "attn_k_norm" => "self_attn.k_norm",
-        "attn_sub_norm" => "self_attn.attn_sub_norm",
-        "attn_output" => "self_attn.o_proj",
-        "ffn_norm" => "post_attention_layernorm",
-        "ffn_gate" => "mlp.gate_proj",
-        "ffn_up" => "mlp.up_proj",
-        "ffn_down" => "mlp.down_proj",
-        "ffn_sub_norm" => "mlp.ffn_sub_norm",
-        other => other,
-    };
-    format!("model.layers.{layer}.{name}.{kind}")
-}
+/// The tensors of a layer: the name in GGUF files, then the one in folders, unless an architecture has its own.
+const LAYER: [(&str, &str); 9] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];

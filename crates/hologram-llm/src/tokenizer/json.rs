@@ -1,12 +1,13 @@
-//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what `tokenizer_config.json` adds.
+//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what
+//! `tokenizer_config.json` adds.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
-use super::guard::guarded;
 use super::index::StringIndex;
 use super::special::Specials;
 use super::{Model, Spelling, TokenType, Tokenizer, spm};
@@ -35,7 +36,7 @@ impl Json {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(!parse_special);
         let ids = || inner.encode_fast(text, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
-        guarded(ids).unwrap_or_else(contradictory).map_err(|e| LlmError::Tokenizer {
+        caught(ids).and_then(|ids| ids).map_err(|e| LlmError::Tokenizer {
             path: self.path.clone(),
             reason: format!("the text has no tokens ({})", first_line(&e)),
         })
@@ -80,7 +81,8 @@ pub(crate) fn named_token<'v>(settings: &'v serde_json::Map<String, Value>, name
 }
 
 impl Tokenizer {
-    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from `tokenizer_config.json` where it is there.
+    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from
+    /// `tokenizer_config.json` where it is there.
     ///
     /// # Errors
     /// There is none, it is damaged, or its decoder is of a kind that is not supported.
@@ -98,7 +100,8 @@ impl Tokenizer {
         Tokenizer::from_json(&path, &bytes, &settings)
     }
 
-    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of `tokenizer_config.json` describe.
+    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of
+    /// `tokenizer_config.json` describe.
     ///
     /// # Errors
     /// As [`Tokenizer::from_folder`].
@@ -110,8 +113,11 @@ impl Tokenizer {
             return Err(damaged("the file holds no JSON object".into()));
         }
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
+        if let Some(which) = bad_merge(&spec["model"]).or_else(|| bad_template(&spec["post_processor"])) {
+            return Err(damaged(format!("{CONTRADICTORY} ({which})")));
+        }
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
-        let mut inner = guarded(read).unwrap_or_else(contradictory).map_err(damaged)?;
+        let mut inner = caught(read).and_then(|read| read).map_err(damaged)?;
         let normalized = inner.get_normalizer().map_or(1, growth);
         let growth = normalized.saturating_mul(inner.get_pre_tokenizer().map_or(1, growth_of_words));
         if growth > MAX_GROWTH {
@@ -157,7 +163,7 @@ impl Tokenizer {
         let (bos, eos) = (id("bos_token")?, id("eos_token")?);
         let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
             // What the file's own rules add to any text.
-            let begun = guarded(|| inner.encode_fast("a", true).ok()).flatten();
+            let begun = caught(|| inner.encode_fast("a", true).ok()).ok().flatten();
             id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
         };
         let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {
@@ -198,9 +204,48 @@ impl Tokenizer {
     }
 }
 
-/// The library panicked.
-fn contradictory<T>() -> std::result::Result<T, String> {
-    Err("its parts contradict each other".into())
+const CONTRADICTORY: &str = "its parts contradict each other";
+
+/// Calls the library, which may panic on damaged files that [`bad_merge`] and [`bad_template`] do not catch. The
+/// process's panic hook reports such a panic as any other, by default on standard error.
+fn caught<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| CONTRADICTORY.into())
+}
+
+/// Finds a merge of a BPE model whose result is not a token. The library copies the result into a buffer of the longest
+/// token's size before it looks it up.
+fn bad_merge(model: &Value) -> Option<String> {
+    let (vocab, merges) = (model["vocab"].as_object()?, model["merges"].as_array()?);
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    let mut token = String::new();
+    merges.iter().find_map(|merge| {
+        let (a, b) = match merge {
+            Value::String(header) if header.starts_with("#version") => return None,
+            Value::String(pair) => pair.split_once(' ')?,
+            pair => (pair[0].as_str()?, pair[1].as_str()?),
+        };
+        let known = b.get(prefix.len()..).is_some_and(|b| {
+            token.clear();
+            token.extend([a, b]);
+            vocab.contains_key(&token)
+        });
+        (!known).then(|| format!("merging {a:?} and {b:?} gives no token"))
+    })
+}
+
+/// Finds a piece of a post-processor's template that the post-processor does not define.
+fn bad_template(processor: &Value) -> Option<String> {
+    if let Some(all) = processor["processors"].as_array() {
+        return all.iter().find_map(bad_template);
+    }
+    let tokens = processor["special_tokens"].as_object()?;
+    processor["single"].as_array()?.iter().find_map(|piece| {
+        let (token, sequence) = (piece["SpecialToken"]["id"].as_str(), piece["Sequence"]["id"].as_str());
+        let unknown = token.filter(|token| !tokens.contains_key(*token));
+        unknown
+            .or(sequence.filter(|id| *id != "A"))
+            .map(|id| format!("the post_processor uses {id:?}, which it does not define"))
+    })
 }
 
 /// How many times as long a text becomes at most by what is put in place of its characters, and before them.
@@ -214,7 +259,8 @@ fn growth(normalizer: &NormalizerWrapper) -> usize {
     }
 }
 
-/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in SentencePiece's.
+/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in
+/// SentencePiece's.
 fn growth_of_words(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     match pre_tokenizer {
         PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().map(growth_of_words).fold(1, usize::saturating_mul),
@@ -274,4 +320,15 @@ fn find_decoder<'v>(spec: &'v Value, name: &str) -> Option<&'v Value> {
 /// The first line of a message: the library's go on for several.
 fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error() {
+        assert_eq!(caught(|| 3), Ok(3));
+        assert_eq!(caught(|| -> u8 { panic!("a table of {}\nends", 5) }), Err(CONTRADICTORY.into()));
+    }
 }

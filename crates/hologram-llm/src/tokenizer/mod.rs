@@ -5,7 +5,6 @@
 
 mod bpe;
 mod decode;
-mod guard;
 mod index;
 pub(crate) mod json;
 mod merge;

@@ -46,11 +46,11 @@ macro_rules! leveled {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
             unsafe fn avx512<$($generic)*>($($name: $ty),*) $(-> $ret)? {
-                // SAFETY: as above.
+                // SAFETY: the caller's promises are those of the body.
                 unsafe { $body::<$($argument)*>($($name),*) }
             }
             unsafe fn plain<$($generic)*>($($name: $ty),*) $(-> $ret)? {
-                // SAFETY: as above.
+                // SAFETY: the caller's promises are those of the body.
                 unsafe { $body::<$($argument)*>($($name),*) }
             }
             match level {

@@ -137,13 +137,13 @@ impl<'a> Machine<'a> {
 
     #[inline(always)]
     fn word(&self, place: Place) -> u32 {
-        // SAFETY: as above; the arena is initialised memory that only this worker uses.
+        // SAFETY: the place lies in the arena, initialised memory that only this worker uses.
         unsafe { self.at(place).read() }
     }
 
     #[inline(always)]
     fn set(&mut self, place: Place, word: u32) {
-        // SAFETY: as above.
+        // SAFETY: the place lies in the arena, which only this worker uses.
         unsafe { self.at(place).write(word) }
     }
 
@@ -212,7 +212,7 @@ impl<'a> Machine<'a> {
                         false => (lanes, self.code.ops.blend),
                         true => (2 * lanes, self.code.ops.blend_wide),
                     };
-                    // SAFETY: as above; they are different registers.
+                    // SAFETY: both registers lie in the arena with this many words; they are different registers.
                     unsafe {
                         if self.is_full(mask) {
                             dst.copy_from_nonoverlapping(from, words);
@@ -282,7 +282,7 @@ impl<'a> Machine<'a> {
                 self.masks[inner].active = unsafe { (self.code.ops.and)(self.masks[inner].words, outer, place, lanes) };
                 if !otherwise.is_empty() {
                     let words = self.masks[other].words;
-                    // SAFETY: as above.
+                    // SAFETY: masks and registers have `lanes` words.
                     self.masks[other].active = unsafe { (self.code.ops.and_not)(words, outer, place, lanes) };
                 }
             }
@@ -294,7 +294,7 @@ impl<'a> Machine<'a> {
                     self.masks[other] = self.masks[mask];
                 } else if !otherwise.is_empty() {
                     let (words, taken_words) = (self.masks[other].words, self.masks[inner].words);
-                    // SAFETY: as above.
+                    // SAFETY: masks have `lanes` words.
                     self.masks[other].active =
                         unsafe { (self.code.ops.and_not)(words, outer, taken_words, self.code.lanes) };
                 }
@@ -342,7 +342,7 @@ impl<'a> Machine<'a> {
         }
         for mask in to..=mask {
             let words = self.masks[mask].words;
-            // SAFETY: as above; masks may share words, from which taking lanes twice is taking them once.
+            // SAFETY: masks have `lanes` words; some share them, and taking lanes twice is taking them once.
             self.masks[mask].active = unsafe { (self.code.ops.and_not)(words, words, spare, lanes) };
         }
     }
@@ -404,13 +404,13 @@ impl<'a> Machine<'a> {
                     }
                     let word = word & (widen(next) < widen(end)) as u32;
                     active += word;
-                    // SAFETY: as above.
+                    // SAFETY: masks have `lanes` words.
                     unsafe { words.add(lane).write(word) };
                 }
                 self.masks[alive].active = active;
                 while self.masks[alive].active > 0 {
                     self.round(body, mask)?;
-                    // SAFETY: as above.
+                    // SAFETY: registers and masks have `lanes` words.
                     self.masks[alive].active = unsafe { advance(var, end, step, words, lanes) };
                 }
             }

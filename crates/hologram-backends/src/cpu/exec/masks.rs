@@ -52,7 +52,7 @@ unsafe fn and_body<const NOT: bool>(dst: *mut u32, a: *const u32, b: *const u32,
 
 #[inline(always)]
 unsafe fn below_body<const L: bool>(dst: *mut u32, a: *const u32, base: u32, bound: u32, n: usize) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: the caller promises n words behind each address.
     unsafe { make(dst, n, |i| a.add(i).read() & (base.wrapping_add(i as u32) < bound) as u32) }
 }
 
@@ -60,7 +60,7 @@ unsafe fn below_body<const L: bool>(dst: *mut u32, a: *const u32, base: u32, bou
 unsafe fn blend_body<T: Copy>(dst: *mut u32, from: *const u32, mask: *const u32, n: usize) {
     let (dst, from) = (dst.cast::<T>(), from.cast::<T>());
     for i in 0..n & !15 {
-        // SAFETY: as above.
+        // SAFETY: the caller promises n values behind each address.
         unsafe {
             let word = if mask.add(i).read() != 0 { from.add(i).read() } else { dst.add(i).read() };
             dst.add(i).write(word);
@@ -71,7 +71,7 @@ unsafe fn blend_body<T: Copy>(dst: *mut u32, from: *const u32, mask: *const u32,
 #[inline(always)]
 unsafe fn iota_body<const L: bool>(dst: *mut u32, base: u32, n: usize) {
     for i in 0..n & !15 {
-        // SAFETY: as above.
+        // SAFETY: the caller promises n words behind the address.
         unsafe { dst.add(i).write(base.wrapping_add(i as u32)) };
     }
 }
@@ -80,7 +80,7 @@ unsafe fn iota_body<const L: bool>(dst: *mut u32, base: u32, n: usize) {
 unsafe fn any_zero_body<T: Copy + Into<u64>>(values: *const u32, mask: *const u32, n: usize) -> bool {
     let (values, mut any) = (values.cast::<T>(), 0);
     for i in 0..n & !15 {
-        // SAFETY: as above.
+        // SAFETY: the caller promises n values and words behind the addresses.
         unsafe { any |= (values.add(i).read().into() == 0) as u32 & mask.add(i).read() };
     }
     any != 0
@@ -96,7 +96,7 @@ unsafe fn advance_body<const SIGNED: bool>(
 ) -> u32 {
     let mut count = 0;
     for i in 0..n & !15 {
-        // SAFETY: as above.
+        // SAFETY: the caller promises n words behind each address.
         unsafe {
             let (now, end) = (counter.add(i).read(), end.add(i).read());
             let next = now.wrapping_add(step.add(i).read());

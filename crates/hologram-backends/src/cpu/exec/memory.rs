@@ -87,7 +87,7 @@ unsafe fn load<E: Element>(dst: *mut u32, src: *const u8, n: usize) {
 unsafe fn store<E: Element>(dst: *mut u8, src: *const u32, n: usize) {
     let (dst, src) = (dst.cast::<E::Raw>(), src.cast::<E::Word>());
     for i in 0..n {
-        // SAFETY: as above.
+        // SAFETY: the caller promises n elements in both places.
         unsafe { dst.add(i).write(E::raw(src.add(i).read())) };
     }
 }

@@ -56,7 +56,7 @@ pub(super) unsafe fn subgroup(op: Opcode, ty: Type, dst: Register, value: Regist
         (Opcode::Shuffle | Opcode::Broadcast, ty) if ty.is_wide() => unsafe {
             moved::<u64>(op, dst.values_mut(), value.values(), lane, mask);
         },
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         (Opcode::Shuffle | Opcode::Broadcast, _) => unsafe {
             moved::<u32>(op, dst.values_mut(), value.values(), lane, mask);
         },

@@ -10,7 +10,7 @@ use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::{map_with, sum_with};
 use crate::backend::{Backend, Binding, Buffer, Launch, LaunchConfig};
-use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Result, TensorSpec};
+use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Operation, Result, TensorSpec};
 
 /// Bytes of each region: more than the caches of most processors hold.
 const REGION: usize = 256 << 20;
@@ -66,7 +66,8 @@ pub(crate) fn traffic(backend: &dyn Backend, features: Features, kind: CeilingKi
     let vector = |len| TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(len)] };
     let writes = usize::from(kind != CeilingKind::Read);
     let output = vector(if writes > 0 { REGION / 4 } else { SUMS });
-    let spec = KernelSpec { op: name, inputs: vec![vector(REGION / 4); reads], output, in_place: None, attrs: vec![] };
+    let spec =
+        KernelSpec { op: Operation::Probe(name), inputs: vec![vector(REGION / 4); reads], output, in_place: None };
     let buffers: Vec<Buffer> = (0..reads + writes).map(|_| region(backend)).collect::<Result<_>>()?;
     let mut bindings: Vec<Binding> = buffers.iter().map(Binding::whole).collect();
     if writes == 0 {
@@ -99,7 +100,7 @@ impl NativeKernel for Traffic {
             let range = piece * PIECE / 4..(piece + 1) * PIECE / 4;
             let x = &x[range.clone()];
             // SAFETY: the piece belongs to this worker alone.
-            let to = |argument| unsafe { &mut args.write::<f32>(argument)[range.clone()] };
+            let to = |argument| unsafe { args.output::<f32>(argument).part(range.clone()) };
             match self.kind {
                 CeilingKind::Copy => copy(self.isa, x, to(1)),
                 CeilingKind::Triad => triad(self.isa, x, &args.read(1)[range.clone()], to(2)),
@@ -108,7 +109,7 @@ impl NativeKernel for Traffic {
         }
         if self.kind == CeilingKind::Read {
             // SAFETY: an element of this worker.
-            unsafe { args.write::<f32>(1)[worker.index % SUMS] = total };
+            unsafe { args.output::<f32>(1).set(worker.index % SUMS, total) };
         }
         Ok(())
     }

@@ -11,16 +11,7 @@ use super::narrow::{is_in_f32, widen};
 use super::simd::{Isa, Simd, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
-
-/// What is applied to a product and its bias, by the number that the specification gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Activation {
-    None,
-    Relu,
-    Gelu,
-    Silu,
-}
+use crate::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
 
 struct BatchMatmul {
     gemm: Gemm,
@@ -41,7 +32,7 @@ struct BatchMatmul {
     /// Whether rows and columns of the result changed places: it has one column, which is computed as a row.
     turned: bool,
     bias: Option<usize>,
-    activation: Activation,
+    activation: Option<Activation>,
     residual: Option<usize>,
     result: usize,
     uses_step: bool,
@@ -69,8 +60,8 @@ fn strides(operand: &[Extent], batches: usize) -> Vec<usize> {
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [a, b, ..] = spec.inputs.as_slice() else { return None };
     let format = spec.output.format;
-    let served = spec.op == "batch_matmul"
-        && spec.in_place.is_none()
+    let Operation::BatchMatmul { transpose: turns, bias, activation, residual } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && is_in_f32(format)
         && spec.inputs.iter().all(|t| t.format == format)
         // Only the slowest dimension may vary, so that matrices lie at fixed distances.
@@ -78,19 +69,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     if !served {
         return None;
     }
-    let flag = |name: &str| spec.attr_u32(name) == Some(1);
-    let turns = [flag("transpose_a"), flag("transpose_b")];
     let ((of_a, [n, k]), (of_b, [_, m])) = (split(a, turns[0])?, split(b, turns[1])?);
     let batches = spec.output.shape.get(..spec.output.shape.len().checked_sub(2)?)?.to_vec();
-    let activation = match spec.attr_u32("activation")? {
-        0 => Activation::None,
-        1 => Activation::Relu,
-        2 => Activation::Gelu,
-        3 => Activation::Silu,
-        _ => return None,
-    };
-    let (bias, residual) = (flag("bias").then_some(2), flag("residual").then_some(2 + usize::from(flag("bias"))));
-    if spec.inputs.len() != 2 + usize::from(flag("bias")) + usize::from(flag("residual")) {
+    if spec.inputs.len() != 2 + usize::from(bias) + usize::from(residual) {
         return None;
     }
     // Lines of the left side are rows, of the right side columns; both have `k` elements.
@@ -124,9 +105,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         k,
         lefts,
         turned,
-        bias,
+        bias: bias.then_some(2),
         activation,
-        residual,
+        residual: residual.then_some(2 + usize::from(bias)),
         result: spec.inputs.len(),
         uses_step: spec.uses_step(),
     }))
@@ -219,12 +200,12 @@ impl Operands for Run<'_> {
         to: *mut u8,
     ) {
         let (matrix, lanes) = (self.op.matrix(1, self.step, batch), packer.rows());
-        // SAFETY: as above.
+        // SAFETY: promised by the caller; the buffer's size was checked.
         unsafe { self.op.right.pack(packer, self.start(1, matrix), columns, lanes, chunk, to) }
     }
 
     fn finishes(&self) -> bool {
-        self.op.bias.is_some() || self.op.activation != Activation::None || self.op.residual.is_some()
+        self.op.bias.is_some() || self.op.activation.is_some() || self.op.residual.is_some()
     }
 
     fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]) {
@@ -239,10 +220,10 @@ impl Operands for Run<'_> {
             }
         }
         match op.activation {
-            Activation::None => {}
-            Activation::Relu => relu(isa, products),
-            Activation::Gelu => gelu(isa, products),
-            Activation::Silu => silu(isa, products),
+            None => {}
+            Some(Activation::Relu) => relu(isa, products),
+            Some(Activation::Gelu) => gelu(isa, products),
+            Some(Activation::Silu) => silu(isa, products),
         }
         if let Some(residual) = op.residual {
             let first = (batch * self.sizes.n + line) * self.sizes.m;

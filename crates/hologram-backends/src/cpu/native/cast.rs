@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::only_slowest_varies;
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Cast {
     x: TensorSpec,
@@ -22,7 +22,7 @@ const PIECE: usize = 4096;
 /// The native kernel for `cast`; `None` for any other spec.
 pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "cast"
+    let served = spec.op == Operation::Cast
         && spec.in_place.is_none()
         && x.format == Format::F32
         && matches!(spec.output.format, Format::BF16 | Format::F16)
@@ -41,8 +41,8 @@ impl NativeKernel for Cast {
             // SAFETY: this worker has claimed the piece, so these elements are its own.
             unsafe {
                 match self.to {
-                    Format::F16 => args.write::<f16>(1)[range.clone()].convert_from_f32_slice(&x[range]),
-                    _ => args.write::<bf16>(1)[range.clone()].convert_from_f32_slice(&x[range]),
+                    Format::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
+                    _ => args.output::<bf16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
                 }
             }
         }
@@ -66,11 +66,10 @@ mod tests {
         for (format, expected) in [(Format::F16, as_f16), (Format::BF16, as_bf16)] {
             let shape = vec![Extent::Fixed(2), Extent::Fixed(4)];
             let spec = KernelSpec {
-                op: "cast",
+                op: Operation::Cast,
                 inputs: vec![TensorSpec { format: Format::F32, shape: shape.clone() }],
                 output: TensorSpec { format, shape },
                 in_place: None,
-                attrs: vec![],
             };
             let mut memory = vec![Memory::of(&x), Memory::filled(16, 0)];
             launch(&*find(&spec, Features::detect()).expect("served"), &mut memory, 2).expect("runs");

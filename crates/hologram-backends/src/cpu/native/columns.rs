@@ -8,7 +8,7 @@ use super::narrow::{Element, is_in_f32, with_element};
 use super::simd::{Isa, Simd, prefetch_near, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 struct Columns {
     isa: Isa,
@@ -27,12 +27,12 @@ const AHEAD: usize = 8;
 /// The native kernel for these; `None` for any other spec, and for rows.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let log = spec.op == "log_softmax";
-    let served = (log || spec.op == "softmax") && spec.in_place.is_none() && is_in_f32(x.format) && *x == spec.output;
+    let Operation::Softmax { log, axis } = spec.op else { return None };
+    let served = spec.in_place.is_none() && is_in_f32(x.format) && *x == spec.output;
     if !served {
         return None;
     }
-    let lines = Lines::new(x, spec.attr_u32("axis")?)?;
+    let lines = Lines::new(x, axis)?;
     let (format, uses_step) = (x.format, spec.uses_step());
     let kernel = || Columns { isa: Isa::widest(features), lines: lines.clone(), format, log, uses_step };
     (lines.inner > 1).then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
@@ -101,7 +101,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
     factors.iter_mut().for_each(|sum| *sum = if log { sum.ln() } else { 1.0 / *sum });
     let mut by = sums;
     for (i, by) in by.iter_mut().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the lanes were stored there.
         *by = unsafe { s.load(factors.as_ptr().add(i * S::LANES)) };
     }
     for (row, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(inner)) {

@@ -11,7 +11,7 @@ use super::narrow::is_in_f32;
 use super::simd::Isa;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Pod, Worker};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 
 /// What holds for rows (0) and for columns (1) of images.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,8 @@ struct Conv2d {
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, w, bias @ ..] = spec.inputs.as_slice() else { return None };
     let format = spec.output.format;
-    let served = spec.op == "conv2d"
-        && spec.in_place.is_none()
+    let Operation::Conv2d { stride, padding, dilation, groups } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && bias.len() < 2
         && is_in_f32(format)
         && spec.inputs.iter().all(|t| t.format == format);
@@ -58,23 +58,18 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     if !served {
         return None;
     }
-    let number = |name: &str| spec.attr_u32(name).map(|n| n as usize);
-    let side = |image: &Extent, window: &Extent, result: &Extent, names: [&str; 3]| {
-        let [stride, padding, dilation] = names.map(number);
+    let side = |image: &Extent, window: &Extent, result: &Extent, i: usize| {
         Some(Direction {
             image: fixed(image)?,
             window: fixed(window)?,
             result: fixed(result)?,
-            stride: stride?,
-            padding: padding?,
-            dilation: dilation?,
+            stride: stride[i] as usize,
+            padding: padding[i] as usize,
+            dilation: dilation[i] as usize,
         })
     };
-    let sides = [
-        side(h, kh, rows, ["stride_h", "padding_h", "dilation_h"])?,
-        side(width, kw, columns, ["stride_w", "padding_w", "dilation_w"])?,
-    ];
-    let (groups, depth, o) = (number("groups")?, fixed(depth)?, fixed(o)?);
+    let sides = [side(h, kh, rows, 0)?, side(width, kw, columns, 1)?];
+    let (groups, depth, o) = (groups as usize, fixed(depth)?, fixed(o)?);
     if groups == 0 || depth.checked_mul(groups) != fixed(c) || o % groups != 0 {
         return None;
     }
@@ -159,12 +154,12 @@ impl Operands for Run<'_> {
         let first = batch * op.depth * plane;
         if let Some(right) = op.right {
             let from = self.args.raw(0).data.wrapping_add(first * op.format.block_bytes());
-            // SAFETY: as above.
+            // SAFETY: promised by the caller; the buffer's size was checked.
             return unsafe { right.pack(packer, from, columns, lanes, chunk, to) };
         }
         let range = first..first + op.depth * plane;
         let windows = Windows { sides: op.sides, columns, lanes };
-        // SAFETY: as above; the panel has room for whole steps of words.
+        // SAFETY: the panel has room for whole steps of words, as the caller promises, and any bytes are their elements.
         unsafe {
             match op.format {
                 Format::F32 => {

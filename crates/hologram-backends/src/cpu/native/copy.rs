@@ -6,8 +6,8 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::{goes_past, map_with};
-use super::{elements, input, is_dense};
-use crate::{Format, KernelSpec, TensorSpec};
+use super::{elements, input, is_dense, room};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Copy {
     isa: Isa,
@@ -23,9 +23,8 @@ const PIECE_PAST: usize = 256 << 10;
 /// The native kernel for `copy`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "copy"
+    let served = spec.op == Operation::Copy
         && spec.in_place.is_none()
-        && spec.attrs.is_empty()
         && *x == spec.output
         && matches!(x.format, Format::Plain(_))
         && is_dense(x);
@@ -38,14 +37,14 @@ impl NativeKernel for Copy {
         let count = elements(&self.x, if self.uses_step { args.step() } else { &[] });
         let len = count * self.x.format.block_bytes();
         let x = input::<u8>(args, 0, len)?;
-        input::<u8>(args, 1, len)?;
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<u8>(1) };
+        room::<u8>(args, 1, len)?;
+        let out = args.output::<u8>(1);
         let past = goes_past(args.raw(1), len) && x.as_ptr().addr().is_multiple_of(4);
         let size = if past { PIECE_PAST } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
-            let (x, out) = (&x[piece.clone()], &mut out[piece]);
+            // SAFETY: each piece is claimed by one worker.
+            let (x, out) = (&x[piece.clone()], unsafe { out.part(piece) });
             if past {
                 // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
                 let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
@@ -98,7 +97,7 @@ mod tests {
         for (ty, rows, len) in [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, past), (Type::F16, 2, 33)] {
             let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
             let x = TensorSpec { format: Format::Plain(ty), shape };
-            let spec = KernelSpec { op: "copy", inputs: vec![x.clone()], output: x, in_place: None, attrs: vec![] };
+            let spec = KernelSpec { op: Operation::Copy, inputs: vec![x.clone()], output: x, in_place: None };
             let bytes = spec.output.max_bytes();
             let data: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
             for features in feature_sets() {

@@ -8,7 +8,7 @@ use super::narrow::{Element, is_in_f32, with_element};
 use super::simd::{Isa, Simd, prefetch_near, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// Elements of a chunk of a line, as the operations have it.
 const CHUNK: usize = 2048;
@@ -35,11 +35,14 @@ struct CumSum {
 /// The native kernel for these operations; `None` for any other spec, and for the types that are not summed in `f32`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let (x, carries) = spec.inputs.split_first()?;
-    let total = spec.op == "chunk_sums";
-    if !(total || spec.op == "cumsum") || spec.in_place.is_some() || !is_in_f32(x.format) {
+    let (total, axis) = match spec.op {
+        Operation::ChunkSums { axis } => (true, axis),
+        Operation::CumSum { axis } => (false, axis),
+        _ => return None,
+    };
+    if spec.in_place.is_some() || !is_in_f32(x.format) {
         return None;
     }
-    let axis = spec.attr_u32("axis")?;
     let (lines, n) = (Lines::new(x, axis)?, x.shape.get(axis as usize)?.max());
     let of_chunks = if total { &spec.output } else { carries.first().unwrap_or(x) };
     let chunks = n.div_ceil(CHUNK).max(1);
@@ -88,10 +91,10 @@ impl NativeKernel for CumSum {
                     add(self.isa, x, inner, columns.start, sums);
                     let first = of_chunk(chunk);
                     // SAFETY: each strip of a chunk is claimed by one worker; the buffer's size was checked.
-                    unsafe { args.write::<f32>(result)[first + columns.start..first + columns.end].copy_from_slice(sums) };
+                    unsafe { args.output::<f32>(result).part(first + columns.start..first + columns.end) }.copy_from_slice(sums);
                     continue;
                 }
-                // SAFETY: as above.
+                // SAFETY: each strip of a chunk is claimed by one worker, which writes no other.
                 let out = unsafe { &mut args.write::<E>(result)[from..from + x.len()] };
                 if inner == 1 {
                     along(self.isa, x, sums[0], out);
@@ -154,7 +157,7 @@ fn along_with<S: Simd, E: Element>(s: S, x: &[E], mut sum: f32, out: &mut [E]) {
         }
         let before = s.splat(sum);
         for at in (0..BLOCK).step_by(S::LANES) {
-            // SAFETY: as above.
+            // SAFETY: the vector lies in both.
             unsafe {
                 let sums = s.add(s.load(block.as_ptr().add(at)), before);
                 E::store(s, to.as_mut_ptr().add(at), sums, false);

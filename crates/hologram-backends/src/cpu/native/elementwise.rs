@@ -11,8 +11,8 @@ use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::narrow::{convert, is_in_f32, with_element};
 use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
 use crate::cpu::native::stream::{goes_past, map_with};
-use crate::cpu::native::{elements, input, is_dense};
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::cpu::native::{elements, input, is_dense, room};
+use crate::{ElementLoss, Format, KernelSpec, Operation, TensorSpec};
 
 /// Loops over slices of one length; the last argument says whether the result goes past the caches.
 #[derive(Clone, Copy)]
@@ -21,19 +21,26 @@ enum Apply {
     Two(fn(Isa, &[f32], &[f32], &mut [f32], bool)),
 }
 
-/// The operations.
-const OPERATIONS: &[(&str, Apply)] = &[
-    ("relu", Apply::One(relu)),
-    ("neg", Apply::One(neg)),
-    ("abs", Apply::One(abs)),
-    ("add", Apply::Two(add)),
-    ("sub", Apply::Two(sub)),
-    ("mul", Apply::Two(mul)),
-    ("div", Apply::Two(div)),
-    ("mse_loss", Apply::Two(squared_error)),
-    ("swiglu", Apply::Two(swiglu)),
-    ("relu2_mul", Apply::Two(relu2_mul)),
-];
+/// The loop of an operation, for those that have one.
+fn apply(op: &Operation) -> Option<Apply> {
+    use crate::Elementwise as E;
+    Some(match op {
+        Operation::Loss(ElementLoss::Squared) => Apply::Two(squared_error),
+        Operation::Elementwise(op) => match op {
+            E::Relu => Apply::One(relu),
+            E::Neg => Apply::One(neg),
+            E::Abs => Apply::One(abs),
+            E::Add => Apply::Two(add),
+            E::Sub => Apply::Two(sub),
+            E::Mul => Apply::Two(mul),
+            E::Div => Apply::Two(div),
+            E::Swiglu => Apply::Two(swiglu),
+            E::Relu2Mul => Apply::Two(relu2_mul),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
 
 /// Elements of a piece of work: three slices of this length fit the first-level cache.
 const PIECE: usize = 2048;
@@ -49,23 +56,18 @@ struct Elementwise {
 
 /// The native kernel for an operation of the table; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
-    let (_, apply) = OPERATIONS.iter().find(|(name, _)| *name == spec.op)?;
+    let apply = apply(&spec.op)?;
     let operands = match apply {
         Apply::One(_) => 1,
         Apply::Two(_) => 2,
     };
     let served = spec.in_place.is_none()
-        && spec.attrs.is_empty()
         && spec.inputs.len() == operands
         && spec.inputs.iter().all(|t| *t == spec.output)
         && is_in_f32(spec.output.format)
         && is_dense(&spec.output);
-    let kernel = || Elementwise {
-        isa: Isa::widest(features),
-        apply: *apply,
-        shape: spec.output.clone(),
-        uses_step: spec.uses_step(),
-    };
+    let kernel =
+        || Elementwise { isa: Isa::widest(features), apply, shape: spec.output.clone(), uses_step: spec.uses_step() };
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
 }
 
@@ -78,14 +80,14 @@ impl NativeKernel for Elementwise {
         let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
         let a = input::<f32>(args, 0, len)?;
         let b = if result == 2 { input::<f32>(args, 1, len)? } else { a };
-        input::<f32>(args, result, len)?;
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<f32>(result) };
+        room::<f32>(args, result, len)?;
+        let out = args.output::<f32>(result);
         let past = goes_past(args.raw(result), len * 4);
         let size = if past { PIECE_PAST } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
-            let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], &mut out[piece]);
+            // SAFETY: each piece is claimed by one worker.
+            let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], unsafe { out.part(piece) });
             match self.apply {
                 Apply::One(apply) => apply(self.isa, a, out, past),
                 Apply::Two(apply) => apply(self.isa, a, b, out, past),
@@ -110,9 +112,8 @@ impl Elementwise {
         with_element!(self.shape.format, E => {
             let a = input::<E>(args, 0, len)?;
             let b = if result == 2 { input::<E>(args, 1, len)? } else { a };
-            input::<E>(args, result, len)?;
-            // SAFETY: each piece is claimed by one worker.
-            let out = unsafe { args.write::<E>(result) };
+            room::<E>(args, result, len)?;
+            let out = args.output::<E>(result);
             let past = goes_past(args.raw(result), size_of_val(&a[..len]));
             let size = if past { PIECE_PAST } else { PIECE };
             while let Some(index) = worker.next(len.div_ceil(size)) {
@@ -130,7 +131,8 @@ impl Elementwise {
                             apply(self.isa, first, second, y, false);
                         }
                     }
-                    convert(self.isa, y, &mut out[block], past);
+                    // SAFETY: each piece is claimed by one worker.
+                    convert(self.isa, y, unsafe { out.part(block) }, past);
                 }
             }
         });
@@ -174,30 +176,31 @@ operations! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Elementwise as E;
     use crate::Extent;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
 
     #[test]
     fn agrees_with_the_definition() {
         type Definition = fn(f64, f64) -> f64;
-        let definitions: [(&str, Definition, f64); 9] = [
-            ("relu", |a, _| a.max(0.0), 0.0),
-            ("neg", |a, _| -a, 0.0),
-            ("abs", |a, _| a.abs(), 0.0),
-            ("add", |a, b| a + b, 0.5),
-            ("sub", |a, b| a - b, 0.5),
-            ("mul", |a, b| a * b, 0.5),
-            ("div", |a, b| a / b, 0.5),
-            ("swiglu", |g, u| g / (1.0 + (-g).exp()) * u, 8.0),
-            ("relu2_mul", |g, u| g.max(0.0).powi(2) * u, 1.5),
+        let definitions: [(Operation, Definition, f64); 9] = [
+            (E::Relu.into(), |a, _| a.max(0.0), 0.0),
+            (E::Neg.into(), |a, _| -a, 0.0),
+            (E::Abs.into(), |a, _| a.abs(), 0.0),
+            (E::Add.into(), |a, b| a + b, 0.5),
+            (E::Sub.into(), |a, b| a - b, 0.5),
+            (E::Mul.into(), |a, b| a * b, 0.5),
+            (E::Div.into(), |a, b| a / b, 0.5),
+            (E::Swiglu.into(), |g, u| g / (1.0 + (-g).exp()) * u, 8.0),
+            (E::Relu2Mul.into(), |g, u| g.max(0.0).powi(2) * u, 1.5),
         ];
         for (op, definition, ulp) in definitions {
             for (rows, d) in [(1u32, 5), (3, 4097), (0, 16), (4, 1000)] {
                 let shape = vec![Extent::Step { slot: 0, max: 4 }, Extent::Fixed(d)];
                 let x = TensorSpec { format: Format::F32, shape };
-                let operands = if matches!(op, "relu" | "neg" | "abs") { 1 } else { 2 };
+                let operands = if matches!(apply(&op), Some(Apply::One(_))) { 1 } else { 2 };
                 let inputs = vec![x.clone(); operands];
-                let spec = KernelSpec { op, inputs, output: x, in_place: None, attrs: vec![] };
+                let spec = KernelSpec { op: op.clone(), inputs, output: x, in_place: None };
                 let scaled =
                     |seed, scale: f32| Random(seed).floats(4 * d).iter().map(|x| x * scale).collect::<Vec<_>>();
                 let (mut a, b) = (scaled(3, 12.0), scaled(4, 2.0));
@@ -227,7 +230,8 @@ mod tests {
         let n = 5 * 128 + 3;
         let (a, b) = (Random(1).floats(n), Random(2).floats(n));
         let (mut near, mut far) = (Memory::filled(n * 4, 1), Memory::filled(n * 4, 2));
-        for (op, apply) in OPERATIONS {
+        let operations = E::ALL.iter().map(|op| (*op).into()).chain([Operation::Loss(ElementLoss::Squared)]);
+        for (op, apply) in operations.filter_map(|op| Some((op.clone(), apply(&op)?))) {
             for features in feature_sets() {
                 for (past, out) in [(false, &mut near), (true, &mut far)] {
                     let (isa, out) = (Isa::widest(features), out.elements_mut());

@@ -6,7 +6,7 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::decode::{decode, is_weight_format};
 use super::only_slowest_varies;
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Gather {
     table: TensorSpec,
@@ -17,7 +17,7 @@ struct Gather {
 /// The native kernel for `gather`; `None` for any other spec.
 pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [table, ids] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "gather"
+    let served = spec.op == Operation::Gather
         && spec.in_place.is_none()
         && is_weight_format(table.format)
         && ids.format == Format::U32
@@ -45,7 +45,7 @@ impl NativeKernel for Gather {
                 return Err(format!("index {id} outside a table of {rows} rows"));
             }
             // SAFETY: this worker has claimed the row.
-            let out = unsafe { &mut args.write::<f32>(views + 1)[t * d..(t + 1) * d] };
+            let out = unsafe { args.output::<f32>(views + 1).part(t * d..(t + 1) * d) };
             decode(format, &table[id * row_bytes..(id + 1) * row_bytes], out);
         }
         Ok(())
@@ -63,14 +63,13 @@ mod tests {
     fn spec(format: Format, rows: usize, d: usize) -> KernelSpec {
         let n = Extent::Step { slot: 0, max: 4 };
         KernelSpec {
-            op: "gather",
+            op: Operation::Gather,
             inputs: vec![
                 TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(d)] },
                 TensorSpec { format: Format::U32, shape: vec![n] },
             ],
             output: TensorSpec { format: Format::F32, shape: vec![n, Extent::Fixed(d)] },
             in_place: None,
-            attrs: vec![],
         }
     }
 

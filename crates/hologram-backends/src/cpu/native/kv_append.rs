@@ -9,7 +9,7 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::input;
 use crate::cpu::native::quantize::greatest;
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 
 struct KvAppend {
     format: Format,
@@ -34,7 +34,7 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     else {
         return None;
     };
-    let served = spec.op == "kv_append"
+    let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
         && spec.output == *cache
         && matches!(cache.format, Format::F32 | Format::F16 | Format::Q8Planes)
@@ -79,12 +79,12 @@ impl NativeKernel for KvAppend {
                 // SAFETY: each head is one worker's.
                 unsafe {
                     match self.format {
-                        Format::F16 => args.write::<f16>(0)[place].convert_from_f32_slice(x),
+                        Format::F16 => args.output::<f16>(0).part(place).convert_from_f32_slice(x),
                         Format::Q8Planes => {
-                            let scales = &mut args.write::<f16>(1)[place.start / BLOCK..place.end / BLOCK];
-                            quantize(x, &mut args.write::<i8>(0)[place], scales);
+                            let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
+                            quantize(x, args.output::<i8>(0).part(place), scales);
                         }
-                        _ => args.write::<f32>(0)[place].copy_from_slice(x),
+                        _ => args.output::<f32>(0).part(place).copy_from_slice(x),
                     }
                 }
             }
@@ -120,7 +120,7 @@ mod tests {
             let fixed = |n: &[usize]| n.iter().map(|n| Extent::Fixed(*n)).collect::<Vec<_>>();
             let cache = TensorSpec { format, shape: fixed(&[blocks, heads, size, d]) };
             let spec = KernelSpec {
-                op: "kv_append",
+                op: Operation::KvAppend,
                 inputs: vec![
                     cache.clone(),
                     TensorSpec { format: Format::F32, shape: [vec![tokens], fixed(&[heads, d])].concat() },
@@ -128,7 +128,6 @@ mod tests {
                 ],
                 output: cache.clone(),
                 in_place: Some(0),
-                attrs: vec![],
             };
             let kernel = find(&spec, Features::PLAIN).expect("served");
             let x: Vec<f32> = Random(1).floats(6 * heads * d).iter().map(|x| f16::from_f32(*x).to_f32()).collect();

@@ -9,7 +9,7 @@ use super::rows::{Mapped, Rows, ask};
 use super::simd::{Isa, Simd, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Extent, KernelSpec};
+use crate::{Extent, KernelSpec, Operation};
 
 struct LayerNorm {
     isa: Isa,
@@ -20,10 +20,10 @@ struct LayerNorm {
 /// The native kernel for `layer_norm`; `None` for any other spec, and for `f64`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, w, bias] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "layer_norm"
-        && spec.in_place.is_none()
+    let Operation::LayerNorm { eps } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && [w, bias].iter().all(|t| t.format == x.format && t.shape.as_slice() == [Extent::Fixed(x.row_len())]);
-    let (eps, rows) = (spec.attr_f32("eps")?, Rows::mapped(spec)?);
+    let (eps, rows) = (eps.get(), Rows::mapped(spec)?);
     served.then(|| Arc::new(LayerNorm { isa: Isa::widest(features), rows, eps }) as Arc<dyn NativeKernel>)
 }
 

@@ -1,4 +1,4 @@
-//! Native kernels of the CPU: one file for each operation, and one line for each in `KERNELS`.
+//! Native kernels of the CPU: one file for each operation, and one line for each in `kernels`.
 
 mod attention;
 pub(crate) mod bandwidth;
@@ -36,47 +36,56 @@ use std::sync::Arc;
 
 use super::features::Features;
 use super::kernel::{Args, NativeKernel, Pod};
-use crate::{Extent, GroupSpec, KernelSpec, TensorSpec};
+use crate::{Extent, GroupSpec, KernelSpec, Operation, TensorSpec};
 
 /// A function that gives a kernel for the specs it serves.
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 
-/// Every native kernel; the first that answers serves.
-const KERNELS: &[Find] = &[
-    matmul::find,
-    quantize::find,
-    gather::find,
-    cast::find,
-    attention::find,
-    rms_norm::find,
-    layer_norm::find,
-    rope::find,
-    kv_append::find,
-    elementwise::find,
-    copy::find,
-    moves::find,
-    pad::find,
-    scatter::find,
-    random::find,
-    softmax::find,
-    columns::find,
-    cumsum::find,
-    batch_matmul::find,
-    conv2d::find,
-    sort::find,
-    sort::find_top_k,
-    reduce::find,
-];
+/// The native kernels of an operation, in the order in which they are tried; none where its program runs.
+fn kernels(op: &Operation) -> &'static [Find] {
+    match op {
+        Operation::Matmul => &[matmul::find],
+        Operation::BatchMatmul { .. } => &[batch_matmul::find],
+        Operation::Conv2d { .. } => &[conv2d::find],
+        Operation::Quantize { .. } => &[quantize::find],
+        Operation::Gather => &[gather::find],
+        Operation::Cast => &[cast::find],
+        Operation::Attention { .. } => &[attention::find],
+        Operation::RmsNorm { .. } => &[rms_norm::find],
+        Operation::LayerNorm { .. } => &[layer_norm::find],
+        Operation::Rope { .. } => &[rope::find],
+        Operation::KvAppend => &[kv_append::find],
+        Operation::Elementwise(_) | Operation::Loss(_) => &[elementwise::find],
+        Operation::Copy => &[copy::find],
+        Operation::CopyView { .. } | Operation::Concat { .. } | Operation::Take { .. } => &[moves::find],
+        Operation::Pad { .. } => &[pad::find],
+        Operation::Scatter { .. } => &[scatter::find],
+        Operation::Random { .. } => &[random::find],
+        Operation::Softmax { .. } => &[softmax::find, columns::find],
+        Operation::CrossEntropy => &[softmax::find],
+        Operation::ChunkSums { .. } | Operation::CumSum { .. } => &[cumsum::find],
+        Operation::SortBlocks { .. } | Operation::ArgSort { .. } => &[sort::find],
+        Operation::TopK { .. } => &[sort::find_top_k],
+        Operation::Reduce { .. } | Operation::ArgReduce { .. } => &[reduce::find],
+        Operation::FusedElementwise
+        | Operation::Fill { .. }
+        | Operation::Arange { .. }
+        | Operation::SortMerge { .. }
+        | Operation::Repack
+        | Operation::Sample
+        | Operation::Probe(_) => &[],
+    }
+}
 
-pub use matmul::multiplies_codes;
+pub(crate) use matmul::multiplies_codes;
 
 /// The native kernel for a spec on a processor with these features.
-pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
-    KERNELS.iter().find_map(|find| find(spec, features))
+pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    kernels(&spec.op).iter().find_map(|find| find(spec, features))
 }
 
 /// The one operation that computes what a group does, where a kernel for it exists: a sort of whole lines.
-pub fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
+pub(crate) fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
     let spec = sort::of_group(group)?;
     Some((find(&spec, features)?, spec))
 }
@@ -94,6 +103,12 @@ fn elements(tensor: &TensorSpec, step: &[u32]) -> usize {
 /// Whether the rows of a run are dense: memory is laid out for the greatest extents, so only the slowest dimension may vary.
 fn only_slowest_varies(tensor: &TensorSpec) -> bool {
     tensor.shape.len() > 1 && tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
+}
+
+/// Checks that an argument that is written has room for `len` elements.
+fn room<T: Pod>(args: &Args<'_>, index: usize, len: usize) -> Result<(), String> {
+    let has = args.raw(index).bytes / size_of::<T>();
+    if has < len { Err(format!("argument {index} has {has} elements, needs {len}")) } else { Ok(()) }
 }
 
 /// The first `len` elements of an argument.

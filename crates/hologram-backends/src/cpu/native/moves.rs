@@ -8,8 +8,8 @@ use super::lines::Lines;
 use super::simd::{Isa, fence};
 use super::stream::goes_past;
 use crate::cpu::features::Features;
-use crate::cpu::kernel::{Args, NativeKernel, Pod, Worker};
-use crate::{Attr, Extent, Format, KernelSpec, TensorSpec};
+use crate::cpu::kernel::{Args, NativeKernel, Output, Pod, Worker};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// Runs an expression with `$W` as an unsigned integer of so many bytes.
 macro_rules! with_word {
@@ -42,10 +42,10 @@ const PIECE: usize = 128 << 10;
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let isa = Isa::widest(features);
     let plain = matches!(spec.output.format, Format::Plain(_)) && spec.in_place.is_none();
-    match spec.op {
-        "concat" if plain => concat(spec, isa),
-        "take" if plain => take(spec, isa),
-        "copy_view" if plain => copy_view(spec),
+    match &spec.op {
+        Operation::Concat { axis } if plain => concat(spec, *axis as usize, isa),
+        Operation::Take { axis } if plain => take(spec, *axis, isa),
+        Operation::CopyView { offset, strides } if plain => copy_view(spec, *offset as usize, strides),
         _ => None,
     }
 }
@@ -58,8 +58,7 @@ struct Concat {
     uses_step: bool,
 }
 
-fn concat(spec: &KernelSpec, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
-    let axis = spec.attr_u32("axis")? as usize;
+fn concat(spec: &KernelSpec, axis: usize, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
     let size = spec.output.format.block_bytes();
     let run = |t: &TensorSpec| Some(t.shape.get(axis..)?.iter().map(|e| e.max()).product::<usize>() * size);
     let runs = spec.inputs.iter().map(run).collect::<Option<Vec<_>>>()?;
@@ -85,8 +84,7 @@ impl NativeKernel for Concat {
             return Err(format!("a buffer is too small for {rows} parts of {whole} bytes"));
         }
         let past = goes_past(args.raw(result), bytes);
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<u8>(result) };
+        let out = args.output::<u8>(result);
         while let Some(piece) = worker.next(bytes.div_ceil(PIECE)) {
             let (mut at, end) = (piece * PIECE, ((piece + 1) * PIECE).min(bytes));
             while at < end {
@@ -97,7 +95,9 @@ impl NativeKernel for Concat {
                 }
                 let len = (self.runs[input] - column).min(end - at);
                 let from = row * self.runs[input] + column;
-                copy_bytes(self.isa, &args.read::<u8>(input)[from..from + len], &mut out[at..at + len], past);
+                // SAFETY: each piece is claimed by one worker.
+                let to = unsafe { out.part(at..at + len) };
+                copy_bytes(self.isa, &args.read::<u8>(input)[from..from + len], to, past);
                 at += len;
             }
         }
@@ -116,9 +116,8 @@ struct Take {
     uses_step: bool,
 }
 
-fn take(spec: &KernelSpec, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
+fn take(spec: &KernelSpec, axis: u32, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices] = spec.inputs.as_slice() else { return None };
-    let axis = spec.attr_u32("axis")?;
     let served = x.format == spec.output.format && indices.format == Format::U32 && super::is_dense(indices);
     let (of_x, output) = (Lines::new(x, axis)?, Lines::new(&spec.output, axis)?);
     let (size, slices) = (x.format.block_bytes(), indices.shape.len() == 1);
@@ -144,8 +143,7 @@ impl NativeKernel for Take {
         let past = goes_past(args.raw(2), output.elements() * self.size);
         if self.slices {
             let (from, bytes) = (args.read::<u8>(0), inner * self.size);
-            // SAFETY: each slice is claimed by one worker.
-            let out = unsafe { args.write::<u8>(2) };
+            let out = args.output::<u8>(2);
             let (slices, together) = (output.outer * m, (PIECE / bytes.max(1)).max(1));
             while let Some(piece) = worker.next(slices.div_ceil(together)) {
                 for slice in piece * together..((piece + 1) * together).min(slices) {
@@ -154,7 +152,9 @@ impl NativeKernel for Take {
                         return Err(missing(index));
                     }
                     let at = (matrix * x.n + index) * bytes;
-                    copy_bytes(self.isa, &from[at..at + bytes], &mut out[slice * bytes..(slice + 1) * bytes], past);
+                    // SAFETY: each slice is claimed by one worker.
+                    let to = unsafe { out.part(slice * bytes..(slice + 1) * bytes) };
+                    copy_bytes(self.isa, &from[at..at + bytes], to, past);
                 }
             }
             fence();
@@ -162,13 +162,13 @@ impl NativeKernel for Take {
         }
         with_word!(self.size, W => {
             let from = args.read::<W>(0);
-            // SAFETY: each row is claimed by one worker.
-            let out = unsafe { args.write::<W>(2) };
+            let out = args.output::<W>(2);
             let (rows, together) = (output.outer * m, (PIECE / 8 / inner.max(1)).max(1));
             while let Some(piece) = worker.next(rows.div_ceil(together)) {
                 for row in piece * together..((piece + 1) * together).min(rows) {
                     let matrix = row / m * x.n;
-                    let (out, indices) = (&mut out[row * inner..(row + 1) * inner], &indices[row * inner..(row + 1) * inner]);
+                    // SAFETY: each row is claimed by one worker.
+                    let (out, indices) = (unsafe { out.part(row * inner..(row + 1) * inner) }, &indices[row * inner..(row + 1) * inner]);
                     for (column, (to, index)) in out.iter_mut().zip(indices).enumerate() {
                         let index = *index as usize;
                         if index >= x.n {
@@ -200,14 +200,10 @@ struct CopyView {
 /// Elements of a side of a square that is turned at once: those of a cache line of 32-bit elements.
 const SQUARE: usize = 16;
 
-fn copy_view(spec: &KernelSpec) -> Option<Arc<dyn NativeKernel>> {
+fn copy_view(spec: &KernelSpec, offset: usize, strides: &[u32]) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let strides = spec.attrs.iter().filter_map(|(name, value)| match value {
-        Attr::U32(stride) if *name == "stride" => Some(*stride as usize),
-        _ => None,
-    });
-    let strides: Vec<usize> = strides.collect();
-    let mut sizes: Vec<Dimension> = spec.output.shape.iter().map(|e| e.max()).zip(strides.iter().copied()).collect();
+    let distances = strides.iter().map(|stride| *stride as usize);
+    let mut sizes: Vec<Dimension> = spec.output.shape.iter().map(|e| e.max()).zip(distances).collect();
     if strides.len() != spec.output.shape.len() || x.format != spec.output.format || !super::is_dense(&spec.output) {
         return None;
     }
@@ -224,7 +220,6 @@ fn copy_view(spec: &KernelSpec) -> Option<Arc<dyn NativeKernel>> {
     if rest.is_empty() {
         rest.push((1, 1));
     }
-    let offset = spec.attr_u32("offset")? as usize;
     let (size, uses_step) = (x.format.block_bytes(), spec.uses_step());
     Some(Arc::new(CopyView { first, first_stride, rest, offset, size, uses_step }))
 }
@@ -244,8 +239,7 @@ impl NativeKernel for CopyView {
             return Err(format!("a buffer is too small for {n} × {inner} elements"));
         }
         with_word!(self.size, W => {
-            // SAFETY: each line of the result is claimed by one worker.
-            self.lines::<W>(&args.read::<W>(0)[self.offset..], unsafe { args.write::<W>(1) }, n, worker);
+            self.lines::<W>(&args.read::<W>(0)[self.offset..], args.output(1), n, worker);
         });
         Ok(())
     }
@@ -254,7 +248,7 @@ impl NativeKernel for CopyView {
 impl CopyView {
     /// Copies lines along the last dimension, the others being counted through; in blocks of lines where another dimension's elements
     /// follow each other in the source.
-    fn lines<W: Pod + Default>(&self, x: &[W], out: &mut [W], n: usize, worker: &Worker<'_>) {
+    fn lines<W: Pod + Default>(&self, x: &[W], out: Output<'_, W>, n: usize, worker: &Worker<'_>) {
         let (last, stride) = self.rest.last().copied().unwrap_or((1, 1));
         let outer = &self.rest[..self.rest.len() - 1];
         // All dimensions but the last, slowest first: the distances in the source and in lines of the result.
@@ -276,7 +270,8 @@ impl CopyView {
         let Some(fast) = turned else {
             while let Some(piece) = worker.next(lines.div_ceil(together)) {
                 for line in piece * together..((piece + 1) * together).min(lines) {
-                    let (from, to) = (&x[source(line, None)..], &mut out[line * last..(line + 1) * last]);
+                    // SAFETY: each line of the result is claimed by one worker.
+                    let (from, to) = (&x[source(line, None)..], unsafe { out.part(line * last..(line + 1) * last) });
                     if stride == 1 {
                         to.copy_from_slice(&from[..last]);
                     } else {
@@ -296,13 +291,25 @@ impl CopyView {
             let from = &x[source(other, Some(fast)) + columns.start..];
             // Where the strip's first line lies in the result, and the distance of its lines.
             let first = (other / after * dense + columns.start) * after + other % after;
-            turn(from, stride, last, columns, &mut out[first * last..], after * last);
+            // SAFETY: the lines of a strip are claimed by one worker.
+            unsafe { turn(from, stride, last, columns, (out, first * last), after * last) };
         }
     }
 }
 
-/// Writes elements `i + stride · j` of `x` to `apart · i + j` of `out`, for the i of `columns`, counted from its start, and j below `count`.
-fn turn<W: Pod + Default>(x: &[W], stride: usize, count: usize, columns: Range<usize>, out: &mut [W], apart: usize) {
+/// Writes elements `i + stride · j` of `x` to `first + apart · i + j` of `out`, for the i of `columns`, counted from its start, and j below
+/// `count`.
+///
+/// # Safety
+/// Nobody else touches these elements of `out`.
+unsafe fn turn<W: Pod + Default>(
+    x: &[W],
+    stride: usize,
+    count: usize,
+    columns: Range<usize>,
+    (out, first): (Output<'_, W>, usize),
+    apart: usize,
+) {
     let width = columns.len();
     for start in (0..count).step_by(SQUARE) {
         let height = SQUARE.min(count - start);
@@ -313,15 +320,17 @@ fn turn<W: Pod + Default>(x: &[W], stride: usize, count: usize, columns: Range<u
                 row.copy_from_slice(&x[from..from + SQUARE]);
                 super::simd::prefetch_near(x.as_ptr().wrapping_add(from + 2 * SQUARE * stride).cast());
             }
-            for i in 0..SQUARE {
+            for (i, at) in (0..SQUARE).map(|i| (i, first + apart * i + start)) {
                 let line: [W; SQUARE] = std::array::from_fn(|j| square[j][i]);
-                out[apart * i + start..apart * i + start + SQUARE].copy_from_slice(&line);
+                // SAFETY: promised by the caller.
+                unsafe { out.part(at..at + SQUARE) }.copy_from_slice(&line);
             }
             continue;
         }
         for j in start..start + height {
             for i in 0..width {
-                out[apart * i + j] = x[i + stride * j];
+                // SAFETY: promised by the caller.
+                unsafe { out.set(first + apart * i + j, x[i + stride * j]) };
             }
         }
     }

@@ -124,7 +124,7 @@ pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
 /// Rounds to the nearest of a narrow format, ties to even; `x` and `to` are of one length.
 pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
     let (words, len) = (to.as_mut_ptr(), to.len());
-    // SAFETY: as above.
+    // SAFETY: narrow floats are transparent wrappers of u16.
     unsafe {
         if format == Format::BF16 {
             convert(isa, x, std::slice::from_raw_parts_mut(words.cast::<bf16>(), len), false);

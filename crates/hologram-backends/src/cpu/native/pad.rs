@@ -11,7 +11,7 @@ use super::stream::goes_past;
 use super::{elements, is_dense};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Attr, Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// A dimension that rows are counted through: its sizes in the source and the result, and what the result has before.
 #[derive(Clone, Copy, Debug)]
@@ -56,22 +56,14 @@ fn bytes(value: f64, ty: Type) -> [u8; 8] {
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
     let Format::Plain(ty) = x.format else { return None };
-    if spec.op != "pad" || spec.in_place.is_some() || spec.output.format != x.format || !is_dense(&spec.output) {
+    let Operation::Pad { before, value } = &spec.op else { return None };
+    if spec.in_place.is_some() || spec.output.format != x.format || !is_dense(&spec.output) {
         return None;
     }
-    let before: Vec<usize> = spec
-        .attrs
-        .iter()
-        .filter_map(|(name, value)| match value {
-            Attr::U32(n) if *name == "before" => Some(*n as usize),
-            _ => None,
-        })
-        .collect();
-    let (low, high) = (spec.attr_u32("low")?, spec.attr_u32("high")?);
-    let value = f64::from_bits(u64::from(low) | u64::from(high) << 32);
+    let value = value.get();
     let dimension =
-        |((from, to), before): ((&Extent, &Extent), &usize)| Dimension { from: *from, to: *to, before: *before };
-    let mut outer: Vec<Dimension> = x.shape.iter().zip(&spec.output.shape).zip(&before).map(dimension).collect();
+        |((from, to), before): ((&Extent, &Extent), &u32)| Dimension { from: *from, to: *to, before: *before as usize };
+    let mut outer: Vec<Dimension> = x.shape.iter().zip(&spec.output.shape).zip(before).map(dimension).collect();
     if outer.len() != spec.output.shape.len() || x.shape.len() != outer.len() {
         return None;
     }
@@ -128,11 +120,11 @@ impl NativeKernel for Pad {
         }
         let past = goes_past(args.raw(1), all);
         let together = (PIECE / to_bytes).max(1);
-        // SAFETY: each row is claimed by one worker.
-        let out = unsafe { args.write::<u8>(1) };
+        let out = args.output::<u8>(1);
         while let Some(piece) = worker.next(rows.div_ceil(together)) {
             for row in piece * together..((piece + 1) * together).min(rows) {
-                let to = &mut out[row * to_bytes..(row + 1) * to_bytes];
+                // SAFETY: each row is claimed by one worker.
+                let to = unsafe { out.part(row * to_bytes..(row + 1) * to_bytes) };
                 match self.source(row, step) {
                     None => self.fill(to),
                     Some(source) => {

@@ -7,7 +7,7 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, simd_entry};
 use crate::backend::{Backend, Binding, Launch, LaunchConfig};
-use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Result, TensorSpec};
+use crate::{Ceiling, CeilingKind, Extent, Format, KernelSpec, Operation, Result, TensorSpec};
 
 /// Pieces of work that workers claim, and rounds of a piece: some milliseconds together.
 const PIECES: usize = 256;
@@ -31,13 +31,13 @@ pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: Ceilin
     let (run, operations): (Run, usize) = match kind {
         CeilingKind::F32 => (multiply_f32, 2 * lanes(isa)),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::Bf16 if features.and(Features::detect()).bf16 => (x86::dot_bf16, 64),
+        CeilingKind::Bf16 if features.bf16 => (x86::dot_bf16, 64),
         #[cfg(target_arch = "x86_64")]
-        CeilingKind::I8 if features.and(Features::detect()).vnni => (x86::dot_i8, 128),
+        CeilingKind::I8 if features.vnni => (x86::dot_i8, 128),
         _ => return Ok(None),
     };
     let output = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(RESULTS)] };
-    let spec = KernelSpec { op: "multiplications", inputs: vec![], output, in_place: None, attrs: vec![] };
+    let spec = KernelSpec { op: Operation::Probe("multiplications"), inputs: vec![], output, in_place: None };
     let bindings = vec![Binding::whole(&backend.allocate_buffer(RESULTS * 4)?)];
     let pipeline = native_pipeline(Arc::new(Arithmetic { isa, run }), &spec);
     let launch = Launch { pipeline, bindings, config: LaunchConfig { grid: [1; 3] } };
@@ -56,7 +56,7 @@ impl NativeKernel for Arithmetic {
             total += (self.run)(self.isa, ROUNDS, std::hint::black_box(piece as f32));
         }
         // SAFETY: an element of this worker.
-        unsafe { args.write::<f32>(0)[worker.index % RESULTS] = total };
+        unsafe { args.output::<f32>(0).set(worker.index % RESULTS, total) };
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::only_slowest_varies;
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Quantize {
     x: TensorSpec,
@@ -24,9 +24,8 @@ const PIECE: usize = 2048;
 /// The native kernel for `quantize`; `None` for any other spec.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let (group, floor) = (spec.attr_u32("group")?, spec.attr_f32("floor")?);
-    let served = spec.op == "quantize"
-        && spec.in_place.is_none()
+    let Operation::Quantize { group, floor } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && x.format == Format::F32
         && spec.output.format == Format::I8Groups { group }
         && x.shape == spec.output.shape
@@ -34,7 +33,8 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
         && group > 0
         && x.row_len().is_multiple_of(group as usize);
     let x = x.clone();
-    let kernel = || Quantize { x, dynamic: spec.uses_step(), group: group as usize, floor, avx2: features.avx2 };
+    let kernel =
+        || Quantize { x, dynamic: spec.uses_step(), group: group as usize, floor: floor.get(), avx2: features.avx2 };
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
 }
 
@@ -48,7 +48,7 @@ impl NativeKernel for Quantize {
             let groups = range.start / self.group..range.end / self.group;
             // SAFETY: this worker has claimed the piece, so these codes and scales are its own.
             let (codes, scales) =
-                unsafe { (&mut args.write::<i8>(1)[range.clone()], &mut args.write::<f32>(2)[groups]) };
+                unsafe { (args.output::<i8>(1).part(range.clone()), args.output::<f32>(2).part(groups)) };
             self.quantize(&x[range], codes, scales);
         }
         Ok(())
@@ -130,11 +130,10 @@ mod tests {
             let shape = vec![rows, Extent::Fixed(k)];
             let format = Format::I8Groups { group: group as u32 };
             let spec = KernelSpec {
-                op: "quantize",
+                op: Operation::Quantize { group: group as u32, floor: floor.into() },
                 inputs: vec![TensorSpec { format: Format::F32, shape: shape.clone() }],
                 output: TensorSpec { format, shape },
                 in_place: None,
-                attrs: vec![("group", crate::Attr::U32(group as u32)), ("floor", crate::Attr::F32(floor))],
             };
             // Halves that tie, a group of zeros, values of many sizes.
             let mut x: Vec<f32> = (0..(n + 1) * k).map(|i| ((i * 37 % 255) as f32 - 127.0) * 0.5).collect();

@@ -12,7 +12,7 @@ use super::simd::{Isa, Simd, fence, simd_entry};
 use super::stream::goes_past;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec, TensorSpec};
+use crate::{Format, KernelSpec, Operation, TensorSpec};
 
 struct Random {
     isa: Isa,
@@ -33,10 +33,9 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// The native kernel for random numbers; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [key] = spec.inputs.as_slice() else { return None };
-    let normal = spec.op == "random_normal";
+    let Operation::Random { normal } = spec.op else { return None };
     let Format::Plain(ty) = spec.output.format else { return None };
-    let served = (normal || spec.op == "random_uniform")
-        && spec.in_place.is_none()
+    let served = spec.in_place.is_none()
         && key.format == Format::U32
         && key.max_rows() * key.row_len() == 4
         && super::is_dense(&spec.output)
@@ -63,8 +62,7 @@ impl Random {
         struct Block([f32; BLOCK]);
         let (key, mut block) = (args.read::<u32>(0), Block([0.0; BLOCK]));
         let past = goes_past(args.raw(1), len * size_of::<E>());
-        // SAFETY: each piece is claimed by one worker.
-        let out = unsafe { args.write::<E>(1) };
+        let out = args.output::<E>(1);
         while let Some(piece) = worker.next(len.div_ceil(PIECE)) {
             for at in (piece * PIECE..((piece + 1) * PIECE).min(len)).step_by(BLOCK) {
                 let mut words = [0; BLOCK];
@@ -75,7 +73,8 @@ impl Random {
                     uniform(self.isa, &words, self.bits(), &mut block.0)
                 }
                 let end = (at + BLOCK).min(len);
-                convert(self.isa, &block.0[..end - at], &mut out[at..end], past);
+                // SAFETY: each piece is claimed by one worker.
+                convert(self.isa, &block.0[..end - at], unsafe { out.part(at..end) }, past);
             }
         }
         fence();
@@ -92,13 +91,13 @@ impl NativeKernel for Random {
             Type::F16 => self.floats::<half::f16>(args, worker, len),
             Type::BF16 => self.floats::<half::bf16>(args, worker, len),
             Type::U32 => {
-                // SAFETY: each piece is claimed by one worker.
-                let out = unsafe { args.write::<u32>(1) };
+                let out = args.output::<u32>(1);
                 while let Some(piece) = worker.next(len.div_ceil(PIECE)) {
                     for at in (piece * PIECE..((piece + 1) * PIECE).min(len)).step_by(BLOCK) {
                         let (mut words, end) = ([0; BLOCK], (at + BLOCK).min(len));
                         philox(self.isa, args.read::<u32>(0), at as u64 / 4, &mut words);
-                        out[at..end].copy_from_slice(&words[..end - at]);
+                        // SAFETY: each piece is claimed by one worker.
+                        unsafe { out.part(at..end) }.copy_from_slice(&words[..end - at]);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use super::narrow::{Element, is_in_f32, with_element};
 use super::simd::{Isa, Simd, prefetch_near, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 /// Elements of a part of a line, in rows and side by side.
 const PART: usize = 64 << 10;
@@ -53,17 +53,22 @@ struct Reduce {
 /// The native kernel for a reduction; `None` for any other spec, and for the types that are not computed in `f32`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let reduction = match spec.op {
-        "reduce_sum" => Reduction::Sum,
-        "reduce_mean" => Reduction::Mean,
-        "reduce_max" => Reduction::Max,
-        "reduce_min" => Reduction::Min,
-        "arg_max" => Reduction::ArgMax,
-        "arg_min" => Reduction::ArgMin,
+    let (reduction, axis) = match spec.op {
+        Operation::Reduce { reduction, axis } => {
+            let reduction = match reduction {
+                crate::Reduction::Sum => Reduction::Sum,
+                crate::Reduction::Mean => Reduction::Mean,
+                crate::Reduction::Max => Reduction::Max,
+                crate::Reduction::Min => Reduction::Min,
+                crate::Reduction::Prod => return None,
+            };
+            (reduction, axis)
+        }
+        Operation::ArgReduce { least: false, axis } => (Reduction::ArgMax, axis),
+        Operation::ArgReduce { least: true, axis } => (Reduction::ArgMin, axis),
         _ => return None,
     };
     let of_index = matches!(reduction, Reduction::ArgMax | Reduction::ArgMin);
-    let axis = spec.attr_u32("axis")?;
     let others = x.shape.iter().enumerate().filter(|(i, _)| *i != axis as usize).map(|(_, e)| e);
     let served = spec.in_place.is_none()
         && is_in_f32(x.format)
@@ -138,9 +143,9 @@ impl Reduce {
         // SAFETY: the line's result is this worker's; the buffer's size was checked.
         unsafe {
             match self.reduction {
-                Reduction::ArgMax | Reduction::ArgMin => args.write::<u32>(1)[line] = part.index,
-                Reduction::Mean => args.write::<E>(1)[line] = E::nearest(part.value / n as f32),
-                _ => args.write::<E>(1)[line] = E::nearest(part.value * self.sign()),
+                Reduction::ArgMax | Reduction::ArgMin => args.output(1).set(line, part.index),
+                Reduction::Mean => args.output(1).set(line, E::nearest(part.value / n as f32)),
+                _ => args.output(1).set(line, E::nearest(part.value * self.sign())),
             }
         }
     }
@@ -441,7 +446,7 @@ fn best_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, index: u32, to: 
 mod tests {
     use super::*;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
-    use crate::{Attr, Extent, TensorSpec};
+    use crate::{Extent, TensorSpec};
 
     #[test]
     fn the_first_nan_is_the_greatest() {
@@ -457,8 +462,8 @@ mod tests {
             odd.iter().for_each(|(at, x)| values[*at] = *x);
             let x = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(1), Extent::Fixed(n)] };
             let output = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(1)] };
-            let attrs = vec![("axis", Attr::U32(1))];
-            let spec = KernelSpec { op: "arg_max", inputs: vec![x], output, in_place: None, attrs };
+            let op = Operation::ArgReduce { least: false, axis: 1 };
+            let spec = KernelSpec { op, inputs: vec![x], output, in_place: None };
             for features in feature_sets() {
                 let mut memory = [Memory::of(&values), Memory::filled(4, 0xff)];
                 launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
@@ -482,11 +487,17 @@ mod tests {
             let x = TensorSpec { format: Format::F32, shape: shape.to_vec() };
             let values = Random((n * inner) as u64).floats(outer * n * inner);
             let ops = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "arg_max", "arg_min"];
+            let operation = |op| match op {
+                "reduce_sum" => Operation::Reduce { reduction: crate::Reduction::Sum, axis: 1 },
+                "reduce_mean" => Operation::Reduce { reduction: crate::Reduction::Mean, axis: 1 },
+                "reduce_max" => Operation::Reduce { reduction: crate::Reduction::Max, axis: 1 },
+                "reduce_min" => Operation::Reduce { reduction: crate::Reduction::Min, axis: 1 },
+                op => Operation::ArgReduce { least: op == "arg_min", axis: 1 },
+            };
             for (features, op) in feature_sets().into_iter().flat_map(|f| ops.map(|op| (f, op))) {
                 let format = if op.starts_with("arg") { Format::U32 } else { Format::F32 };
                 let output = TensorSpec { format, shape: vec![shape[0], shape[2]] };
-                let (inputs, attrs) = (vec![x.clone()], vec![("axis", Attr::U32(1))]);
-                let spec = KernelSpec { op, inputs, output, in_place: None, attrs };
+                let spec = KernelSpec { op: operation(op), inputs: vec![x.clone()], output, in_place: None };
                 let mut memory = [Memory::of(&values), Memory::filled(outer * inner * 4, 0xff)];
                 launch(&*find(&spec, features).expect("served"), &mut memory, workers).expect("runs");
                 for line in 0..outer * inner {

@@ -8,7 +8,7 @@ use crate::cpu::native::input;
 use crate::cpu::native::narrow::{Element, widen, with_element};
 use crate::cpu::native::rows::{Mapped, Rows, ask};
 use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
-use crate::{Extent, Format, KernelSpec};
+use crate::{Extent, Format, KernelSpec, Operation};
 
 struct RmsNorm {
     isa: Isa,
@@ -24,11 +24,11 @@ const CHAINS: usize = 4;
 /// The native kernel for `rms_norm`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, w] = spec.inputs.as_slice() else { return None };
-    let served = spec.op == "rms_norm"
-        && spec.in_place.is_none()
+    let Operation::RmsNorm { eps } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && (w.format == Format::F32 || w.format == x.format)
         && w.shape.as_slice() == [Extent::Fixed(x.row_len())];
-    let (eps, rows) = (spec.attr_f32("eps")?, Rows::mapped(spec)?);
+    let (eps, rows) = (eps.get(), Rows::mapped(spec)?);
     let weights = w.format;
     served.then(|| Arc::new(RmsNorm { isa: Isa::widest(features), rows, eps, weights }) as Arc<dyn NativeKernel>)
 }
@@ -217,8 +217,8 @@ unsafe fn scale_vector<S: Simd, E: Element>(s: S, x: *const E, scales: S::V, w: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TensorSpec;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
-    use crate::{Attr, TensorSpec};
 
     #[test]
     fn agrees_with_the_definition() {
@@ -232,11 +232,10 @@ mod tests {
             let x = TensorSpec { format: Format::F32, shape };
             let w = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(d)] };
             let spec = KernelSpec {
-                op: "rms_norm",
+                op: Operation::RmsNorm { eps: 1e-5.into() },
                 inputs: vec![x.clone(), w],
                 output: x.clone(),
                 in_place: None,
-                attrs: vec![("eps", Attr::F32(1e-5))],
             };
             let mut random = Random(d as u64);
             let values = random.floats(x.max_rows() * d);

@@ -6,9 +6,9 @@ use hologram_isa::decompose::{Scalar, cos, sin};
 
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::cpu::native::input;
 use crate::cpu::native::simd::{Isa, Simd, simd_entry};
-use crate::{Extent, Format, KernelSpec};
+use crate::cpu::native::{input, room};
+use crate::{Extent, Format, KernelSpec, Operation, RopeStyle};
 
 struct Rope {
     isa: Isa,
@@ -28,19 +28,17 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     else {
         return None;
     };
-    let style = spec.attr_u32("style")?;
-    let served = spec.op == "rope"
-        && spec.in_place.is_none()
+    let Operation::Rope { style } = spec.op else { return None };
+    let served = spec.in_place.is_none()
         && [x, freqs, &spec.output].iter().all(|t| t.format == Format::F32)
         && positions.format == Format::U32
         && positions.shape.as_slice() == [*tokens]
         && x.shape == spec.output.shape
         && *d > 0
-        && 2 * half <= *d
-        && style <= 1;
+        && 2 * half <= *d;
     let kernel = || Rope {
         isa: Isa::widest(features),
-        adjacent: style == 0,
+        adjacent: style == RopeStyle::Adjacent,
         tokens: *tokens,
         heads: *heads,
         d: *d,
@@ -65,9 +63,8 @@ impl NativeKernel for Rope {
         let x = input::<f32>(args, 0, tokens * token_len)?;
         let positions = input::<u32>(args, 1, tokens)?;
         let freqs = input::<f32>(args, 2, self.half)?;
-        input::<f32>(args, 3, tokens * token_len)?;
-        // SAFETY: the pieces of the workers do not overlap.
-        let out = unsafe { args.write::<f32>(3) };
+        room::<f32>(args, 3, tokens * token_len)?;
+        let out = args.output::<f32>(3);
         let scratch = std::mem::take(&mut worker.scratch);
         // SAFETY: any bytes are an `f32`; the memory is aligned to 64 bytes.
         let (_, table, _) = unsafe { scratch.align_to_mut::<f32>() };
@@ -77,7 +74,8 @@ impl NativeKernel for Rope {
             for (token, position) in positions.iter().enumerate().skip(piece * TOKENS).take(TOKENS) {
                 angles(self.isa, *position, freqs, cosines, sines);
                 let elements = token * token_len..(token + 1) * token_len;
-                let (x, out) = (&x[elements.clone()], &mut out[elements]);
+                // SAFETY: each token is claimed by one worker.
+                let (x, out) = (&x[elements.clone()], unsafe { out.part(elements) });
                 if self.adjacent {
                     rotate_adjacent(self.isa, x, out, self.d, cosines, sines);
                 } else {
@@ -141,8 +139,8 @@ fn rotate_halves_with<S: Simd>(_: S, x: &[f32], out: &mut [f32], d: usize, cosin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TensorSpec;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
-    use crate::{Attr, TensorSpec};
 
     #[test]
     fn agrees_with_the_definition() {
@@ -153,7 +151,7 @@ mod tests {
             let tokens = Extent::Step { slot: 0, max: 8 };
             let x = TensorSpec { format: Format::F32, shape: vec![tokens, Extent::Fixed(heads), Extent::Fixed(d)] };
             let spec = KernelSpec {
-                op: "rope",
+                op: Operation::Rope { style: [RopeStyle::Adjacent, RopeStyle::HalfSplit][style] },
                 inputs: vec![
                     x.clone(),
                     TensorSpec { format: Format::U32, shape: vec![tokens] },
@@ -161,7 +159,6 @@ mod tests {
                 ],
                 output: x,
                 in_place: None,
-                attrs: vec![("style", Attr::U32(style))],
             };
             let values = Random(9).floats(8 * heads * d);
             let positions = [0u32, 1, 299, 4096, 131_071, 7, 7, 7];

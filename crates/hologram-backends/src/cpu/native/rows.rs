@@ -3,7 +3,7 @@
 use super::narrow::{Element, is_in_f32};
 use super::simd::{fence, prefetch};
 use super::stream::goes_past;
-use super::{elements, input, is_dense};
+use super::{elements, input, is_dense, room};
 use crate::cpu::kernel::{Args, Worker};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
 
@@ -98,11 +98,11 @@ impl Rows {
         mut work: impl FnMut(Mapped<'a, E>),
     ) -> Result<(), String> {
         let (d, all) = (self.d, self.count(args) * self.d);
-        input::<E>(args, result, all)?;
+        room::<E>(args, result, all)?;
         let past = goes_past(args.raw(result), all * size_of::<E>()) && d.is_multiple_of(16);
         self.each(args, worker, |row| {
             // SAFETY: each row is claimed once, by one worker.
-            let out = unsafe { &mut args.write::<E>(result)[row.index * d..(row.index + 1) * d] };
+            let out = unsafe { args.output::<E>(result).part(row.index * d..(row.index + 1) * d) };
             work(Mapped { row, out, past });
             Ok(())
         })?;

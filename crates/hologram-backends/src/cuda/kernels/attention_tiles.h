@@ -1,4 +1,8 @@
-// What the attention kernels for many tokens share: the tokens of a workgroup, copies to shared memory, matrix instructions.
+// What the attention kernels on tensor cores share: the tokens of a workgroup, copies to shared memory, matrix instructions.
+typedef unsigned int uint;
+// Rows of the cache are written and read.
+#define ARGUMENTS_OVERLAP
+#include "arguments.h"
 
 __device__ __forceinline__ void dependency_wait()
 {
@@ -12,8 +16,6 @@ __device__ __forceinline__ void dependency_launch()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// A count that may be known only when it runs: word `slot` of the step block, or `most` where the slot is ~0.
-__device__ __forceinline__ unsigned count(const unsigned *step, unsigned slot, unsigned most) { return slot == ~0u ? most : min(step[slot], most); }
 
 // Notes that `index` is outside the `most` that there are (`note_fault` in dialect.h).
 __device__ __forceinline__ void note_fault(unsigned *record, unsigned index, unsigned most)

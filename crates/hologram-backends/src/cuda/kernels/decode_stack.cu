@@ -1,4 +1,6 @@
 // only sm_90a
+// What one workgroup writes others read.
+#define ARGUMENTS_OVERLAP
 #include "dialect.h"
 #include "stream.h"
 // Many launches of a decoding step as one: products of one token with ternary weights and attention over f32 caches, in the order in which each
@@ -11,8 +13,9 @@
 // used again 12 phases later; by then every workgroup has read it, because in between it took values from all others that they
 // computed after they had read. Each result is written to its tensor too, for whoever comes after the stack.
 
-constexpr uint THREADS = 480, WARPS = THREADS / 32, PARTS = 16, BARS = 8;
-constexpr uint PRODUCTS = 0, ATTENTION = 1;     // 2: the parts of attention put together
+constexpr uint THREADS = 480, ALL_THREADS = THREADS + 32, WARPS = THREADS / 32, PARTS = 16, BARS = 8; // threads that compute; all, with the warp that reads weights
+constexpr uint PRODUCTS = 0, ATTENTION = 1, COMBINE = 2;
+static_assert(COMBINE == ATTENTION + 1, "the parts of attention put together follow it");
 constexpr uint GATED = 1, RELU2 = 2;
 constexpr uint MOST_ROWS = 256;                 // of a workgroup in a phase
 constexpr float LOWEST = -1e38f;
@@ -32,7 +35,7 @@ struct __align__(16) Phase {
     float *keys, *values;
 };
 constexpr uint WORDS = sizeof(Phase) / 16;
-static_assert(sizeof(Phase) == 208, "as stack.rs writes it");
+static_assert(sizeof(Phase) == 208, "the host writes phases");
 
 struct Run {
     const Phase *phases; float *exchange; uint *run;
@@ -51,7 +54,8 @@ struct Shared {
     float sums[8192];
     uchar codes[8192];
 };
-static_assert(sizeof(Shared) == 44208, "as stack.rs counts it");
+static_assert(sizeof(Shared) == 44208, "the host counts them");
+HOST(Phase, Shared, THREADS, ALL_THREADS, BARS, PRODUCTS, ATTENTION, COMBINE, GATED, RELU2, MOST_ROWS)
 
 FN uint shared_address(const void *p) { return (uint)__cvta_generic_to_shared(p); }
 FN void bar() { asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory"); }
@@ -419,9 +423,9 @@ FN void combine(const Run &a, const Phase &f, uint group, uint tid, uint run)
     bar();
 }
 
-extern "C" __global__ __launch_bounds__(THREADS + 32, 1) void decode_stack(const Phase *phases, float *exchange, uint *runs, const uint *positions, const uint *sequences,
-    const uint *slots, const uint *table, const float *freqs, uint *fault, const uint *step, uint step_slot, uint count, uint heads, uint kv_heads, uint shift, uint blocks, uint rows,
-    uint columns, uint pairs, uint adjacent, uint splits)
+KERNEL_ALONE(decode_stack, ALL_THREADS, IN(0, Phase, phases), OUT(1, float, exchange), OUT(2, uint, runs), IN(3, uint, positions), IN(4, uint, sequences), IN(5, uint, slots),
+    IN(6, uint, table), IN(7, float, freqs), FAULT(8), IN(9, uint, step), VAL(10, uint, step_slot), VAL(11, uint, count), VAL(12, uint, heads), VAL(13, uint, kv_heads),
+    VAL(14, uint, shift), VAL(15, uint, blocks), VAL(16, uint, rows), VAL(17, uint, columns), VAL(18, uint, pairs), VAL(19, uint, adjacent), VAL(20, uint, splits))
 {
     extern __shared__ __align__(128) uchar bytes[];
     Shared &sh = *(Shared *)bytes;

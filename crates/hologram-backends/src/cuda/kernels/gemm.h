@@ -11,6 +11,10 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned long long ulong;
 
+// What is not read through the copy engine is read as it stands in the text.
+#define ARGUMENTS_OVERLAP
+#include "arguments.h"
+
 enum Weights { BF16, Q8, Q4, T2 };
 // What happens to sums before they are stored.
 enum Mode { STORE, ADD, SWIGLU, RELU2 };

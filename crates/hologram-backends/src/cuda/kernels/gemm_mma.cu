@@ -185,10 +185,10 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 
 // Grid: tokens / N, groups / 2. step: the step block or null; n: tokens at most.
 #define MULTIPLY(name, W, I8, N, PER_SM)                                                                                                     \
-    extern "C" __global__ __launch_bounds__(256, PER_SM) void name(                                                                        \
-        const uchar *x, const float *x_scales, const uchar *w0, const half *s0, const uchar *w1, const half *s1, const uchar *w2, const half *s2, \
-        const float *add, void *y0, void *y1, void *y2, const uint *step, uint slot, uint n, uint m0, uint m1, uint m2, uint k, uint group, \
-        uint mode, uint narrow)                                                                                                            \
+    KERNEL_SHARED(name, 256, PER_SM, IN(0, uchar, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, half, s0), IN(4, uchar, w1), IN(5, half, s1), \
+        IN(6, uchar, w2), IN(7, half, s2), IN(8, float, add), OUT(9, void, y0), OUT(10, void, y1), OUT(11, void, y2), IN(12, uint, step),      \
+        VAL(13, uint, slot), VAL(14, uint, n), VAL(15, uint, m0), VAL(16, uint, m1), VAL(17, uint, m2), VAL(18, uint, k), VAL(19, uint, group), \
+        VAL(20, uint, mode), VAL(21, uint, narrow))                                                                                            \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         const Operands in = {x, x_scales, w0, w1, w2, s0, s1, s2, k, group};                                                               \

@@ -337,11 +337,10 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 
 // Grid: workgroups that go through the tiles, or with splits > 1 (clusters of that many) splits · tiles. step: the step block or null; n: tokens at most.
 #define MULTIPLY(name, W, I8, GROUPS, N)                                                                                                     \
-    extern "C" __global__ __launch_bounds__(128 * (GROUPS + 1), GROUPS == 1 ? 2 : 1) void name(                                              \
-        const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w0, const __grid_constant__ TensorMap w1,                   \
-        const __grid_constant__ TensorMap w2, const float *x_scales, const half *s0, const half *s1, const half *s2, const float *add,     \
-        void *y0, void *y1, void *y2, const uint *step, uint slot, uint n, uint m0, uint m1, uint m2, uint k, uint group, uint mode,       \
-        uint narrow, uint splits)                                                                                                          \
+    KERNEL_SHARED(name, 128 * (GROUPS + 1), GROUPS == 1 ? 2 : 1, MAP(0, x), MAP(1, w0), MAP(2, w1), MAP(3, w2), IN(4, float, x_scales),        \
+        IN(5, half, s0), IN(6, half, s1), IN(7, half, s2), IN(8, float, add), OUT(9, void, y0), OUT(10, void, y1), OUT(11, void, y2),          \
+        IN(12, uint, step), VAL(13, uint, slot), VAL(14, uint, n), VAL(15, uint, m0), VAL(16, uint, m1), VAL(17, uint, m2), VAL(18, uint, k),  \
+        VAL(19, uint, group), VAL(20, uint, mode), VAL(21, uint, narrow), VAL(22, uint, splits))                                               \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         const Operands in = {&x, &w0, &w1, &w2, s0, s1, s2, x_scales, k, group};                                                           \

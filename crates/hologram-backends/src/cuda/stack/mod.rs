@@ -5,26 +5,29 @@
 
 use std::ops::Range;
 
-use super::native::{Arg, KernelLaunch, NativeKernel, Part};
-use super::record::{Shape, Value};
+use super::record::Shape;
+use crate::Gate;
+use crate::gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE};
+use crate::gpu::kernels::attention_decode::AttentionDecode;
+use crate::gpu::kernels::cuda::decode_stack::{self, DecodeStack, PHASE_BYTES, SHARED_BYTES};
+use crate::gpu::kernels::matvec_i8::MatvecI8;
+use crate::gpu::{KernelLaunch, Memory, NativeKernel, Part, StackPhase};
 use crate::host::Argument;
 
 #[cfg(test)]
 mod tests;
 
 pub(super) const IMAGE: &str = "decode_stack";
-/// Threads that compute, and with the warp that reads weights.
-const THREADS: u32 = 480;
-const ALL_THREADS: u32 = THREADS + 32;
+/// Threads that compute.
+const THREADS: u32 = decode_stack::THREADS;
 /// What the kernel keeps in shared memory before its ring of weights.
-const SHARED: u32 = 44_288;
-/// Bytes of a phase's table of scales (`MOST_ROWS` words).
-const TABLE: u32 = 1024;
-/// Bytes of a phase's description, and the alignment of what lies in the stack's memory.
-const PHASE: usize = 208;
+const SHARED: u32 = (SHARED_BYTES as u32).next_multiple_of(128);
+/// Bytes of a phase's table of scales.
+const TABLE: u32 = decode_stack::MOST_ROWS * 4;
+/// The alignment of what lies in the stack's memory.
 const ALIGN: usize = 256;
 /// The kernel's barriers for weights: as many phases' weights are on their way at most.
-const BARRIERS: usize = 8;
+const BARRIERS: usize = decode_stack::BARS as usize;
 /// Places for values in the exchange: each is used again so many phases later.
 const PLACES: usize = 12;
 /// Launches from which a stack is worth its start.
@@ -51,35 +54,15 @@ pub(super) struct Stack {
     place: usize,
 }
 
-/// One phase, as the kernel reads it.
+/// One phase. Where it finds and leaves values is known when all are: [`Stack::told`].
 #[derive(Clone, Default)]
 struct Phase {
-    kind: u32,
-    flags: u32,
-    k: u32,
-    each: u32,
-    over: u32,
-    chunks: u32,
-    ring: u32,
-    scales: u32,
-    bytes: u32,
-    needs: u32,
-    numbers: [f32; 4],
-    m: [u32; 2],
+    /// As the kernel reads it.
+    told: decode_stack::Phase,
     /// Floats that it gives, and where after them the statistics of attention begin.
     gives: usize,
     stats: usize,
-    addresses: [u64; 14],
 }
-
-// Places in `Phase::addresses`.
-const X: usize = 0;
-const NORM: usize = 1;
-const RESIDUAL: usize = 2;
-const W: usize = 3;
-const S: usize = 6;
-const Y: usize = 9;
-const KEYS: usize = 12;
 
 /// What all phases share; zero where no phase has set it.
 #[derive(Clone, Default, PartialEq)]
@@ -88,10 +71,13 @@ struct Common {
     attention: Option<Attention>,
 }
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 struct Attention {
-    /// Positions, sequences, slots, block table, frequencies.
-    addresses: [u64; 5],
+    positions: u64,
+    sequences: u64,
+    slots: u64,
+    table: u64,
+    freqs: u64,
     heads: u32,
     kv_heads: u32,
     shift: u32,
@@ -128,13 +114,11 @@ fn stack(launches: &[Option<(&NativeKernel, &Arguments)>], first: usize, max_sha
     let mut end = first;
     for launch in &launches[first..] {
         let Some((part, arguments)) = launch.and_then(single) else { break };
-        let reader = Reader { part, arguments };
-        let groups = part.grid[0];
-        let chain = chain.get_or_insert_with(|| Chain::new(groups, ring));
-        let joined = match (part.image, part.entry.as_str()) {
-            ("matvec_i8", entry) if entry.starts_with("t2_") => chain.products(&reader, entry.starts_with("t2_gate")),
-            ("attention_decode", "attention_decode_float_128_4") => chain.attention(&reader),
-            _ => None,
+        let chain = chain.get_or_insert_with(|| Chain::new(part.grid[0], ring));
+        let joined = match &part.phase {
+            Some(StackPhase::Products { gate, args }) => chain.products(args, part.grid, *gate, arguments),
+            Some(StackPhase::Attention(args)) => chain.attention(args, arguments),
+            None => None,
         };
         if joined.is_none() {
             break;
@@ -155,36 +139,15 @@ fn single<'a>((kernel, arguments): (&'a NativeKernel, &'a Arguments)) -> Option<
     }
 }
 
-/// Reads a launch's arguments by their places.
-struct Reader<'a> {
-    part: &'a KernelLaunch,
-    arguments: &'a Arguments,
-}
-
-impl Reader<'_> {
-    /// A number; a float's bits.
-    fn word(&self, at: usize) -> Option<u32> {
-        match self.part.args.get(at)? {
-            Arg::U32(word) => Some(*word),
-            Arg::F32(number) => Some(number.to_bits()),
-            _ => None,
-        }
-    }
-
-    fn float(&self, at: usize) -> Option<f32> {
-        self.word(at).map(f32::from_bits)
-    }
-
-    /// An address; 0 where there is none.
-    fn address(&self, at: usize) -> Option<u64> {
-        match self.part.args.get(at)? {
-            Arg::Null => Some(0),
-            Arg::Binding(index) => match self.arguments.get(*index)? {
-                Argument::Slice((address, _)) => Some(*address),
-                Argument::Scalar(_) => None,
-            },
-            _ => None,
-        }
+/// The address of what a launch is given; 0 where there is nothing.
+fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
+    match memory {
+        Memory::Null => Some(0),
+        Memory::Binding(index) => match arguments.get(index)? {
+            Argument::Slice((address, _)) => Some(*address),
+            Argument::Scalar(_) => None,
+        },
+        Memory::Scratch(_) | Memory::Counters(_) | Memory::Fault | Memory::Address(_) => None,
     }
 }
 
@@ -223,42 +186,56 @@ impl Chain {
         }
     }
 
-    /// Joins a product with `matvec_i8.k`'s arguments, where it can be.
-    fn products(&mut self, launch: &Reader<'_>, gated: bool) -> Option<()> {
-        let (word, address) = (|at| launch.word(at), |at| launch.address(at));
-        let (k, m, each, over) = (word(14)?, [word(15)?, word(16)?], word(17)?, word(18)?);
+    /// Joins products, where they can be.
+    fn products(&mut self, args: &MatvecI8, grid: [u32; 3], gate: Option<Gate>, arguments: &Arguments) -> Option<()> {
+        let gated = gate.is_some();
+        let at = |memory| address(memory, arguments);
+        let MatvecI8 { k, each, over, m0, m1, .. } = *args;
         let rows = self.groups * each + over;
         let most = each + u32::from(over > 0);
         let stored = if gated { 2 * most } else { most };
         let chunks = k / 64;
-        let served = launch.part.grid == [self.groups, 1, 1]
+        let served = grid == [self.groups, 1, 1]
             && k.is_multiple_of(256)
             && k <= MOST_LENGTH
             && chunks <= THREADS
             && each > 0
             && most <= if gated { MOST_GATED } else { MOST_ROWS }
             && stored.checked_mul(chunks)? <= MOST_SUMS
-            && m[0].checked_add(m[1])? <= i32::MAX as u32;
+            && m0.checked_add(m1)? <= i32::MAX as u32;
         if !served {
             return None;
         }
-        let step = self.counts(address(12)?, word(13)?)?;
-        let mut phase = Phase { kind: 0, k, each, over, chunks, m, gives: rows as usize, ..Phase::default() };
-        phase.flags = u32::from(gated) | if word(22)? == 2 { 2 } else { 0 };
-        phase.numbers = [launch.float(23)?, launch.float(24)?, launch.float(25)?, 0.0];
-        phase.addresses[X] = self.source(address(0)?, k)?;
-        phase.addresses[NORM] = address(1)?;
-        for i in 0..3 {
-            phase.addresses[W + i] = address(2 + i)?;
-            phase.addresses[S + i] = address(5 + i)?;
-            phase.addresses[Y + i] = address(8 + i)?;
-        }
+        let step = self.counts(at(args.step)?, args.slot)?;
+        let mut phase = decode_stack::Phase {
+            kind: decode_stack::PRODUCTS,
+            flags: match gate {
+                None => 0,
+                Some(Gate::Swiglu) => decode_stack::GATED,
+                Some(Gate::Relu2) => decode_stack::GATED | decode_stack::RELU2,
+            },
+            k,
+            each,
+            over,
+            chunks,
+            eps: args.eps,
+            least: args.least,
+            per: args.per,
+            m0,
+            m1,
+            x: self.source(at(args.x)?, k)?,
+            norm: at(args.norm)?,
+            w: [at(args.w0)?, at(args.w1)?, at(args.w2)?],
+            s: [at(args.s0)?, at(args.s1)?, at(args.s2)?],
+            y: [at(args.y0)?, at(args.y1)?, at(args.y2)?],
+            ..Default::default()
+        };
         // Each workgroup adds rows that it computed itself, or that are older than the stack.
-        let residual = address(11)?;
+        let residual = at(args.residual)?;
         if self.results.iter().rev().find(|r| r.0 == residual).is_some_and(|r| r.1 != rows || gated) {
             return None;
         }
-        phase.addresses[RESIDUAL] = residual;
+        phase.residual = residual;
 
         // Weights, then scales with up to 15 bytes before and after each matrix's, then the table.
         phase.scales = stored * (k / 4);
@@ -278,72 +255,82 @@ impl Chain {
             }
             free
         });
-        let products = (0..self.phases.len()).rev().filter(|p| self.phases[*p].kind == 0);
+        let products = (0..self.phases.len()).rev().filter(|p| self.phases[*p].told.kind == decode_stack::PRODUCTS);
         if let Some(user) = { products }.nth(BARRIERS - 1) {
             phase.needs = phase.needs.max(user as u32 + 1);
         }
         self.held.push((self.phases.len(), begin, end));
         (phase.ring, self.head) = (begin, end);
 
-        let lengths = if gated { [rows, 0, 0] } else { split(rows, m) };
+        let lengths = if gated { [rows, 0, 0] } else { split(rows, [m0, m1]) };
         let outputs = lengths.iter().enumerate().filter(|(_, n)| **n > 0);
-        let tensors: Vec<_> = outputs.map(|(i, n)| (phase.addresses[Y + i], *n)).collect();
+        let tensors: Vec<_> = outputs.map(|(i, n)| (phase.y[i], *n)).collect();
         if tensors.iter().any(|t| t.0 == 0) {
             return None;
         }
         self.results.extend(tensors.iter().map(|(address, n)| (*address, if tensors.len() == 1 { *n } else { 0 })));
         self.given = Some(tensors);
         self.common.step = step;
-        self.phases.push(phase);
+        self.phases.push(Phase { told: phase, gives: rows as usize, stats: 0 });
         Some(())
     }
 
-    /// Joins attention with `attention_decode.k`'s arguments, where it can be.
-    fn attention(&mut self, launch: &Reader<'_>) -> Option<()> {
-        const APPEND: u32 = 1;
-        const ADJACENT: u32 = 2;
-        const COMBINE: u32 = 4;
-        let (word, address) = (|at| launch.word(at), |at| launch.address(at));
-        let (heads, kv_heads, pairs, flags) = (word(19)?, word(20)?, word(26)?, word(27)?);
+    /// Joins attention, where it can be.
+    fn attention(&mut self, args: &AttentionDecode, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let AttentionDecode { heads, kv_heads, pairs, flags, tokens, .. } = *args;
         let (q, k) = (heads.checked_mul(HEAD)?, kv_heads.checked_mul(HEAD)?);
-        let given = [(address(0)?, q), (address(1)?, k), (address(2)?, k)];
+        let given = [(at(args.q)?, q), (at(args.k)?, k), (at(args.v)?, k)];
         let splits = (self.groups / kv_heads.max(1)).min(MOST_SPLITS);
         let served = *self.given.as_ref()? == given
             && heads == QUERIES * kv_heads
             && splits > 0
-            && word(17)?.checked_mul(word(18)?)? == 1
-            && word(21)? == HEAD
+            && tokens.most.checked_mul(tokens.per)? == 1
+            && args.d == HEAD
             && 2 * pairs <= HEAD
-            && flags & !ADJACENT == APPEND | COMBINE;
+            && flags & !ATTENTION_ADJACENT == ATTENTION_APPEND | ATTENTION_COMBINE;
         if !served {
             return None;
         }
         let attention = Attention {
-            addresses: [address(3)?, address(4)?, address(5)?, address(6)?, address(7)?],
+            positions: at(args.positions)?,
+            sequences: at(args.sequences)?,
+            slots: at(args.slots)?,
+            table: at(args.table)?,
+            freqs: at(args.freqs)?,
             heads,
             kv_heads,
-            shift: word(22)?,
-            blocks: word(23)?,
-            rows: word(24)?,
-            columns: word(25)?,
+            shift: args.shift,
+            blocks: args.blocks,
+            rows: args.rows,
+            columns: args.columns,
             pairs,
-            adjacent: flags & ADJACENT,
+            adjacent: flags & ATTENTION_ADJACENT,
             splits,
         };
-        let step = self.counts(address(15)?, word(16)?)?;
+        let step = self.counts(at(tokens.step)?, tokens.slot)?;
         if self.common.attention.as_ref().is_some_and(|a| *a != attention) {
             return None;
         }
         self.common = Common { step, attention: Some(attention) };
-        let sums = (kv_heads * splits * QUERIES * HEAD) as usize;
-        let mut phase = Phase { kind: 1, stats: sums, ..Phase::default() };
-        phase.gives = sums + (kv_heads * splits * QUERIES * 2) as usize;
-        phase.numbers[3] = launch.float(29)?;
-        (phase.addresses[KEYS], phase.addresses[KEYS + 1]) = (address(8)?, address(9)?);
-        let (fours, out) = (q / 4, address(10)?);
-        let mut combine = Phase { kind: 2, stats: sums, gives: q as usize, ..Phase::default() };
-        (combine.each, combine.over) = (fours / self.groups, fours % self.groups);
-        combine.addresses[Y] = out;
+        let stats = (kv_heads * splits * QUERIES * HEAD) as usize;
+        let told = decode_stack::Phase {
+            kind: decode_stack::ATTENTION,
+            scale: args.scale,
+            keys: at(args.keys)?,
+            values: at(args.values)?,
+            ..Default::default()
+        };
+        let phase = Phase { told, gives: stats + (kv_heads * splits * QUERIES * 2) as usize, stats };
+        let (fours, out) = (q / 4, at(args.out)?);
+        let told = decode_stack::Phase {
+            kind: decode_stack::COMBINE,
+            each: fours / self.groups,
+            over: fours % self.groups,
+            y: [out, 0, 0],
+            ..Default::default()
+        };
+        let combine = Phase { told, gives: q as usize, stats };
         self.phases.extend([phase, combine]);
         self.results.push((out, 0));
         self.given = Some(vec![(out, q)]);
@@ -361,7 +348,7 @@ fn split(rows: u32, m: [u32; 2]) -> [u32; 3] {
 impl Stack {
     /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
     pub(super) fn bytes(&self) -> usize {
-        self.table() + self.phases.len() * PHASE
+        self.table() + self.phases.len() * PHASE_BYTES
     }
 
     fn table(&self) -> usize {
@@ -370,50 +357,69 @@ impl Stack {
 
     /// The phases as the kernel reads them, and where in the stack's memory they belong.
     pub(super) fn phases(&self) -> (usize, Vec<u8>) {
-        let count = self.phases.len();
+        let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
+        (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
+        (self.table(), out)
+    }
+
+    /// Phase `p` as the kernel reads it, with its places in the exchange.
+    fn told(&self, p: usize) -> decode_stack::Phase {
+        let (count, phase) = (self.phases.len(), &self.phases[p]);
         // The tag of a place when phase `p` gives: it differs from what was there, zero at first.
         let tag = |p: usize| {
             let uses = (count - p % PLACES).div_ceil(PLACES);
             ((p / PLACES + 1) & 1 | (uses & 1) << 1) as u32
         };
         let place = |p: usize| (p % PLACES * self.place) as u32;
-        let mut out = Vec::with_capacity(count * PHASE);
-        for (p, phase) in self.phases.iter().enumerate() {
-            let (from, with) = p.checked_sub(1).map_or((0, 0), |before| (place(before), tag(before)));
-            let together = THREADS.checked_div(phase.chunks).unwrap_or(0);
-            let magic = 65_536u32.checked_div(phase.chunks).map_or(0, |n| n + 1);
-            // The parts of attention come with their statistics.
-            let stats = phase.stats as u32 + if phase.kind == 1 { place(p) } else { from };
-            let words = [phase.kind, phase.flags, from, place(p), with, tag(p), phase.k, phase.each, phase.over];
-            let words = words.into_iter().chain([phase.chunks, together, magic]);
-            let words = words.chain([phase.ring, phase.scales, phase.bytes, phase.needs]);
-            let words = words.chain(phase.numbers.map(f32::to_bits)).chain(phase.m).chain([stats, 0]);
-            out.extend(words.flat_map(u32::to_le_bytes));
-            out.extend(phase.addresses.iter().flat_map(|a| a.to_le_bytes()));
+        let (in_at, in_tag) = p.checked_sub(1).map_or((0, 0), |before| (place(before), tag(before)));
+        let chunks = phase.told.chunks;
+        // The parts of attention come with their statistics.
+        let stats_from = if phase.told.kind == decode_stack::ATTENTION { place(p) } else { in_at };
+        decode_stack::Phase {
+            in_at,
+            in_tag,
+            out_at: place(p),
+            out_tag: tag(p),
+            together: THREADS.checked_div(chunks).unwrap_or(0),
+            magic: 65_536u32.checked_div(chunks).map_or(0, |n| n + 1),
+            stats_at: phase.stats as u32 + stats_from,
+            ..phase.told.clone()
         }
-        (self.table(), out)
     }
 
     pub(super) fn shape(&self) -> Shape {
-        let (grid, block) = ([self.groups, 1, 1], [ALL_THREADS, 1, 1]);
+        let (grid, block) = ([self.groups, 1, 1], [decode_stack::ALL_THREADS, 1, 1]);
         Shape { grid, block, shared: self.shared, cluster: 1, early: false, together: true }
     }
 
-    /// The kernel's arguments, with the stack's memory and the record of a fault.
-    pub(super) fn values(&self, memory: u64, fault: u64) -> Vec<Value> {
-        let runs = memory + (PLACES * self.place * 4) as u64;
-        let attention = self.common.attention.as_ref();
-        let addresses = attention.map_or([0; 5], |a| a.addresses);
-        let (step, slot) = self.common.step.unwrap_or((0, 0));
-        let mut values =
-            vec![Value::Address(memory + self.table() as u64), Value::Address(memory), Value::Address(runs)];
-        values.extend(addresses.map(Value::Address));
-        values.extend([Value::Address(fault), Value::Address(step), Value::Word(slot)]);
-        values.push(Value::Word(self.phases.len() as u32));
-        let numbers = attention.map_or([0, 1, 0, 1, 1, 1, 0, 0, 1], |a| {
-            [a.heads, a.kv_heads, a.shift, a.blocks, a.rows, a.columns, a.pairs, a.adjacent, a.splits]
-        });
-        values.extend(numbers.map(Value::Word));
-        values
+    /// The kernel's arguments, with the stack's memory.
+    pub(super) fn arguments(&self, memory: u64) -> DecodeStack {
+        let at = |address: u64| if address == 0 { Memory::Null } else { Memory::Address(address) };
+        // Without attention there is nothing that these would be of, but kernels divide by some.
+        let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, ..Attention::default() };
+        let of = self.common.attention.clone().unwrap_or(none);
+        let (step, step_slot) = self.common.step.unwrap_or((0, 0));
+        DecodeStack {
+            phases: at(memory + self.table() as u64),
+            exchange: at(memory),
+            runs: at(memory + (PLACES * self.place * 4) as u64),
+            positions: at(of.positions),
+            sequences: at(of.sequences),
+            slots: at(of.slots),
+            table: at(of.table),
+            freqs: at(of.freqs),
+            step: at(step),
+            step_slot,
+            count: self.phases.len() as u32,
+            heads: of.heads,
+            kv_heads: of.kv_heads,
+            shift: of.shift,
+            blocks: of.blocks,
+            rows: of.rows,
+            columns: of.columns,
+            pairs: of.pairs,
+            adjacent: of.adjacent,
+            splits: of.splits,
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::cell::Cell;
 use super::*;
 use crate::backend::{Backend, Binding, Buffer, Launch, LaunchConfig};
 use crate::cuda::CudaBackend;
-use crate::cuda::native::{Target, find_group};
-use crate::{Attr, Extent, Format, GroupNode, GroupSpec, Operand, TensorSpec};
+use crate::gpu::{KernelArgs, Target, find_group};
+use crate::{
+    AttentionPrecision, Elementwise, Extent, Format, GroupNode, GroupSpec, Operand, Operation, RopeStyle, TensorSpec,
+};
 
-const H200: Target = Target { capability: 90, multiprocessors: 132, max_shared: 232_448 };
+const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKEN: Extent = Extent::Step { slot: 0, max: 1 };
 
 /// A group, and the numbers of the tensors that it binds.
@@ -46,63 +48,63 @@ fn token(format: Format, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape }
 }
 
-fn node(op: &'static str, operands: &[Operand], output: &TensorSpec, attrs: &[(&'static str, Attr)]) -> GroupNode {
-    GroupNode { op, operands: operands.to_vec(), output: output.clone(), in_place: None, attrs: attrs.to_vec() }
+fn node(op: impl Into<Operation>, operands: &[Operand], output: &TensorSpec) -> GroupNode {
+    GroupNode { op: op.into(), operands: operands.to_vec(), output: output.clone(), in_place: None }
 }
 
 /// Norm, codes, products, and what comes after them. Inputs: x, norm, matrices, residual.
-fn products(k: usize, rows: &[usize], after: &'static str) -> GroupSpec {
+fn products(k: usize, rows: &[usize], after: Option<Elementwise>) -> GroupSpec {
     let x = token(Format::F32, &[k]);
     let mut inputs = vec![x.clone(), fixed(Format::F32, &[k])];
-    let quantize = [("group", Attr::U32(k as u32)), ("floor", Attr::F32(1e-5))];
+    let quantize = Operation::Quantize { group: k as u32, floor: 1e-5.into() };
     let mut nodes = vec![
-        node("rms_norm", &[Operand::Input(0), Operand::Input(1)], &x, &[("eps", Attr::F32(1e-5))]),
-        node("quantize", &[Operand::Node(0)], &token(Format::I8Groups { group: k as u32 }, &[k]), &quantize),
+        node(Operation::RmsNorm { eps: 1e-5.into() }, &[Operand::Input(0), Operand::Input(1)], &x),
+        node(quantize, &[Operand::Node(0)], &token(Format::I8Groups { group: k as u32 }, &[k])),
     ];
     for m in rows {
         inputs.push(fixed(Format::T2Planes, &[*m, k]));
         let operands = [Operand::Node(1), Operand::Input(inputs.len() - 1)];
-        nodes.push(node("matmul", &operands, &token(Format::F32, &[*m]), &[]));
+        nodes.push(node(Operation::Matmul, &operands, &token(Format::F32, &[*m])));
     }
     let out = token(Format::F32, &[rows[0]]);
     match after {
-        "" => {}
-        "add" => {
+        None => {}
+        Some(Elementwise::Add) => {
             inputs.push(out.clone());
-            nodes.push(node("add", &[Operand::Node(2), Operand::Input(inputs.len() - 1)], &out, &[]));
+            nodes.push(node(Elementwise::Add, &[Operand::Node(2), Operand::Input(inputs.len() - 1)], &out));
         }
-        gate => nodes.push(node(gate, &[Operand::Node(2), Operand::Node(3)], &out, &[])),
+        Some(gate) => nodes.push(node(gate, &[Operand::Node(2), Operand::Node(3)], &out)),
     }
-    let outputs = if after.is_empty() { (2..nodes.len()).collect() } else { vec![nodes.len() - 1] };
-    GroupSpec { inputs, nodes, outputs }
+    let outputs = if after.is_none() { (2..nodes.len()).collect() } else { vec![nodes.len() - 1] };
+    GroupSpec::new(inputs, nodes, outputs).expect("a group")
 }
 
 /// Inputs: q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
-fn attention(sizes: Sizes, style: u32) -> GroupSpec {
+fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
     let Sizes { kv_heads, blocks, .. } = sizes;
     let (q, k) = (token(Format::F32, &[kv_heads * 4, 128]), token(Format::F32, &[kv_heads, 128]));
     let (cache, index) = (fixed(Format::F32, &[blocks, kv_heads, 32, 128]), token(Format::U32, &[]));
     let (input, of) = (Operand::Input, Operand::Node);
-    let style = [("style", Attr::U32(style))];
-    let append = |operands: &[Operand]| GroupNode { in_place: Some(0), ..node("kv_append", operands, &cache, &[]) };
-    let attrs = [("scale", Attr::F32(0.088_388_35)), ("precision", Attr::U32(0))];
+    let append = |operands: &[Operand]| GroupNode { in_place: Some(0), ..node(Operation::KvAppend, operands, &cache) };
+    let attention =
+        Operation::Attention { scale: 0.088_388_35.into(), precision: AttentionPrecision::F32, window: None };
     let nodes = vec![
-        node("rope", &[input(0), input(1), input(2)], &q, &style),
-        node("rope", &[input(3), input(1), input(2)], &k, &style),
+        node(Operation::Rope { style }, &[input(0), input(1), input(2)], &q),
+        node(Operation::Rope { style }, &[input(3), input(1), input(2)], &k),
         append(&[input(4), of(1), input(5)]),
         append(&[input(6), input(7), input(5)]),
-        node("attention", &[of(0), of(2), of(3), input(1), input(8), input(9)], &q, &attrs),
+        node(attention, &[of(0), of(2), of(3), input(1), input(8), input(9)], &q),
     ];
     let table = fixed(Format::U32, &[1, blocks]);
     let frequencies = fixed(Format::F32, &[64]);
     let inputs =
         vec![q, index.clone(), frequencies, k.clone(), cache.clone(), index.clone(), cache, k, index.clone(), table];
-    GroupSpec { inputs, nodes, outputs: vec![4] }
+    GroupSpec::new(inputs, nodes, vec![4]).expect("a group")
 }
 
 /// The launches of layers: groups with the tensors that they bind, by number, in the order of their inputs and outputs. Tensors 0 to 5 are
 /// x, positions, slots, sequences, the block table and the frequencies; the results of a layer are 6 tensors of their own.
-fn layers(sizes: Sizes, count: usize, gate: &'static str, style: u32) -> Vec<Group> {
+fn layers(sizes: Sizes, count: usize, gate: Elementwise, style: RopeStyle) -> Vec<Group> {
     let (width, kv, ffn) = (sizes.width(), sizes.kv(), sizes.ffn);
     let next = Cell::new(6);
     let new = || next.replace(next.get() + 1);
@@ -110,11 +112,11 @@ fn layers(sizes: Sizes, count: usize, gate: &'static str, style: u32) -> Vec<Gro
     let mut all = Vec::new();
     for _ in 0..count {
         let (q, k, v, out, mid, hidden, y) = (new(), new(), new(), new(), new(), new(), new());
-        all.push((products(width, &[width, kv, kv], ""), vec![x, new(), new(), new(), new(), q, k, v]));
+        all.push((products(width, &[width, kv, kv], None), vec![x, new(), new(), new(), new(), q, k, v]));
         all.push((attention(sizes, style), vec![q, 1, 5, k, new(), 2, new(), v, 3, 4, out]));
-        all.push((products(width, &[width], "add"), vec![out, new(), new(), x, mid]));
-        all.push((products(width, &[ffn, ffn], gate), vec![mid, new(), new(), new(), hidden]));
-        all.push((products(ffn, &[width], "add"), vec![hidden, new(), new(), mid, y]));
+        all.push((products(width, &[width], Some(Elementwise::Add)), vec![out, new(), new(), x, mid]));
+        all.push((products(width, &[ffn, ffn], Some(gate)), vec![mid, new(), new(), new(), hidden]));
+        all.push((products(ffn, &[width], Some(Elementwise::Add)), vec![hidden, new(), new(), mid, y]));
         x = y;
     }
     all
@@ -142,32 +144,34 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
     let refs: Vec<_> = kernels.iter().map(|(kernel, arguments)| Some((kernel, arguments.as_slice()))).collect();
     let stacks = plan(&refs, max_shared);
     for stack in &stacks {
-        assert!(stack.shared <= max_shared && stack.values(0, 0).len() == 21);
+        assert!(stack.shared <= max_shared && stack.arguments(0).list().len() == 21);
         let (at, table) = stack.phases();
         assert_eq!((at % 16, at + table.len()), (0, stack.bytes()));
         // Weights, which are fetched in their order, never come over others that are still needed, nor beyond the ring.
         let mut ended = 0;
-        let products: Vec<usize> = (0..stack.phases.len()).filter(|p| stack.phases[*p].kind == 0).collect();
+        let products: Vec<usize> =
+            (0..stack.phases.len()).filter(|p| stack.phases[*p].told.kind == decode_stack::PRODUCTS).collect();
         for (n, q) in products.iter().copied().enumerate() {
-            let later = &stack.phases[q];
+            let later = &stack.phases[q].told;
             assert!(later.ring + later.bytes <= stack.shared - SHARED && later.needs as usize <= q);
             ended = later.needs.max(ended);
             assert!(n < BARRIERS || ended as usize > products[n - BARRIERS]);
-            for (p, earlier) in stack.phases[..q].iter().enumerate().filter(|(_, p)| p.kind == 0) {
+            let earlier = stack.phases[..q].iter().map(|p| &p.told).enumerate();
+            for (p, earlier) in earlier.filter(|(_, p)| p.kind == decode_stack::PRODUCTS) {
                 let apart = earlier.ring + earlier.bytes <= later.ring || later.ring + later.bytes <= earlier.ring;
                 assert!(apart || ended as usize > p, "phases {p} and {q}");
             }
         }
         // What is given has another tag than what lies there, in every run, and who takes it expects it.
-        let word =
-            |p: usize, at: usize| u32::from_le_bytes(table[p * PHASE + at * 4..][..4].try_into().expect("four bytes"));
+        let told: Vec<_> = (0..stack.phases.len()).map(|p| stack.told(p)).collect();
         let mut places = [0; PLACES];
         for run in 0..4 {
             for p in 0..stack.phases.len() {
                 let bit = |tag: u32| (tag ^ (run & tag >> 1)) & 1;
-                let given = bit(word(p, 5));
+                let given = bit(told[p].out_tag);
                 assert_ne!(std::mem::replace(&mut places[p % PLACES], given), given, "run {run}, phase {p}");
-                assert!(p == 0 || (word(p, 2), word(p, 4)) == (word(p - 1, 3), word(p - 1, 5)));
+                let before = told.get(p.wrapping_sub(1));
+                assert!(before.is_none_or(|b| (told[p].in_at, told[p].in_tag) == (b.out_at, b.out_tag)));
             }
         }
     }
@@ -176,9 +180,9 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
 
 #[test]
 fn launches_of_a_decoding_step_become_one() {
-    let (bitnet, most) = (layers(BITNET, 7, "relu2_mul", 1), H200.max_shared);
+    let (bitnet, most) = (layers(BITNET, 7, Elementwise::Relu2Mul, RopeStyle::HalfSplit), H200.max_shared);
     assert_eq!(stacks(&bitnet, most), [[0, 35]]);
-    assert_eq!(stacks(&layers(SMALL, 3, "swiglu", 0), most), [[0, 15]]);
+    assert_eq!(stacks(&layers(SMALL, 3, Elementwise::Swiglu, RopeStyle::Adjacent), most), [[0, 15]]);
     // Too few to be worth it; too little memory for the weights of a gate.
     assert!(stacks(&bitnet[..3], most).is_empty());
     assert_eq!(stacks(&bitnet, SHARED + 60_000)[..2], [[4, 8], [9, 13]]);
@@ -189,7 +193,11 @@ fn launches_of_a_decoding_step_become_one() {
         ("v of another tensor", |l| l[11].1[7] = 0, &[[0, 11], [12, 35]]),
         ("another position", |l| l[11].1[1] = 0, &[[0, 11], [12, 35]]),
         ("the sum with rows that other workgroups computed", |l| l[12].1[3] = l[10].1[5], &[[0, 12], [12, 35]]),
-        ("another head size", |l| l[11] = (attention(SMALL, 1), l[11].1.clone()), &[[0, 11], [12, 35]]),
+        (
+            "another head size",
+            |l| l[11] = (attention(SMALL, RopeStyle::HalfSplit), l[11].1.clone()),
+            &[[0, 11], [12, 35]],
+        ),
     ];
     for (what, change, want) in ends {
         let mut launches = bitnet.clone();
@@ -270,7 +278,9 @@ fn write(device: &CudaBackend, buffer: &Buffer, words: &[u32]) {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn joined_launches_compute_what_they_do_one_by_one() {
     let device = CudaBackend::new(0).unwrap();
-    for (sizes, gate, style) in [(BITNET, "relu2_mul", 1), (SMALL, "swiglu", 0)] {
+    for (sizes, gate, style) in
+        [(BITNET, Elementwise::Relu2Mul, RopeStyle::HalfSplit), (SMALL, Elementwise::Swiglu, RopeStyle::Adjacent)]
+    {
         let launches = layers(sizes, 2, gate, style);
         let step = device.allocate_buffer(4).unwrap();
         let (all, tensors) = on_device(&device, &launches, &step);

@@ -196,7 +196,7 @@ FN void attend(thread const Attention &a, device const T *keys, device const T *
 // position or block outside is a fault.
 #define ATTENTION_PREFILL(name, T, D) \
 KERNEL(attention_prefill_##name##_##D, 256, IN(0, float, q), IN(1, T, keys), IN(2, T, values), IN(3, half, key_scales), IN(4, half, value_scales), IN(5, uint, positions), \
-       IN(6, uint, sequences), IN(7, uint, table), OUT(8, float, out), OUT(9, uint, fault), COUNT(10, tokens), VAL(14, uint, heads), VAL(15, uint, kv_heads), VAL(16, uint, shift), \
+       IN(6, uint, sequences), IN(7, uint, table), OUT(8, float, out), FAULT(9), COUNT(10, tokens), VAL(14, uint, heads), VAL(15, uint, kv_heads), VAL(16, uint, shift), \
        VAL(17, uint, blocks), VAL(18, uint, rows), VAL(19, uint, columns), VAL(20, float, scale), VAL(21, uint, window)) \
 { \
     SHARED(float, tile, [KEYS * (D + 4)]); \
@@ -205,7 +205,7 @@ KERNEL(attention_prefill_##name##_##D, 256, IN(0, float, q), IN(1, T, keys), IN(
     SHARED(uint, sequence, [ROWS]); \
     SHARED(uint, position, [ROWS]); \
     SHARED(uint, places, [2 * KEYS]); \
-    const Attention a = {q, key_scales, value_scales, positions, sequences, table, out, fault, count(step, tokens_slot, tokens_most, tokens_per), heads, kv_heads, shift, blocks, rows, \
+    const Attention a = {q, key_scales, value_scales, positions, sequences, table, out, fault, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, \
                          columns, scale, window}; \
     const Space space = {tile, scores, factors, sequence, position, places}; \
     attend<T, D>(a, keys, values, space, GROUP.xy, TID, LANE, SIMD); \

@@ -198,6 +198,6 @@ KERNEL(name, 128, IN(0, X, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, u
 { \
     SHARED(float, space, [(32 + 128) * STRIDE]); \
     const Matrix first = {w0, s0, h0}, second = {w1, s1, h1}, third = {w2, s2, h2}; \
-    const Task a = {x_scales, first, second, third, mode == ADD ? add : 0, y0, y1, y2, count(step, tokens_slot, tokens_most, tokens_per), m0, m1, m2, k, group, mode, narrow != 0, wide != 0}; \
+    const Task a = {x_scales, first, second, third, mode == ADD ? add : 0, y0, y1, y2, COUNTED(tokens), m0, m1, m2, k, group, mode, narrow != 0, wide != 0}; \
     matmul<X, W>(a, x, space, GROUP.xy, TID, SIMD); \
 }

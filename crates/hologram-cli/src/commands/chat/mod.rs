@@ -114,9 +114,9 @@ fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<Stri
     Ok(text)
 }
 
-/// Whether standard output failed, so that nobody is left to talk to, or a template runs on that nothing stops.
+/// Whether standard output failed, so that nobody is left to talk to.
 fn is_last(e: &anyhow::Error) -> bool {
-    e.is::<std::io::Error>() || matches!(e.downcast_ref(), Some(LlmError::RunawayTemplate { .. }))
+    e.is::<std::io::Error>()
 }
 
 /// A line that is meant for the program.

@@ -1,5 +1,6 @@
 //! The conformance cases of the elementwise operations: each with each of its types over a short table of shapes.
 
+use hologram_backends::Elementwise as E;
 use hologram_backends::Format;
 use hologram_isa::Type;
 
@@ -55,7 +56,7 @@ fn of_type(map: Map, ty: Type) -> Vec<Case> {
         cases.push(order.into_iter().fold(case, Case::view));
     }
     // Larger than any grid, where more than one thread goes round.
-    if ty == Type::F32 && matches!(map.scalar.name, "add" | "relu") {
+    if ty == Type::F32 && matches!(map.scalar.op, E::Add | E::Relu) {
         push(&mut cases, &[(8, 8)], &[rows(9001)]);
     }
     cases.extend(corners(map, ty));
@@ -69,21 +70,21 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
         Dim::Extent(e) => extents[*e as usize].1,
     };
     let count = shape.iter().map(size).product::<usize>();
-    let (name, last) = (map.scalar.name, operand + 1 == map.scalar.operands);
+    let (op, last) = (map.scalar.op, operand + 1 == map.scalar.operands);
     let (ty, fill) = match ty {
         _ if map.scalar.kind == Kind::Choose && operand == 0 => (Type::Bool, Fill::Below(2)),
         Type::Bool => (ty, Fill::Below(2)),
-        _ if ty.is_float() && matches!(name, "log" | "log2" | "sqrt" | "rsqrt") => {
+        _ if ty.is_float() && matches!(op, E::Log | E::Log2 | E::Sqrt | E::Rsqrt) => {
             (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
         }
-        _ if ty.is_float() => (ty, Fill::Normal(if name == "pow" { 4.0 } else { 1.0 })),
+        _ if ty.is_float() => (ty, Fill::Normal(if op == E::Pow { 4.0 } else { 1.0 })),
         // Divisors that are not 0, and counts of shifts on either side of the width.
-        _ if matches!(name, "div" | "rem") && last => {
+        _ if matches!(op, E::Div | E::Rem) && last => {
             let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
             let value = |i: usize| if signed && i % 3 == 1 { -((i % 50 + 1) as f32) } else { (i % 90 + 1) as f32 };
             (ty, Fill::Values((0..count).map(value).collect()))
         }
-        _ if matches!(name, "shl" | "shr") && last => (ty, Fill::Values((0..count).map(|i| (i % 40) as f32).collect())),
+        _ if matches!(op, E::Shl | E::Shr) && last => (ty, Fill::Values((0..count).map(|i| (i % 40) as f32).collect())),
         Type::I8 => (ty, Fill::Normal(60.0)),
         Type::U8 => (ty, Fill::Below(256)),
         Type::I16 => (ty, Fill::Normal(1e4)),
@@ -121,7 +122,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         f32::NAN,
     ];
     // What overflows on the way to a gate's product has no meaning together with an infinite operand.
-    let gate = matches!(map.scalar.name, "swiglu" | "relu2_mul");
+    let gate = matches!(map.scalar.op, E::Swiglu | E::Relu2Mul);
     let values: Vec<f32> = match ty {
         _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.is_nan() || v.abs() < 200.0).collect(),
         Type::I8 => vec![-128.0, -127.0, -1.0, 0.0, 1.0, 127.0],
@@ -133,7 +134,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         _ => return None,
     };
     let (operands, n) = (map.scalar.operands, values.len());
-    if map.scalar.kind == Kind::Choose || (matches!(map.scalar.name, "div" | "rem") && !ty.is_float()) {
+    if map.scalar.kind == Kind::Choose || (matches!(map.scalar.op, E::Div | E::Rem) && !ty.is_float()) {
         return None;
     }
     let count = n.pow(operands as u32);

@@ -1,6 +1,6 @@
 //! Conversion between element types.
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{elementwise_program, stored, wrap};
@@ -34,8 +34,8 @@ impl Elementwise for Cast {
 }
 
 impl Op for Cast {
-    fn name(&self) -> &'static str {
-        "cast"
+    fn operation(&self) -> Operation {
+        Operation::Cast
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

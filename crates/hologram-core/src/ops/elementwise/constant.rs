@@ -1,6 +1,6 @@
 //! Constants: tensors filled with one value, which cost no memory where only elementwise operations read them.
 
-use hologram_backends::{Attr, Format, KernelSpec};
+use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{constant, elementwise_program, register_type, stored};
@@ -39,6 +39,11 @@ impl Fill {
     /// The value as elements hold it.
     pub(crate) fn stored(&self) -> f64 {
         stored(self.value, self.ty)
+    }
+
+    /// The value as it was given.
+    pub(crate) fn number(&self) -> f64 {
+        self.value
     }
 
     /// The value in the type that it is computed with.
@@ -140,8 +145,8 @@ impl Elementwise for Fill {
 }
 
 impl Op for Fill {
-    fn name(&self) -> &'static str {
-        "fill"
+    fn operation(&self) -> Operation {
+        Operation::Fill { value: self.value.into() }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
@@ -149,11 +154,6 @@ impl Op for Fill {
             [] => Ok(TensorType::new(Format::Plain(self.ty), self.shape.clone())),
             _ => Err("takes no operands".into()),
         }
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let bits = self.value.to_bits();
-        vec![("low", Attr::U32(bits as u32)), ("high", Attr::U32((bits >> 32) as u32))]
     }
 
     fn elementwise(&self) -> Option<&dyn Elementwise> {

@@ -8,7 +8,7 @@ mod pow;
 mod program;
 mod table;
 
-use hologram_backends::{Extent, Format, KernelSpec};
+use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, TypeSet, Value};
 
 pub(super) use cases::cases;
@@ -23,7 +23,7 @@ use crate::tensor::{Dim, TensorType};
 
 /// One row of the table of scalar expressions.
 struct Scalar {
-    name: &'static str,
+    op: hologram_backends::Elementwise,
     operands: usize,
     /// The operands' element types; all operands have one.
     types: TypeSet,
@@ -59,7 +59,7 @@ struct Map {
 
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.scalar.name)
+        f.write_str(self.scalar.op.name())
     }
 }
 
@@ -70,8 +70,8 @@ impl Elementwise for Map {
 }
 
 impl Op for Map {
-    fn name(&self) -> &'static str {
-        self.scalar.name
+    fn operation(&self) -> Operation {
+        self.scalar.op.into()
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {

@@ -180,11 +180,10 @@ mod tests {
     fn run(shape: &[Extent], repeated: &[Extent], actual: u32, per_thread: u32) -> Vec<u8> {
         let tensor = |shape: &[Extent]| TensorSpec { format: Format::F32, shape: shape.to_vec() };
         let spec = KernelSpec {
-            op: "fused",
+            op: hologram_backends::Operation::FusedElementwise,
             inputs: vec![tensor(shape), tensor(repeated)],
             output: tensor(shape),
             in_place: None,
-            attrs: Vec::new(),
         };
         let emit = |b: &mut Builder, v: &[Value]| {
             let product = b.mul(v[0], v[1]);

@@ -4,6 +4,7 @@ use hologram_isa::{Type, TypeSet};
 
 use super::functions::{self as f, GELU_TANH};
 use super::{Kind, Map, Scalar, pow};
+use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::Tensor;
@@ -41,7 +42,7 @@ macro_rules! whole {
 }
 
 macro_rules! operations {
-    ($($name:ident($first:ident $(, $arg:ident)*) $kind:ident $types:ident $ulp:literal $(of $scale:expr)?, $doc:literal,
+    ($($op:ident $name:ident($first:ident $(, $arg:ident)*) $kind:ident $types:ident $ulp:literal $(of $scale:expr)?, $doc:literal,
         $emit:expr, $reference:expr $(, $whole:expr)?;)*) => {
         impl Graph {
             $(
@@ -65,7 +66,7 @@ macro_rules! operations {
                 /// When the operands' types do not fit (the message names those that do), their shapes do not broadcast as in NumPy, or
                 /// they lie on different devices; those of the device.
                 pub fn $name(&self $(, $arg: &Tensor)*) -> Result<Tensor> {
-                    self.executor.cached(stringify!($name), &[], &[self $(, $arg)*], |g, v| g.apply(row::$name(), v))
+                    self.executor.cached(Call::Elementwise(hologram_backends::Elementwise::$op), &[], &[self $(, $arg)*], |g, v| g.apply(row::$name(), v))
                 }
             )*
         }
@@ -77,7 +78,7 @@ macro_rules! operations {
                 #[doc = $doc]
                 pub(crate) fn $name() -> Map {
                     static ROW: Scalar = Scalar {
-                        name: stringify!($name),
+                        op: hologram_backends::Elementwise::$op,
                         operands: [stringify!($first) $(, stringify!($arg))*].len(),
                         types: $types,
                         kind: Kind::$kind,
@@ -105,71 +106,71 @@ fn truth(value: bool) -> f64 {
 
 operations! {
     // Arithmetic.
-    add(a, b) Map NUMBERS 0.5, "a + b. Integers wrap.", |b, v| b.add(v[0], v[1]), |v| v[0] + v[1], |v| v[0].wrapping_add(v[1]);
-    sub(a, b) Map NUMBERS 0.5, "a − b. Integers wrap.", |b, v| b.sub(v[0], v[1]), |v| v[0] - v[1], |v| v[0].wrapping_sub(v[1]);
-    mul(a, b) Map NUMBERS 0.5, "a · b. Integers wrap.", |b, v| b.mul(v[0], v[1]), |v| v[0] * v[1], |v| v[0].wrapping_mul(v[1]);
-    div(a, b) Map NUMBERS 0.5, "a / b; integers toward zero, and an integer division by zero is an error of the run.",
+    Add add(a, b) Map NUMBERS 0.5, "a + b. Integers wrap.", |b, v| b.add(v[0], v[1]), |v| v[0] + v[1], |v| v[0].wrapping_add(v[1]);
+    Sub sub(a, b) Map NUMBERS 0.5, "a − b. Integers wrap.", |b, v| b.sub(v[0], v[1]), |v| v[0] - v[1], |v| v[0].wrapping_sub(v[1]);
+    Mul mul(a, b) Map NUMBERS 0.5, "a · b. Integers wrap.", |b, v| b.mul(v[0], v[1]), |v| v[0] * v[1], |v| v[0].wrapping_mul(v[1]);
+    Div div(a, b) Map NUMBERS 0.5, "a / b; integers toward zero, and an integer division by zero is an error of the run.",
         |b, v| b.div(v[0], v[1]), |v| v[0] / v[1], |v| v[0].checked_div(v[1]).unwrap_or(0);
-    rem(a, b) Map INTEGERS 0.0, "The remainder of a / b with a's sign; by zero an error of the run.",
+    Rem rem(a, b) Map INTEGERS 0.0, "The remainder of a / b with a's sign; by zero an error of the run.",
         |b, v| b.rem(v[0], v[1]), |v| v[0] % v[1], |v| v[0].checked_rem(v[1]).unwrap_or(0);
-    mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
+    MulAdd mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
         f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]);
-    max(a, b) Map NUMBERS 0.0, "The greater; a NaN loses.", |b, v| b.max(v[0], v[1]), |v| v[0].max(v[1]);
-    min(a, b) Map NUMBERS 0.0, "The lesser; a NaN loses.", |b, v| b.min(v[0], v[1]), |v| v[0].min(v[1]);
-    clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest).",
+    Max max(a, b) Map NUMBERS 0.0, "The greater; a NaN loses.", |b, v| b.max(v[0], v[1]), |v| v[0].max(v[1]);
+    Min min(a, b) Map NUMBERS 0.0, "The lesser; a NaN loses.", |b, v| b.min(v[0], v[1]), |v| v[0].min(v[1]);
+    Clip clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest).",
         |b, v| { let low = b.max(v[0], v[1]); b.min(low, v[2]) }, |v| v[0].max(v[1]).min(v[2]);
-    neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0];
-    abs(x) Map SIGNED 0.0, "|x|; of the least integer itself.", |b, v| b.abs(v[0]), |v| v[0].abs();
+    Neg neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0];
+    Abs abs(x) Map SIGNED 0.0, "|x|; of the least integer itself.", |b, v| b.abs(v[0]), |v| v[0].abs();
 
     // Functions.
-    sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt();
-    rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt();
-    pow(a, b) Map FLOATS 3.0, "a to the power of b, with C's corner cases.", |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]);
-    exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
-    exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
-    log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
-    log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
-    sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
-    cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
-    tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
-    tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
-    erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
-    floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
-    ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
-    round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even();
+    Sqrt sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt();
+    Rsqrt rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt();
+    Pow pow(a, b) Map FLOATS 3.0, "a to the power of b, with C's corner cases.", |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]);
+    Exp exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
+    Exp2 exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
+    Log log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
+    Log2 log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
+    Sin sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
+    Cos cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
+    Tan tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
+    Tanh tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
+    Erf erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
+    Floor floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
+    Ceil ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
+    Round round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even();
 
     // Activations.
-    relu(x) Map SIGNED 0.0, "max(x, 0).", |b, v| f::relu(b, v[0]), |v| v[0].max(0.0);
-    sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
-    silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
-    gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
+    Relu relu(x) Map SIGNED 0.0, "max(x, 0).", |b, v| f::relu(b, v[0]), |v| v[0].max(0.0);
+    Sigmoid sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
+    Silu silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
+    Gelu gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
         |b, v| f::gelu(b, v[0]), |v| 0.5 * v[0] * (1.0 + erf_f64(v[0] * std::f64::consts::FRAC_1_SQRT_2));
-    gelu_tanh(x) Map FLOATS 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",
+    GeluTanh gelu_tanh(x) Map FLOATS 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",
         |b, v| f::gelu_tanh(b, v[0]),
         |v| 0.5 * v[0] * (1.0 + (GELU_TANH[0] * (v[0] + GELU_TANH[1] * v[0].powi(3))).tanh());
-    swiglu(gate, up) Map FLOATS 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
+    Swiglu swiglu(gate, up) Map FLOATS 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
         |b, v| { let s = f::silu(b, v[0]); b.mul(s, v[1]) }, |v| v[0] / (1.0 + (-v[0]).exp()) * v[1];
-    relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58. A NaN stays one.",
+    Relu2Mul relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58. A NaN stays one.",
         |b, v| f::relu2_mul(b, v[0], v[1]), |v| if v[0] <= 0.0 { 0.0 * v[1] } else { v[0].powi(2) * v[1] };
 
     // Comparisons.
-    eq(a, b) Compare ANY 0.0, "Whether a = b, as `bool`.", |b, v| b.eq(v[0], v[1]), |v| truth(v[0] == v[1]);
-    ne(a, b) Compare ANY 0.0, "Whether a ≠ b, as `bool`; true where one is NaN.", |b, v| b.ne(v[0], v[1]), |v| truth(v[0] != v[1]);
-    lt(a, b) Compare NUMBERS 0.0, "Whether a < b, as `bool`.", |b, v| b.lt(v[0], v[1]), |v| truth(v[0] < v[1]);
-    le(a, b) Compare NUMBERS 0.0, "Whether a ≤ b, as `bool`.", |b, v| b.le(v[0], v[1]), |v| truth(v[0] <= v[1]);
-    gt(a, b) Compare NUMBERS 0.0, "Whether a > b, as `bool`.", |b, v| b.gt(v[0], v[1]), |v| truth(v[0] > v[1]);
-    ge(a, b) Compare NUMBERS 0.0, "Whether a ≥ b, as `bool`.", |b, v| b.ge(v[0], v[1]), |v| truth(v[0] >= v[1]);
-    select(condition, a, b) Choose ANY 0.0, "a where the condition (`bool`) is true, else b.",
+    Eq eq(a, b) Compare ANY 0.0, "Whether a = b, as `bool`.", |b, v| b.eq(v[0], v[1]), |v| truth(v[0] == v[1]);
+    Ne ne(a, b) Compare ANY 0.0, "Whether a ≠ b, as `bool`; true where one is NaN.", |b, v| b.ne(v[0], v[1]), |v| truth(v[0] != v[1]);
+    Lt lt(a, b) Compare NUMBERS 0.0, "Whether a < b, as `bool`.", |b, v| b.lt(v[0], v[1]), |v| truth(v[0] < v[1]);
+    Le le(a, b) Compare NUMBERS 0.0, "Whether a ≤ b, as `bool`.", |b, v| b.le(v[0], v[1]), |v| truth(v[0] <= v[1]);
+    Gt gt(a, b) Compare NUMBERS 0.0, "Whether a > b, as `bool`.", |b, v| b.gt(v[0], v[1]), |v| truth(v[0] > v[1]);
+    Ge ge(a, b) Compare NUMBERS 0.0, "Whether a ≥ b, as `bool`.", |b, v| b.ge(v[0], v[1]), |v| truth(v[0] >= v[1]);
+    Select select(condition, a, b) Choose ANY 0.0, "a where the condition (`bool`) is true, else b.",
         |b, v| b.select(v[0], v[1], v[2]), |v| if v[0] != 0.0 { v[1] } else { v[2] };
 
     // Bits, and the logic of `bool`.
-    and(a, b) Map BITS 0.0, "Bitwise and.", |b, v| b.and(v[0], v[1]), |_| 0.0, |v| v[0] & v[1];
-    or(a, b) Map BITS 0.0, "Bitwise or.", |b, v| b.or(v[0], v[1]), |_| 0.0, |v| v[0] | v[1];
-    xor(a, b) Map BITS 0.0, "Bitwise exclusive or.", |b, v| b.xor(v[0], v[1]), |_| 0.0, |v| v[0] ^ v[1];
-    not(x) Map BITS 0.0, "Bitwise complement; of a `bool` its negation.", |b, v| b.not(v[0]), |_| 0.0, |v| !v[0];
-    shl(a, count) Map INTEGERS 0.0, "a shifted left; by as many bits as it has, or more, 0.",
+    And and(a, b) Map BITS 0.0, "Bitwise and.", |b, v| b.and(v[0], v[1]), |_| 0.0, |v| v[0] & v[1];
+    Or or(a, b) Map BITS 0.0, "Bitwise or.", |b, v| b.or(v[0], v[1]), |_| 0.0, |v| v[0] | v[1];
+    Xor xor(a, b) Map BITS 0.0, "Bitwise exclusive or.", |b, v| b.xor(v[0], v[1]), |_| 0.0, |v| v[0] ^ v[1];
+    Not not(x) Map BITS 0.0, "Bitwise complement; of a `bool` its negation.", |b, v| b.not(v[0]), |_| 0.0, |v| !v[0];
+    Shl shl(a, count) Map INTEGERS 0.0, "a shifted left; by as many bits as it has, or more, 0.",
         |b, v| { let n = f::count(b, v); b.shl(v[0], n) }, |_| 0.0, |v| if (0..64).contains(&v[1]) { v[0] << v[1] } else { 0 };
-    shr(a, count) Map INTEGERS 0.0, "a shifted right, filling with the sign.",
+    Shr shr(a, count) Map INTEGERS 0.0, "a shifted right, filling with the sign.",
         |b, v| { let n = f::count(b, v); b.shr(v[0], n) }, |_| 0.0, |v| v[0] >> if (0..63).contains(&v[1]) { v[1] } else { 63 };
 }
 

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use hologram_isa::Type;
 
 use self::cache::Cache;
-use crate::cpu::features::Features;
+use crate::cpu::features::{Features, InstructionSet};
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::cpu::native::input;
 use crate::cpu::native::simd::{Isa, Simd, simd_entry};
-use crate::{Extent, Format, KernelSpec};
+use crate::cpu::native::{input, room};
+use crate::{Extent, Format, KernelSpec, Operation};
 
 /// Most query rows of a tile; a multiple of every vector length and of three vectors, the width of the product's register tile.
 const TILE_ROWS: usize = 48;
@@ -78,8 +78,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     };
     let (heads, d, kv_heads, block_size, kd) =
         (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
-    let shapes_fit = spec.op == "attention"
-        && spec.in_place.is_none()
+    let Operation::Attention { scale, window, .. } = spec.op else { return None };
+    let shapes_fit = spec.in_place.is_none()
         && k.shape == v.shape
         && q.shape == spec.output.shape
         && p_len == tokens
@@ -93,11 +93,11 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     }
     Some(Arc::new(Attention {
         isa: Isa::widest(features),
-        isa_of_eight: Isa::widest(Features { avx512: features.avx512 && !features.half_vectors, ..features }),
+        isa_of_eight: Isa::widest(if features.half_vectors { features.up_to(InstructionSet::Avx2) } else { features }),
         stored,
-        window: spec.attr_u32("window").map_or(usize::MAX, |n| (n as usize).max(1)),
+        window: window.map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.
-        scale: spec.attr_f32("scale")? * std::f32::consts::LOG2_E,
+        scale: scale.get() * std::f32::consts::LOG2_E,
         tokens: *tokens,
         table_rows: *table_rows,
         max_blocks: fixed(max_blocks)?,
@@ -360,15 +360,15 @@ impl Attention {
         // SAFETY: shared scratch memory has room for `rows` × `parts` partial results (`shared_scratch`), and no worker writes it in
         // this phase.
         let partials = unsafe { std::slice::from_raw_parts(shared.data.cast::<f32>(), shared.bytes / 4) };
-        // SAFETY: each row is claimed by one worker.
-        let output = unsafe { args.write::<f32>(self.places()[4]) };
+        let output = args.output::<f32>(self.places()[4]);
         while let Some(row) = worker.next(rows) {
             let of_row = &partials[row * plan.parts * self.partial_len()..][..plan.parts * self.partial_len()];
             let parts = || of_row.chunks_exact(self.partial_len());
             let peak = parts().map(|p| p[self.d]).fold(LOWEST, f32::max);
             let weight = |p: &[f32]| (p[self.d] - peak).exp2();
             let total: f32 = parts().map(|p| p[self.d + 1] * weight(p)).sum();
-            let output = &mut output[row * self.d..][..self.d];
+            // SAFETY: each row is claimed by one worker.
+            let output = unsafe { output.part(row * self.d..(row + 1) * self.d) };
             output.fill(0.0);
             for part in parts() {
                 let weight = weight(part) / total;
@@ -406,7 +406,7 @@ impl NativeKernel for Attention {
         };
         let [values, positions, sequences, table, output] = self.places();
         let rows = tokens * self.heads;
-        input::<f32>(args, output, rows * self.d)?;
+        room::<f32>(args, output, rows * self.d)?;
         let inputs = Inputs {
             q: input(args, Q, rows * self.d)?,
             k: cache(K)?,

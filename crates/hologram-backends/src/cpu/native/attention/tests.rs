@@ -3,7 +3,7 @@ use hologram_isa::Type;
 
 use super::find;
 use crate::cpu::testing::{Memory, Random, feature_sets, launch};
-use crate::{Attr, Extent, Format, KernelSpec, TensorSpec};
+use crate::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
 
 struct Case {
     heads: usize,
@@ -40,14 +40,10 @@ impl Case {
         let ids = tensor(Format::Plain(Type::U32), &[0]);
         let table = tensor(Format::U32, &[SEQUENCES, self.max_blocks()]);
         KernelSpec {
-            op: "attention",
+            op: Operation::Attention { scale: 0.3.into(), precision: AttentionPrecision::F32, window: self.window },
             inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, table],
             output: q,
             in_place: None,
-            attrs: [("scale", Attr::F32(0.3))]
-                .into_iter()
-                .chain(self.window.map(|n| ("window", Attr::U32(n))))
-                .collect(),
         }
     }
 

@@ -301,7 +301,8 @@ impl Gemm {
                 let y = to.wrapping_add((tile.start - lines.start) * stride);
                 for (p, first) in panels_of().step_by(self.kernels.together) {
                     let count = (columns.end - first).min(rows * self.kernels.together);
-                    // SAFETY: as above; the tile was packed before; this worker has claimed the piece.
+                    // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before; this worker has
+                    // // claimed the piece.
                     unsafe {
                         let (panel, tile_words) = (panels.add(p * panel_bytes), left.add(packed));
                         let y = y.add(p * rows);

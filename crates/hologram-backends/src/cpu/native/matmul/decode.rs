@@ -142,7 +142,7 @@ unsafe fn super_blocks<B: SuperBlock>(row: *const u8, first: usize, count: usize
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 unsafe fn blocks_of_32<B: Block32>(row: *const u8, first: usize, count: usize, to: *mut u16) {
-    // SAFETY: as above.
+    // SAFETY: the function's features; the blocks exist and there is room for their values, as the caller promises.
     unsafe {
         let (first, units) = (first / 32, count / 32);
         for from in (0..units).step_by(16) {

@@ -199,7 +199,8 @@ impl FloatMatmul {
                     let tile = (tokens.start * self.row_words() + at * tokens.len()) * 4;
                     for (p, first) in panels_of().step_by(kernels.together) {
                         let count = (rows.end - first).min(kernels.rows * kernels.together);
-                        // SAFETY: as above; the tile was packed in phase 0; this worker has claimed the rows' columns.
+                        // SAFETY: the kernel is of this processor's instruction set; the panels are packed, the tile was in phase 0; this worker has
+                        // // claimed the rows' columns.
                         unsafe {
                             let y = o.y.data.add(tokens.start * o.y.m + first);
                             let (panel, tile, words) = (panels.add(p * panel_bytes), packed.add(tile), self.words);

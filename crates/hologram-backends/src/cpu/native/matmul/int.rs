@@ -366,7 +366,8 @@ impl IntMatmul {
                 let panels_of = rows.clone().step_by(kernels.rows).enumerate();
                 for (p, first) in panels_of.step_by(kernels.together) {
                     let count = (rows.end - first).min(kernels.rows * kernels.together);
-                    // SAFETY: as above; the tile was packed in phase 0; this worker has claimed the rows' columns of the output.
+                    // SAFETY: the kernel is of this processor's instruction set; the panels are unpacked, the tile was packed in phase 0; this
+                    // // worker has claimed the rows' columns of the output.
                     unsafe {
                         let tile = packed.add(tokens.start * layout.token_bytes());
                         let (panel, y) = (panels.add(p * panel_bytes), o.y.data.add(tokens.start * o.y.m + first));

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::only_slowest_varies;
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
@@ -75,7 +75,7 @@ impl Problem {
         let [x, w] = spec.inputs.as_slice() else { return None };
         let (y, [Extent::Fixed(m), Extent::Fixed(k)]) = (&spec.output, w.shape.as_slice()) else { return None };
         let same_rows = x.shape.split_last()?.1 == y.shape.split_last()?.1;
-        let served = spec.op == "matmul"
+        let served = spec.op == Operation::Matmul
             && spec.in_place.is_none()
             && y.format == Format::F32
             && same_rows

@@ -452,7 +452,7 @@ mod x86 {
                 }
                 #[target_feature(enable = $features)]
                 unsafe fn prepare<B: $bound>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
-                    // SAFETY: as above.
+                    // SAFETY: the processor has the features; the rest is promised by the caller.
                     unsafe { $prepare::<$isa, B>($isa::assume(), codes, scales, group, to) }
                 }
                 let multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER] = [

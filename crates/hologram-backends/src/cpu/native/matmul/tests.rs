@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::find;
 use crate::cpu::testing::{Memory, feature_sets, launch};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// A small generator of repeatable numbers.
 struct Random(u64);
@@ -118,14 +118,13 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                 let max = if n % 2 == 1 { n } else { n + 2 };
                 let rows = if max == n { Extent::Fixed(n) } else { Extent::Step { slot: 1, max } };
                 let spec = KernelSpec {
-                    op: "matmul",
+                    op: Operation::Matmul,
                     inputs: vec![
                         TensorSpec { format: x_format, shape: vec![rows, Extent::Fixed(k)] },
                         TensorSpec { format: w_format, shape: vec![Extent::Fixed(m), Extent::Fixed(k)] },
                     ],
                     output: TensorSpec { format: Format::F32, shape: vec![rows, Extent::Fixed(m)] },
                     in_place: None,
-                    attrs: vec![],
                 };
                 let (x_bytes, x) = tensor(&mut random, x_format, max, k);
                 let mut expected = Vec::with_capacity(n * m);
@@ -222,7 +221,7 @@ fn float_activations() {
 #[test]
 fn what_is_not_served() {
     let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
-    let spec = |x, w, y| KernelSpec { op: "matmul", inputs: vec![x, w], output: y, in_place: None, attrs: vec![] };
+    let spec = |x, w, y| KernelSpec { op: Operation::Matmul, inputs: vec![x, w], output: y, in_place: None };
     let i8_groups = |group| Format::I8Groups { group };
     let y = || fixed(Format::F32, [2, 5]);
     for (name, spec) in [

@@ -194,8 +194,7 @@ impl TileMatmul {
             }
         }
         if configured {
-            // SAFETY: the processor has AMX.
-            unsafe { asm!("tilerelease", options(nostack, nomem)) };
+            release();
         }
     }
 }
@@ -224,7 +223,7 @@ impl NativeKernel for TileMatmul {
     }
 }
 
-/// Makes all tiles 16 rows of 64 bytes.
+/// Makes all tiles 16 rows of 64 bytes, until [`release`]. The configuration is the thread's; the compiler neither uses nor changes it.
 fn configure() {
     let mut config = [0u8; 64];
     config[0] = 1;
@@ -232,31 +231,53 @@ fn configure() {
         config[16 + 2 * tile] = 64;
         config[48 + tile] = 16;
     }
-    // SAFETY: the processor has AMX; the 64 bytes are a valid configuration.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) config.as_ptr(), options(nostack, readonly)) };
+    // SAFETY: the kernel was chosen by `Features` with AMX, which the processor then has; the 64 bytes are a valid configuration.
+    unsafe {
+        asm!(
+            "ldtilecfg [{}]",
+            in(reg) config.as_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+}
+
+/// Gives the tiles up, so that the system need not keep their content.
+fn release() {
+    // SAFETY: the processor has AMX, as in `configure`.
+    unsafe {
+        asm!(
+            "tilerelease",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, nomem, preserves_flags)
+        );
+    }
 }
 
 /// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over `steps` tiles of depth;
 /// adds to the four sums unless these are the first steps.
 ///
 /// # Safety
-/// The processor has AMX and its tiles are configured; what is named exists.
+/// The processor has AMX and its tiles are configured; what is named exists; there is a step.
 unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums: *mut u8, steps: usize, first: bool) {
-    // SAFETY: promised by the caller. The compiler uses no tile registers, so that they keep their content from one block to the next.
+    // SAFETY: promised by the caller. The registers of the tiles are declared as overwritten, and hold nothing from one block to the next.
     unsafe {
-        if first {
-            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-        } else {
-            asm!(
-                "tileloadd tmm0, [{c} + {s}]",
-                "tileloadd tmm1, [{c} + {s} + 1024]",
-                "tileloadd tmm2, [{c} + {s} + 2048]",
-                "tileloadd tmm3, [{c} + {s} + 3072]",
-                c = in(reg) sums, s = in(reg) 64usize, options(nostack, readonly)
-            );
-        }
         asm!(
+            "test {first}, {first}",
+            "jz 2f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "jmp 3f",
             "2:",
+            "tileloadd tmm0, [{c} + {s}]",
+            "tileloadd tmm1, [{c} + {s} + 1024]",
+            "tileloadd tmm2, [{c} + {s} + 2048]",
+            "tileloadd tmm3, [{c} + {s} + 3072]",
+            "3:",
             "tileloadd tmm4, [{x} + {s}]",
             "tileloadd tmm6, [{w} + {s}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
@@ -270,17 +291,17 @@ unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums:
             "add {w}, 1024",
             "add {w_2}, 1024",
             "dec {n}",
-            "jnz 2b",
-            x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
-            w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
-            n = inout(reg) steps => _, s = in(reg) 64usize, options(nostack, readonly)
-        );
-        asm!(
+            "jnz 3b",
             "tilestored [{c} + {s}], tmm0",
             "tilestored [{c} + {s} + 1024], tmm1",
             "tilestored [{c} + {s} + 2048], tmm2",
             "tilestored [{c} + {s} + 3072], tmm3",
-            c = in(reg) sums, s = in(reg) 64usize, options(nostack)
+            x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
+            w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
+            n = inout(reg) steps => _, c = in(reg) sums, s = in(reg) 64usize, first = in(reg) usize::from(first),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
         );
     }
 }

@@ -35,7 +35,7 @@ impl Avx512 {
     /// of the series, leave a relative error of 1e-8.
     #[inline(always)]
     fn power(self, rounded: __m512, n: __m512, r: __m512, c: [f32; 3]) -> __m512 {
-        // SAFETY: as below.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             // Only the lowest four bits of an index count, and only the whole part of a scale.
             let of_fraction = _mm512_permutexvar_ps(_mm512_castps_si512(rounded), _mm512_loadu_ps(ROOTS.as_ptr()));
@@ -57,9 +57,6 @@ static ROOTS: [f32; 16] = {
     roots
 };
 
-// The SAFETY reason of every block below: `self` exists only where the processor has the instructions (`assume`), and a pointer is
-// valid for a whole vector by the method's contract.
-
 impl Simd for Avx2 {
     type V = __m256;
     type H = __m128i;
@@ -69,25 +66,25 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm256_loadu_ps(p) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe {
             let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
@@ -96,13 +93,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn to_f16(self, v: __m256) -> __m128i {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
     }
 
     #[inline(always)]
     fn to_bf16(self, v: __m256) -> __m128i {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let bits = _mm256_castps_si256(v);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -116,67 +113,67 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn store_half(self, p: *mut u16, h: __m128i) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm_storeu_si128(p.cast(), h) }
     }
 
     #[inline(always)]
     unsafe fn stream_half(self, p: *mut u16, h: __m128i) {
-        // SAFETY: as above; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
         unsafe { _mm_stream_si128(p.cast(), h) }
     }
 
     #[inline(always)]
     fn any_greater(self, a: __m256, b: __m256) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) != 0 }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m256) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm256_storeu_ps(p, v) }
     }
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32, v: __m256) {
-        // SAFETY: as above; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
         unsafe { _mm256_stream_ps(p, v) }
     }
 
     #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_add_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn max(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_max_ps(a, b) }
     }
 
     #[inline(always)]
     fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn keep_where_ge(self, v: __m256, limit: __m256, bound: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let keep = _mm256_cmp_ps::<_CMP_GE_OQ>(limit, bound);
             _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, keep)
@@ -185,13 +182,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn round(self, x: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
     }
 
     #[inline(always)]
     fn scale(self, v: __m256, n: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             // A biased exponent of 0, from -127, is the number 0.
             let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -201,7 +198,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn sum(self, v: __m256) -> f32 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -211,7 +208,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn peak(self, v: __m256) -> f32 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -221,7 +218,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn sums(self, v: &[__m256; 16]) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let low = quad256(pair256(v[0], v[1]), pair256(v[2], v[3]));
             let high = quad256(pair256(v[4], v[5]), pair256(v[6], v[7]));
@@ -231,7 +228,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn transpose(self, from: &[*const f32; 16], factors: __m256, to: &[*mut f32; 16]) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe {
             let mut columns = [[_mm256_setzero_ps(); 4]; 2];
             for (q, columns) in columns.iter_mut().enumerate() {
@@ -259,25 +256,25 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm512_loadu_ps(p) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
@@ -286,13 +283,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn to_f16(self, v: __m512) -> __m256i {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
     }
 
     #[inline(always)]
     fn to_bf16(self, v: __m512) -> __m256i {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let bits = _mm512_castps_si512(v);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -305,67 +302,67 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn store_half(self, p: *mut u16, h: __m256i) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm256_storeu_si256(p.cast(), h) }
     }
 
     #[inline(always)]
     unsafe fn stream_half(self, p: *mut u16, h: __m256i) {
-        // SAFETY: as above; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
         unsafe { _mm256_stream_si256(p.cast(), h) }
     }
 
     #[inline(always)]
     fn any_greater(self, a: __m512, b: __m512) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0 }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe { _mm512_storeu_ps(p, v) }
     }
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32, v: __m512) {
-        // SAFETY: as above; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
         unsafe { _mm512_stream_ps(p, v) }
     }
 
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_add_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn max(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_max_ps(a, b) }
     }
 
     #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn keep_where_ge(self, v: __m512, limit: __m512, bound: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let keep = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(limit, bound);
             _mm512_mask_blend_ps(keep, _mm512_set1_ps(f32::NEG_INFINITY), v)
@@ -374,13 +371,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn round(self, x: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
     }
 
     #[inline(always)]
     fn scale(self, v: __m512, n: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_scalef_ps(v, n) }
     }
 
@@ -405,19 +402,19 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sum(self, v: __m512) -> f32 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_reduce_add_ps(v) }
     }
 
     #[inline(always)]
     fn peak(self, v: __m512) -> f32 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe { _mm512_reduce_max_ps(v) }
     }
 
     #[inline(always)]
     fn sums(self, v: &[__m512; 16]) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
             let (low, high) = (halves512(v, 0), halves512(v, 8));
             _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(low, high), _mm512_shuffle_f32x4::<0xdd>(low, high))
@@ -426,7 +423,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn transpose(self, from: &[*const f32; 16], factors: __m512, to: &[*mut f32; 16]) {
-        // SAFETY: as above.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers.
         unsafe {
             let mut columns = [[_mm512_setzero_ps(); 4]; 4];
             for (q, columns) in columns.iter_mut().enumerate() {

@@ -117,7 +117,7 @@ impl<T: Key<Bits = u32>> Keys for Short<'_, T> {
             numbers.sort_unstable();
             return numbers.iter().enumerate().for_each(|(i, number)| put(i, *number as u32));
         }
-        // SAFETY: as above.
+        // SAFETY: any bytes are counts.
         let counts = unsafe { counts.align_to_mut::<u32>().1 };
         by_digits(numbers, others, &mut counts[..DIGITS * VALUES], put);
     }

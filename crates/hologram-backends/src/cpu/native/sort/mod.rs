@@ -17,10 +17,10 @@ pub(super) use self::top_k::find as find_top_k;
 use super::lines::{Lines, Sizes};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
-use crate::{Format, GroupSpec, KernelSpec, Operand};
+use crate::{Format, Fused, GroupSpec, KernelSpec, Operation, SORT_BLOCK};
 
 /// Elements of the blocks that the operation `sort_blocks` sorts.
-const BLOCK: usize = 512;
+const BLOCK: usize = SORT_BLOCK;
 /// Bits of a digit, and the number of digits in a key of 32 bits.
 const DIGIT: u32 = 11;
 const DIGITS: usize = 3;
@@ -47,46 +47,27 @@ struct ArgSort {
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
     let Format::Plain(ty) = x.format else { return None };
-    let block = match spec.op {
-        "sort_blocks" => BLOCK,
-        "arg_sort" => usize::MAX,
+    let (block, axis, descending) = match spec.op {
+        Operation::SortBlocks { axis, descending } => (BLOCK, axis, descending),
+        Operation::ArgSort { axis, descending } => (usize::MAX, axis, descending),
         _ => return None,
     };
     let served = spec.in_place.is_none()
         && ty != Type::Bool
         && spec.output.format == Format::U32
         && spec.output.shape == x.shape;
-    let lines = Lines::new(x, spec.attr_u32("axis")?)?;
-    let descending = spec.attr_u32("descending")? == 1;
+    let lines = Lines::new(x, axis)?;
     let block = block.min(lines.max().n.max(1));
     served.then(|| {
         Arc::new(ArgSort { lines, ty, descending, block, uses_step: spec.uses_step() }) as Arc<dyn NativeKernel>
     })
 }
 
-/// The sort of whole lines that a group of `sort_blocks` with its merges computes; `None` for any other group.
+/// The sort of whole lines that a group asks for; `None` for any other group.
 pub(super) fn of_group(group: &GroupSpec) -> Option<KernelSpec> {
-    let ([x], [blocks, merges @ ..]) = (group.inputs.as_slice(), group.nodes.as_slice()) else { return None };
-    if blocks.op != "sort_blocks" || merges.is_empty() || group.outputs != [merges.len()] {
-        return None;
-    }
-    let mut run = BLOCK;
-    for (i, merge) in merges.iter().enumerate() {
-        let same = |name: &str| merge.attr_u32(name) == blocks.attr_u32(name);
-        let follows = merge.op == "sort_merge"
-            && merge.operands == [Operand::Input(0), Operand::Node(i)]
-            && merge.attr_u32("run") == u32::try_from(run).ok()
-            && same("axis")
-            && same("descending");
-        if !follows {
-            return None;
-        }
-        run = run.checked_mul(2)?;
-    }
-    let n = x.shape.get(blocks.attr_u32("axis")? as usize)?.max();
-    let attrs = blocks.attrs.clone();
-    let output = blocks.output.clone();
-    (run >= n).then(|| KernelSpec { op: "arg_sort", inputs: vec![x.clone()], output, in_place: None, attrs })
+    let Fused::SortLines { axis, descending } = group.fused else { return None };
+    let (inputs, output) = (group.inputs.clone(), group.nodes.last()?.output.clone());
+    Some(KernelSpec { op: Operation::ArgSort { axis, descending }, inputs, output, in_place: None })
 }
 
 impl ArgSort {
@@ -130,8 +111,7 @@ impl NativeKernel for ArgSort {
 /// Sorts blocks of lines, one at a time.
 fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
     let scratch = std::mem::take(&mut worker.scratch);
-    // SAFETY: each element is written by the worker that has claimed its line and block.
-    let out = unsafe { args.write::<u32>(1) };
+    let out = args.output::<u32>(1);
     let together = if sizes.inner > 1 { TOGETHER.min(sizes.inner) } else { (4096 / sizes.n.max(1)).clamp(1, TOGETHER) };
     let lines = sizes.lines();
     while let Some(piece) = worker.next(lines.div_ceil(together)) {
@@ -140,7 +120,8 @@ fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker:
             for start in (0..sizes.n).step_by(block) {
                 let len = block.min(sizes.n - start);
                 let at = |i: usize| first + (start + i) * sizes.inner;
-                keys.sort(scratch, len, start, at, |i, index| out[at(i)] = index);
+                // SAFETY: each element is written by the worker that has claimed its line and block.
+                keys.sort(scratch, len, start, at, |i, index| unsafe { out.set(at(i), index) });
             }
         }
     }
@@ -188,17 +169,18 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
             *next = at + of(0..part);
             at += of(0..PARTS);
         }
-        // SAFETY: places are claimed by counts: each is written once.
-        let out = unsafe { args.write::<u32>(1) };
+        let out = args.output::<u32>(1);
         for i in range {
             let number = number(i);
             let place = &mut next[value(number)];
             let here = *place as usize;
             *place += 1;
             if digit + 1 == DIGITS {
-                out[first + here * sizes.inner] = number as u32;
+                // SAFETY: places are claimed by counts: each is written once.
+                unsafe { out.set(first + here * sizes.inner, number as u32) };
             } else {
-                // SAFETY: as above.
+                // SAFETY: fewer than `n` numbers lie before this one, by the counts of the phase before, of the same numbers: no other argument,
+                // // and no other device, writes them in between. Each place is written once.
                 unsafe { to.add(here).write(number) };
             }
         }
@@ -209,7 +191,7 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
 mod tests {
     use super::*;
     use crate::cpu::testing::{Memory, Random, launch};
-    use crate::{Attr, Extent, TensorSpec};
+    use crate::{Extent, TensorSpec};
 
     #[test]
     fn lines_are_sorted_stably() {
@@ -231,13 +213,11 @@ mod tests {
             let element = |r: u32| if r % 9 < 7 { special[r as usize % 9] } else { (r % 1013) as f32 - 500.0 };
             let values: Vec<f32> = (0..outer * n * inner).map(|_| element(random.bits())).collect();
             for descending in [false, true] {
-                let attrs = vec![("axis", Attr::U32(1)), ("descending", Attr::U32(descending.into()))];
                 let spec = KernelSpec {
-                    op: "arg_sort",
+                    op: Operation::ArgSort { axis: 1, descending },
                     inputs: vec![x.clone()],
                     output: output.clone(),
                     in_place: None,
-                    attrs,
                 };
                 let mut memory = [Memory::of(&values), Memory::filled(values.len() * 4, 0xff)];
                 launch(&*find(&spec, Features::PLAIN).expect("served"), &mut memory, workers).expect("runs");

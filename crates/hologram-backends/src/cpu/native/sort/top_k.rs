@@ -10,7 +10,7 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::narrow::is_in_f32;
 use crate::cpu::native::{elements, is_dense};
-use crate::{Extent, Format, KernelSpec, TensorSpec};
+use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
 
 /// Elements of a part of a long row.
 const PART: usize = 64 << 10;
@@ -30,10 +30,8 @@ struct TopK {
 /// The native kernel for `top_k`; `None` for any other spec.
 pub(in super::super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    if spec.op != "top_k" {
-        return None;
-    }
-    let (Extent::Fixed(d), k) = (*x.shape.last()?, spec.attr_u32("k")? as usize) else { return None };
+    let Operation::TopK { k } = spec.op else { return None };
+    let (Extent::Fixed(d), k) = (*x.shape.last()?, k as usize) else { return None };
     let served = spec.in_place.is_none()
         && is_in_f32(x.format)
         && spec.output.format == Format::U32
@@ -52,8 +50,7 @@ impl TopK {
     fn rows<T: Key<Bits = u32>>(&self, phase: usize, rows: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
         let keys = Short::<T>::new(args, true);
         let (d, k, parts) = (self.d, self.k, self.parts());
-        // SAFETY: each row is claimed by one worker.
-        let out = unsafe { args.write::<u32>(1) };
+        let out = args.output::<u32>(1);
         let scratch = std::mem::take(&mut worker.scratch);
         // SAFETY: any bytes are numbers; the scratch is aligned.
         let room = &mut unsafe { scratch.align_to_mut::<u64>().1 }[..SLACK * k + TOGETHER];
@@ -63,7 +60,9 @@ impl TopK {
                 let (row, part) = (index / parts, index % parts);
                 let best = best(&keys, row * d, part * PART..((part + 1) * PART).min(d), k, room);
                 if parts == 1 {
-                    out[row * k..(row + 1) * k].iter_mut().zip(best).for_each(|(to, number)| *to = *number as u32);
+                    // SAFETY: each row is claimed by one worker.
+                    let out = unsafe { out.part(row * k..(row + 1) * k) };
+                    out.iter_mut().zip(best).for_each(|(to, number)| *to = *number as u32);
                 } else {
                     // SAFETY: the scratch has room for the best of each part of each row; a part may have fewer.
                     let to = unsafe { std::slice::from_raw_parts_mut(shared.add(index * k), k) };
@@ -77,7 +76,9 @@ impl TopK {
             // SAFETY: the numbers of the row's parts were stored in the phase before, and are this worker's now.
             let numbers = unsafe { std::slice::from_raw_parts_mut(shared.add(row * parts * k), parts * k) };
             numbers.sort_unstable();
-            out[row * k..(row + 1) * k].iter_mut().zip(numbers).for_each(|(to, number)| *to = *number as u32);
+            // SAFETY: each row is claimed by one worker.
+            let out = unsafe { out.part(row * k..(row + 1) * k) };
+            out.iter_mut().zip(numbers).for_each(|(to, number)| *to = *number as u32);
         }
     }
 }

@@ -316,7 +316,7 @@ pub fn of_half_bytes<B: Block32>() -> Found {
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn of_five_bits<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
-        // SAFETY: as above.
+        // SAFETY: the function's features, which the caller promises with the rest.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
     let multiply = if const { B::FIFTH_BITS.is_some() } {

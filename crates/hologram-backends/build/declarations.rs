@@ -1,0 +1,262 @@
+//! Kernels as their texts declare them: `KERNEL(name, threads, IN(0, float, x), …)` and its kin in `arguments.h`.
+
+use super::text::{Language, Result, Text, Token, arguments};
+
+/// What an argument is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Pointer,
+    Uint,
+    Float,
+    /// A description of a matrix for the copy engine.
+    Map,
+    /// The record of a fault.
+    Fault,
+}
+
+/// A macro that stands for several arguments which belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What Rust calls it.
+    pub of: &'static str,
+    /// What it was given as name.
+    pub field: String,
+    /// The argument's own name there.
+    pub part: String,
+}
+
+impl Group {
+    /// Whether it is what the next launch reads.
+    pub fn is_ahead(&self) -> bool {
+        GROUPS.contains(&(AHEAD, self.of))
+    }
+}
+
+/// A kernel's argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: String,
+    pub kind: Kind,
+    pub group: Option<Group>,
+}
+
+/// Kernels that one piece of text declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declaration {
+    /// The macro that declares them, or the kernel.
+    pub name: String,
+    pub file: String,
+    pub line: u32,
+    pub parameters: Vec<Parameter>,
+    /// The kernels' names.
+    pub entries: Vec<String>,
+}
+
+/// Macros that stand for several arguments, and what Rust calls them.
+pub const GROUPS: [(&str, &str); 3] = [("COUNT", "Counted"), ("EXTENT", "Actual"), (AHEAD, "Range")];
+/// The one that comes last in a declaration: it has no numbers on Metal, which takes [`METAL_MOST`] arguments.
+pub const AHEAD: &str = "AHEAD_RANGE";
+const METAL_MOST: usize = 31;
+/// The header with the forms: what they are made of stands nowhere else.
+const HEADER: &str = "arguments.h";
+
+/// The kernels of a text.
+pub fn declarations(text: &Text, language: Language) -> Result<Vec<Declaration>> {
+    let own = |t: &&Token| !t.file.ends_with(HEADER);
+    let bodies = text.macros.values().flat_map(|m| &m.body);
+    for token in text.tokens.iter().chain(bodies).filter(own) {
+        if token.is("__global__") {
+            return token.error("a kernel is declared without KERNEL: Rust would not know its arguments");
+        }
+    }
+    let attribute = |w: &[Token]| w[0].is("[") && w[1].is("[") && w[2].is("kernel");
+    let attributes = text.tokens.windows(3).filter(|w| own(&&w[0]));
+    let bodies = text.macros.values().flat_map(|m| m.body.windows(3)).filter(|w| own(&&w[0]));
+    if let Some(found) = attributes.chain(bodies).find(|w| attribute(w)) {
+        return found[2].error("a kernel is declared without KERNEL: Rust would not know its arguments");
+    }
+    let mut found = Vec::new();
+    scan(text, language, &text.tokens, 0, &mut found)?;
+    Ok(found)
+}
+
+/// How many arguments of a form come before the kernel's own; `None` for what is no form.
+fn form(text: &Text, token: &Token) -> Option<usize> {
+    let found = text.macros.get(&token.text).filter(|m| m.file.ends_with(HEADER))?;
+    let parameters = found.parameters.as_ref().filter(|p| p.last().is_some_and(|p| &**p == "..."))?;
+    token.text.starts_with("KERNEL").then(|| parameters.len() - 1)
+}
+
+/// Looks for declarations outside of braces.
+fn scan(text: &Text, language: Language, tokens: &[Token], depth: usize, found: &mut Vec<Declaration>) -> Result<()> {
+    let (mut at, mut braces) = (0, 0);
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        match &*token.text {
+            "{" => braces += 1,
+            "}" => braces -= 1,
+            _ => {}
+        }
+        let Some((arguments, length)) = arguments(&tokens[at..]).filter(|_| token.is_word()) else { continue };
+        match form(text, token) {
+            Some(_) if braces > 0 => return token.error("a kernel is declared within braces"),
+            Some(before) => {
+                let Some(([name, ..], list)) = arguments.split_at_checked(before) else {
+                    return token.error(format!("{} has too few arguments", token.text));
+                };
+                let [name] = name else { return token.error("a kernel's name is one word") };
+                declare(text, language, token, &tokens[at], name, list, found)?;
+            }
+            None if braces == 0 && text.macros.get(&token.text).is_some_and(|m| m.parameters.is_some()) => {
+                scan(text, language, &text.expand(token, &arguments, depth)?, depth + 1, found)?;
+            }
+            None => continue,
+        }
+        at += length;
+    }
+    Ok(())
+}
+
+fn declare(
+    text: &Text,
+    language: Language,
+    token: &Token,
+    open: &Token,
+    name: &Token,
+    list: &[&[Token]],
+    found: &mut Vec<Declaration>,
+) -> Result<()> {
+    let mut parameters = Vec::new();
+    for item in list {
+        read(text, item, None, None, 0, &mut parameters)?;
+    }
+    if language == Language::Metal && parameters.len() > METAL_MOST {
+        return token.error(format!("{} has {} arguments, and Metal takes {METAL_MOST}", name.text, parameters.len()));
+    }
+    for (i, p) in parameters.iter().enumerate() {
+        if parameters[..i].iter().any(|other| other.name == p.name) {
+            return token.error(format!("{} has two arguments {}", name.text, p.name));
+        }
+    }
+    let ahead = |p: &Parameter| p.group.as_ref().is_some_and(|g| g.is_ahead());
+    if parameters.iter().skip_while(|p| !ahead(p)).any(|p| !ahead(p)) {
+        return token.error(format!("{}: nothing comes after what is read ahead", name.text));
+    }
+    let entry = name.text.to_string();
+    if found.iter().any(|d| d.entries.contains(&entry)) {
+        return token.error(format!("{entry} is declared twice"));
+    }
+    // Kernels of a text with the same arguments have one structure.
+    if let Some(same) = found.iter_mut().find(|d| d.parameters == parameters) {
+        same.entries.push(entry);
+        return Ok(());
+    }
+    let (name, file) = (open.within.as_ref().unwrap_or(&name.text).to_string(), open.file.to_string());
+    if found.iter().any(|d| d.name == name) {
+        return token.error(format!("{name} declares kernels with different arguments"));
+    }
+    found.push(Declaration { name, file, line: open.line, parameters, entries: vec![entry] });
+    Ok(())
+}
+
+/// Reads what stands between two commas of a list of arguments, which may be several when a macro brings its own
+/// commas.
+fn read(
+    text: &Text,
+    item: &[Token],
+    from: Option<&Token>,
+    group: Option<(&'static str, &str)>,
+    depth: usize,
+    out: &mut Vec<Parameter>,
+) -> Result<()> {
+    let mut rest = item;
+    while let Some((token, after)) = rest.split_first() {
+        if token.is(",") {
+            rest = after;
+            continue;
+        }
+        // A mistake is where the declaration says it, not within a macro.
+        let from = from.unwrap_or(token);
+        let Some((arguments, length)) = arguments(after) else {
+            return from.error(format!("{} is no form of an argument", token.text));
+        };
+        rest = &after[length..];
+        let word = |i: usize| match arguments.get(i) {
+            Some([word]) if word.is_word() => Ok(word.text.to_string()),
+            _ => from.error(format!("{} has other arguments", token.text)),
+        };
+        let (kind, name) = match (&*token.text, arguments.len()) {
+            ("IN" | "OUT", 3) => (Kind::Pointer, word(2)?),
+            ("VAL", 3) => match &*word(1)? {
+                "uint" | "unsigned" => (Kind::Uint, word(2)?),
+                "float" => (Kind::Float, word(2)?),
+                other => return from.error(format!("numbers are uint or float, not {other}")),
+            },
+            ("MAP", 2) => (Kind::Map, word(1)?),
+            ("FAULT", 1) => (Kind::Fault, "fault".to_string()),
+            ("IN" | "OUT" | "VAL" | "MAP" | "FAULT", n) => {
+                return from.error(format!("{} does not take {n} arguments", token.text));
+            }
+            _ if text.macros.get(&token.text).is_some_and(|m| m.parameters.is_some()) => {
+                let expanded = text.expand(token, &arguments, depth)?;
+                let of = GROUPS.iter().find(|(name, _)| token.is(name));
+                let name = of.map(|(_, rust)| word(1).map(|name| (*rust, name))).transpose()?;
+                let own = name.as_ref().map(|(of, name)| (*of, &**name)).or(group);
+                read(text, &expanded, Some(from), own, depth + 1, out)?;
+                continue;
+            }
+            _ => return from.error(format!("{} is no form of an argument", token.text)),
+        };
+        let index = arguments.first().and_then(|tokens| sum(tokens));
+        if index != Some(out.len()) {
+            let index = index.map_or("no number".into(), |n| n.to_string());
+            return from.error(format!("argument {name} is number {}, but is called {index}", out.len()));
+        }
+        let group = match group {
+            None => None,
+            Some((of, field)) => {
+                let part = match name.strip_prefix(field) {
+                    Some("") => "at",
+                    Some(part) => part.strip_prefix('_').unwrap_or(part),
+                    None => &name,
+                };
+                Some(Group { of, field: field.to_string(), part: part.to_string() })
+            }
+        };
+        out.push(Parameter { name, kind, group });
+    }
+    Ok(())
+}
+
+/// The value of `9 + 1 + 2`.
+fn sum(tokens: &[Token]) -> Option<usize> {
+    let mut total = 0;
+    for (i, token) in tokens.iter().enumerate() {
+        match (i % 2, &*token.text) {
+            (0, number) => total += number.parse::<usize>().ok()?,
+            (_, "+") => {}
+            _ => return None,
+        }
+    }
+    (tokens.len() % 2 == 1).then_some(total)
+}
+
+/// What a text declares in both languages: kernels of one language only are added; what both have must be the same, but
+/// for what is read ahead, which Metal does not know.
+pub fn both(mut cuda: Vec<Declaration>, metal: Vec<Declaration>) -> Result<Vec<Declaration>> {
+    for other in metal {
+        let line = other.line;
+        let differs = |message| Err(super::text::Error { file: other.file.clone(), line, message });
+        let Some(own) = cuda.iter_mut().find(|d| d.name == other.name) else {
+            cuda.push(other);
+            continue;
+        };
+        let ahead = |p: &&Parameter| p.group.as_ref().is_none_or(|g| !g.is_ahead());
+        if !own.parameters.iter().filter(ahead).eq(&other.parameters) {
+            return differs(format!("{} has other arguments on Metal than on CUDA", other.name));
+        }
+        let new: Vec<String> = other.entries.iter().filter(|e| !own.entries.contains(e)).cloned().collect();
+        own.entries.extend(new);
+    }
+    Ok(cuda)
+}

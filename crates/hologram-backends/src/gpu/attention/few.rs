@@ -1,0 +1,217 @@
+//! Attention of few tokens: the grid is fixed when it is recorded, and workgroups beyond a token's actual positions end at once.
+
+use std::sync::Arc;
+
+use super::super::kernels::attention::{
+    ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_WINDOW, MAX_SPLITS,
+};
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeEight, AttentionJoin};
+use super::super::kernels::cuda::attention_few::{self, AttentionFew};
+use super::super::launch::{launch, launch_of, single};
+use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
+use super::{Cache, Numbers, Operands, Sizes};
+
+/// The most tokens that may append rows which others of the step read.
+pub(super) const MAX_APPEND: usize = 8;
+
+// The kernels of both texts take the same flags, and as many parts of a token's positions.
+const _: () = assert!(
+    attention_few::APPEND == ATTENTION_APPEND
+        && attention_few::ADJACENT == ATTENTION_ADJACENT
+        && attention_few::WINDOW == ATTENTION_WINDOW
+        && attention_few::MAX_SPLITS == MAX_SPLITS
+);
+
+/// What a step appends to the cache before it attends.
+pub(super) struct Fresh {
+    pub k: Memory,
+    pub v: Memory,
+    pub slots: Memory,
+    pub frequencies: Memory,
+    /// Pairs that are rotated.
+    pub pairs: usize,
+    /// Whether a pair is elements 2i and 2i + 1.
+    pub adjacent: bool,
+}
+
+/// What a kernel takes beside the operands.
+pub(super) enum More {
+    /// What is appended to a cache of floats.
+    Fresh(Fresh),
+    /// The scales of keys and values in 8 bits; null for others.
+    Scales([Memory; 2]),
+}
+
+/// The kernel for `operands`.
+pub(super) fn kernel(
+    sizes: Sizes,
+    operands: Operands,
+    more: More,
+    out: Memory,
+    step: Memory,
+    scale: f32,
+    target: Target,
+) -> Option<NativeKernel> {
+    let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
+    // The kernels for f16 on tensor cores, whose SIMD-groups' 16 positions lie in one block; else those for this number of elements, or 0 for any.
+    let made_for = if d == 64 || d == 128 { d } else { 0 };
+    let on_tensor_cores = sizes.cache == Cache::F16 && made_for != 0 && sizes.shift >= 4 && target.has(80);
+    let apple = target.is_apple();
+    let (cache, made_for) = match sizes.cache {
+        Cache::F32 => ("float", made_for),
+        Cache::F16 => ("half", if on_tensor_cores || apple { made_for } else { 0 }),
+        Cache::Eight => ("eight", made_for),
+    };
+    let at_a_time = match heads / kv_heads {
+        _ if on_tensor_cores => 8,
+        _ if sizes.cache == Cache::Eight => 4,
+        1 => 1,
+        5.. if made_for != 0 => 8,
+        _ => 4,
+    };
+    let slices = (heads / kv_heads).div_ceil(at_a_time);
+    let groups = tokens.max().checked_mul(kv_heads * slices)?;
+    let multiprocessors = target.multiprocessors as usize;
+    // SIMD-groups of a workgroup, and workgroups that a multiprocessor is to have: larger ones leave fewer parts to put together.
+    let (simds, resident, tile) = match (on_tensor_cores, d) {
+        (true, 128) if 2 * groups <= multiprocessors => (8, 1, 128),
+        (true, _) => (4, 2, 64),
+        _ => (8, 2, 32),
+    };
+    // A window may begin and end within a tile.
+    let seen = sizes.window.map_or(usize::MAX, |n| n as usize + tile);
+    let capacity = seen.min(sizes.columns << sizes.shift);
+    let most = (resident * multiprocessors / groups.max(1)).min(capacity.div_ceil(tile));
+    let splits = most.clamp(1, MAX_SPLITS as usize);
+
+    let parts = if splits > 1 { groups.checked_mul(splits * at_a_time)? } else { 0 };
+    let sums = parts.checked_mul(d * 4)?.next_multiple_of(256);
+    let scratch = sums.checked_add(parts.checked_mul(8)?).filter(|bytes| *bytes < 1 << 33)?;
+    let counters = if splits > 1 { groups.checked_mul(4)? } else { 0 };
+    let place = |memory: Memory| if splits > 1 { memory } else { Memory::Null };
+
+    let Operands { q, keys, values, positions, sequences, table } = operands;
+    let (count, shift, splits) = (tokens.of_step(step), sizes.shift, splits as u32);
+    let Numbers { heads, kv_heads, d, blocks, rows, columns } = sizes.numbers();
+    // In z a token's slices.
+    let grid_z = u32::try_from(tokens.max().max(1) * slices).ok().filter(|z| *z <= 65_535)?;
+
+    // Apple GPUs have no order of memory between the workgroups of a launch, by which the last one could put the parts together.
+    let join = if apple && splits > 1 {
+        let args = AttentionJoin {
+            partial: Memory::Scratch(0),
+            stats: Memory::Scratch(sums),
+            positions,
+            out,
+            tokens: count,
+            heads,
+            kv_heads,
+            d,
+            splits,
+            tile: tile_of(sizes.cache, made_for),
+            window: sizes.window.unwrap_or(0),
+        };
+        Some(launch(args, format!("attention_join_{at_a_time}"), [sizes.kv_heads, grid_z as usize], 256)?)
+    } else {
+        None
+    };
+
+    let mut flags = ATTENTION_COMBINE | sizes.window.unwrap_or(0) << ATTENTION_WINDOW;
+    let scale = scale * std::f32::consts::LOG2_E;
+    let [partial, stats, counters_at] = [Memory::Scratch(0), Memory::Scratch(sums), Memory::Counters(0)].map(place);
+    let (grid, threads) = ([splits as usize, sizes.kv_heads], simds * 32);
+    let mut pairs = 0;
+    let (mut k, mut v, mut slots, mut freqs) = (Memory::Null, Memory::Null, Memory::Null, Memory::Null);
+    let [mut key_scales, mut value_scales] = [Memory::Null, Memory::Null];
+    match more {
+        More::Scales(of) => [key_scales, value_scales] = of,
+        More::Fresh(fresh) => {
+            flags |= ATTENTION_APPEND | if fresh.adjacent { ATTENTION_ADJACENT } else { 0 };
+            pairs = fresh.pairs as u32;
+            (k, v, slots, freqs) = (fresh.k, fresh.v, fresh.slots, fresh.frequencies);
+        }
+    }
+    // The kernels for caches of floats, of either text.
+    macro_rules! floats {
+        ($kernel:ident) => {
+            $kernel {
+                q,
+                k,
+                v,
+                positions,
+                sequences,
+                slots,
+                table,
+                freqs,
+                keys,
+                values,
+                out,
+                partial,
+                stats,
+                counters: counters_at,
+                tokens: count,
+                heads,
+                kv_heads,
+                d,
+                shift,
+                blocks,
+                rows,
+                columns,
+                pairs,
+                flags,
+                splits,
+                scale,
+            }
+        };
+    }
+    let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
+    let launch = if on_tensor_cores {
+        launch(floats!(AttentionFew), format!("attention_few_{d}_{simds}"), grid, threads)?
+    } else if sizes.cache == Cache::Eight {
+        let args = AttentionDecodeEight {
+            q,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            positions,
+            sequences,
+            table,
+            out,
+            partial,
+            stats,
+            counters: counters_at,
+            tokens: count,
+            heads,
+            kv_heads,
+            d,
+            shift,
+            blocks,
+            rows,
+            columns,
+            flags,
+            splits,
+            scale,
+        };
+        launch(args, entry, grid, threads)?
+    } else {
+        let args = Arc::new(floats!(AttentionDecode));
+        let joins = (sizes.cache, made_for, at_a_time) == (Cache::F32, 128, 4);
+        let phase = joins.then(|| StackPhase::Attention(args.clone()));
+        KernelLaunch { phase, ..launch_of(args, entry, grid, threads)? }
+    };
+    let launch = KernelLaunch { grid: [launch.grid[0], launch.grid[1], grid_z], ..launch };
+    let mut kernel = NativeKernel { scratch, counters, ..single(launch) };
+    kernel.parts.extend(join.map(Part::Kernel));
+    Some(kernel)
+}
+
+/// The positions that a workgroup of `attention_decode` takes at a time, made for heads of this many elements, or 0 for any.
+fn tile_of(cache: Cache, made_for: usize) -> u32 {
+    let floats = match made_for {
+        64 => 64,
+        128 => 32,
+        _ => 16,
+    };
+    if cache == Cache::F32 { floats } else { 2 * floats }
+}

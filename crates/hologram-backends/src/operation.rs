@@ -1,0 +1,439 @@
+//! The operations that a backend may be asked for, with their attributes: one enum, made by graphs and matched by devices.
+
+use std::fmt;
+
+/// A float attribute, compared by its bits: operations are keys of caches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Float<const N: usize>([u8; N]);
+
+/// An `f32` attribute.
+pub type F32 = Float<4>;
+/// An `f64` attribute.
+pub type F64 = Float<8>;
+
+impl F32 {
+    /// The number.
+    pub const fn get(self) -> f32 {
+        f32::from_ne_bytes(self.0)
+    }
+}
+
+impl F64 {
+    /// The number.
+    pub const fn get(self) -> f64 {
+        f64::from_ne_bytes(self.0)
+    }
+}
+
+impl From<f32> for F32 {
+    fn from(value: f32) -> F32 {
+        Float(value.to_ne_bytes())
+    }
+}
+
+impl From<f64> for F64 {
+    fn from(value: f64) -> F64 {
+        Float(value.to_ne_bytes())
+    }
+}
+
+impl<const N: usize> fmt::Debug for Float<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (<[u8; 4]>::try_from(&self.0[..]), <[u8; 8]>::try_from(&self.0[..])) {
+            (Ok(bytes), _) => f32::from_ne_bytes(bytes).fmt(f),
+            (_, Ok(bytes)) => f64::from_ne_bytes(bytes).fmt(f),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+macro_rules! elementwise {
+    ($($variant:ident $name:literal,)*) => {
+        /// The elementwise operations: what each computes is said in the core's table of them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs)]
+        pub enum Elementwise {
+            $($variant,)*
+        }
+
+        impl Elementwise {
+            /// Every one.
+            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$variant),*];
+
+            /// The name for profiles and programs.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Elementwise::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+elementwise! {
+    Add "add",
+    Sub "sub",
+    Mul "mul",
+    Div "div",
+    Rem "rem",
+    MulAdd "mul_add",
+    Max "max",
+    Min "min",
+    Clip "clip",
+    Neg "neg",
+    Abs "abs",
+    Sqrt "sqrt",
+    Rsqrt "rsqrt",
+    Pow "pow",
+    Exp "exp",
+    Exp2 "exp2",
+    Log "log",
+    Log2 "log2",
+    Sin "sin",
+    Cos "cos",
+    Tan "tan",
+    Tanh "tanh",
+    Erf "erf",
+    Floor "floor",
+    Ceil "ceil",
+    Round "round",
+    Relu "relu",
+    Sigmoid "sigmoid",
+    Silu "silu",
+    Gelu "gelu",
+    GeluTanh "gelu_tanh",
+    Swiglu "swiglu",
+    Relu2Mul "relu2_mul",
+    Eq "eq",
+    Ne "ne",
+    Lt "lt",
+    Le "le",
+    Gt "gt",
+    Ge "ge",
+    Select "select",
+    And "and",
+    Or "or",
+    Xor "xor",
+    Not "not",
+    Shl "shl",
+    Shr "shr",
+}
+
+/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap. An empty line is
+/// one along a dimension of size 0, whether that is fixed or a run-time extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// The sum; of an empty line 0. Not of types below 32 bits other than `f16` and `bf16`.
+    Sum,
+    /// The sum divided by the number of elements, of floats; of an empty line NaN.
+    Mean,
+    /// The product; of an empty line 1. Of the types that have sums.
+    Prod,
+    /// The greatest element. A NaN loses against a number, other than in `arg_max`. An empty line has none: a fixed size of 0 is rejected,
+    /// and along a run-time extent of 0 the result is NaN, of integers the type's least.
+    Max,
+    /// The least element. A NaN loses against a number. An empty line has none, as for the greatest; along a run-time extent of 0 the result
+    /// is NaN, of integers the type's greatest.
+    Min,
+}
+
+/// What follows a matrix product and its bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// max(x, 0).
+    Relu,
+    /// x·Φ(x), with the error function (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
+    Gelu,
+    /// x / (1 + e⁻ˣ).
+    Silu,
+}
+
+/// Which elements of a head form a pair of a rotary embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// Elements 2i and 2i + 1.
+    Adjacent,
+    /// Elements i and i + r/2, where r is the rotary width.
+    HalfSplit,
+}
+
+/// The least precision of the products in attention. A kernel may be more precise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AttentionPrecision {
+    /// That of `f32` arithmetic.
+    #[default]
+    F32,
+    /// q, k, v and the weights of the softmax may be rounded to `bf16` before they are multiplied; sums are in `f32`. It suits models
+    /// whose weights or activations are no more precise, and serves the matrix units of devices.
+    BF16,
+}
+
+/// A loss of each element with its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementLoss {
+    /// (x − target)².
+    Squared,
+    /// Binary cross-entropy of a logit.
+    BinaryCrossEntropy,
+}
+
+/// An operation on tensors with its attributes. Its operands and result are in the [`KernelSpec`](crate::KernelSpec) that holds it; what it
+/// computes is said where the core defines it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// One elementwise operation.
+    Elementwise(Elementwise),
+    /// A chain of elementwise operations in one program.
+    FusedElementwise,
+    /// Conversion to the output's type.
+    Cast,
+    /// Every element is `value`.
+    Fill {
+        /// The value.
+        value: F64,
+    },
+    /// `start + i·step`.
+    Arange {
+        /// The first element.
+        start: F64,
+        /// The difference of neighbours.
+        step: F64,
+    },
+    /// Numbers of the Philox generator.
+    Random {
+        /// Whether they are of a normal distribution; uniform otherwise.
+        normal: bool,
+    },
+    /// A dense copy.
+    Copy,
+    /// The dense copy of a view. The input is the storage that it views.
+    CopyView {
+        /// The element of the storage where the view begins.
+        offset: u32,
+        /// The distance of elements along each of the result's dimensions, slowest first.
+        strides: Vec<u32>,
+    },
+    /// Tensors one after the other.
+    Concat {
+        /// The dimension.
+        axis: u32,
+    },
+    /// Elements of `value` around a tensor; how many come after it follows from the shapes.
+    Pad {
+        /// How many come before it in each dimension.
+        before: Vec<u32>,
+        /// The value.
+        value: F64,
+    },
+    /// Rows of a table by id.
+    Gather,
+    /// Elements along a dimension by index.
+    Take {
+        /// The dimension.
+        axis: u32,
+    },
+    /// Elements replaced, or added to, where indices say.
+    Scatter {
+        /// Whether updates are added.
+        add: bool,
+        /// The dimension.
+        axis: u32,
+    },
+    /// A line becomes a number.
+    Reduce {
+        /// Which number.
+        reduction: Reduction,
+        /// The dimension.
+        axis: u32,
+    },
+    /// The index of a line's greatest or least element.
+    ArgReduce {
+        /// Whether it is the least.
+        least: bool,
+        /// The dimension.
+        axis: u32,
+    },
+    /// exp(x) over its sum along a line.
+    Softmax {
+        /// Whether the result is its logarithm.
+        log: bool,
+        /// The dimension.
+        axis: u32,
+    },
+    /// The sums of a line's chunks, the first part of a cumulative sum.
+    ChunkSums {
+        /// The dimension.
+        axis: u32,
+    },
+    /// Cumulative sums, given those of the chunks before.
+    CumSum {
+        /// The dimension.
+        axis: u32,
+    },
+    /// Indices that sort each block of a line.
+    SortBlocks {
+        /// The dimension.
+        axis: u32,
+        /// Whether the greatest comes first.
+        descending: bool,
+    },
+    /// Sorted runs of a line merged in pairs.
+    SortMerge {
+        /// The dimension.
+        axis: u32,
+        /// Whether the greatest comes first.
+        descending: bool,
+        /// The length of a run before it.
+        run: u32,
+    },
+    /// Indices that sort whole lines.
+    ArgSort {
+        /// The dimension.
+        axis: u32,
+        /// Whether the greatest comes first.
+        descending: bool,
+    },
+    /// Indices of a row's greatest elements.
+    TopK {
+        /// How many.
+        k: u32,
+    },
+    /// Rows of mean 0 and variance 1, scaled and moved.
+    LayerNorm {
+        /// Added to the variance.
+        eps: F32,
+    },
+    /// Rows over their root mean square, scaled.
+    RmsNorm {
+        /// Added to the mean square.
+        eps: F32,
+    },
+    /// x · wᵀ, with weights in any format.
+    Matmul,
+    /// Products of pairs of matrices.
+    BatchMatmul {
+        /// Whether the left and right matrices are transposed.
+        transpose: [bool; 2],
+        /// Whether a bias is the third operand.
+        bias: bool,
+        /// What follows the bias.
+        activation: Option<Activation>,
+        /// Whether the last operand is added.
+        residual: bool,
+    },
+    /// Convolution of images; each pair is for rows and columns.
+    Conv2d {
+        /// The distance of neighbouring windows.
+        stride: [u32; 2],
+        /// Zeros on each side.
+        padding: [u32; 2],
+        /// The distance of neighbouring elements of a window.
+        dilation: [u32; 2],
+        /// Groups of channels.
+        groups: u32,
+    },
+    /// Activations in 8 bits with a scale for each group.
+    Quantize {
+        /// Elements of a group.
+        group: u32,
+        /// The least magnitude that a scale stands for.
+        floor: F32,
+    },
+    /// Weights in the layout that a device's kernels read.
+    Repack,
+    /// Rotary position embedding.
+    Rope {
+        /// Which elements form a pair.
+        style: RopeStyle,
+    },
+    /// Rows written to the cache of keys or values.
+    KvAppend,
+    /// Attention over a paged cache.
+    Attention {
+        /// Factor of the scores.
+        scale: F32,
+        /// The least precision of its products.
+        precision: AttentionPrecision,
+        /// How many positions a token sees, its own included; all without it.
+        window: Option<u32>,
+    },
+    /// The choice of a token from logits.
+    Sample,
+    /// The loss of each element.
+    Loss(ElementLoss),
+    /// The cross-entropy of each row of logits.
+    CrossEntropy,
+    /// A launch that no graph has, such as one that measures a ceiling, by its name in profiles.
+    Probe(&'static str),
+}
+
+impl Operation {
+    /// The name for messages, profiles and programs. Nothing is looked up by it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Operation::Elementwise(operation) => operation.name(),
+            Operation::FusedElementwise => "fused",
+            Operation::Cast => "cast",
+            Operation::Fill { .. } => "fill",
+            Operation::Arange { .. } => "arange",
+            Operation::Random { normal: false } => "random_uniform",
+            Operation::Random { normal: true } => "random_normal",
+            Operation::Copy => "copy",
+            Operation::CopyView { .. } => "copy_view",
+            Operation::Concat { .. } => "concat",
+            Operation::Pad { .. } => "pad",
+            Operation::Gather => "gather",
+            Operation::Take { .. } => "take",
+            Operation::Scatter { add: false, .. } => "scatter",
+            Operation::Scatter { add: true, .. } => "scatter_add",
+            Operation::Reduce { reduction: Reduction::Sum, .. } => "reduce_sum",
+            Operation::Reduce { reduction: Reduction::Mean, .. } => "reduce_mean",
+            Operation::Reduce { reduction: Reduction::Prod, .. } => "reduce_prod",
+            Operation::Reduce { reduction: Reduction::Max, .. } => "reduce_max",
+            Operation::Reduce { reduction: Reduction::Min, .. } => "reduce_min",
+            Operation::ArgReduce { least: false, .. } => "arg_max",
+            Operation::ArgReduce { least: true, .. } => "arg_min",
+            Operation::Softmax { log: false, .. } => "softmax",
+            Operation::Softmax { log: true, .. } => "log_softmax",
+            Operation::ChunkSums { .. } => "chunk_sums",
+            Operation::CumSum { .. } => "cumsum",
+            Operation::SortBlocks { .. } => "sort_blocks",
+            Operation::SortMerge { .. } => "sort_merge",
+            Operation::ArgSort { .. } => "arg_sort",
+            Operation::TopK { .. } => "top_k",
+            Operation::LayerNorm { .. } => "layer_norm",
+            Operation::RmsNorm { .. } => "rms_norm",
+            Operation::Matmul => "matmul",
+            Operation::BatchMatmul { .. } => "batch_matmul",
+            Operation::Conv2d { .. } => "conv2d",
+            Operation::Quantize { .. } => "quantize",
+            Operation::Repack => "repack",
+            Operation::Rope { .. } => "rope",
+            Operation::KvAppend => "kv_append",
+            Operation::Attention { .. } => "attention",
+            Operation::Sample => "sample",
+            Operation::Loss(ElementLoss::Squared) => "mse_loss",
+            Operation::Loss(ElementLoss::BinaryCrossEntropy) => "bce_with_logits",
+            Operation::CrossEntropy => "cross_entropy",
+            Operation::Probe(name) => name,
+        }
+    }
+
+    /// Whether it is this elementwise operation.
+    pub fn is(&self, elementwise: Elementwise) -> bool {
+        *self == Operation::Elementwise(elementwise)
+    }
+}
+
+impl From<Elementwise> for Operation {
+    fn from(operation: Elementwise) -> Operation {
+        Operation::Elementwise(operation)
+    }
+}
+
+/// The name.
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,122 @@
+//! Linear layers and the precision of their products.
+
+use std::collections::HashMap;
+
+use hologram_backends::{Backend, Format};
+use hologram_core::{Graph, NodeId, Tensor};
+use hologram_isa::Type;
+
+use crate::error::Result;
+use crate::models::TernaryActivations;
+
+/// A linear layer.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// `[outputs, inputs]`.
+    pub weight: Tensor,
+    /// Added to the product.
+    pub bias: Option<Tensor>,
+    /// Multiplied with the product, where the weight's format cannot hold it.
+    pub scale: Option<f32>,
+}
+
+impl Linear {
+    /// The weight and the bias.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.weight).chain(&self.bias)
+    }
+}
+
+/// Linear layers, with the precision of activations that goes with each weight format and suits the device.
+pub(crate) struct Linears<'a> {
+    backend: &'a dyn Backend,
+    ternary: TernaryActivations,
+    /// The tokens of the steps whose precision is wanted, whatever the number of this one's.
+    precision: Option<usize>,
+    /// Activations that were converted already, by node and format.
+    converted: HashMap<(NodeId, Format), NodeId>,
+}
+
+impl Linears<'_> {
+    /// The linear layers of a model on a device, in the precision of steps of `precision` tokens or of their own.
+    pub fn new(backend: &dyn Backend, ternary: TernaryActivations, precision: Option<usize>) -> Linears<'_> {
+        Linears { backend, ternary, precision, converted: HashMap::new() }
+    }
+
+    /// The format of activations that a weight is multiplied with in a step of up to `tokens` tokens, and the floor of
+    /// their scales.
+    pub fn activations(&self, weight: &Tensor, tokens: usize) -> (Format, f32) {
+        let row_len = weight.shape().last().copied().unwrap_or(0);
+        let mut floor = 0.0;
+        let choices = match weight.format() {
+            w if w.is_ternary() => match self.ternary {
+                TernaryActivations::PerToken => {
+                    // BitNet clamps a token's greatest magnitude from below by 1e-5.
+                    floor = 1e-5;
+                    vec![Format::I8Groups { group: row_len as u32 }]
+                }
+                TernaryActivations::PerBlock => vec![Format::I8Groups { group: 256 }],
+            },
+            w if w.is_quantized_weight() && w.block_len() == 32 => {
+                vec![Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+            }
+            w if w.is_quantized_weight() => {
+                vec![Format::I8Groups { group: 256 }, Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+            }
+            Format::BF16 => vec![Format::BF16],
+            _ => vec![Format::F32],
+        };
+        let chosen = self.backend.activations(weight.format(), self.precision.unwrap_or(tokens), &choices);
+        (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
+    }
+
+    /// A linear layer of `x`, of up to `tokens` rows.
+    pub fn apply(&mut self, g: &mut Graph, x: NodeId, linear: &Linear, tokens: usize) -> Result<NodeId> {
+        let [y] = self.apply_all(g, x, [linear], tokens)?;
+        Ok(y)
+    }
+
+    /// Several linear layers of the same `x`, of up to `tokens` rows.
+    pub fn apply_all<const N: usize>(
+        &mut self,
+        g: &mut Graph,
+        x: NodeId,
+        linears: [&Linear; N],
+        tokens: usize,
+    ) -> Result<[NodeId; N]> {
+        let mut results = [x; N];
+        for (y, linear) in results.iter_mut().zip(linears) {
+            *y = self.product(g, x, &linear.weight, tokens)?;
+        }
+        for (y, linear) in results.iter_mut().zip(linears) {
+            if let Some(scale) = linear.scale {
+                let scale = g.scalar(scale.into(), Type::F32)?;
+                *y = g.mul(*y, scale)?;
+            }
+            if let Some(bias) = &linear.bias {
+                let bias = g.constant(bias)?;
+                *y = g.add(*y, bias)?;
+            }
+        }
+        Ok(results)
+    }
+
+    /// The product of `x`, of up to `tokens` rows, with a weight.
+    fn product(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
+        let w = g.constant(weight)?;
+        let (format, floor) = self.activations(weight, tokens);
+        let x = match self.converted.get(&(x, format)) {
+            Some(converted) => *converted,
+            None => {
+                let converted = match format {
+                    Format::I8Groups { group } => g.quantize(x, group, floor)?,
+                    Format::BF16 => g.cast(x, Type::BF16)?,
+                    _ => x,
+                };
+                self.converted.insert((x, format), converted);
+                converted
+            }
+        };
+        Ok(g.matmul(x, w)?)
+    }
+}

@@ -1,0 +1,59 @@
+//! The graph of each architecture, as text: a change of a shared block shows in every graph that it changes.
+//!
+//! `UPDATE_GOLDEN=1 cargo test -p hologram-llm golden` rewrites the files.
+
+use std::path::PathBuf;
+
+use hologram_core::Executor;
+
+use super::decoder::{Bucket, Decoder};
+use crate::files::ModelFiles;
+use crate::kv::KvCache;
+use crate::safetensors::FolderWeights;
+use crate::weights::FileWeights;
+
+fn load(name: &str, executor: &Executor) -> Decoder {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let files = ModelFiles::open(path).unwrap();
+    let config = files.config().unwrap();
+    let progress = &mut |_, _| ();
+    match &files {
+        ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file).unwrap(), progress),
+        ModelFiles::Folder(folder) => {
+            let names = &config.architecture.folder;
+            Decoder::load(config, &FolderWeights::new(executor, folder, names).unwrap(), progress)
+        }
+    }
+    .unwrap()
+}
+
+#[test]
+fn graphs_of_all_architectures() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let models = [
+        ("llama", "llama-tiny.gguf"),
+        ("bitnet", "bitnet-tiny.gguf"),
+        ("mistral", "mistral"),
+        ("qwen2", "qwen2"),
+        ("qwen3", "qwen3"),
+    ];
+    for (name, fixture) in models {
+        let decoder = load(fixture, &executor);
+        assert!(decoder.config.architecture.folder.model_type == name, "{fixture} is not a {name}");
+        let format = decoder.cache_format(&**executor.backend());
+        let cache = KvCache::new(&executor, &decoder.config, 2, 64, format).unwrap();
+        let bucket = Bucket { tokens: 4, full: false, outputs: 2, sampled: false, precision: None };
+        let got = decoder.graph(&executor, &cache, bucket).unwrap().to_string();
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/graphs/{name}.txt"));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &got).unwrap();
+        }
+        let want = std::fs::read_to_string(&path).unwrap();
+        for (line, (got, want)) in got.lines().zip(want.lines()).enumerate() {
+            assert_eq!(got, want, "{} line {}", path.display(), line + 1);
+        }
+        assert_eq!(got.lines().count(), want.lines().count(), "{}", path.display());
+    }
+    assert_eq!(super::ARCHITECTURES.len(), models.len(), "every architecture has a golden graph");
+}

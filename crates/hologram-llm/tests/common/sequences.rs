@@ -1,0 +1,345 @@
+//! Many sequences decoded at once, compared with each alone: on whatever device, with random weights, which use their
+//! context as trained ones do.
+//!
+//! The batched steps are those that users run. A step of one sequence is computed in the precision that the device
+//! chooses for the batched step it is compared with (`Session::fix_precision`), so that the two differ by the order of
+//! sums and by what roundings make of that.
+
+use std::fmt::Write;
+
+use hologram_backends::Format;
+use hologram_core::Executor;
+use hologram_llm::sampling::{Sampler, SamplerConfig};
+use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
+
+/// Numbers of sequences: both sides of every number at which a device changes kernels, precision or plans.
+pub const COUNTS: [usize; 13] = [1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 128, 256, 257];
+
+/// Tokens of a prompt fed at once to one of many sequences, and those before it.
+const PIECES: [(usize, usize); 4] = [(0, 64), (33, 64), (5, 128), (0, 256)];
+
+/// One model and cache.
+pub struct Case {
+    pub shape: Shape,
+    pub types: WeightTypes,
+    pub kv: Format,
+}
+
+/// What is done with a case.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// Numbers of sequences that are decoded at once, in ascending order.
+    pub counts: &'a [usize],
+    /// The most tokens of a context, and the most of a piece of a prompt.
+    pub longest: usize,
+    /// The number of tokens in the precision of whose steps everything is computed; `None` for what the device chooses.
+    pub precision: Option<usize>,
+}
+
+/// What a case has shown.
+pub struct Findings {
+    /// Sentences about what is wrong.
+    pub wrong: Vec<String>,
+    /// The greatest difference of a logit, as a share of the greatest logit of its row.
+    pub worst: f64,
+    /// The least difference that another context makes, likewise.
+    pub least_of_contexts: f64,
+    /// The numbers of sequences whose step ran products of cuBLASLt, which takes fixed sizes only.
+    pub by_blas: Vec<usize>,
+}
+
+/// A small model: two blocks, query heads of `d` elements, some for each of `kv_heads`.
+pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: usize) -> Shape {
+    let ternary = is_ternary(types);
+    Shape {
+        name: if ternary { "small-bitnet" } else { "small-llama" },
+        architecture: if ternary { "bitnet-b1.58" } else { "llama" },
+        layers: 2,
+        width: d * heads,
+        ffn,
+        heads,
+        kv_heads,
+        vocab: 512,
+        rope_base: 10000.0,
+        tied_embedding: ternary.then_some(Format::Q8_0),
+    }
+}
+
+/// Ternary weights belong to BitNet.
+fn is_ternary(types: WeightTypes) -> bool {
+    types.name().starts_with("TQ")
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        let Shape { width, heads, kv_heads, .. } = self.shape;
+        let kv = self.kv.name();
+        format!("{} d={} heads {heads}/{kv_heads} kv {kv}", self.types.name(), width / heads)
+    }
+
+    /// The most that two runs may differ by in a logit, as a share of the greatest logit of the row.
+    ///
+    /// Sums in another order differ by some 1e-6, which is all where activations are `f32`: 1e-3 leaves room for
+    /// cancellation and for a code of the cache that is rounded the other way. Activations that are rounded to steps of
+    /// s (as a share of their deviation) are now and then rounded to the neighbour; the difference of s meets the next
+    /// rounding, and in the worst case two runs end as far apart as their roundings err: each of the nine roundings
+    /// between embedding and logits by s/√6, together 1.2·s, of which the greatest of 512 logits is off by four times
+    /// as much, while the greatest logit is three times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's
+    /// products may be rounded too; of 8 bits with a scale for 32 or 256 values up to 2.9/127. A scale for a whole row
+    /// of squares, as BitNet has before its last product, follows the greatest of some hundred: s is 0.1 in two of the
+    /// nine.
+    fn bound(&self) -> f64 {
+        match self.types.name().as_str() {
+            "F32" | "F16" => 1e-3,
+            "BF16" => 2e-2,
+            _ if is_ternary(self.types) => 1e-1,
+            _ => 4e-2,
+        }
+    }
+}
+
+/// The context of a sequence: a few tokens up to some hundred, in one block of the cache or several, around their ends.
+fn context(sequence: usize, vocab: usize, longest: usize) -> Vec<u32> {
+    const LENGTHS: [usize; 16] = [5, 31, 32, 33, 2, 64, 9, 65, 17, 96, 3, 40, 1, 130, 23, 63];
+    let len = if sequence % 32 == 20 { 300 } else { LENGTHS[sequence % LENGTHS.len()] };
+    (0..len.min(longest)).map(|i| token(sequence, i, vocab)).collect()
+}
+
+/// A token of a sequence, by a hash.
+fn token(sequence: usize, at: usize, vocab: usize) -> u32 {
+    let mut h = (sequence as u32).wrapping_mul(0x9e37_79b1) ^ (at as u32 + 1).wrapping_mul(0x85eb_ca6b);
+    h = (h ^ (h >> 15)).wrapping_mul(0xc2b2_ae35);
+    (h ^ (h >> 13)) % vocab as u32
+}
+
+/// The token that is decoded: that of the sequence after the next is the same, so that their logits differ by their
+/// contexts alone.
+fn next(sequence: usize) -> u32 {
+    [7, 300][sequence % 2]
+}
+
+/// The greatest |got - want|, as a share of the greatest |want|.
+fn difference(got: &[f32], want: &[f32]) -> f64 {
+    let greatest = want.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
+    // A NaN counts as infinite.
+    let off = got.iter().zip(want).map(|(g, w)| (g - w).abs());
+    let off = off.fold(0.0, |m: f32, v| if v.is_nan() { f32::INFINITY } else { m.max(v) });
+    f64::from(off) / f64::from(greatest)
+}
+
+/// The two highest logits, the higher one's token first.
+fn best(row: &[f32]) -> (usize, f32, f32) {
+    row.iter().enumerate().fold((0, f32::NEG_INFINITY, f32::NEG_INFINITY), |(at, first, second), (i, v)| {
+        if *v > first { (i, *v, first) } else { (at, first, second.max(*v)) }
+    })
+}
+
+/// A session with the contexts of `sequences` sequences, or with none.
+fn session(case: &Case, model: &Model, sequences: usize, longest: usize) -> Session {
+    let options = SessionOptions {
+        // A block more than the longest context or piece takes with the token after it.
+        context: (longest + 64).next_multiple_of(32),
+        sequences,
+        kv: Some(case.kv),
+        device_sampling: Some(true),
+        ..SessionOptions::default()
+    };
+    model.session(options).unwrap()
+}
+
+/// Numbers of sequences that the device computes in the same plan.
+fn bucket(count: usize) -> usize {
+    count.next_power_of_two()
+}
+
+/// The logits of each sequence alone, in the precision of the steps for each count.
+struct Alone {
+    /// For each bucket of counts, rows of logits.
+    rows: Vec<(usize, Vec<Vec<f32>>)>,
+}
+
+impl Alone {
+    fn of(session: &mut Session, work: Work<'_>) -> Alone {
+        let vocab = session.vocab();
+        let mut rows: Vec<(usize, Vec<Vec<f32>>)> = Vec::new();
+        for count in work.counts {
+            match rows.last_mut() {
+                Some((size, _)) if *size == bucket(*count) => {}
+                _ => rows.push((bucket(*count), Vec::new())),
+            }
+        }
+        let most = |size: usize| work.counts.iter().copied().filter(|c| bucket(*c) == size).max().unwrap_or(0);
+        for sequence in 0..work.counts.last().copied().unwrap_or(0) {
+            let context = context(sequence, vocab, work.longest);
+            session.truncate(0, 0);
+            session.fix_precision(work.precision);
+            session.feed(0, &context, Logits::None).unwrap();
+            for (size, rows) in rows.iter_mut().filter(|(size, _)| sequence < most(*size)) {
+                session.fix_precision(work.precision.or(Some(*size)));
+                rows.push(session.feed(0, &[next(sequence)], Logits::Last).unwrap().to_vec());
+                session.truncate(0, context.len());
+            }
+        }
+        Alone { rows }
+    }
+
+    fn row(&self, count: usize, sequence: usize) -> &[f32] {
+        let (_, rows) = self.rows.iter().find(|(size, _)| *size == bucket(count)).unwrap();
+        &rows[sequence]
+    }
+}
+
+/// Decodes a token of each of many sequences at once, and compares it with the same sequences alone.
+pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
+    let model = Model::random(&case.shape, case.types, executor).unwrap();
+    let all = work.counts.last().copied().unwrap_or(0);
+    let mut alone = session(case, &model, 1, work.longest);
+    let expected = Alone::of(&mut alone, work);
+    let mut many = session(case, &model, all, work.longest);
+    many.fix_precision(work.precision);
+    let vocab = many.vocab();
+    for sequence in 0..all {
+        many.feed(sequence, &context(sequence, vocab, work.longest), Logits::None).unwrap();
+    }
+    let (name, bound) = (case.name(), case.bound());
+    let mut found = Findings { wrong: Vec::new(), worst: 0.0, least_of_contexts: f64::INFINITY, by_blas: Vec::new() };
+    for sequence in 2..all {
+        let count = work.counts.iter().copied().find(|c| *c > sequence).unwrap_or(all);
+        let by_context = difference(expected.row(count, sequence), expected.row(count, sequence - 2));
+        found.least_of_contexts = found.least_of_contexts.min(by_context);
+    }
+    if found.least_of_contexts < 2.0 * bound {
+        found.wrong.push(format!("{name}: another context changes logits by {:.1e} only", found.least_of_contexts));
+    }
+    for count in work.counts {
+        // Rows in another order than the sequences, so that neither stands for the other.
+        let fed: Vec<(usize, u32)> = (0..*count).rev().map(|s| (s, next(s))).collect();
+        let lengths: Vec<usize> = (0..*count).map(|s| many.len(s)).collect();
+        let restore = |many: &mut Session| lengths.iter().enumerate().for_each(|(s, len)| many.truncate(s, *len));
+        let rows: Vec<Vec<f32>> = many.feed_batch(&fed).unwrap().chunks(vocab).map(<[f32]>::to_vec).collect();
+        assert_eq!(rows.len(), *count);
+        if many.profile().is_ok_and(|kernels| kernels.iter().any(|(kernel, _)| kernel.contains("cuBLASLt"))) {
+            found.by_blas.push(*count);
+        }
+        restore(&mut many);
+        let mut wrong = Vec::new();
+        for ((sequence, _), got) in fed.iter().zip(&rows) {
+            let want = expected.row(*count, *sequence);
+            let off = difference(got, want);
+            found.worst = found.worst.max(off);
+            let ((token, _, _), (wanted, first, second)) = (best(got), best(want));
+            let greatest = want.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
+            let other = token != wanted && f64::from(first - second) > 2.0 * bound * f64::from(greatest);
+            if off > bound || other {
+                wrong.push((*sequence, off));
+            }
+        }
+        if let Some((sequence, off)) = wrong.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a }) {
+            let of_context = lengths[sequence];
+            found.wrong.push(format!(
+                "{name}: of {count} sequences at once {} are wrong; sequence {sequence}, of {of_context} tokens, by {off:.1e} of the \
+                 greatest logit (at most {bound:.0e})",
+                wrong.len()
+            ));
+        }
+        for config in [SamplerConfig::GREEDY, SamplerConfig { seed: 5, ..SamplerConfig::default() }] {
+            let mut sampler = Sampler::new(config).unwrap();
+            let chosen = many.sample_batch(&fed, &mut sampler).unwrap().to_vec();
+            restore(&mut many);
+            let host: Vec<u32> = rows
+                .iter()
+                .zip(&fed)
+                .map(|(row, (sequence, _))| sampler.sample(row, lengths[*sequence] as u64 + 1).unwrap())
+                .collect();
+            if chosen != host {
+                let differ = chosen.iter().zip(&host).filter(|(a, b)| a != b).count();
+                found.wrong.push(format!(
+                    "{name}: of {count} sequences at once the device chooses other tokens than the host for {differ} (temperature {})",
+                    config.temperature
+                ));
+            }
+        }
+    }
+    pieces(case, work, &mut alone, &mut many, &mut found);
+    found
+}
+
+/// Feeds pieces of a prompt to one of many sequences, and compares all their logits with the same in a session of one
+/// sequence.
+fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, found: &mut Findings) {
+    let (vocab, last) = (many.vocab(), work.counts.last().copied().unwrap_or(1) - 1);
+    alone.fix_precision(work.precision);
+    for (before, len) in PIECES.into_iter().filter(|(_, len)| *len <= work.longest) {
+        let tokens: Vec<u32> = (0..before + len).map(|i| token(1000, i, vocab)).collect();
+        let feed = |session: &mut Session, sequence: usize| {
+            session.truncate(sequence, 0);
+            session.feed(sequence, &tokens[..before], Logits::None).unwrap();
+            session.feed(sequence, &tokens[before..], Logits::All).unwrap().to_vec()
+        };
+        let (want, got) = (feed(alone, 0), feed(many, last));
+        let rows = got.chunks(vocab).zip(want.chunks(vocab)).map(|(got, want)| difference(got, want));
+        let (at, off) = rows.enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+        found.worst = found.worst.max(off);
+        if off > case.bound() {
+            found.wrong.push(format!(
+                "{}: a piece of {len} tokens after {before}, beside {last} sequences, is wrong by {off:.1e} at token {at}",
+                case.name()
+            ));
+        }
+    }
+}
+
+/// Every type of weights with every type of cache, with heads of 64 and of 128 elements in turn, several query heads
+/// for each key/value head; and some with all of these and with one query head for each. Rows have `width` elements,
+/// those of the feed-forward network `ffn`.
+pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
+    let caches = [Format::F32, Format::F16, Format::Q8Planes];
+    let shapes = |types| {
+        let (small, large) = (width / 64, width / 128);
+        [
+            (64, small, small / 2),
+            (128, large, large / 2),
+            (64, small, 1),
+            (128, large, 1),
+            (64, small, small),
+            (128, large, large),
+        ]
+        .map(|(d, heads, kv_heads)| shape(types, d, heads, kv_heads, ffn))
+    };
+    let mut cases = Vec::new();
+    for (i, types) in WeightTypes::all().enumerate() {
+        let everything = ["F32", "BF16", "Q8_0", "TQ2_0"].contains(&types.name().as_str());
+        for (j, kv) in caches.into_iter().enumerate() {
+            let shapes = shapes(types).into_iter().enumerate();
+            let chosen = shapes.filter(|(at, _)| everything || *at == (i + j) % 4);
+            cases.extend(chosen.map(|(_, shape)| Case { shape, types, kv }));
+        }
+    }
+    cases
+}
+
+/// The cases whose steps ran products of cuBLASLt, with the numbers of their tokens.
+pub type ByBlas = Vec<(String, Vec<usize>)>;
+
+/// Checks all cases, prints what each has shown, and gives what is wrong.
+pub fn check_all(executor: &Executor, cases: &[(Case, Work<'_>)]) -> (Vec<String>, ByBlas) {
+    let (mut wrong, mut by_blas) = (Vec::new(), ByBlas::new());
+    for (case, work) in cases {
+        let started = std::time::Instant::now();
+        let found = check(executor, case, *work);
+        let mut line = format!(
+            "{}: worst {:.1e}, another context {:.2}, {:.2} s",
+            case.name(),
+            found.worst,
+            found.least_of_contexts,
+            started.elapsed().as_secs_f64()
+        );
+        if !found.by_blas.is_empty() {
+            write!(line, ", cuBLASLt with {:?} sequences", found.by_blas).unwrap();
+            by_blas.push((case.name(), found.by_blas));
+        }
+        println!("{line}");
+        wrong.extend(found.wrong);
+    }
+    (wrong, by_blas)
+}

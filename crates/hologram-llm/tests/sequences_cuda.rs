@@ -1,0 +1,65 @@
+//! Many sequences decoded at once on an NVIDIA GPU give what each gives alone.
+
+use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_core::Executor;
+use sequences::{COUNTS, Case, Work, cases, check_all, shape};
+
+#[path = "common/sequences.rs"]
+mod sequences;
+
+/// Rows of hidden states, and of the feed-forward network: its last product is large enough for cuBLASLt, with which
+/// steps have fixed sizes.
+const WIDTH: usize = 512;
+const FFN: usize = 8192;
+
+/// Whether steps of this many tokens have fixed sizes with `bf16` weights, because cuBLASLt was found.
+fn prefers_fixed(executor: &Executor, tokens: usize) -> bool {
+    let tensor = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
+    executor.backend().prefers_fixed(&KernelSpec {
+        op: hologram_backends::Operation::Matmul,
+        inputs: vec![tensor(Format::BF16, [tokens, FFN]), tensor(Format::BF16, [WIDTH, FFN])],
+        output: tensor(Format::F32, [tokens, WIDTH]),
+        in_place: None,
+    })
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn sequences_at_once_are_as_alone() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let work = Work { counts: &COUNTS, longest: 300, precision: None };
+    let cases: Vec<_> = cases(WIDTH, FFN).into_iter().map(|case| (case, work)).collect();
+    let (wrong, by_blas) = check_all(&executor, &cases);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    if !prefers_fixed(&executor, 64) {
+        println!("cuBLASLt was not found: steps of fixed sizes were not checked");
+        return;
+    }
+    let with_bf16: Vec<_> = by_blas.iter().filter(|(name, _)| name.starts_with("BF16 ")).collect();
+    let fixed = [64, 128, 256];
+    assert!(!with_bf16.is_empty() && with_bf16.iter().all(|(_, counts)| *counts == fixed), "{by_blas:?}");
+}
+
+/// Steps of many tokens in the precision of those of one: 8-bit activations where the weights have such, and attention
+/// in `f32`.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn sequences_at_once_are_as_alone_in_the_precision_of_one_token() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let work = Work { counts: &[2, 9, 64, 65], longest: 100, precision: Some(1) };
+    let mut chosen = Vec::new();
+    for types in hologram_llm::WeightTypes::all() {
+        let kv = match types.name().as_str() {
+            "BF16" | "Q4_K" => Format::F16,
+            "Q8_0" => Format::Q8Planes,
+            "Q4_0" => Format::F32,
+            _ => continue,
+        };
+        chosen.extend([(64, 8, 2), (128, 4, 1)].map(|(d, heads, kv_heads)| {
+            let shape = shape(types, d, heads, kv_heads, FFN);
+            (Case { shape, types, kv }, work)
+        }));
+    }
+    let (wrong, _) = check_all(&executor, &chosen);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

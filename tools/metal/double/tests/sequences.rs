@@ -1,0 +1,30 @@
+//! Many sequences decoded at once on the Metal backend give what each gives alone.
+
+use hologram_backends::Format;
+use hologram_core::Executor;
+use hologram_llm::WeightTypes;
+use metal_double as _;
+use sequences::{Case, Work, check_all, shape};
+
+#[allow(dead_code, reason = "the double runs a part of the cases")]
+#[path = "../../../../crates/hologram-llm/tests/common/sequences.rs"]
+mod sequences;
+
+#[test]
+fn sequences_at_once_are_as_alone() {
+    let few = Work { counts: &[2, 5, 9], longest: 34, precision: None };
+    let many = Work { counts: &[3, 64], longest: 33, precision: None };
+    let cases = [
+        ("F32", 64, 4, 1, Format::F32, many),
+        ("BF16", 128, 2, 1, Format::F16, few),
+        ("Q8_0", 64, 4, 4, Format::Q8Planes, few),
+        ("Q4_K", 128, 2, 2, Format::F16, few),
+        ("TQ2_0", 64, 4, 2, Format::F32, few),
+    ];
+    let cases = cases.map(|(name, d, heads, kv_heads, kv, work)| {
+        let types = WeightTypes::all().find(|types| types.name() == name).unwrap();
+        (Case { shape: shape(types, d, heads, kv_heads, 256), types, kv }, work)
+    });
+    let (wrong, _) = check_all(&Executor::open("metal", None).unwrap(), &cases);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
