@@ -2,7 +2,7 @@
 
 use super::{BlockType, Factors};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernels/packed.h");
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/gpu/kernels/packed.h");
 /// The lines around the generated part.
 const BEGIN: &str = "// Generated from the rows in `format/blocks.rs` by the test in `format/header.rs`: to change it, set WRITE_HEADER=1.\n";
 const END: &str = "// End of what is generated.\n";

@@ -389,7 +389,7 @@ pub(super) fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
     }
     // Types that devices may lay out in planes of codes, factors and records.
-    for weights in Format::BLOCKS.into_iter().filter(|f| matches!(f.in_planes(), Format::Planes(_))) {
+    for weights in Format::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {
         let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
         products((1, 1), true, 2048, &[48, 16, 16], End::Products, codes);
         products((1, 1), true, 512, &[40, 40], End::Swiglu, codes);
