@@ -1,5 +1,7 @@
 //! Models of known shapes with random weights, made on the device.
 
+use std::ops::Range;
+
 use hologram_backends::{Binding, Codes, Format, LaunchConfig, Values};
 use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
@@ -324,8 +326,9 @@ fn random_values(
             let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
             let bytes = format.views(rows, row_len).first().map_or(0, |v| v.bytes);
             run(&fill_codes(format)?, bytes, &[0], 0.0)?;
+            let unit = Factors::of(format).map_or(1.0, |factors| factors.numbers);
             for number in 0..format.numbers_at().len().max(1) {
-                let size = deviation * format.unit_numbers()[number];
+                let size = deviation * unit * format.unit_numbers()[number];
                 run(&fill_numbers(format, number)?, elements / format.block_len(), &[1], size)?;
             }
         }
@@ -388,11 +391,53 @@ fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
     )
 }
 
+/// Where a block has its factors: how many times the block's `f16` numbers the scale and the minimum of each run are.
+struct Factors {
+    /// Bytes of minimums; those of their scales are 4 bytes before.
+    minimums: Range<u32>,
+    /// Bytes whose low half belongs to a scale and whose high half to its minimum.
+    halves: Range<u32>,
+    /// What [`Format::unit_numbers`], which go with independent factors, are multiplied with for a deviation of 1.
+    numbers: f32,
+}
+
+impl Factors {
+    /// Those of a format whose runs have scales and minimums of their own; `None` for others. Numbers are multiplied with
+    /// the deviation of d·s·code - m·t for independent factors s and t, divided by that for equal ones.
+    fn of(format: Format) -> Option<Factors> {
+        match format {
+            Format::Q2_K => Some(Factors { minimums: 0..0, halves: 0..16, numbers: 14.0 / 9.8 }),
+            Format::Q4_K => Some(Factors { minimums: 8..12, halves: 12..16, numbers: 260.0 / 168.0 }),
+            Format::Q5_K => Some(Factors { minimums: 8..12, halves: 12..16, numbers: 530.0 / 337.0 }),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a number lies in a range.
+fn within(b: &mut Builder, i: Value, range: &Range<u32>) -> Value {
+    let from_start = b.sub(i, range.start);
+    b.lt(from_start, range.end - range.start)
+}
+
 /// Random codes in every byte of a block format's first view, which may hold the scales too.
+///
+/// A minimum has the factor of its scale, so that each run has a mean of about 0, as those of trained weights have.
+/// With independent factors the means would hold a share p = 0.6 of the power of `Q4_K`. The runs of an embedding would
+/// have such means as well, so that products with a matrix would be √((1 - p)² + 32·p²) = 3.4 times as large as without
+/// them, and the scores of attention 11 times: softmax would choose one position or another by a rounding.
 fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     let ty = format.views(1, format.block_len()).first().map_or(Type::U8, |view| view.element);
+    let factors = Factors::of(format);
+    let in_block = |b: &mut Builder, i: Value| b.rem(i, format.block_bytes() as u32);
     // Codes in a plane are those that a block has in the file's layout, so that a model is the same on every device.
     let counter = |b: &mut Builder, i: Value| {
+        if let Some(factors) = &factors {
+            let at = in_block(b, i);
+            let minimum = within(b, at, &factors.minimums);
+            let of_scale = b.sub(i, 4u32);
+            return b.select(minimum, of_scale, i);
+        }
         let Format::Planes(block) = format else { return i };
         let (row, [codes, ..]) = (block.row(), block.plane_bytes().map(|bytes| bytes as u32));
         let header = if let Codes::Bits(low, _) = row.codes { low.at as u32 } else { 0 };
@@ -411,6 +456,13 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
             let both = b.and(byte, low);
             let both = b.and(both, 0xaau32);
             byte = b.xor(byte, both);
+        }
+        if let Some(factors) = &factors {
+            let at = in_block(b, i);
+            let halves = within(b, at, &factors.halves);
+            let low = b.and(byte, 15u32);
+            let twice = b.mul(low, 17u32);
+            byte = b.select(halves, twice, byte);
         }
         let byte = b.cvt(ty, byte);
         b.store(out, i, byte);
@@ -464,6 +516,23 @@ mod tests {
             assert_eq!(blocks, planes, "{}", format.name());
             let deviation = (blocks.iter().map(|v| v * v).sum::<f32>() / blocks.len() as f32).sqrt();
             assert!((0.015..0.025).contains(&deviation), "{}: {deviation}", format.name());
+        }
+    }
+
+    #[test]
+    fn runs_have_a_mean_of_about_0() {
+        let executor = Executor::open("cpu", Some(2)).unwrap();
+        for format in Format::BLOCKS {
+            let table = random_tensor(&executor, format, &[20, 512], 7).unwrap();
+            let ids = Tensor::from_slice(&executor, &[20], &std::array::from_fn::<u32, 20, _>(|i| i as u32)).unwrap();
+            let values = executor.eval([&table, &ids], |g, [table, ids]| g.gather(table, ids)).unwrap();
+            let values = values.to_vec::<f32>().unwrap();
+            let power = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
+            let len = format.scale_len();
+            let means: Vec<f32> = values.chunks(len).map(|run| run.iter().sum::<f32>() / len as f32).collect();
+            // Of independent values it would be 1 / len; codes that have no mean of 0 add up to 0.05.
+            let share = power(&means) / power(&values);
+            assert!(share < 1.0 / len as f32 + 0.07, "{}: {share}", format.name());
         }
     }
 }
