@@ -81,5 +81,6 @@ fn steps_of_fixed_sizes_give_the_same_logits() {
     let parts = session.feed(0, &ids[200..], Logits::Last).unwrap();
     let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     let error = norm(&mut whole.iter().zip(parts).map(|(a, b)| a - b)) / norm(&mut parts.iter().copied());
-    assert!(error < 1e-2, "{error:.2e}");
+    // Sums in another order flip roundings to bf16, each by 2⁻⁹ of a value: nine of them in each of 16 layers.
+    assert!(error < 2e-2, "{error:.2e}");
 }
