@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, fence, simd_entry};
-use super::stream::{goes_past, map_with};
+use super::stream::{is_non_temporal, map_with};
 use super::{elements, input, is_dense, room};
 use crate::{Format, KernelSpec, Operation, TensorSpec};
 
@@ -17,8 +17,8 @@ struct Copy {
 
 /// Bytes of a piece of work.
 const PIECE: usize = 64 << 10;
-/// The same for copies that go past the caches.
-const PIECE_PAST: usize = 256 << 10;
+/// The same for copies with non-temporal stores.
+const PIECE_NON_TEMPORAL: usize = 256 << 10;
 
 /// The native kernel for `copy`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
@@ -39,13 +39,13 @@ impl NativeKernel for Copy {
         let x = input::<u8>(args, 0, len)?;
         room::<u8>(args, 1, len)?;
         let out = args.output::<u8>(1);
-        let past = goes_past(args.raw(1), len) && x.as_ptr().addr().is_multiple_of(4);
-        let size = if past { PIECE_PAST } else { PIECE };
+        let non_temporal = is_non_temporal(args.raw(1), len) && x.as_ptr().addr().is_multiple_of(4);
+        let size = if non_temporal { PIECE_NON_TEMPORAL } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
             // SAFETY: each piece is claimed by one worker.
             let (x, out) = (&x[piece.clone()], unsafe { out.part(piece) });
-            if past {
+            if non_temporal {
                 // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
                 let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
                 copy_past(self.isa, x, out);
@@ -59,11 +59,11 @@ impl NativeKernel for Copy {
     }
 }
 
-/// Copies bytes, past the caches when `past` and where they are many; [`fence`] belongs after the last such call of a phase.
-pub(super) fn copy_bytes(isa: Isa, x: &[u8], out: &mut [u8], past: bool) {
+/// Copies bytes, with non-temporal stores when `non_temporal` and where they are many; [`fence`] belongs after the last such call of a phase.
+pub(super) fn copy_bytes(isa: Isa, x: &[u8], out: &mut [u8], non_temporal: bool) {
     // Rows begin anywhere: what is before the first whole cache line goes through the caches.
     let head = out.as_ptr().align_offset(64);
-    if !past || x.len() < 2048 || out.len() != x.len() || !(x.as_ptr().addr() + head).is_multiple_of(4) {
+    if !non_temporal || x.len() < 2048 || out.len() != x.len() || !(x.as_ptr().addr() + head).is_multiple_of(4) {
         return out.copy_from_slice(x);
     }
     let ((first, x), (to, out)) = (x.split_at(head), out.split_at_mut(head));
@@ -87,14 +87,16 @@ fn copy_with<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::Extent;
-    use crate::cpu::native::stream::PAST_CACHES;
+    use crate::cpu::native::stream::NON_TEMPORAL_BYTES;
     use crate::cpu::testing::{Memory, feature_sets, launch};
     use hologram_isa::Type;
 
     #[test]
     fn copies_every_byte_and_no_other() {
-        let past = PAST_CACHES + 3;
-        for (ty, rows, len) in [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, past), (Type::F16, 2, 33)] {
+        let non_temporal = NON_TEMPORAL_BYTES + 3;
+        for (ty, rows, len) in
+            [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, non_temporal), (Type::F16, 2, 33)]
+        {
             let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
             let x = TensorSpec { format: Format::Plain(ty), shape };
             let spec = KernelSpec { op: Operation::Copy, inputs: vec![x.clone()], output: x, in_place: None };

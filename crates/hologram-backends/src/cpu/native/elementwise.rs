@@ -10,11 +10,11 @@ use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::cpu::native::narrow::{convert, is_in_f32, with_element};
 use crate::cpu::native::simd::{Isa, Simd, fence, simd_entry};
-use crate::cpu::native::stream::{goes_past, map_with};
+use crate::cpu::native::stream::{is_non_temporal, map_with};
 use crate::cpu::native::{elements, input, is_dense, room};
 use crate::{ElementLoss, Format, KernelSpec, Operation, TensorSpec};
 
-/// Loops over slices of one length; the last argument says whether the result goes past the caches.
+/// Loops over slices of one length; the last argument says whether the result takes non-temporal stores.
 #[derive(Clone, Copy)]
 enum Apply {
     One(fn(Isa, &[f32], &mut [f32], bool)),
@@ -44,8 +44,8 @@ fn apply(op: &Operation) -> Option<Apply> {
 
 /// Elements of a piece of work: three slices of this length fit the first-level cache.
 const PIECE: usize = 2048;
-/// The same for results that go past the caches.
-const PIECE_PAST: usize = 64 << 10;
+/// The same for results with non-temporal stores.
+const PIECE_NON_TEMPORAL: usize = 64 << 10;
 
 struct Elementwise {
     isa: Isa,
@@ -82,15 +82,15 @@ impl NativeKernel for Elementwise {
         let b = if result == 2 { input::<f32>(args, 1, len)? } else { a };
         room::<f32>(args, result, len)?;
         let out = args.output::<f32>(result);
-        let past = goes_past(args.raw(result), len * 4);
-        let size = if past { PIECE_PAST } else { PIECE };
+        let non_temporal = is_non_temporal(args.raw(result), len * 4);
+        let size = if non_temporal { PIECE_NON_TEMPORAL } else { PIECE };
         while let Some(index) = worker.next(len.div_ceil(size)) {
             let piece = index * size..((index + 1) * size).min(len);
             // SAFETY: each piece is claimed by one worker.
             let (a, b, out) = (&a[piece.clone()], &b[piece.clone()], unsafe { out.part(piece) });
             match self.apply {
-                Apply::One(apply) => apply(self.isa, a, out, past),
-                Apply::Two(apply) => apply(self.isa, a, b, out, past),
+                Apply::One(apply) => apply(self.isa, a, out, non_temporal),
+                Apply::Two(apply) => apply(self.isa, a, b, out, non_temporal),
             }
         }
         fence();
@@ -114,8 +114,8 @@ impl Elementwise {
             let b = if result == 2 { input::<E>(args, 1, len)? } else { a };
             room::<E>(args, result, len)?;
             let out = args.output::<E>(result);
-            let past = goes_past(args.raw(result), size_of_val(&a[..len]));
-            let size = if past { PIECE_PAST } else { PIECE };
+            let non_temporal = is_non_temporal(args.raw(result), size_of_val(&a[..len]));
+            let size = if non_temporal { PIECE_NON_TEMPORAL } else { PIECE };
             while let Some(index) = worker.next(len.div_ceil(size)) {
                 let piece = index * size..((index + 1) * size).min(len);
                 for at in piece.clone().step_by(BLOCK) {
@@ -132,7 +132,7 @@ impl Elementwise {
                         }
                     }
                     // SAFETY: each piece is claimed by one worker.
-                    convert(self.isa, y, unsafe { out.part(block) }, past);
+                    convert(self.isa, y, unsafe { out.part(block) }, non_temporal);
                 }
             }
         });
@@ -145,12 +145,12 @@ impl Elementwise {
 macro_rules! operations {
     ($($name:ident, $with:ident: |$($a:ident),*| $expression:expr;)*) => {$(
         simd_entry! {
-            fn $name($($a: &[f32],)* out: &mut [f32], past: bool) = $with
+            fn $name($($a: &[f32],)* out: &mut [f32], non_temporal: bool) = $with
         }
 
         #[inline(always)]
-        fn $with<S: Simd>(s: S, $($a: &[f32],)* out: &mut [f32], past: bool) {
-            map_with(s, [$($a),*], out, past, |[$($a),*]| $expression);
+        fn $with<S: Simd>(s: S, $($a: &[f32],)* out: &mut [f32], non_temporal: bool) {
+            map_with(s, [$($a),*], out, non_temporal, |[$($a),*]| $expression);
         }
     )*};
 }
@@ -226,18 +226,18 @@ mod tests {
     }
 
     #[test]
-    fn past_the_caches_goes_the_same() {
+    fn non_temporal_stores_give_the_same() {
         let n = 5 * 128 + 3;
         let (a, b) = (Random(1).floats(n), Random(2).floats(n));
         let (mut near, mut far) = (Memory::filled(n * 4, 1), Memory::filled(n * 4, 2));
         let operations = E::ALL.iter().map(|op| (*op).into()).chain([Operation::Loss(ElementLoss::Squared)]);
         for (op, apply) in operations.filter_map(|op| Some((op.clone(), apply(&op)?))) {
             for features in feature_sets() {
-                for (past, out) in [(false, &mut near), (true, &mut far)] {
+                for (non_temporal, out) in [(false, &mut near), (true, &mut far)] {
                     let (isa, out) = (Isa::widest(features), out.elements_mut());
                     match apply {
-                        Apply::One(apply) => apply(isa, &a, out, past),
-                        Apply::Two(apply) => apply(isa, &a, &b, out, past),
+                        Apply::One(apply) => apply(isa, &a, out, non_temporal),
+                        Apply::Two(apply) => apply(isa, &a, &b, out, non_temporal),
                     }
                 }
                 assert!(near.elements::<u32>() == far.elements::<u32>(), "{op} {features:?}");

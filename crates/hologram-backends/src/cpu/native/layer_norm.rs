@@ -31,8 +31,8 @@ impl NativeKernel for LayerNorm {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         with_element!(self.rows.format(), E => {
             let (w, bias) = (input::<E>(args, 1, self.rows.d)?, input::<E>(args, 2, self.rows.d)?);
-            self.rows.map::<E>(args, 3, worker, |Mapped { row, out, past }| {
-                normalise(self.isa, row.x, row.next, [w, bias], out, self.eps, past);
+            self.rows.map::<E>(args, 3, worker, |Mapped { row, out, non_temporal }| {
+                normalise(self.isa, row.x, row.next, [w, bias], out, self.eps, non_temporal);
             })
         })
     }
@@ -46,7 +46,7 @@ simd_entry! {
         weights: [&[E]; 2],
         out: &mut [E],
         eps: f32,
-        past: bool,
+        non_temporal: bool,
     ) = normalise_with
 }
 
@@ -58,7 +58,7 @@ fn normalise_with<S: Simd, E: Element>(
     [w, bias]: [&[E]; 2],
     out: &mut [E],
     eps: f32,
-    past: bool,
+    non_temporal: bool,
 ) {
     let d = x.len().min(out.len()).min(w.len()).min(bias.len());
     // A half of the next row is asked for in each of the first two passes.
@@ -73,7 +73,7 @@ fn normalise_with<S: Simd, E: Element>(
         unsafe {
             let v = s.mul(s.sub(E::load(s, x.as_ptr().add(at)), means), scales);
             let y = s.fma(v, E::load(s, w.as_ptr().add(at)), E::load(s, bias.as_ptr().add(at)));
-            E::store(s, out.as_mut_ptr().add(at), y, past);
+            E::store(s, out.as_mut_ptr().add(at), y, non_temporal);
         }
     }
     for i in whole..d {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::copy::copy_bytes;
 use super::lines::Lines;
 use super::simd::{Isa, fence};
-use super::stream::goes_past;
+use super::stream::is_non_temporal;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Output, Pod, Worker};
 use crate::{Extent, Format, KernelSpec, Operation, TensorSpec};
@@ -83,7 +83,7 @@ impl NativeKernel for Concat {
         {
             return Err(format!("a buffer is too small for {rows} parts of {whole} bytes"));
         }
-        let past = goes_past(args.raw(result), bytes);
+        let non_temporal = is_non_temporal(args.raw(result), bytes);
         let out = args.output::<u8>(result);
         while let Some(piece) = worker.next(bytes.div_ceil(PIECE)) {
             let (mut at, end) = (piece * PIECE, ((piece + 1) * PIECE).min(bytes));
@@ -97,7 +97,7 @@ impl NativeKernel for Concat {
                 let from = row * self.runs[input] + column;
                 // SAFETY: each piece is claimed by one worker.
                 let to = unsafe { out.part(at..at + len) };
-                copy_bytes(self.isa, &args.read::<u8>(input)[from..from + len], to, past);
+                copy_bytes(self.isa, &args.read::<u8>(input)[from..from + len], to, non_temporal);
                 at += len;
             }
         }
@@ -140,7 +140,7 @@ impl NativeKernel for Take {
             return Err(format!("a buffer is too small for {output:?}"));
         }
         let missing = |index: usize| format!("index {index} outside a dimension of {}", x.n);
-        let past = goes_past(args.raw(2), output.elements() * self.size);
+        let non_temporal = is_non_temporal(args.raw(2), output.elements() * self.size);
         if self.slices {
             let (from, bytes) = (args.read::<u8>(0), inner * self.size);
             let out = args.output::<u8>(2);
@@ -154,7 +154,7 @@ impl NativeKernel for Take {
                     let at = (matrix * x.n + index) * bytes;
                     // SAFETY: each slice is claimed by one worker.
                     let to = unsafe { out.part(slice * bytes..(slice + 1) * bytes) };
-                    copy_bytes(self.isa, &from[at..at + bytes], to, past);
+                    copy_bytes(self.isa, &from[at..at + bytes], to, non_temporal);
                 }
             }
             fence();

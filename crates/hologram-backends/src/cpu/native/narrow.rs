@@ -18,11 +18,11 @@ pub(super) trait Element: Pod {
     /// `p` is valid for reading `LANES` elements.
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
 
-    /// Stores a vector, past the caches when `past`.
+    /// Stores a vector, with non-temporal stores when `non_temporal`.
     ///
     /// # Safety
-    /// `p` is valid for writing `LANES` elements, and when `past` a multiple of their size.
-    unsafe fn store<S: Simd>(s: S, p: *mut Self, v: S::V, past: bool);
+    /// `p` is valid for writing `LANES` elements, and when `non_temporal` a multiple of their size.
+    unsafe fn store<S: Simd>(s: S, p: *mut Self, v: S::V, non_temporal: bool);
 
     /// The element in `f32`.
     fn wide(self) -> f32;
@@ -39,9 +39,9 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    unsafe fn store<S: Simd>(s: S, p: *mut f32, v: S::V, past: bool) {
+    unsafe fn store<S: Simd>(s: S, p: *mut f32, v: S::V, non_temporal: bool) {
         // SAFETY: the caller's promise.
-        unsafe { if past { s.stream(p, v) } else { s.store(p, v) } }
+        unsafe { if non_temporal { s.stream(p, v) } else { s.store(p, v) } }
     }
 
     #[inline(always)]
@@ -65,10 +65,10 @@ macro_rules! narrow_element {
             }
 
             #[inline(always)]
-            unsafe fn store<S: Simd>(s: S, p: *mut $ty, v: S::V, past: bool) {
+            unsafe fn store<S: Simd>(s: S, p: *mut $ty, v: S::V, non_temporal: bool) {
                 let (p, h) = (p.cast::<u16>(), s.$round(v));
                 // SAFETY: the caller's promise.
-                unsafe { if past { s.stream_half(p, h) } else { s.store_half(p, h) } }
+                unsafe { if non_temporal { s.stream_half(p, h) } else { s.store_half(p, h) } }
             }
 
             #[inline(always)]
@@ -134,21 +134,21 @@ pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
     }
 }
 
-/// Converts elements, by way of `f32`; past the caches when `past`, which needs `to` at a multiple of 64 bytes.
-pub(super) fn convert<A: Element, B: Element>(isa: Isa, x: &[A], to: &mut [B], past: bool) {
-    convert_all(isa, x, to, past);
+/// Converts elements, by way of `f32`; with non-temporal stores when `non_temporal`, which needs `to` at a multiple of 64 bytes.
+pub(super) fn convert<A: Element, B: Element>(isa: Isa, x: &[A], to: &mut [B], non_temporal: bool) {
+    convert_all(isa, x, to, non_temporal);
 }
 
 simd_entry! {
-    fn convert_all<A: Element, B: Element>(x: &[A], to: &mut [B], past: bool) = convert_with
+    fn convert_all<A: Element, B: Element>(x: &[A], to: &mut [B], non_temporal: bool) = convert_with
 }
 
 #[inline(always)]
-fn convert_with<S: Simd, A: Element, B: Element>(s: S, x: &[A], to: &mut [B], past: bool) {
+fn convert_with<S: Simd, A: Element, B: Element>(s: S, x: &[A], to: &mut [B], non_temporal: bool) {
     let (mut to, mut x) = (to.chunks_exact_mut(S::LANES), x.chunks_exact(S::LANES));
     for (to, x) in to.by_ref().zip(x.by_ref()) {
         // SAFETY: both have LANES elements.
-        unsafe { B::store(s, to.as_mut_ptr(), A::load(s, x.as_ptr()), past) };
+        unsafe { B::store(s, to.as_mut_ptr(), A::load(s, x.as_ptr()), non_temporal) };
     }
     to.into_remainder().iter_mut().zip(x.remainder()).for_each(|(to, x)| *to = B::nearest(x.wide()));
 }

@@ -7,7 +7,7 @@ use hologram_isa::Type;
 
 use super::copy::copy_bytes;
 use super::simd::{Isa, fence};
-use super::stream::goes_past;
+use super::stream::is_non_temporal;
 use super::{elements, is_dense};
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
@@ -118,7 +118,7 @@ impl NativeKernel for Pad {
         if args.raw(1).bytes < all || x.len() < sources * from_bytes {
             return Err(format!("a buffer is too small for {rows} rows of {to_bytes} bytes"));
         }
-        let past = goes_past(args.raw(1), all);
+        let non_temporal = is_non_temporal(args.raw(1), all);
         let together = (PIECE / to_bytes).max(1);
         let out = args.output::<u8>(1);
         while let Some(piece) = worker.next(rows.div_ceil(together)) {
@@ -131,7 +131,7 @@ impl NativeKernel for Pad {
                         let (first, rest) = to.split_at_mut(before);
                         let (middle, last) = rest.split_at_mut(from_bytes);
                         self.fill(first);
-                        copy_bytes(self.isa, &x[source * from_bytes..(source + 1) * from_bytes], middle, past);
+                        copy_bytes(self.isa, &x[source * from_bytes..(source + 1) * from_bytes], middle, non_temporal);
                         self.fill(last);
                     }
                 }

@@ -9,7 +9,7 @@ use hologram_isa::decompose::{Scalar, cos, log, sin};
 use super::elements;
 use super::narrow::{Element, convert};
 use super::simd::{Isa, Simd, fence, simd_entry};
-use super::stream::goes_past;
+use super::stream::is_non_temporal;
 use crate::cpu::features::Features;
 use crate::cpu::kernel::{Args, NativeKernel, Worker};
 use crate::{Format, KernelSpec, Operation, TensorSpec};
@@ -61,7 +61,7 @@ impl Random {
         #[repr(align(64))]
         struct Block([f32; BLOCK]);
         let (key, mut block) = (args.read::<u32>(0), Block([0.0; BLOCK]));
-        let past = goes_past(args.raw(1), len * size_of::<E>());
+        let non_temporal = is_non_temporal(args.raw(1), len * size_of::<E>());
         let out = args.output::<E>(1);
         while let Some(piece) = worker.next(len.div_ceil(PIECE)) {
             for at in (piece * PIECE..((piece + 1) * PIECE).min(len)).step_by(BLOCK) {
@@ -74,7 +74,7 @@ impl Random {
                 }
                 let end = (at + BLOCK).min(len);
                 // SAFETY: each piece is claimed by one worker.
-                convert(self.isa, &block.0[..end - at], unsafe { out.part(at..end) }, past);
+                convert(self.isa, &block.0[..end - at], unsafe { out.part(at..end) }, non_temporal);
             }
         }
         fence();

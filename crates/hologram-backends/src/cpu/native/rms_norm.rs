@@ -59,24 +59,24 @@ struct Unscaled<'a, E> {
     out: &'a mut [E],
 }
 
-/// Rows that are stored together past the caches, so that a vector of weights is read once for all of them.
+/// Rows that are stored together with non-temporal stores, so that a vector of weights is read once for all of them.
 const TOGETHER: usize = 4;
 /// Bytes of the longest such rows: beside as many others that are read they lie in the second-level cache.
 const LONGEST: usize = 64 << 10;
 
 impl RmsNorm {
     fn rows<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, w: &[f32]) -> Result<(), String> {
-        // Rows that go past the caches are stored while the next ones are read from memory, which so has work all the time.
+        // Rows with non-temporal stores are stored while the next ones are read from memory, which so has work all the time.
         let together = size_of::<E>() * self.rows.d <= LONGEST;
         let (mut earlier, mut here) = ([const { None::<Unscaled<'_, E>> }; TOGETHER], [const { None }; TOGETHER]);
         let mut count = 0;
-        self.rows.map::<E>(args, 2, worker, |Mapped { row, out, past }| {
+        self.rows.map::<E>(args, 2, worker, |Mapped { row, out, non_temporal }| {
             let x = row.x;
             let part = Part::of(&mut earlier, count, w);
             let scale = 1.0 / (square_and_scale(self.isa, x, row.next, part) / x.len() as f32 + self.eps).sqrt();
             let row = Unscaled { x, scale, out };
-            if !(past && together) {
-                return scale_row(self.isa, row, w, past);
+            if !(non_temporal && together) {
+                return scale_row(self.isa, row, w, non_temporal);
             }
             here[count] = Some(row);
             count += 1;
@@ -129,7 +129,7 @@ impl<'a, E: Element> Part<'a, E> {
         of
     }
 
-    /// Stores the next vector of each row past the caches; whether there was one.
+    /// Stores the next vector of each row with non-temporal stores; whether there was one.
     #[inline(always)]
     fn store_next<S: Simd>(&mut self, s: S) -> bool {
         let at = self.stored;
@@ -137,7 +137,7 @@ impl<'a, E: Element> Part<'a, E> {
             return false;
         }
         self.stored += S::LANES;
-        // SAFETY: all slices are as long as the weights' (`of`), and begin at a multiple of 16 elements of rows that go past the caches.
+        // SAFETY: all slices are as long as the weights' (`of`), and begin at a multiple of 16 elements of rows with non-temporal stores.
         unsafe {
             let w = s.load(self.w.as_ptr().add(at));
             for i in 0..TOGETHER {
@@ -151,7 +151,7 @@ impl<'a, E: Element> Part<'a, E> {
 
 simd_entry! {
     /// The sum of the squares of a row. Meanwhile memory from `next` on, a row of it, is asked for, and a part of earlier rows is stored
-    /// past the caches.
+    /// with non-temporal stores.
     fn square_and_scale<E: Element>(x: &[E], next: *const E, part: Part<'_, E>) -> f32
         = square_and_scale_with
 }
@@ -178,7 +178,7 @@ fn square_and_scale_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mut
 }
 
 simd_entry! {
-    /// Stores a part of rows past the caches.
+    /// Stores a part of rows with non-temporal stores.
     fn scale_part<E: Element>(part: Part<'_, E>) = scale_part_with
 }
 
@@ -188,18 +188,18 @@ fn scale_part_with<S: Simd, E: Element>(s: S, mut part: Part<'_, E>) {
 }
 
 simd_entry! {
-    /// Stores a row, past the caches when `past`, which needs whole vectors.
-    fn scale_row<E: Element>(row: Unscaled<'_, E>, w: &[f32], past: bool) = scale_row_with
+    /// Stores a row, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    fn scale_row<E: Element>(row: Unscaled<'_, E>, w: &[f32], non_temporal: bool) = scale_row_with
 }
 
 #[inline(always)]
-fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, w: &[f32], past: bool) {
+fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, w: &[f32], non_temporal: bool) {
     let (scales, d) = (s.splat(row.scale), row.x.len().min(w.len()).min(row.out.len()));
     let (from, to) = (row.x.as_ptr(), row.out.as_mut_ptr());
     let whole = d / S::LANES * S::LANES;
     for at in (0..whole).step_by(S::LANES) {
         // SAFETY: the vector lies in all three.
-        unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), past) };
+        unsafe { scale_vector(s, from.add(at), scales, w.as_ptr().add(at), to.add(at), non_temporal) };
     }
     for ((y, x), w) in row.out.iter_mut().zip(row.x).zip(w).skip(whole) {
         *y = E::nearest(x.wide() * row.scale * w);
@@ -207,11 +207,18 @@ fn scale_row_with<S: Simd, E: Element>(s: S, row: Unscaled<'_, E>, w: &[f32], pa
 }
 
 /// # Safety
-/// Vectors at `x` and `w` can be read, and one at `out` written, which is aligned when it goes past the caches.
+/// Vectors at `x` and `w` can be read, and one at `out` written, which is aligned for a non-temporal store.
 #[inline(always)]
-unsafe fn scale_vector<S: Simd, E: Element>(s: S, x: *const E, scales: S::V, w: *const f32, out: *mut E, past: bool) {
+unsafe fn scale_vector<S: Simd, E: Element>(
+    s: S,
+    x: *const E,
+    scales: S::V,
+    w: *const f32,
+    out: *mut E,
+    non_temporal: bool,
+) {
     // SAFETY: the caller's promise.
-    unsafe { E::store(s, out, s.mul(s.mul(E::load(s, x), scales), s.load(w)), past) };
+    unsafe { E::store(s, out, s.mul(s.mul(E::load(s, x), scales), s.load(w)), non_temporal) };
 }
 
 #[cfg(test)]

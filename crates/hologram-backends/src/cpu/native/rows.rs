@@ -2,7 +2,7 @@
 
 use super::narrow::{Element, is_in_f32};
 use super::simd::{fence, prefetch};
-use super::stream::goes_past;
+use super::stream::is_non_temporal;
 use super::{elements, input, is_dense, room};
 use crate::cpu::kernel::{Args, Worker};
 use crate::{Extent, Format, KernelSpec, TensorSpec};
@@ -31,8 +31,8 @@ pub(super) struct Row<'a, E> {
 pub(super) struct Mapped<'a, E> {
     pub(super) row: Row<'a, E>,
     pub(super) out: &'a mut [E],
-    /// Whether the result goes past the caches. It then begins at a multiple of 32 bytes, and rows are of whole vectors.
-    pub(super) past: bool,
+    /// Whether the result takes non-temporal stores. It then begins at a multiple of 32 bytes, and rows are of whole vectors.
+    pub(super) non_temporal: bool,
 }
 
 impl Rows {
@@ -99,11 +99,11 @@ impl Rows {
     ) -> Result<(), String> {
         let (d, all) = (self.d, self.count(args) * self.d);
         room::<E>(args, result, all)?;
-        let past = goes_past(args.raw(result), all * size_of::<E>()) && d.is_multiple_of(16);
+        let non_temporal = is_non_temporal(args.raw(result), all * size_of::<E>()) && d.is_multiple_of(16);
         self.each(args, worker, |row| {
             // SAFETY: each row is claimed once, by one worker.
             let out = unsafe { args.output::<E>(result).part(row.index * d..(row.index + 1) * d) };
-            work(Mapped { row, out, past });
+            work(Mapped { row, out, non_temporal });
             Ok(())
         })?;
         fence();

@@ -167,7 +167,7 @@ pub(super) trait Simd: Copy {
     /// `p` is valid for writing `LANES` values; no alignment is needed.
     unsafe fn store(self, p: *mut f32, v: Self::V);
 
-    /// Stores past the caches where the processor can: the memory that is overwritten need not be read first. Such stores are ordered
+    /// Non-temporal store, where the processor has one: the memory that is overwritten need not be read first. Such stores are ordered
     /// with later ones only by [`fence`].
     ///
     /// # Safety

@@ -2,7 +2,7 @@
 //! `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m − x[class]` (f32) for each row with m its greatest element.
 //!
 //! A row is read once. Its powers are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
-//! memory has work all the time, the more as a row that goes past the caches is stored while the next one is computed.
+//! memory has work all the time, the more as a row with non-temporal stores is stored while the next one is computed.
 
 use std::sync::Arc;
 
@@ -85,11 +85,11 @@ impl Softmax {
         // SAFETY: any bytes are floats; the scratch is aligned.
         let floats = unsafe { scratch.align_to_mut::<f32>().1 };
         let mut powers = Powers::new(&mut floats[..Powers::floats(self.rows.d)], self.rows.d);
-        // A row that goes past the caches is stored while the next one is computed.
+        // A row with non-temporal stores is stored while the next one is computed.
         let mut unscaled: Option<&mut [E]> = None;
-        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, past }| {
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
             raise(self.isa, row.x, row.next, &mut powers, unscaled.take());
-            if past {
+            if non_temporal {
                 unscaled = Some(out);
             } else {
                 scale(self.isa, &powers, out, false);
@@ -103,9 +103,9 @@ impl Softmax {
     }
 
     fn logarithms<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
-        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, past }| {
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
             let (peak, sum) = exponents(self.isa, row.x, row.next);
-            subtract(self.isa, row.x, [peak, sum.ln()], out, past);
+            subtract(self.isa, row.x, [peak, sum.ln()], out, non_temporal);
         })
     }
 
@@ -203,7 +203,7 @@ fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
 
 simd_entry! {
     /// Sets the powers and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
-    /// of whole vectors, that they were of is stored past the caches.
+    /// of whole vectors, that they were of is stored with non-temporal stores.
     fn raise<E: Element>(x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<&mut [E]>) = raise_with
 }
 
@@ -244,18 +244,20 @@ fn raise_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, to: &mut Power
 }
 
 simd_entry! {
-    /// Stores a row's result, past the caches when `past`, which needs whole vectors.
-    fn scale<E: Element>(row: &Powers<'_>, out: &mut [E], past: bool) = scale_with
+    /// Stores a row's result, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    fn scale<E: Element>(row: &Powers<'_>, out: &mut [E], non_temporal: bool) = scale_with
 }
 
 #[inline(always)]
-fn scale_with<S: Simd, E: Element>(s: S, row: &Powers<'_>, out: &mut [E], past: bool) {
+fn scale_with<S: Simd, E: Element>(s: S, row: &Powers<'_>, out: &mut [E], non_temporal: bool) {
     let step = CHAINS * S::LANES;
     for ((to, from), factor) in out.chunks_mut(step).zip(row.powers.chunks(step)).zip(row.factors.iter()) {
         let (factors, whole) = (s.splat(*factor), to.len() / S::LANES * S::LANES);
         for at in (0..whole).step_by(S::LANES) {
             // SAFETY: the vector lies in both.
-            unsafe { E::store(s, to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors), past) };
+            unsafe {
+                E::store(s, to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors), non_temporal)
+            };
         }
         to[whole..].iter_mut().zip(&from[whole..]).for_each(|(to, power)| *to = E::nearest(power * factor));
     }
@@ -277,18 +279,18 @@ fn exponents_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E) -> (f32, f
 }
 
 simd_entry! {
-    /// Sets each element to `x − a − b`, past the caches when `past`, which needs whole vectors.
-    fn subtract<E: Element>(x: &[E], by: [f32; 2], out: &mut [E], past: bool) = subtract_with
+    /// Sets each element to `x − a − b`, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    fn subtract<E: Element>(x: &[E], by: [f32; 2], out: &mut [E], non_temporal: bool) = subtract_with
 }
 
 #[inline(always)]
-fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut [E], past: bool) {
+fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut [E], non_temporal: bool) {
     let (first, second, whole) = (s.splat(a), s.splat(b), x.len().min(out.len()) / S::LANES * S::LANES);
     for at in (0..whole).step_by(S::LANES) {
         // SAFETY: the vector lies in both.
         unsafe {
             let y = s.sub(s.sub(E::load(s, x.as_ptr().add(at)), first), second);
-            E::store(s, out.as_mut_ptr().add(at), y, past);
+            E::store(s, out.as_mut_ptr().add(at), y, non_temporal);
         }
     }
     out.iter_mut().zip(x).skip(whole).for_each(|(y, x)| *y = E::nearest(x.wide() - a - b));

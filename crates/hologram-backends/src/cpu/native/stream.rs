@@ -1,10 +1,10 @@
-//! What kernels that are bound by memory share: vectors asked for ahead, and stores past the caches.
+//! What kernels that are bound by memory share: prefetched vectors, and non-temporal stores.
 
 use super::simd::{Simd, prefetch_near};
 use crate::cpu::kernel::RawSlice;
 
-/// From how many bytes on a result is stored past the caches: one that they might hold is better left there for who reads it next.
-pub(in crate::cpu) const PAST_CACHES: usize = 32 << 20;
+/// From how many bytes on a result takes non-temporal stores: one that fits the caches is better left there for the next reader.
+pub(in crate::cpu) const NON_TEMPORAL_BYTES: usize = 32 << 20;
 
 /// How many elements ahead memory is fetched: hardware alone does not look beyond a page.
 const AHEAD: usize = 512;
@@ -12,9 +12,9 @@ const AHEAD: usize = 512;
 /// Vectors that a loop handles at a time.
 const TOGETHER: usize = 8;
 
-/// Whether `bytes` bytes to here go past the caches. They then begin at a multiple of 64 bytes.
-pub(super) fn goes_past(to: RawSlice, bytes: usize) -> bool {
-    bytes >= PAST_CACHES && to.data.addr().is_multiple_of(64)
+/// Whether `bytes` bytes to here take non-temporal stores. They then begin at a multiple of 64 bytes.
+pub(super) fn is_non_temporal(to: RawSlice, bytes: usize) -> bool {
+    bytes >= NON_TEMPORAL_BYTES && to.data.addr().is_multiple_of(64)
 }
 
 // The loops below have no closures over vectors: those are functions of their own to the compiler, without the instruction set.
@@ -48,14 +48,14 @@ pub(super) fn sum_with<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.sum(s.add(low, high)) + x[whole..].iter().sum::<f32>()
 }
 
-/// Sets each element of `to` to `f` of the elements of the inputs, which are as long; past the caches when `past`, which needs `to` at a
+/// Sets each element of `to` to `f` of the elements of the inputs, which are as long; with non-temporal stores when `non_temporal`, which needs `to` at a
 /// multiple of 64 bytes. [`fence`](super::simd::fence) belongs after the last such call of a phase.
 #[inline(always)]
 pub(super) fn map_with<S: Simd, const N: usize>(
     s: S,
     inputs: [&[f32]; N],
     to: &mut [f32],
-    past: bool,
+    non_temporal: bool,
     f: impl Fn([f32; N]) -> f32,
 ) {
     /// Room for a block of the widest vectors.
@@ -63,7 +63,7 @@ pub(super) fn map_with<S: Simd, const N: usize>(
     struct Block([f32; TOGETHER * 16]);
     let len = inputs.iter().fold(to.len(), |len, x| len.min(x.len()));
     let (step, to) = (TOGETHER * S::LANES, &mut to[..len]);
-    let (mut block, whole) = (Block([0.0; TOGETHER * 16]), if past { len / step * step } else { 0 });
+    let (mut block, whole) = (Block([0.0; TOGETHER * 16]), if non_temporal { len / step * step } else { 0 });
     for at in (0..whole).step_by(step) {
         ask_ahead(&inputs, at, step);
         let parts = inputs.map(|x| &x[at..at + step]);
