@@ -1,5 +1,5 @@
 //! `softmax` and `log_softmax` along another dimension than the last, of `f32` and narrow floats: neighbouring lines side by side, each lane
-//! with the greatest of its line so far and the sum of the powers below it.
+//! with the greatest of its line so far and the sum of the exponentials below it.
 
 use std::sync::Arc;
 

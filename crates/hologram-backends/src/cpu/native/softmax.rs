@@ -1,7 +1,7 @@
 //! `softmax`, `log_softmax` and `cross_entropy` of rows x [.., d] of `f32` or a narrow float: `exp(x − m) / Σ exp(x − m)`,
 //! `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m − x[class]` (f32) for each row with m its greatest element.
 //!
-//! A row is read once. Its powers are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
+//! A row is read once. Its exponentials are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
 //! memory has work all the time, the more as a row with non-temporal stores is stored while the next one is computed.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Softmax {
     result: Kind,
 }
 
-/// The longest rows that are served: a row of powers for each worker.
+/// The longest rows that are served: a row of exponentials for each worker.
 const LONGEST: usize = 1 << 20;
 /// Elements of the largest block, and of the smallest.
 const BLOCK: usize = 64;
@@ -60,22 +60,22 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(Softmax { isa: Isa::widest(features), rows, result }) as Arc<dyn NativeKernel>)
 }
 
-/// Room for a row's powers, and for what each block of them has to be multiplied with.
-struct Powers<'a> {
-    powers: &'a mut [f32],
+/// Room for a row's exponentials, and for what each block of them has to be multiplied with.
+struct Exponentials<'a> {
+    exponentials: &'a mut [f32],
     factors: &'a mut [f32],
 }
 
-impl Powers<'_> {
+impl Exponentials<'_> {
     /// Floats that a row of `d` elements needs.
     fn floats(d: usize) -> usize {
         let d = d.next_multiple_of(BLOCK);
         d + (d / LEAST_BLOCK).next_multiple_of(16)
     }
 
-    fn new(floats: &mut [f32], d: usize) -> Powers<'_> {
-        let (powers, factors) = floats.split_at_mut(d.next_multiple_of(BLOCK));
-        Powers { powers, factors }
+    fn new(floats: &mut [f32], d: usize) -> Exponentials<'_> {
+        let (exponentials, factors) = floats.split_at_mut(d.next_multiple_of(BLOCK));
+        Exponentials { exponentials, factors }
     }
 }
 
@@ -84,19 +84,19 @@ impl Softmax {
         let scratch = std::mem::take(&mut worker.scratch);
         // SAFETY: any bytes are floats; the scratch is aligned.
         let floats = unsafe { scratch.align_to_mut::<f32>().1 };
-        let mut powers = Powers::new(&mut floats[..Powers::floats(self.rows.d)], self.rows.d);
+        let mut exponentials = Exponentials::new(&mut floats[..Exponentials::floats(self.rows.d)], self.rows.d);
         // A row with non-temporal stores is stored while the next one is computed.
         let mut unscaled: Option<&mut [E]> = None;
         self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
-            raise(self.isa, row.x, row.next, &mut powers, unscaled.take());
+            exp_row(self.isa, row.x, row.next, &mut exponentials, unscaled.take());
             if non_temporal {
                 unscaled = Some(out);
             } else {
-                scale(self.isa, &powers, out, false);
+                scale(self.isa, &exponentials, out, false);
             }
         })?;
         if let Some(out) = unscaled {
-            scale(self.isa, &powers, out, true);
+            scale(self.isa, &exponentials, out, true);
             fence();
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Softmax {
 
 impl NativeKernel for Softmax {
     fn worker_scratch(&self) -> usize {
-        if self.result == Kind::Softmax { Powers::floats(self.rows.d) * 4 } else { 0 }
+        if self.result == Kind::Softmax { Exponentials::floats(self.rows.d) * 4 } else { 0 }
     }
 
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
@@ -140,7 +140,7 @@ impl NativeKernel for Softmax {
     }
 }
 
-/// The greatest element so far, and the sum of the powers of what is below it.
+/// The greatest element so far, and the sum of the exponentials of what is below it.
 struct Sum<S: Simd> {
     peak: f32,
     peaks: S::V,
@@ -154,7 +154,7 @@ impl<S: Simd> Sum<S> {
         Sum { peak: f32::MIN, peaks: s.splat(f32::MIN), sums: [s.splat(0.0); CHAINS] }
     }
 
-    /// Takes a block in, and returns its powers.
+    /// Adds a block, and returns its exponentials.
     #[inline(always)]
     fn add(&mut self, s: S, x: [S::V; CHAINS]) -> [S::V; CHAINS] {
         let top = s.max(s.max(x[0], x[1]), s.max(x[2], x[3]));
@@ -166,12 +166,12 @@ impl<S: Simd> Sum<S> {
             self.sums = [0, 1, 2, 3].map(|i| s.mul(self.sums[i], factor));
             (self.peak, self.peaks) = (peak, peaks);
         }
-        let mut powers = x;
+        let mut exps = x;
         for i in 0..CHAINS {
-            powers[i] = s.exp(s.sub(x[i], self.peaks));
-            self.sums[i] = s.add(self.sums[i], powers[i]);
+            exps[i] = s.exp(s.sub(x[i], self.peaks));
+            self.sums[i] = s.add(self.sums[i], exps[i]);
         }
-        powers
+        exps
     }
 
     #[inline(always)]
@@ -202,33 +202,40 @@ fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
 }
 
 simd_entry! {
-    /// Sets the powers and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
+    /// Sets the exponentials and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
     /// of whole vectors, that they were of is stored with non-temporal stores.
-    fn raise<E: Element>(x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<&mut [E]>) = raise_with
+    fn exp_row<E: Element>(x: &[E], next: *const E, to: &mut Exponentials<'_>, earlier: Option<&mut [E]>) = exp_row_with
 }
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are indexed in several arrays at once")]
-fn raise_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, to: &mut Powers<'_>, earlier: Option<&mut [E]>) {
+fn exp_row_with<S: Simd, E: Element>(
+    s: S,
+    x: &[E],
+    next: *const E,
+    to: &mut Exponentials<'_>,
+    earlier: Option<&mut [E]>,
+) {
     let (d, step) = (x.len(), CHAINS * S::LANES);
     let blocks = d.div_ceil(step);
-    let (powers, factors) = (&mut to.powers[..blocks * step], &mut to.factors[..blocks.next_multiple_of(S::LANES)]);
+    let (exponentials, factors) =
+        (&mut to.exponentials[..blocks * step], &mut to.factors[..blocks.next_multiple_of(S::LANES)]);
     let out = earlier.unwrap_or(&mut []);
     let stores = out.len() == d;
     let mut sum = Sum::new(s);
     for (index, at) in (0..d).step_by(step).enumerate() {
         ask(next, at, step);
-        let raised = sum.add(s, block(s, x, at));
+        let exps = sum.add(s, block(s, x, at));
         let factor = s.splat(std::mem::replace(&mut factors[index], sum.peak));
         for i in 0..CHAINS {
             let at = at + i * S::LANES;
-            // SAFETY: room for powers is of whole blocks; the earlier row is of whole vectors and as long as this one.
+            // SAFETY: room for exponentials is of whole blocks; the earlier row is of whole vectors and as long as this one.
             unsafe {
-                let power = powers.as_mut_ptr().add(at);
+                let exp = exponentials.as_mut_ptr().add(at);
                 if stores && at < d {
-                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(power), factor), true);
+                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(exp), factor), true);
                 }
-                s.store(power, raised[i]);
+                s.store(exp, exps[i]);
             }
         }
     }
@@ -245,13 +252,13 @@ fn raise_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, to: &mut Power
 
 simd_entry! {
     /// Stores a row's result, with non-temporal stores when `non_temporal`, which needs whole vectors.
-    fn scale<E: Element>(row: &Powers<'_>, out: &mut [E], non_temporal: bool) = scale_with
+    fn scale<E: Element>(row: &Exponentials<'_>, out: &mut [E], non_temporal: bool) = scale_with
 }
 
 #[inline(always)]
-fn scale_with<S: Simd, E: Element>(s: S, row: &Powers<'_>, out: &mut [E], non_temporal: bool) {
+fn scale_with<S: Simd, E: Element>(s: S, row: &Exponentials<'_>, out: &mut [E], non_temporal: bool) {
     let step = CHAINS * S::LANES;
-    for ((to, from), factor) in out.chunks_mut(step).zip(row.powers.chunks(step)).zip(row.factors.iter()) {
+    for ((to, from), factor) in out.chunks_mut(step).zip(row.exponentials.chunks(step)).zip(row.factors.iter()) {
         let (factors, whole) = (s.splat(*factor), to.len() / S::LANES * S::LANES);
         for at in (0..whole).step_by(S::LANES) {
             // SAFETY: the vector lies in both.
@@ -259,12 +266,12 @@ fn scale_with<S: Simd, E: Element>(s: S, row: &Powers<'_>, out: &mut [E], non_te
                 E::store(s, to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors), non_temporal)
             };
         }
-        to[whole..].iter_mut().zip(&from[whole..]).for_each(|(to, power)| *to = E::nearest(power * factor));
+        to[whole..].iter_mut().zip(&from[whole..]).for_each(|(to, exp)| *to = E::nearest(exp * factor));
     }
 }
 
 simd_entry! {
-    /// The greatest element of a row, and the sum of the powers. Meanwhile memory from `next` on, a row of it, is asked for.
+    /// The greatest element of a row, and the sum of the exponentials. Meanwhile memory from `next` on, a row of it, is asked for.
     fn exponents<E: Element>(x: &[E], next: *const E) -> (f32, f32) = exponents_with
 }
 
@@ -332,20 +339,20 @@ mod tests {
     #[test]
     fn an_earlier_row_is_stored_meanwhile() {
         let d = CHAINS * 16 * 3 + 48;
-        let floats = Powers::floats(d);
+        let floats = Exponentials::floats(d);
         let (first, second) = (Random(5).floats(d), Memory::of(&Random(6).floats(d)));
         for features in feature_sets() {
             let isa = Isa::widest(features);
-            let (mut powers, mut alone) = (vec![0.0; floats], vec![0.0; floats]);
+            let (mut exponentials, mut alone) = (vec![0.0; floats], vec![0.0; floats]);
             let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
-            let mut kept = Powers::new(&mut powers, d);
-            raise(isa, &first, first.as_ptr(), &mut kept, None);
+            let mut kept = Exponentials::new(&mut exponentials, d);
+            exp_row(isa, &first, first.as_ptr(), &mut kept, None);
             scale(isa, &kept, &mut want, false);
             let x = second.elements::<f32>();
-            raise(isa, x, x.as_ptr(), &mut Powers::new(&mut alone, d), None);
-            raise(isa, x, x.as_ptr(), &mut kept, Some(out.elements_mut()));
+            exp_row(isa, x, x.as_ptr(), &mut Exponentials::new(&mut alone, d), None);
+            exp_row(isa, x, x.as_ptr(), &mut kept, Some(out.elements_mut()));
             assert_eq!(want, out.elements(), "{features:?}");
-            assert_eq!(alone[..d], powers[..d], "{features:?}");
+            assert_eq!(alone[..d], exponentials[..d], "{features:?}");
         }
     }
 }

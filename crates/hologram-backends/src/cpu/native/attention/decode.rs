@@ -4,8 +4,8 @@
 use half::f16;
 
 use super::cache::{Lines, Rows};
+use super::online_softmax::{Column, Seen, online_softmax};
 use super::product::{Left, product};
-use super::soften::{Column, Seen, soften};
 use super::{LOWEST, STEP, Work, Workspace};
 use crate::cpu::native::narrow::Element;
 use crate::cpu::native::simd::Simd;
@@ -70,7 +70,7 @@ fn attend_rows<S: Simd, const R: usize>(
         };
         // Positions that fill the last vector lie behind the last one that is seen.
         let limits = seen.limits(0..R, start..start + vectors * positions_of_vector);
-        let factor = soften(s, column, vectors, limits.as_ref());
+        let factor = online_softmax(s, column, vectors, limits.as_ref());
         let mut factors = [0.0; 16];
         // SAFETY: there are as many factors as any vector has lanes, and a row of `acc` is a whole number of vectors.
         unsafe {
@@ -85,11 +85,11 @@ fn attend_rows<S: Simd, const R: usize>(
         while position < end {
             let (values, count) = kernel.stored_rows(inputs.v, piece, position, end, &mut *ws.decoded)?;
             let mut ahead = kernel.lines(inputs.k, piece, position + STEP);
-            let powers = Left { data: &ws.scores[(position - start) * R..], row: 1, step: R };
+            let exponentials = Left { data: &ws.scores[(position - start) * R..], row: 1, step: R };
             let (size, acc) = ((rows, d / S::LANES, count), (&mut *ws.acc, d));
             match values {
-                Rows::F32(values) => product::<S, f32, true>(s, size, powers, (values, d), acc, &mut ahead),
-                Rows::F16(values) => product::<S, f16, true>(s, size, powers, (values, d), acc, &mut ahead),
+                Rows::F32(values) => product::<S, f32, true>(s, size, exponentials, (values, d), acc, &mut ahead),
+                Rows::F16(values) => product::<S, f16, true>(s, size, exponentials, (values, d), acc, &mut ahead),
             }
             position += count;
         }

@@ -8,9 +8,9 @@
 
 mod cache;
 mod decode;
+mod online_softmax;
 mod prefill;
 mod product;
-mod soften;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +36,7 @@ const MOST_DECODE_ROWS: usize = 8;
 const MAX_PARTS: usize = 64;
 /// Least positions of a part.
 const MIN_PART: usize = 128;
-/// The exponent at which powers end: what is so far below a row's maximum is 0. Smaller powers add nothing to a sum, but they, their
+/// The exponent at which exponentials end: what is so far below a row's maximum is 0. Smaller exponentials add nothing to a sum, but they, their
 /// products with values and sums brought to a new maximum with them would be subnormal numbers, each of which costs a processor
 /// more than a hundred cycles.
 const LEAST_POWER: f32 = -48.0;
@@ -203,9 +203,9 @@ struct Work<'a> {
 struct Workspace<'a> {
     /// Scaled queries.
     q: &'a mut [f32],
-    /// Scores of a step and then their powers.
+    /// Scores of a step and then their exponentials.
     scores: &'a mut [f32],
-    /// Sums of values, not yet divided by the sum of powers.
+    /// Sums of values, not yet divided by the sum of exponentials.
     acc: &'a mut [f32],
     /// Running maximum of each row.
     peak: &'a mut [f32],
@@ -454,7 +454,7 @@ impl NativeKernel for Attention {
 
 /// 2 to the power `x` for `x` ≤ 0 less 2^[`LEAST_POWER`], and exactly 0 from there on; NaN for NaN.
 #[inline(always)]
-fn power<S: Simd>(s: S, x: S::V) -> S::V {
+fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // The second operand wins when one is NaN.
     let x = s.max(s.splat(LEAST_POWER), x);
     s.sub(s.exp2(x), s.splat(LEAST_POWER.exp2()))

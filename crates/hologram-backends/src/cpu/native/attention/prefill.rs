@@ -1,8 +1,8 @@
 //! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across lanes. Scores are
 //! kept as [position, row], sums of values as [element, row].
 
+use super::online_softmax::{Column, Seen, online_softmax};
 use super::product::{Left, product};
-use super::soften::{Column, Seen, soften};
 use super::{LOWEST, STEP, TILE_ROWS, Work, Workspace};
 use crate::cpu::native::simd::Simd;
 
@@ -60,7 +60,7 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
                 total: &mut ws.total[lanes.clone()],
             };
             let limits = seen.limits(lanes.clone(), start..end);
-            let factor = soften(s, column, end - start, limits.as_ref());
+            let factor = online_softmax(s, column, end - start, limits.as_ref());
             for acc in ws.acc[..d * width].chunks_exact_mut(width) {
                 let acc = acc[lanes.clone()].as_mut_ptr();
                 // SAFETY: the slice has as many elements as a vector.
@@ -71,10 +71,10 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
         while position < end {
             let (values, count) = kernel.float_rows(s, inputs.v, piece, position, end, &mut *ws.decoded)?;
             let mut ahead = kernel.lines(inputs.k, piece, position + STEP);
-            let powers = &ws.scores[(position - start) * width..];
+            let exponentials = &ws.scores[(position - start) * width..];
             let values = Left { data: values, row: 1, step: d };
             let size = (d, vectors, count);
-            product::<S, f32, true>(s, size, values, (powers, width), (&mut *ws.acc, width), &mut ahead);
+            product::<S, f32, true>(s, size, values, (exponentials, width), (&mut *ws.acc, width), &mut ahead);
             position += count;
         }
         start = end;

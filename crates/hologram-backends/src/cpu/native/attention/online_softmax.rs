@@ -1,8 +1,8 @@
-//! The running softmax: scores become powers relative to the greatest score so far.
+//! Online softmax: scores become exponentials relative to the greatest score so far.
 
 use std::ops::Range;
 
-use super::{STEP, TILE_ROWS, Work, power};
+use super::{STEP, TILE_ROWS, Work, exp};
 use crate::cpu::native::simd::Simd;
 
 /// The state of as many query rows as a vector has lanes, or fewer: then a vector holds several positions, those of the second after
@@ -57,11 +57,11 @@ impl Seen {
 /// For each lane the first and the last position, from the first score on, that its query row sees.
 pub(super) type Limits = ([f32; 16], [f32; 16]);
 
-/// Turns `count` vectors of scores into powers relative to the new running maximum and brings the running sums to it; gives the factor
+/// Turns `count` vectors of scores into exponentials relative to the new running maximum and brings the running sums to it; gives the factor
 /// that brings sums of values to it. With `limits`, a row's scores before its first and behind its last position count as negative
 /// infinity.
 #[inline(always)]
-pub(super) fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, limits: Option<&Limits>) -> S::V {
+pub(super) fn online_softmax<S: Simd>(s: S, column: Column<'_>, count: usize, limits: Option<&Limits>) -> S::V {
     let Column { scores, width, rows, peak, total } = column;
     assert!(count > 0 && (count - 1) * width + S::LANES <= scores.len());
     assert!(peak.len() == S::LANES && total.len() == S::LANES);
@@ -102,12 +102,12 @@ pub(super) fn soften<S: Simd>(s: S, column: Column<'_>, count: usize, limits: Op
             peak.iter_mut().skip(r).step_by(rows).for_each(|p| *p = of_row);
         }
         let peak = s.load(peak.as_ptr());
-        let factor = power(s, s.sub(old_peak, peak));
+        let factor = exp(s, s.sub(old_peak, peak));
         let mut sum = s.mul(s.load(total.as_ptr()), factor);
         for i in 0..count {
-            let power = power(s, s.sub(s.load(scores.add(i * width)), peak));
-            s.store(scores.add(i * width), power);
-            sum = s.add(sum, power);
+            let exp = exp(s, s.sub(s.load(scores.add(i * width)), peak));
+            s.store(scores.add(i * width), exp);
+            sum = s.add(sum, exp);
         }
         s.store(total.as_mut_ptr(), sum);
         factor
