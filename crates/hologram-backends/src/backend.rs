@@ -133,7 +133,7 @@ pub struct ForeignMemory {
 
 // SAFETY: the bytes are only read, and `owner`, which is Send and Sync, keeps them unchanged: see `ForeignMemory::new`.
 unsafe impl Send for ForeignMemory {}
-// SAFETY: shared references give only the address and shared slices of bytes that nobody changes.
+// SAFETY: shared references give only the address and shared slices of bytes that stay unchanged.
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {

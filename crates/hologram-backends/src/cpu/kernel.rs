@@ -162,7 +162,8 @@ impl<'a, T: Pod> Output<'a, T> {
     #[inline]
     pub unsafe fn set(&self, at: usize, value: T) {
         assert!(at < self.len, "{at} of {} elements", self.len);
-        // SAFETY: it lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises that nobody else touches it.
+        // SAFETY: the range lies in the argument, which is valid and aligned as in `Args::read`; the caller promises
+        // that no other thread accesses it.
         unsafe { self.data.add(at).write(value) };
     }
 }

@@ -257,7 +257,7 @@ fn arguments_that_are_written_overlap_no_other() {
         let text = "argument 1 (output) overlaps argument 0 (input 0), and the kernel writes this one";
         assert!(error.contains("recording kernel add_total") && error.contains(text), "{error}");
     }
-    // Neighbours do not overlap; what is only read may be bound twice; what is written in place is bound once.
+    // Neighbouring ranges do not overlap. A range that is only read may be bound twice.
     assert!(device.record(&[launch(vec![part(0..BYTES), part(BYTES..2 * BYTES)])]).is_ok());
     let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
     let spec = |inputs: usize, in_place| KernelSpec {

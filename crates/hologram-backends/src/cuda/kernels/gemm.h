@@ -11,7 +11,7 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned long long ulong;
 
-// What is not read through the copy engine is read as it stands in the text.
+// Matrices that the copy engine does not read are read by ordinary loads.
 #define ARGUMENTS_OVERLAP
 #include "arguments.h"
 

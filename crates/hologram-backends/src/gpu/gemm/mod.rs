@@ -246,7 +246,7 @@ impl Product {
         }
     }
 
-    /// The rows of each matrix as kernels are told; of a gate those of the first stand for both.
+    /// The number of rows of each matrix, as kernel arguments; both matrices of a gate share the first.
     fn row_numbers(&self) -> Option<[u32; 3]> {
         let rows = if self.gated() { &self.rows[..1] } else { &self.rows[..] };
         let row = |i: usize| number(rows.get(i).copied().unwrap_or(0));
