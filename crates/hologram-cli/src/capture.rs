@@ -41,7 +41,7 @@ pub fn around<T>(
 ) -> anyhow::Result<T> {
     let Some(Capture(path)) = capture else { return work() };
     let (mut work, mut done) = (Some(work), None);
-    let captured = executor.backend().capture(path, &mut || done = work.take().map(|work| work()));
+    let captured = executor.backend().measure().capture(path, &mut || done = work.take().map(|work| work()));
     // What failed of the work comes first.
     let done = done.transpose()?;
     captured.context("--capture")?;

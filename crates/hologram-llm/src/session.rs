@@ -482,5 +482,5 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
         output: tensor(Format::U32, &[1]),
         in_place: None,
     };
-    executor.backend().native(&spec).is_some()
+    executor.backend().kernels().native(&spec).is_some()
 }

@@ -29,7 +29,7 @@ fn steps_of_every_family_run_native_kernels() {
         let executor = Executor::open("cpu", None).unwrap();
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
         let model = Model::load_on(path, &executor).unwrap();
-        let compiled = || executor.backend().metrics().pipelines_compiled;
+        let compiled = || executor.backend().measure().metrics().pipelines_compiled;
         let before = compiled();
         let mut session =
             model.session(SessionOptions { context: 64, sequences: 3, ..SessionOptions::default() }).unwrap();

@@ -213,8 +213,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
 fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
     let backend = executor.backend();
     Ok(match backend.info().backend {
-        BackendType::Cuda | BackendType::Metal => ("copy", backend.copy_bandwidth()?),
-        _ => ("read", backend.read_bandwidth()?),
+        BackendType::Cuda | BackendType::Metal => ("copy", backend.measure().copy_bandwidth()?),
+        _ => ("read", backend.measure().read_bandwidth()?),
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
-use hologram_backends::metal::DryMetal;
+use hologram_backends::{DryGpu, Target};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Model, SessionOptions};
@@ -42,7 +42,7 @@ const CHIPS: [(&str, f64); 18] = [
 const PROMPT: usize = 32;
 
 /// The programs of the last step, each once.
-fn names(device: &DryMetal) -> Vec<String> {
+fn names(device: &DryGpu) -> Vec<String> {
     device.last_programs().iter().map(|name| name.to_string()).collect()
 }
 
@@ -55,7 +55,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         return usage("--dry-run plans for Apple GPUs: it needs --device metal");
     }
     let random = random_weights(args)?;
-    let device = Arc::new(DryMetal::default());
+    let device = Arc::new(DryGpu::new(Target::APPLE));
     let executor = Executor::from_backend(device.clone());
     let (model, name) = match random {
         Some((shape, types)) => (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name())),

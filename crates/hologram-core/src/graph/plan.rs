@@ -166,7 +166,7 @@ impl Plan {
     /// # Errors
     /// A device that cannot measure them; an error of the run.
     pub fn profile(&self) -> Result<Vec<(Arc<str>, f64)>> {
-        Ok(self.executor.backend().profile(&self.list)?)
+        Ok(self.executor.backend().measure().profile(&self.list)?)
     }
 
     /// Waits and reads an output at its actual size.
