@@ -23,16 +23,24 @@ use crate::status::status;
 /// The most events of a trace: more than a viewer shows with ease.
 const MAX_EVENTS: usize = 1 << 20;
 
-/// The track that an event is on.
+/// The tracks.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+/// What an event is.
 #[derive(Clone, Copy)]
-enum Track {
-    Host = 1,
-    Device = 2,
+enum Kind {
+    /// A call of the host.
+    Host,
+    /// A native kernel.
+    Kernel,
+    /// A program, where no native kernel serves.
+    Program,
 }
 
 /// Something that was done; times in seconds since the trace began.
 struct Span {
-    track: Track,
+    kind: Kind,
     name: Arc<str>,
     start: f64,
     seconds: f64,
@@ -100,21 +108,26 @@ impl Trace {
 
     fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let state = self.state();
-        let name = |what: &str, tid: Track, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid as u32, "args": {"name": name}});
+        let name = |what: &str, tid: u32, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid, "args": {"name": name}});
         writeln!(out, "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [")?;
-        writeln!(out, "{},", name("process_name", Track::Host, "hologram"))?;
-        writeln!(out, "{},", name("thread_name", Track::Host, "host"))?;
-        write!(out, "{}", name("thread_name", Track::Device, &state.device))?;
+        writeln!(out, "{},", name("process_name", HOST, "hologram"))?;
+        writeln!(out, "{},", name("thread_name", HOST, "host"))?;
+        write!(out, "{}", name("thread_name", DEVICE, &state.device))?;
         for span in &state.spans {
             let us = |seconds: f64| (seconds * 1e9).round() / 1e3;
+            let (cat, tid) = match span.kind {
+                Kind::Host => ("host", HOST),
+                Kind::Kernel => ("kernel", DEVICE),
+                Kind::Program => ("program", DEVICE),
+            };
             let mut event = json!({
                 "name": &*span.name,
-                "cat": if matches!(span.track, Track::Host) { "host" } else { "kernel" },
+                "cat": cat,
                 "ph": "X",
                 "ts": us(span.start),
                 "dur": us(span.seconds),
                 "pid": 1,
-                "tid": span.track as u32,
+                "tid": tid,
             });
             if let Some(bytes) = span.bytes {
                 event["args"] = json!({"bytes": bytes});
@@ -149,18 +162,19 @@ impl Trace {
         let start = self.now();
         let done = work();
         let seconds = self.now() - start;
-        self.state().add(Span { track: Track::Host, name: name.into(), start, seconds, bytes });
+        self.state().add(Span { kind: Kind::Host, name: name.into(), start, seconds, bytes });
         done
     }
 
     /// Adds launches that ran one after the other and have just ended.
-    fn launches(&self, times: Vec<(Arc<str>, f64)>) {
+    fn launches(&self, times: Vec<(KernelName, f64)>) {
         let end = self.now();
         let mut state = self.state();
         // The device waits for the host before the first launch, not after the last.
         let mut start = (end - times.iter().map(|t| t.1).sum::<f64>()).max(state.device_end);
         for (name, seconds) in times {
-            state.add(Span { track: Track::Device, name, start, seconds, bytes: None });
+            let kind = if name.is_program { Kind::Program } else { Kind::Kernel };
+            state.add(Span { kind, name: name.text, start, seconds, bytes: None });
             start += seconds;
         }
         state.device_end = start;

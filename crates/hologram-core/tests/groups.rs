@@ -163,7 +163,7 @@ impl Kernels for Grouping {
         self.offered.lock().unwrap().push(group.clone());
         let possible =
             group.nodes.iter().all(|node| self.cpu.kernels().native(&Grouping::single(group, node)).is_some());
-        (possible && (self.likes)(group)).then(|| Pipeline::new("group", GroupKernel(group.clone())))
+        (possible && (self.likes)(group)).then(|| Pipeline::native("group", GroupKernel(group.clone())))
     }
 }
 

@@ -8,7 +8,8 @@ use hologram_device::host::{
 };
 use hologram_device::{
     Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DeviceInfo, DeviceKind, Event, Format,
-    GroupSpec, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy, Preference, Result,
+    GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy, Preference,
+    Result,
 };
 use hologram_isa::{Capability, Program};
 
@@ -63,7 +64,7 @@ struct ProgramPipeline {
 
 /// A pipeline that runs this kernel on a [`CpuBackend`], with the arguments that the spec gives it ([`KernelSpec`]).
 pub(super) fn native_pipeline(kernel: Arc<dyn NativeKernel>, spec: &KernelSpec) -> Pipeline {
-    Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) })
+    Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) })
 }
 
 impl CpuBackend {
@@ -201,7 +202,7 @@ impl Kernels for CpuBackend {
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.host.pipelines.get_or_compile(&self.host.info, &self.host.counters, program, || {
             let code = Arc::new(translate(program, self.features));
-            Ok(Pipeline::new(&program.name, ProgramPipeline { code, rules: rules_of_program(program) }))
+            Ok(Pipeline::program(&program.name, ProgramPipeline { code, rules: rules_of_program(program) }))
         })
     }
 
@@ -230,7 +231,7 @@ impl Measure for CpuBackend {
         self.host.counters.metrics(self.host.allocator.metrics())
     }
 
-    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+    fn profile(&self, list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
         let recording = self.recording(list, "profile")?;
         let Queue { workers, scratch, submitted } = &mut *self.host.queue();
         *submitted += 1;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use hologram_device::host::{Allocator, HostMemory, Outcome, Use};
-use hologram_device::{BackendError, BackendType, Buffer, Result};
+use hologram_device::{BackendError, BackendType, Buffer, KernelName, Result};
 use hologram_isa::IsaError;
 
 use super::exec::{Code, Launch, Machine};
@@ -16,7 +16,7 @@ use super::pool::{Progress, Workers};
 /// One launch, ready to run.
 pub(crate) struct Step {
     /// The kernel's name.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: KernelName,
     /// The memory of its buffers.
     pub(crate) slices: Box<[RawSlice]>,
     pub(crate) work: Work,
@@ -131,7 +131,7 @@ impl Scratch {
 }
 
 /// Names of kernels, and the seconds that each took.
-type Times = Vec<(Arc<str>, f64)>;
+type Times = Vec<(KernelName, f64)>;
 
 /// The failure of the earliest step, and of the earliest piece of its work where that is known.
 type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;

@@ -9,7 +9,7 @@ use hologram_device::host::{
 };
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, GroupSpec,
-    KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
+    KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
 };
 use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use hologram_isa::{Program, ptx};
@@ -413,7 +413,7 @@ impl Kernels for CudaBackend {
             let function = self.modules.program(&program.name, &kernel.text, &kernel.entry)?;
             let rules = rules_of_program(program);
             let program = Arc::new(program.clone());
-            Ok(Pipeline::new(&program.name.clone(), ProgramPipeline { function, program, rules }))
+            Ok(Pipeline::program(&program.name.clone(), ProgramPipeline { function, program, rules }))
         })
     }
 
@@ -422,7 +422,7 @@ impl Kernels for CudaBackend {
             Some(kernel) => (format!("{}{BY_BLAS}", spec.op), kernel),
             None => (spec.op.to_string(), gpu::find(spec, self.target)?),
         };
-        Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::native(&name, NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
@@ -431,7 +431,7 @@ impl Kernels for CudaBackend {
             Some(kernel) => (ops + BY_BLAS, kernel),
             None => (ops, gpu::find_group(group, self.target)?),
         };
-        Some(Pipeline::new(&name, NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::native(&name, NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
@@ -454,7 +454,7 @@ impl Measure for CudaBackend {
         self.counters.metrics(self.allocator.metrics())
     }
 
-    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+    fn profile(&self, list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
         let recording = self.recording(list, "profile")?;
         self.wait_for_all()?;
         let derived = self.queue().derive(recording);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Backend, Result};
+use hologram_device::{Backend, KernelName, Result};
 
 use super::backend::CudaBackend;
 use super::context::CudaEvent;
@@ -58,7 +58,7 @@ pub(super) fn copy_bandwidth(device: &CudaBackend) -> Result<f64> {
 }
 
 /// Runs the launches one by one; name and seconds of each.
-pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Result<Vec<(Arc<str>, f64)>> {
+pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Result<Vec<(KernelName, f64)>> {
     let steps = &recording.steps;
     let events = (0..=steps.len()).map(|_| CudaEvent::new(device.context(), true)).collect::<Result<Vec<_>>>()?;
     // The device is kept busy with copies until all launches are in the queue: else it would wait for the host between small kernels,

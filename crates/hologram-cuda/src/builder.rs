@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUtensorMapSwizzle,
 };
 use hologram_device::host::{Argument, Faulty, Use, buffers_of, one_by_one};
-use hologram_device::{BackendError, BackendType, Launch, Result};
+use hologram_device::{BackendError, BackendType, KernelName, Launch, Result};
 use hologram_gpu::{Arg, BlasCall, KernelArgs, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap};
 use hologram_isa::Program;
 
@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         for (launch, work) in self.work.into_iter().enumerate() {
             if let Some((stack, at)) = stacks.next_if(|(stack, _)| stack.launches.start == launch) {
                 let name = format!("{} launches from {}", stack.launches.len(), names[launch]);
-                names.push(name.into());
+                names.push(KernelName { text: name.into(), is_program: false });
                 joined = Some((stack, at, names.len() - 1, 0));
             }
             if let Some((stack, at, name, fault)) = &mut joined {
@@ -292,7 +292,7 @@ impl<'a> Builder<'a> {
 }
 
 /// An error of the driver as that of a launch.
-fn name(names: &[Arc<str>], launch: usize, error: BackendError) -> BackendError {
+fn name(names: &[KernelName], launch: usize, error: BackendError) -> BackendError {
     match error {
         BackendError::Device { device, operation, reason } => {
             BackendError::Kernel { device, kernel: names[launch].to_string(), reason: format!("{operation}: {reason}") }

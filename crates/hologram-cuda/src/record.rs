@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUtensorMap,
 };
 use hologram_device::host::{FAULT_WORDS, Faulty, ONE_BY_ONE, Use, one_by_one};
-use hologram_device::{BackendError, BackendType, Buffer, Result};
+use hologram_device::{BackendError, BackendType, Buffer, KernelName, Result};
 use hologram_isa::{ParamKind, Program};
 
 use super::blas::{Blas, Operands, Product};
@@ -23,7 +23,7 @@ pub(super) const LOST: &str = "; the device is lost to this process";
 pub(super) struct Recording {
     pub(super) context: Arc<Context>,
     /// The launches' names, in order, then those of stacks.
-    pub(super) names: Vec<Arc<str>>,
+    pub(super) names: Vec<KernelName>,
     pub(super) launches: usize,
     pub(super) steps: Vec<Step>,
     /// All steps as one graph: of several from the start, of one from its second run on.

@@ -22,7 +22,7 @@ fn trap(device: &CudaBackend) -> Pipeline {
     let function = device.modules.program("stop", text, "stop").unwrap();
     let program = Arc::new(parse(STORE).unwrap());
     let rules = rules_of_program(&program);
-    Pipeline::new("stop", ProgramPipeline { function, program, rules })
+    Pipeline::program("stop", ProgramPipeline { function, program, rules })
 }
 
 fn lose_the_device() {

@@ -7,18 +7,46 @@ use std::sync::Arc;
 
 use crate::memory::Buffer;
 
+/// What runs, for errors and profiles: a native kernel by its operations, or a program by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelName {
+    /// The name.
+    pub text: Arc<str>,
+    /// Whether it is a program, and no native kernel.
+    pub is_program: bool,
+}
+
+impl std::ops::Deref for KernelName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for KernelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// Something compiled that can be launched: a program or a native kernel.
 #[derive(Clone)]
 pub struct Pipeline {
-    /// The kernel's name, for errors and profiles.
-    pub name: Arc<str>,
+    /// The kernel's name.
+    pub name: KernelName,
     inner: Arc<dyn Any + Send + Sync>,
 }
 
 impl Pipeline {
-    /// Wraps a backend's compiled kernel.
-    pub fn new<T: Any + Send + Sync>(name: &str, inner: T) -> Pipeline {
-        Pipeline { name: name.into(), inner: Arc::new(inner) }
+    /// Wraps a backend's native kernel.
+    pub fn native<T: Any + Send + Sync>(name: &str, inner: T) -> Pipeline {
+        Pipeline { name: KernelName { text: name.into(), is_program: false }, inner: Arc::new(inner) }
+    }
+
+    /// Wraps a backend's compiled program.
+    pub fn program<T: Any + Send + Sync>(name: &str, inner: T) -> Pipeline {
+        Pipeline { name: KernelName { text: name.into(), is_program: true }, inner: Arc::new(inner) }
     }
 
     /// The backend's own type, for the backend.

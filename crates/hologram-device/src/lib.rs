@@ -42,7 +42,7 @@ pub use fused::{
 pub use hologram_isa::Program;
 pub use info::{BackendType, DeviceInfo};
 pub use kernels::{Kernels, Verdicts};
-pub use launch::{Binding, CommandList, Event, Launch, LaunchConfig, Pipeline};
+pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
 pub use lru::Lru;
 pub use measure::{Ceiling, CeilingKind, Measure};
 pub use memory::{Buffer, DeviceMemory, ForeignMemory, Pool, check_apart, check_range};

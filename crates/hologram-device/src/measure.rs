@@ -1,11 +1,10 @@
 //! What a device measures of itself and of work.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::error::{BackendError, Result};
 use crate::info::BackendType;
-use crate::launch::{CommandList, Launch};
+use crate::launch::{CommandList, KernelName, Launch};
 use crate::metrics::Metrics;
 
 /// What bounds an operation.
@@ -47,7 +46,7 @@ pub trait Measure: Send + Sync {
     ///
     /// # Errors
     /// [`BackendError::Unsupported`] for a device that cannot; the error of the list.
-    fn profile(&self, _list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+    fn profile(&self, _list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
         let (device, what) = (self.device().to_string(), "measuring single kernels".into());
         Err(BackendError::Unsupported { device, what })
     }

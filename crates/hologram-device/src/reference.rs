@@ -15,7 +15,7 @@ use crate::host::{
 };
 use crate::info::{BackendType, DeviceInfo};
 use crate::kernels::Kernels;
-use crate::launch::{CommandList, Event, Launch, Pipeline};
+use crate::launch::{CommandList, Event, KernelName, Launch, Pipeline};
 use crate::measure::Measure;
 use crate::memory::Buffer;
 use crate::metrics::Metrics;
@@ -201,7 +201,7 @@ impl Kernels for ReferenceBackend {
     fn compile(&self, program: &Program) -> Result<Pipeline> {
         self.host.pipelines.get_or_compile(&self.host.info, &self.host.counters, program, || {
             let rules = rules_of_program(program);
-            Ok(Pipeline::new(&program.name, Compiled { program: Arc::new(program.clone()), rules }))
+            Ok(Pipeline::program(&program.name, Compiled { program: Arc::new(program.clone()), rules }))
         })
     }
 
@@ -229,7 +229,7 @@ impl Measure for ReferenceBackend {
         self.host.counters.metrics(self.host.allocator.metrics())
     }
 
-    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+    fn profile(&self, list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
         let recording = self.recording(list, "profile")?;
         let mut submitted = self.host.queue();
         *submitted += 1;
@@ -239,7 +239,10 @@ impl Measure for ReferenceBackend {
                 Counters::add(&self.host.counters.launches, 1);
                 let start = Instant::now();
                 step.run().map_err(|error| (index, error))?;
-                times.push((step.program.name.as_str().into(), start.elapsed().as_secs_f64()));
+                times.push((
+                    KernelName { text: step.program.name.as_str().into(), is_program: true },
+                    start.elapsed().as_secs_f64(),
+                ));
             }
             Ok(())
         });

@@ -2,13 +2,13 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use hologram_device::host::Counters;
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, Extent, ForeignMemory,
-    Format, GroupSpec, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Operation, Pipeline, Policy, Pool,
-    Result, TensorSpec, check_apart, check_range,
+    Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Operation, Pipeline,
+    Policy, Pool, Result, TensorSpec, check_apart, check_range,
 };
 use hologram_isa::{Capability, Program};
 
@@ -29,7 +29,7 @@ pub struct DryRun {
 #[derive(Clone, Default)]
 struct Planned {
     plan: DryRun,
-    programs: BTreeSet<Arc<str>>,
+    programs: BTreeSet<KernelName>,
 }
 
 /// See the module's documentation: reads give zeros, and nothing that is read means anything.
@@ -86,7 +86,7 @@ impl DryGpu {
     }
 
     /// The names of its programs, each once.
-    pub fn last_programs(&self) -> Vec<Arc<str>> {
+    pub fn last_programs(&self) -> Vec<KernelName> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).programs.iter().cloned().collect()
     }
 
@@ -130,7 +130,8 @@ fn of_group(group: &GroupSpec) -> u64 {
 /// `parts`: launches of a native kernel; none for a program.
 fn pipeline(name: &str, parts: Option<usize>, flops: u64) -> Pipeline {
     let programs = usize::from(parts.is_none());
-    Pipeline::new(name, DryRun { launches: parts.unwrap_or(1), programs, flops })
+    let plan = DryRun { launches: parts.unwrap_or(1), programs, flops };
+    if parts.is_some() { Pipeline::native(name, plan) } else { Pipeline::program(name, plan) }
 }
 
 impl Backend for DryGpu {

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_backends::{Extent, Format, KernelName, KernelSpec, Operation, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
@@ -327,7 +327,7 @@ impl Session {
     ///
     /// # Errors
     /// A device that cannot measure them; an error of the run.
-    pub fn profile(&self) -> Result<Vec<(Arc<str>, f64)>> {
+    pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
         match self.last.and_then(|bucket| self.plans.get(&bucket)) {
             Some(plan) => Ok(plan.profile()?),
             None => Ok(Vec::new()),

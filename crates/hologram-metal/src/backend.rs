@@ -360,18 +360,18 @@ impl Kernels for MetalBackend {
             kernel.check_threads(&self.device, &program.name, program.workgroup_threads())?;
             let rules = rules_of_program(program);
             let program = Arc::new(program.clone());
-            Ok(Pipeline::new(&program.name.clone(), ProgramPipeline { kernel, program, layout, rules }))
+            Ok(Pipeline::program(&program.name.clone(), ProgramPipeline { kernel, program, layout, rules }))
         })
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = gpu::find(spec, Target::APPLE)?;
-        Some(Pipeline::new(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = gpu::find_group(group, Target::APPLE)?;
-        Some(Pipeline::new(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::native(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
     }
 
     fn verdicts(&self) -> Option<&dyn Verdicts> {
@@ -394,7 +394,7 @@ impl Measure for MetalBackend {
         self.counters.metrics(self.allocator.metrics())
     }
 
-    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
+    fn profile(&self, list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
         let recording = self.recording(list, "profile")?;
         self.pass_all()?;
         let derived = self.queue().derive(recording)?;

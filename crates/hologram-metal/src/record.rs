@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use hologram_device::host::{FAULT_WORDS, Faulty, ONE_BY_ONE, Use};
-use hologram_device::{BackendError, BackendType, Buffer};
+use hologram_device::{BackendError, BackendType, Buffer, KernelName};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBarrierScope, MTLComputeCommandEncoder, MTLSize};
 
@@ -23,7 +23,7 @@ pub(super) const SHARED_ALIGN: usize = 16;
 pub(super) struct Recording {
     pub(super) device: Arc<Device>,
     /// The launches' names, in order.
-    pub(super) names: Vec<Arc<str>>,
+    pub(super) names: Vec<KernelName>,
     pub(super) steps: Vec<Step>,
     /// Everything that the steps touch.
     pub(super) usages: Vec<Arc<Usage>>,

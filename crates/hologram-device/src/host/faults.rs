@@ -6,6 +6,7 @@ use hologram_isa::{IsaError, Program, ptx, shown_index};
 
 use crate::error::BackendError;
 use crate::info::BackendType;
+use crate::launch::KernelName;
 
 /// Words of a fault record.
 pub const FAULT_WORDS: usize = 8;
@@ -20,7 +21,7 @@ pub enum Faulty {
         elements: Vec<u32>,
     },
     /// A native kernel, by its launch's name.
-    Native(Arc<str>),
+    Native(KernelName),
 }
 
 impl Faulty {

@@ -100,7 +100,7 @@ mod tests {
             details: Vec::new(),
         };
         let compile = |capabilities| {
-            let pipeline = || Ok(Pipeline::new("scale", ()));
+            let pipeline = || Ok(Pipeline::program("scale", ()));
             Pipelines::default().get_or_compile(&info(capabilities), &Counters::default(), &program, pipeline)
         };
         assert!(compile(vec![Capability::F64]).is_ok());
