@@ -10,8 +10,8 @@ use hologram_device::host::{
 };
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceKind, DeviceMemory, Event,
-    ForeignMemory, Format, GroupSpec, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
-    Pool, Result, Verdicts, check_apart,
+    ForeignMemory, Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline,
+    Policy, Pool, Result, Verdicts, check_apart,
 };
 use hologram_gpu::{self as gpu, NativeKernel, Target};
 use hologram_isa::{Program, msl};
