@@ -80,6 +80,8 @@ calls! {
     CrossEntropy "cross_entropy",
     Conv2d "conv2d",
     TopK "top_k",
+    Gather "gather",
+    Rope "rope",
     Concat "concat",
     Pad "pad",
     Arange "arange",

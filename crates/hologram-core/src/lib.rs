@@ -48,16 +48,15 @@ mod pool;
 mod program;
 mod selftest;
 mod tensor;
-mod tensor_along;
-mod tensor_ops;
-mod tensor_view;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
 pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
 pub use half::{bf16, f16};
+#[doc(no_inline)]
+pub use hologram_backends::Format as DType;
 pub use hologram_backends::{BackendType, Format, OpenOptions};
 pub use hologram_isa::Type;
 pub use pool::Pool;
 pub use program::{Argument, CompiledProgram};
-pub use tensor::{Dim, Element, Tensor, TensorType, bytes_of, bytes_of_mut};
+pub use tensor::{Axis, Dim, Dims, Element, Operand, Tensor, TensorAttention, TensorType, bytes_of, bytes_of_mut};

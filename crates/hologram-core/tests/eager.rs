@@ -29,11 +29,11 @@ fn tensors_compute_on(gpu: bool) -> Result<()> {
         assert_eq!((&(&a * 2.0)? - &a)?.to_vec::<f32>()?, a.to_vec::<f32>()?);
         assert_eq!((-&a)?.relu()?.to_vec::<f32>()?, [0.0, 2.0, 0.0, 4.0, 0.0, 6.0]);
         assert_eq!(a.gt(&(&b / 10.0)?)?.to_bools()?, [false, false, false, false, true, false]);
-        let least = a.clip_scalar(-2.0, 3.0)?;
+        let least = a.clip(-2.0, 3.0)?;
         assert_eq!(least.to_vec::<f32>()?, [1.0, -2.0, 3.0, -2.0, 3.0, -2.0]);
         let mask = Tensor::from_bools(&executor, &[2, 1], &[true, false])?;
         assert_eq!((!&mask)?.select(&a, &b)?.to_vec::<f32>()?, [10.0, 20.0, 30.0, -4.0, 5.0, -6.0]);
-        assert_eq!(a.pow_scalar(2.0)?.reduce(Reduction::Sum, 1)?.to_vec::<f32>()?, [14.0, 77.0]);
+        assert_eq!(a.pow(2.0)?.reduce(Reduction::Sum, 1)?.to_vec::<f32>()?, [14.0, 77.0]);
         assert_eq!(a.reduce_all(Reduction::Max)?.to_vec::<f32>()?, [5.0]);
         assert_eq!(a.matmul(&a.transpose()?)?.to_vec::<f32>()?, [14.0, -32.0, -32.0, 77.0]);
         assert_eq!(a.softmax(1)?.reduce(Reduction::Sum, 1)?.round()?.to_vec::<f32>()?, [1.0, 1.0]);
@@ -50,7 +50,7 @@ fn tensors_compute_on(gpu: bool) -> Result<()> {
         assert_eq!(whole[12..], part);
         let normal = Tensor::random_normal(&executor, Type::F32, &[100_000], 1, 0)?;
         let mean = normal.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
-        let variance = normal.pow_scalar(2.0)?.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
+        let variance = normal.pow(2.0)?.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
         assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "mean {mean}, variance {variance}");
         assert!(Tensor::full(&executor, Type::F32, &[0, 3], 1.0)?.exp()?.to_vec::<f32>()?.is_empty());
     }

@@ -207,7 +207,7 @@ fn what_cannot_be_viewed_is_refused() -> Result<()> {
     let message = tensor.broadcast_to(&[2, 4]).expect_err("3 is not 1").to_string();
     assert_eq!(message, "operation broadcast_to: dimension 1 of size 3 does not repeat to 4 (operands: i32[2, 3])");
     let message = tensor.reshape(&[7]).expect_err("6 elements").to_string();
-    assert_eq!(message, "operation reshape: [7] has not the same elements (operands: i32[2, 3])");
+    assert_eq!(message, "operation reshape: [7] has 7 elements, not 6 (operands: i32[2, 3])");
     assert!(Graph::new().state(&tensor.transpose()?).is_err());
     assert!(tensor.transpose()?.zero().is_err());
     Ok(())

@@ -69,7 +69,7 @@ fn a_lost_device_says_so_with_the_kernels_name() {
         return lose_the_device();
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let test = "cuda::tests::a_lost_device_says_so_with_the_kernels_name";
+    let test = "tests::a_lost_device_says_so_with_the_kernels_name";
     for variables in [&[CHILD][..], &[CHILD, ONE_BY_ONE]] {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "--nocapture", test])

@@ -354,7 +354,15 @@ impl Graph {
         let ([Some(layout)], [input], Operation::Copy) = (views, step.inputs.as_slice(), &spec.op) else { return None };
         let strides = layout.strides.iter().map(|stride| u32::try_from(*stride).ok()).collect::<Option<Vec<_>>>()?;
         let op = Operation::CopyView { offset: u32::try_from(layout.offset).ok()?, strides };
-        let inputs = vec![bounds.spec(self.storage(*input))];
+        let storage = self.storage(*input);
+        let mut memory = bounds.spec(storage);
+        if let (Some(own), Source::Tensor(tensor)) =
+            (&self.nodes[storage.0 as usize].layout, &self.nodes[storage.0 as usize].source)
+        {
+            // Of a tensor that is a view itself only what it spans is bound: less than its shape where elements repeat.
+            memory.shape = vec![Extent::Fixed(own.span(tensor.shape()))];
+        }
+        let inputs = vec![memory];
         let asked = KernelSpec { op, inputs, output: spec.output.clone(), in_place: None };
         // The step block is bound as for the copy.
         (asked.uses_step() == spec.uses_step()).then_some(asked)

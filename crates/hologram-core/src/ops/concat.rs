@@ -8,7 +8,7 @@ use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, Tensor, TensorType};
+use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
 /// The operation; inputs of one plain type whose shapes differ in dimension `dim` only.
 #[derive(Debug)]
@@ -35,7 +35,8 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Graph::concat`]; when they lie on different devices; those of the device.
-    pub fn concat(&self, others: &[&Tensor], dim: usize) -> Result<Tensor> {
+    pub fn concat(&self, others: &[&Tensor], dim: impl Axis) -> Result<Tensor> {
+        let dim = self.axis("concat", dim)?;
         let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();
         self.executor.cached(Call::Concat, &[dim as u64], &parts, |g, v| g.concat(v, dim))
     }

@@ -32,6 +32,12 @@ pub enum Format {
     },
 }
 
+impl From<Type> for Format {
+    fn from(ty: Type) -> Format {
+        Format::Plain(ty)
+    }
+}
+
 impl Format {
     /// Plain `f32`.
     pub const F32: Format = Format::Plain(Type::F32);

@@ -128,8 +128,8 @@ scalar_forms! {
     sub_scalar sub "x − value.";
     mul_scalar mul "x · value.";
     div_scalar div "x / value.";
-    max_scalar max "The greater of x and value.";
-    min_scalar min "The lesser of x and value.";
+    max_scalar maximum "The greater of x and value.";
+    min_scalar minimum "The lesser of x and value.";
     pow_scalar pow "x to the power of value.";
 }
 

@@ -7,7 +7,7 @@ use super::{Kind, Map, Scalar, pow};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::Tensor;
+use crate::tensor::{Operand, Tensor};
 
 /// Every float.
 const FLOATS: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32, Type::F64]);
@@ -65,8 +65,10 @@ macro_rules! operations {
                 /// # Errors
                 /// When the operands' types do not fit (the message names those that do), their shapes do not broadcast as in NumPy, or
                 /// they lie on different devices; those of the device.
-                pub fn $name(&self $(, $arg: &Tensor)*) -> Result<Tensor> {
-                    self.executor.cached(Call::Elementwise(hologram_backends::Elementwise::$op), &[], &[self $(, $arg)*], |g, v| g.apply(row::$name(), v))
+                pub fn $name(&self $(, $arg: impl Operand)*) -> Result<Tensor> {
+                    $(let $arg = $arg.operand(self)?;)*
+                    let operation = Call::Elementwise(hologram_backends::Elementwise::$op);
+                    self.executor.cached(operation, &[], &[self $(, &$arg)*], |g, v| g.apply(row::$name(), v))
                 }
             )*
         }
@@ -115,8 +117,8 @@ operations! {
         |b, v| b.rem(v[0], v[1]), |v| v[0] % v[1], |v| v[0].checked_rem(v[1]).unwrap_or(0);
     MulAdd mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
         f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]);
-    Max max(a, b) Map NUMBERS 0.0, "The greater; a NaN loses.", |b, v| b.max(v[0], v[1]), |v| v[0].max(v[1]);
-    Min min(a, b) Map NUMBERS 0.0, "The lesser; a NaN loses.", |b, v| b.min(v[0], v[1]), |v| v[0].min(v[1]);
+    Max maximum(a, b) Map NUMBERS 0.0, "The greater; a NaN loses.", |b, v| b.max(v[0], v[1]), |v| v[0].max(v[1]);
+    Min minimum(a, b) Map NUMBERS 0.0, "The lesser; a NaN loses.", |b, v| b.min(v[0], v[1]), |v| v[0].min(v[1]);
     Clip clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest).",
         |b, v| { let low = b.max(v[0], v[1]); b.min(low, v[2]) }, |v| v[0].max(v[1]).min(v[2]);
     Neg neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0];

@@ -5,7 +5,7 @@ use hologram_backends::Format;
 use crate::error::{CoreError, Result};
 use crate::graph::VIEW_ALIGN;
 use crate::layout::Layout;
-use crate::tensor::Tensor;
+use crate::tensor::{Axis, Dims, Tensor};
 
 impl Tensor {
     /// The same elements in row-major order with another shape. No copy, but for a view whose elements no strides can put in this shape.
@@ -14,8 +14,11 @@ impl Tensor {
     /// When the number of elements differs or the format is not plain; those of the device where a copy is needed.
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let count = |shape: &[usize]| elements(shape).map_or("too many".into(), |n| n.to_string());
         if elements(shape) != elements(&self.shape) {
-            return Err(self.refuse("reshape", format!("{shape:?} has not the same elements")));
+            return Err(
+                self.refuse("reshape", format!("{shape:?} has {} elements, not {}", count(shape), count(&self.shape)))
+            );
         }
         let layout = self.plain_layout("reshape")?;
         let strides =
@@ -30,7 +33,8 @@ impl Tensor {
     ///
     /// # Errors
     /// When the range is not in the dimension or the format is not plain.
-    pub fn slice(&self, dim: usize, start: usize, end: usize) -> Result<Tensor> {
+    pub fn slice(&self, dim: impl Axis, start: usize, end: usize) -> Result<Tensor> {
+        let dim = self.axis("slice", dim)?;
         let layout = self.plain_layout("slice")?;
         let (shape, layout) = layout.slice(&self.shape, dim, start, end).map_err(|e| self.refuse("slice", e))?;
         Ok(self.view(shape, layout))
@@ -68,6 +72,40 @@ impl Tensor {
         let layout = self.plain_layout("broadcast_to")?;
         let layout = layout.broadcast(&self.shape, shape).map_err(|e| self.refuse("broadcast_to", e))?;
         Ok(self.view(shape.to_vec(), layout))
+    }
+
+    /// As [`Tensor::transpose`].
+    ///
+    /// # Errors
+    /// As [`Tensor::transpose`].
+    pub fn t(&self) -> Result<Tensor> {
+        self.transpose()
+    }
+
+    /// A view without dimensions of size 1: one, several, or with `..` all of them.
+    ///
+    /// # Errors
+    /// When a dimension is not there or has another size.
+    pub fn squeeze(&self, dims: impl Dims) -> Result<Tensor> {
+        let all = dims.dims(self.shape.len()).map_err(|e| self.refuse("squeeze", e))?;
+        let every = all.len() == self.shape.len();
+        if let Some(dim) = all.iter().find(|dim| self.shape[**dim] != 1).filter(|_| !every || self.shape.len() == 1) {
+            return Err(self.refuse("squeeze", format!("dimension {dim} has size {}, not 1", self.shape[*dim])));
+        }
+        let kept = |(dim, n): (usize, &usize)| (!(all.contains(&dim) && *n == 1)).then_some(*n);
+        self.reshape(&self.shape.iter().enumerate().filter_map(kept).collect::<Vec<_>>())
+    }
+
+    /// A view with a dimension of size 1 more, at this place of the result.
+    ///
+    /// # Errors
+    /// When the place is beyond the dimensions.
+    pub fn unsqueeze(&self, dim: impl Axis) -> Result<Tensor> {
+        let rank = self.shape.len() + 1;
+        let at = dim.axis(rank).ok_or_else(|| self.refuse("unsqueeze", format!("the result has {rank} dimensions")))?;
+        let mut shape = self.shape.clone();
+        shape.insert(at, 1);
+        self.reshape(&shape)
     }
 
     /// Whether the elements lie in row-major order.
@@ -109,7 +147,7 @@ impl Tensor {
         Tensor { offset, shape, strides, ..self.clone() }
     }
 
-    fn refuse(&self, op: &'static str, reason: String) -> CoreError {
+    pub(super) fn refuse(&self, op: &'static str, reason: String) -> CoreError {
         CoreError::Operands { op, reason, operands: format!("{}{:?}", self.format.name(), self.shape) }
     }
 }

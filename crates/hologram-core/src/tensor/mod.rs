@@ -1,5 +1,17 @@
 //! Tensors in device memory, and the types of graph values.
 
+mod along;
+mod dims;
+mod make;
+mod ops;
+mod print;
+mod reductions;
+mod view;
+
+pub use along::TensorAttention;
+pub use dims::{Axis, Dims};
+pub use ops::Operand;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -153,12 +165,15 @@ impl Tensor {
         Ok(())
     }
 
-    /// Waits for the device's work and copies the elements to the host.
+    /// Waits for the device's work and copies the elements to the host. Block formats are read as `f32`.
     ///
     /// # Errors
     /// When the tensor's elements are not of type `T`; the error of the operation that was to compute them, or of one that this followed
     /// from, at each read.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if !matches!(self.format, Format::Plain(_)) && T::TYPE == Type::F32 {
+            return self.to_dtype(Type::F32)?.to_vec();
+        }
         if self.format != Format::Plain(T::TYPE) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as {}", self.format.name(), T::TYPE)));
         }

@@ -1,0 +1,133 @@
+//! Operations along a dimension of tensors, one at a time: each method computes what the method of its name on [`Graph`] says.
+
+use hologram_isa::Type;
+
+use crate::eager::Call;
+use crate::error::{CoreError, Result};
+use crate::graph::{Graph, NodeId};
+use crate::ops::{Conv2dOptions, LossReduction, RopeStyle};
+use crate::tensor::{Axis, Tensor};
+
+/// One method for each operation of the operands named, with attributes that make its key.
+macro_rules! along {
+    ($($call:ident $name:ident($($operand:ident),*; $([$dim:ident])? $($attribute:ident: $ty:ty as $key:expr),*) $doc:literal;)*) => {
+        impl Tensor {
+            $(
+                #[doc = $doc]
+                #[doc = concat!("As [`Graph::", stringify!($name), "`].")]
+                ///
+                /// # Errors
+                #[doc = concat!("As [`Graph::", stringify!($name), "`]; those of the device.")]
+                pub fn $name(&self, $($operand: &Tensor,)* $($dim: impl Axis,)? $($attribute: $ty),*) -> Result<Tensor> {
+                    $(let $dim = self.axis(stringify!($name), $dim)?;)?
+                    let build = |g: &mut Graph, v: &[NodeId]| {
+                        let &[x, $($operand),*] = v else {
+                            return Err(CoreError::Graph(concat!(stringify!($name), ": unknown operands").into()));
+                        };
+                        g.$name(x, $($operand,)* $($dim,)? $($attribute),*)
+                    };
+                    self.executor.cached(Call::$call, &[$($dim as u64,)? $($key),*], &[self, $($operand),*], build)
+                }
+            )*
+        }
+    };
+}
+
+along! {
+    ArgMax arg_max(; [dim]) "The indices of the greatest elements along a dimension.";
+    ArgMin arg_min(; [dim]) "The indices of the least elements along a dimension.";
+    Sort sort(; [dim] descending: bool as descending.into()) "The elements in order along a dimension.";
+    ArgSort arg_sort(; [dim] descending: bool as descending.into()) "The indices that put the elements in order.";
+    CumSum cumsum(; [dim]) "Cumulative sums along a dimension.";
+    LogSoftmax log_softmax(; [dim]) "The logarithm of the softmax along a dimension.";
+    TakeAlong take_along(indices; [dim]) "Elements along a dimension by index.";
+    Scatter scatter(indices, updates; [dim]) "The tensor with other elements where indices say.";
+    ScatterAdd scatter_add(indices, updates; [dim]) "The tensor with updates added where indices say.";
+    RmsNorm rms_norm(w; eps: f32 as eps.to_bits().into()) "Rows by their root mean square, scaled.";
+    LayerNorm layer_norm(w, bias; eps: f32 as eps.to_bits().into()) "Rows of mean 0 and variance 1, scaled and moved.";
+    Gather gather(ids;) "The rows that ids (`u32 [n]`) name, of a matrix in any weight format, as `f32`.";
+    Rope rope(positions, freqs; style: RopeStyle as style as u64) "Heads (`f32 [n, h, d]`) rotated by their positions.";
+    MseLoss mse_loss(target; reduction: LossReduction as reduction as u64) "Squared errors.";
+    BceWithLogits bce_with_logits(target; reduction: LossReduction as reduction as u64) "Binary cross-entropy of logits.";
+    CrossEntropy cross_entropy(target; reduction: LossReduction as reduction as u64) "Cross-entropy of rows of logits and their classes.";
+}
+
+impl Tensor {
+    /// Convolution of images with kernels, and a bias of each output channel. As [`Graph::conv2d`]; the options' own bias does not count.
+    ///
+    /// # Errors
+    /// As [`Graph::conv2d`]; those of the device.
+    pub fn conv2d(&self, kernel: &Tensor, bias: Option<&Tensor>, options: &Conv2dOptions) -> Result<Tensor> {
+        let Conv2dOptions { stride, padding, dilation, groups, .. } = *options;
+        let key =
+            [stride, padding, dilation].into_iter().flatten().chain([groups]).map(|n| n as u64).collect::<Vec<_>>();
+        let operands: Vec<&Tensor> = [self, kernel].into_iter().chain(bias).collect();
+        self.executor.cached(Call::Conv2d, &key, &operands, |g, v| {
+            g.conv2d(v[0], v[1], &Conv2dOptions { bias: v.get(2).copied(), ..*options })
+        })
+    }
+}
+
+/// Options of [`Tensor::attention`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TensorAttention {
+    /// What products are multiplied by before the softmax; by default 1/√d.
+    pub scale: Option<f64>,
+    /// Whether a query sees only the keys up to its own place, the last query all of them.
+    pub causal: bool,
+}
+
+impl Tensor {
+    /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values `[.., k, m, e]` give
+    /// `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
+    ///
+    /// # Errors
+    /// When the operands do not fit; those of the device.
+    pub fn attention(&self, keys: &Tensor, values: &Tensor, options: &TensorAttention) -> Result<Tensor> {
+        let refuse = |reason: &str| self.refuse("attention", reason.into());
+        let ([outer @ .., h, n, d], [.., k, m, _]) = (self.shape(), keys.shape()) else {
+            return Err(refuse("takes q [.., h, n, d], k [.., k, m, d] and v [.., k, m, e]"));
+        };
+        if *k == 0 || !h.is_multiple_of(*k) || values.shape().len() != keys.shape().len() {
+            return Err(refuse("the heads of queries must be a multiple of those of keys and values"));
+        }
+        if options.causal && n > m {
+            return Err(refuse("there are more queries than keys"));
+        }
+        // Queries that share keys are rows of one product.
+        let rows = [outer, &[*k, h / k * n, *d]].concat();
+        let scale = options.scale.unwrap_or(1.0 / (*d as f64).sqrt());
+        let scores = (self.reshape(&rows)? * scale)?.matmul(&keys.t()?)?;
+        let scores = scores.reshape(&[outer, &[*k, h / k, *n, *m]].concat())?;
+        let scores = match options.causal {
+            false => scores,
+            true => {
+                let place =
+                    |len: usize, first: usize| Tensor::arange(&self.executor, Type::I32, first as f64, 1.0, len);
+                let seen = place(*m, 0)?.le(place(*n, m - n)?.unsqueeze(-1)?)?;
+                let hidden = Tensor::full(&self.executor, scores.format(), &[], f64::NEG_INFINITY)?;
+                seen.select(scores, hidden)?
+            }
+        };
+        let weights = scores.softmax(-1)?.reshape(&[outer, &[*k, h / k * n, *m]].concat())?;
+        let result = weights.matmul(values)?;
+        let e = result.shape().last().copied().unwrap_or(0);
+        result.reshape(&[outer, &[*h, *n, e]].concat())
+    }
+
+    /// The elements at these indices (`u32 [n]`) of a dimension.
+    ///
+    /// # Errors
+    /// When the operands do not fit; those of the device.
+    pub fn index_select(&self, indices: &Tensor, dim: impl Axis) -> Result<Tensor> {
+        let at = self.axis("index_select", dim)?;
+        let [n] = indices.shape() else {
+            return Err(self.refuse("index_select", "takes indices of one dimension".into()));
+        };
+        let mut shape = vec![1; self.shape().len()];
+        shape[at] = *n;
+        let mut whole = self.shape().to_vec();
+        whole[at] = *n;
+        self.take_along(&indices.reshape(&shape)?.broadcast_to(&whole)?.contiguous()?, at)
+    }
+}
