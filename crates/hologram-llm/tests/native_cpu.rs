@@ -1,5 +1,4 @@
-//! On the CPU a step of each model family runs native kernels; the elementwise programs that it runs beside them are
-//! listed here.
+//! On the CPU every model family runs native kernels; the remaining elementwise programs are listed here.
 
 use std::path::PathBuf;
 
@@ -7,19 +6,19 @@ use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SessionOptions};
 
-/// A fixture of each family, with the programs of a plan.
+/// A fixture of each family, with the number of programs in a plan.
 const FAMILIES: [(&str, u64); 7] = [
     ("llama-tiny.gguf", 0),
     ("llama3-tiny.gguf", 0),
     ("bitnet-tiny.gguf", 0),
     ("bitnet-packed", 0),
     ("mistral", 0),
-    // A bias repeats along the rows: one program for those of queries, one for those of keys and of values.
+    // A bias is broadcast along rows: one program for queries, one for keys and values.
     ("qwen2", 2),
     ("qwen3", 0),
 ];
 
-/// Numbers of tokens of a step, each with a plan of its own.
+/// Step sizes, each with a separate plan.
 const STEPS: [usize; 5] = [1, 2, 5, 9, 33];
 
 #[test]
