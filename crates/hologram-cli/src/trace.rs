@@ -1,9 +1,9 @@
-//! `--profile OUT.json`: what the host and the device did when, as a trace that <https://ui.perfetto.dev> and `chrome://tracing` open.
+//! `--profile OUT.json`: a timeline of host and device for <https://ui.perfetto.dev> and `chrome://tracing`.
 //!
-//! The form is the Trace Event Format of Chrome: complete events with times in microseconds, on a track of the host and one of the
-//! device. The host's events are the calls of [`Backend`], seen by a backend that passes all of them on to the real one. While it
-//! traces, the launches of a list run one by one and each is measured ([`Backend::profile`]): that is what the device's track shows, and
-//! it takes longer than the replay of the whole list that runs otherwise.
+//! The format is Chrome's Trace Event Format: complete events with times in microseconds, on one track for the host and
+//! one for the device. The host's events are the calls of [`Backend`], recorded by a wrapper that forwards them to the
+//! real one. While tracing, the launches of a list run one at a time and each is measured ([`Backend::profile`]) for
+//! the device's track, which takes longer than the normal replay of the whole list.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::args::DeviceArgs;
 use crate::output::Output;
 use crate::status::status;
 
-/// The most events of a trace: more than a viewer shows with ease.
+/// Maximum events of a trace: more than viewers handle well.
 const MAX_EVENTS: usize = 1 << 20;
 
 /// The track that an event is on.
@@ -30,13 +30,13 @@ enum Track {
     Device = 2,
 }
 
-/// Something that was done; times in seconds since the trace began.
+/// An event; times in seconds since the start of the trace.
 struct Span {
     track: Track,
     name: Arc<str>,
     start: f64,
     seconds: f64,
-    /// Bytes that it moved.
+    /// Bytes moved.
     bytes: Option<usize>,
 }
 
@@ -51,7 +51,7 @@ struct State {
     device: String,
 }
 
-/// A trace that is being made.
+/// A trace in progress.
 pub struct Trace {
     path: PathBuf,
     output: Output,
@@ -61,10 +61,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins a trace where a file was asked for.
+    /// Starts a trace if a file was given.
     ///
     /// # Errors
-    /// When the file cannot be written: said before the work, not after it.
+    /// When the file cannot be written, which is reported before the work.
     pub fn create(path: Option<&Path>) -> anyhow::Result<Option<Arc<Trace>>> {
         let Some(path) = path else { return Ok(None) };
         let output = Output::create(path)?;
@@ -78,12 +78,12 @@ impl Trace {
         })))
     }
 
-    /// Traces from here on, or not.
+    /// Turns tracing on or off.
     pub fn turn(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Writes the file, which until then is as it was.
+    /// Writes the file, which keeps its old content until then.
     ///
     /// # Errors
     /// When that fails.
@@ -93,7 +93,7 @@ impl Trace {
         status!("wrote {} ({} events", self.path.display(), state.spans.len());
         match state.left_out {
             0 => status!(")\n"),
-            more => status!("; the {more} after them are left out)\n"),
+            more => status!("; {more} more were dropped)\n"),
         }
         Ok(())
     }
@@ -136,12 +136,12 @@ impl Trace {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Does a step of a command, which the host's track shows around the calls that it makes.
+    /// Runs a step of a command, shown on the host's track around its calls.
     pub fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         self.host(name, None, work)
     }
 
-    /// Does something that the host's track shows.
+    /// Runs something that the host's track shows.
     fn host<T>(&self, name: &str, bytes: Option<usize>, work: impl FnOnce() -> T) -> T {
         if !self.is_on() {
             return work();
@@ -153,11 +153,11 @@ impl Trace {
         done
     }
 
-    /// Adds launches that ran one after the other and have just ended.
+    /// Adds launches that ran one after another and have just ended.
     fn launches(&self, times: Vec<(Arc<str>, f64)>) {
         let end = self.now();
         let mut state = self.state();
-        // The device waits for the host before the first launch, not after the last.
+        // The device idles before the first launch, not after the last.
         let mut start = (end - times.iter().map(|t| t.1).sum::<f64>()).max(state.device_end);
         for (name, seconds) in times {
             state.add(Span { track: Track::Device, name, start, seconds, bytes: None });
@@ -173,7 +173,7 @@ impl State {
     }
 }
 
-/// Does a step of a command, which the host's track shows where there is a trace.
+/// Runs a step of a command, shown on the host's track if there is a trace.
 pub fn step<T>(trace: &Option<Arc<Trace>>, name: &str, work: impl FnOnce() -> T) -> T {
     match trace {
         Some(trace) => trace.step(name, work),
@@ -181,7 +181,7 @@ pub fn step<T>(trace: &Option<Arc<Trace>>, name: &str, work: impl FnOnce() -> T)
     }
 }
 
-/// Opens the device, under the eyes of a trace where there is one.
+/// Opens the device, wrapped for a trace if there is one.
 ///
 /// # Errors
 /// As [`DeviceArgs::open`].
@@ -194,7 +194,7 @@ pub fn open(device: &DeviceArgs, trace: &Option<Arc<Trace>>) -> anyhow::Result<E
     Ok(Executor::from_backend(Arc::new(Traced { inner, trace })))
 }
 
-/// A backend that records what it is asked for, and passes it on.
+/// A backend that records calls and forwards them.
 struct Traced {
     inner: Arc<dyn Backend>,
     trace: Arc<Trace>,
@@ -306,12 +306,12 @@ impl Backend for Traced {
             return self.inner.submit(list);
         }
         let times = self.trace.host("run launches", None, || {
-            // What was enqueued before is not part of these launches.
+            // Earlier work is not part of these launches.
             self.inner.synchronize()?;
             self.inner.profile(list)
         })?;
         self.trace.launches(times);
-        // An event that has passed.
+        // An event that has already happened.
         Ok(Event(0))
     }
 
@@ -370,7 +370,7 @@ impl Backend for Traced {
 
 #[cfg(test)]
 mod tests {
-    /// A method of the trait with a default would not reach the device behind the trace, and change what it does.
+    /// A default method of the trait would not reach the device behind the trace, and so change its behaviour.
     #[test]
     fn every_call_is_passed_on() {
         let definition = include_str!("../../hologram-backends/src/backend.rs");
@@ -379,7 +379,7 @@ mod tests {
         let methods: Vec<&str> = body.split("\n    fn ").skip(1).map(|m| m.split_once('(').unwrap().0).collect();
         assert!(methods.len() > 25, "{methods:?}");
         for method in methods {
-            // Made of the others.
+            // Composed of other methods.
             if method != "execute_program" {
                 assert!(here.contains(&format!("\n    fn {method}(")), "{method} is not passed on");
             }
