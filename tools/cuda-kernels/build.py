@@ -7,16 +7,16 @@
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
 
-Sources: crates/hologram-backends/src/gpu/kernels/*.k (text that serves Metal too) and .../src/cuda/kernels/*.cu.
-Images: .../src/cuda/images/NAME.sm_80.ptx (newer drivers translate it) and NAME.sm_90a.cubin; cargo compresses them for the binary.
+Sources: crates/hologram-gpu/kernels/shared/*.k (text that serves Metal too) and .../kernels/cuda/*.cu.
+Images: crates/hologram-cuda/images/NAME.sm_80.ptx (newer drivers translate it) and NAME.sm_90a.cubin; cargo compresses them for the binary.
 Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
 the other, or an error fails the build.
 """
 import ctypes, glob, hashlib, os, re, subprocess, sys, tempfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates", "hologram-backends", "src")
-SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("gpu/kernels", "cuda/kernels", "cuda/images"))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates")
+SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("hologram-gpu/kernels/shared", "hologram-gpu/kernels/cuda", "hologram-cuda/images"))
 # The binary carries them all, compressed.
 MOST_BYTES = 8 << 20
 

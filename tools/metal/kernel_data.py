@@ -84,7 +84,7 @@ def packed_types():
     """The rows of `kernels/packed.h`: bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
     are indices of the table, whether there are minimums, and what a record has for each so many elements. Then the table."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    text = open(os.path.join(root, "crates", "hologram-backends", "src", "gpu", "kernels", "packed.h")).read()
+    text = open(os.path.join(root, "crates", "hologram-gpu", "kernels", "shared", "packed.h")).read()
     kinds = {"ONE": None, "PAIRS": ("pairs", 32), "NIBBLES": ("nibbles", 16), "SIGNED_16": ("signed", 16), "SIGNED_32": ("signed", 32)}
     types = {}
     for name, numbers, factors in re.findall(r"^  DO\((\w+), \w+, ([\d, ]+), (\w+)\)", text, re.M):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the native kernels that serve Metal (crates/hologram-backends/src/gpu/kernels/*.k and .../metal/kernels/*.metal) in checked mode:
+"""Runs the native kernels that serve Metal (crates/hologram-gpu/kernels/shared/*.k and .../metal/*.metal) in checked mode:
 right numbers, no data race, no access out of bounds, no barrier that some threads miss; and of those that only read their weights or
 rows once, that they load at most a tenth more than they must.
 
@@ -15,8 +15,8 @@ from kernel_data import (PACKED, RNG, bfloats, dots, floats, halves, of_bfloats,
                          weights)
 from runner import Fault, Library
 
-ROOT = os.path.normpath(os.path.join(HERE, "..", "..", "crates", "hologram-backends", "src"))
-FOLDERS = [os.path.join(ROOT, "gpu", "kernels"), os.path.join(ROOT, "metal", "kernels")]
+ROOT = os.path.normpath(os.path.join(HERE, "..", "..", "crates", "hologram-gpu", "kernels"))
+FOLDERS = [os.path.join(ROOT, "shared"), os.path.join(ROOT, "metal")]
 FIXED = 0xffffffff  # The slot of a count that is known: no word of the step block.
 NO_NORM, QUANTISED = -1.0, -2.0  # What stands for a norm's epsilon.
 

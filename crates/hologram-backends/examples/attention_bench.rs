@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     let backend = CpuBackend::new(threads)?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
-    let bandwidth = backend.read_bandwidth()?;
+    let bandwidth = backend.measure().read_bandwidth()?;
     println!("read bandwidth {:.1} GB/s", bandwidth / 1e9);
     let peak = fma_peak() * threads as f64;
     println!("fused multiply-add peak {:.0} GFLOP/s", peak / 1e9);
@@ -135,7 +135,7 @@ fn small(tokens: usize) -> Vec<(&'static str, KernelSpec)> {
 
 /// A launch with fresh buffers: the given words for some inputs, 0, 1, 2, … for other ids, small numbers for the rest.
 fn launch(backend: &CpuBackend, spec: &KernelSpec, known: &[(usize, Vec<u32>)]) -> Result<Launch> {
-    let pipeline = backend.native(spec).expect("a native kernel serves these formats");
+    let pipeline = backend.kernels().native(spec).expect("a native kernel serves these formats");
     let mut bindings = Vec::new();
     let outputs = if spec.in_place.is_some() { None } else { Some(&spec.output) };
     for (index, tensor) in spec.inputs.iter().chain(outputs).enumerate() {

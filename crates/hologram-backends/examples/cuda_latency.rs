@@ -49,7 +49,7 @@ fn main() -> Result<()> {
         print(&format!("submit of {n} launches, host time"), median(device, 300, || device.submit(&list).map(drop))?);
         let all = median(device, 300, || device.wait(device.submit(&list)?))?;
         print(&format!("submit of {n} launches and wait, each"), all / n as f64);
-        let times = device.profile(&list)?;
+        let times = device.measure().profile(&list)?;
         print(&format!("profile of {n} launches, each"), times.iter().map(|t| t.1).sum::<f64>() / n as f64);
         let start = Instant::now();
         drop(device.record(&vec![launch.clone(); n])?);
@@ -78,6 +78,6 @@ fn main() -> Result<()> {
         let rate = |t: f64| bytes as f64 / t / 1e9;
         println!("{:>8} KiB up {:>6.1} GB/s, down {:>6.1} GB/s", bytes >> 10, rate(up), rate(down));
     }
-    println!("copy bandwidth {:.1} GB/s", device.copy_bandwidth()? / 1e9);
+    println!("copy bandwidth {:.1} GB/s", device.measure().copy_bandwidth()? / 1e9);
     Ok(())
 }

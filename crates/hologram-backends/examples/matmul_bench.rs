@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let backend = CpuBackend::with_options(CpuOptions { threads, max_isa, ..CpuOptions::default() })?;
     let threads = backend.info().parallelism;
     println!("{} · {threads} threads · {}", backend.info().name, backend.info().features.join(" "));
-    let read = backend.ceiling(CeilingKind::Read)?.expect("the CPU has one");
+    let read = backend.measure().ceiling(CeilingKind::Read)?.expect("the CPU has one");
     let read = (backend.record(&[read.launch])?, read.amount);
     let peak = dot_product_peak() * threads as f64;
     println!("8-bit dot product peak {:.0} GOP/s", peak / 1e9);
@@ -79,7 +79,8 @@ fn main() -> Result<()> {
                     continue;
                 }
                 // A prompt's products are in bf16 where the processor has tiles.
-                let tiled = n >= 16 && backend.activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
+                let tiled =
+                    n >= 16 && backend.policy().activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
                 let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
                 let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k), cached)?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
@@ -116,7 +117,7 @@ fn measure(
         output: tensor(Format::F32, n, m),
         in_place: None,
     };
-    let pipeline = backend.native(&spec).expect("a native kernel serves these formats");
+    let pipeline = backend.kernels().native(&spec).expect("a native kernel serves these formats");
     let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;
     let y_buffer = backend.allocate_buffer(n * m * 4)?;
     let bytes = w.bytes(m, k).unwrap_or(0);

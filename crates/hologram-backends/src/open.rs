@@ -2,56 +2,33 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Backend, BackendType, DeviceInfo};
-use crate::cpu::{CpuBackend, CpuOptions};
-use crate::cuda::{self, CudaBackend, CudaOptions, Presence};
-use crate::error::{BackendError, Result};
-#[cfg(any(target_vendor = "apple", feature = "host-double"))]
-use crate::metal::{self, MetalBackend, MetalOptions};
-use crate::reference::ReferenceBackend;
+use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Reference, Result};
 
-/// How a device is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// A CPU's worker threads, 1 to 1024; by default one for each physical core that the process may use. Other devices ignore it.
-    pub threads: Option<usize>,
-    /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default no limit but the device's.
-    pub memory_cap: Option<u64>,
-}
+/// The kinds of device of this build, best first; [`Reference`] is for tests.
+const KINDS: &[&dyn DeviceKind] = &[
+    #[cfg(feature = "cuda")]
+    &hologram_cuda::Cuda,
+    #[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "host-double")))]
+    &hologram_metal::Metal,
+    #[cfg(feature = "cpu")]
+    &hologram_cpu::Cpu,
+    &Reference,
+];
 
 /// The kinds of device that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {
-    let gpu = matches!(cuda::presence(), Presence::Gpus(gpus) if gpus.iter().any(Result::is_ok));
-    let gpus = [(gpu, BackendType::Cuda), (metal_device().is_ok(), BackendType::Metal)];
-    let gpus = gpus.into_iter().filter_map(|(there, gpu)| there.then_some(gpu));
-    gpus.chain([BackendType::Cpu, BackendType::Reference]).collect()
+    let works = |kind: &&&dyn DeviceKind| kind.devices().iter().any(|(_, device)| device.is_ok());
+    KINDS.iter().filter(works).map(|kind| kind.backend()).collect()
 }
 
 /// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A GPU's
 /// driver that does not work stands for its GPUs.
 pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
-    let cuda = BackendType::Cuda.name();
-    let gpus = match cuda::presence() {
-        Presence::Gpus(gpus) => {
-            let described = gpus.into_iter().map(|gpu| gpu.map(cuda::with_libraries));
-            described.enumerate().map(|(i, gpu)| (format!("{cuda}:{i}"), gpu)).collect()
-        }
-        Presence::NoDriver(_) => Vec::new(),
-        Presence::Unusable(reason) => {
-            vec![(cuda.to_string(), Err(BackendError::Unavailable { device: cuda.to_string(), reason }))]
-        }
-    };
-    // Elsewhere there is nothing to say of Metal.
-    let metal = cfg!(any(target_vendor = "apple", feature = "host-double"))
-        .then(|| (BackendType::Metal.to_string(), metal_device()));
-    let cpu = CpuBackend::new(None).map(|device| device.info().clone());
-    let reference = ReferenceBackend::new().info().clone();
-    let host = [(BackendType::Cpu.to_string(), cpu), (BackendType::Reference.to_string(), Ok(reference))];
-    gpus.into_iter().chain(metal).chain(host).collect()
+    KINDS.iter().flat_map(|kind| kind.devices()).collect()
 }
 
 /// Opens a device by its name on the command line: `auto` for the best there is, a [`BackendType::name`], or `cuda:N` for GPU number N in
-/// the driver's order. `threads` is the number of a CPU's worker threads (see [`CpuBackend::new`]); other devices have none and ignore it.
+/// the driver's order. `threads` is the number of a CPU's worker threads (see [`OpenOptions`]); other devices have none and ignore it.
 ///
 /// # Errors
 /// [`BackendError::Unavailable`] with what is missing and the devices there are, when this one is not, and when it cannot be opened.
@@ -72,111 +49,75 @@ pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Back
 /// # Errors
 /// As [`open`].
 pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
-    let OpenOptions { threads, memory_cap } = *options;
-    let cpu = || {
-        let device = CpuBackend::with_options(CpuOptions { threads, memory_cap, ..CpuOptions::default() })?;
-        Ok::<Arc<dyn Backend>, BackendError>(Arc::new(device))
-    };
-    let there_are = || {
-        let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
-        format!("use one of: auto, {}", names.join(", "))
-    };
     let unavailable = |reason: String| {
-        Err(BackendError::Unavailable { device: shown(device), reason: format!("{reason}; {}", there_are()) })
+        let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
+        let reason = format!("{reason}; use one of: auto, {}", names.join(", "));
+        Err(BackendError::Unavailable { device: shown(device), reason })
     };
-    match device.to_ascii_lowercase().as_str() {
-        "auto" => {
-            let gpu = match best_gpu(memory_cap) {
-                Ok(gpu) => Ok(Arc::new(gpu) as Arc<dyn Backend>),
-                // No NVIDIA driver has been made for Apple's machines for years: what is news there is a Mac's own GPU.
-                Err(_) if cfg!(any(target_vendor = "apple", feature = "host-double")) => {
-                    open_metal(memory_cap).map_err(|e| e.to_string())
-                }
-                Err(why) => Err(why),
-            };
-            match gpu {
-                Ok(gpu) => Ok((gpu, None)),
-                Err(why) => Ok((cpu()?, Some(format!("the CPU did the work: {why}")))),
-            }
-        }
-        "cpu" => Ok((cpu()?, None)),
-        "reference" => Ok((Arc::new(ReferenceBackend::with_memory_cap(memory_cap)), None)),
-        "metal" => match open_metal(memory_cap) {
-            Ok(gpu) => Ok((gpu, None)),
-            Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
-            Err(error) => Err(error),
-        },
-        name => match name.strip_prefix("cuda").map(ordinal) {
-            None => unavailable("no device has this name".into()),
-            Some(None) => unavailable("a GPU is named cuda or cuda:N".into()),
-            Some(Some(ordinal)) => match CudaBackend::with_options(CudaOptions { ordinal, memory_cap }) {
-                Ok(gpu) => Ok((Arc::new(gpu), None)),
-                Err(BackendError::Unavailable { reason, .. }) => unavailable(reason),
-                Err(error) => Err(error),
-            },
-        },
+    if device.eq_ignore_ascii_case("auto") {
+        return open_best(options);
+    }
+    let (backend, number) = match named(device) {
+        Ok(found) => found,
+        Err(reason) => return unavailable(reason),
+    };
+    let Some(kind) = KINDS.iter().find(|kind| kind.backend() == backend) else {
+        return unavailable(match backend {
+            BackendType::Metal => "Metal is there only on Apple platforms".into(),
+            other => format!("this build leaves {other} out"),
+        });
+    };
+    match kind.open(number, options) {
+        Err(BackendError::Unavailable { reason, .. }) if backend != BackendType::Cpu => unavailable(reason),
+        opened => Ok((opened?, None)),
     }
 }
 
-/// The Apple GPU.
-#[cfg(any(target_vendor = "apple", feature = "host-double"))]
-fn open_metal(memory_cap: Option<u64>) -> Result<Arc<dyn Backend>> {
-    Ok(Arc::new(MetalBackend::with_options(MetalOptions { memory_cap })?))
-}
-
-#[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
-fn open_metal(_memory_cap: Option<u64>) -> Result<Arc<dyn Backend>> {
-    Err(no_metal())
-}
-
-/// The description of the Apple GPU.
-fn metal_device() -> Result<DeviceInfo> {
-    #[cfg(any(target_vendor = "apple", feature = "host-double"))]
-    return metal::device();
-    #[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
-    Err(no_metal())
-}
-
-#[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
-fn no_metal() -> BackendError {
-    let reason = "Metal is there only on Apple platforms".into();
-    BackendError::Unavailable { device: BackendType::Metal.to_string(), reason }
+/// Opens the best device, with a sentence about the GPU that could not be used.
+fn open_best(options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let mut why = None;
+    for kind in KINDS {
+        match kind.backend() {
+            BackendType::Reference => {}
+            BackendType::Cpu => {
+                return Ok((kind.open(0, options)?, why.map(|why| format!("the CPU did the work: {why}"))));
+            }
+            BackendType::Cuda | BackendType::Metal => match kind.open_any(options) {
+                Ok(gpu) => return Ok((gpu, None)),
+                Err(reason) => why = Some(reason),
+            },
+        }
+    }
+    let reason = why.unwrap_or_else(|| "this build has no device but the reference".into());
+    Err(BackendError::Unavailable { device: "auto".into(), reason })
 }
 
 /// Whether [`open`] would open a device of this name on a machine that has it.
 pub fn is_device_name(device: &str) -> bool {
-    match device.to_ascii_lowercase().as_str() {
-        "auto" | "cpu" | "reference" | "metal" => true,
-        name => name.strip_prefix("cuda").and_then(ordinal).is_some(),
+    device.eq_ignore_ascii_case("auto") || named(device).is_ok()
+}
+
+/// The kind and number of a device's name, or why it is none.
+fn named(device: &str) -> std::result::Result<(BackendType, u32), String> {
+    let lower = device.to_ascii_lowercase();
+    for backend in BackendType::ALL {
+        let name = backend.name();
+        match lower.strip_prefix(name) {
+            Some("") => return Ok((backend, 0)),
+            Some(rest) if backend.is_numbered() => {
+                let number = rest.strip_prefix(':').and_then(|number| number.parse().ok());
+                return number.map(|n| (backend, n)).ok_or(format!("a GPU is named {name} or {name}:N"));
+            }
+            _ => {}
+        }
     }
+    Err("no device has this name".into())
 }
 
 /// A device's name as a message shows it: in quotation marks if it is empty or odd.
 fn shown(device: &str) -> String {
     let plain = !device.is_empty() && device.chars().all(|c| c.is_alphanumeric() || ":-_.".contains(c));
     if plain { device.to_string() } else { format!("{device:?}") }
-}
-
-/// The number of a GPU from what follows `cuda`.
-fn ordinal(rest: &str) -> Option<u32> {
-    if rest.is_empty() { Some(0) } else { rest.strip_prefix(':')?.parse().ok() }
-}
-
-/// The first GPU that opens, or why there is none.
-fn best_gpu(memory_cap: Option<u64>) -> std::result::Result<CudaBackend, String> {
-    let gpus = match cuda::presence() {
-        Presence::Gpus(gpus) => gpus,
-        Presence::NoDriver(why) | Presence::Unusable(why) => return Err(why),
-    };
-    let mut why = String::new();
-    for (ordinal, gpu) in gpus.into_iter().enumerate() {
-        let options = CudaOptions { ordinal: ordinal as u32, memory_cap };
-        match gpu.and_then(|_| CudaBackend::with_options(options)) {
-            Ok(gpu) => return Ok(gpu),
-            Err(error) => why = error.to_string(),
-        }
-    }
-    Err(why)
 }
 
 #[cfg(test)]

@@ -47,10 +47,10 @@ fn lists_run_in_order_and_again(device: &dyn Backend) {
         }
     }
     assert!(download(device, &x).unwrap() == expected);
-    let launches = device.metrics().launches;
+    let launches = device.measure().metrics().launches;
     device.submit(&many).unwrap();
     device.synchronize().unwrap();
-    assert_eq!(device.metrics().launches, launches + 10);
+    assert_eq!(device.measure().metrics().launches, launches + 10);
     // A launch of no workgroups runs none, alone and among others.
     let before = download(device, &x).unwrap();
     let nothing = || add(device, &x, 0..4096, 1, 0);
@@ -67,17 +67,17 @@ fn a_list_keeps_its_buffers(device: &dyn Backend) {
     let small = upload(device, &numbers(256, 2));
     device.submit(&device.record(&[add(device, &small, 0..1024, 1, 4)]).unwrap()).unwrap();
     device.synchronize().unwrap();
-    let before = device.metrics().memory.live;
+    let before = device.measure().metrics().memory.live;
     let x = upload(device, &numbers(1 << 20, 2));
     let list = device.record(&[add(device, &x, 0..1024, 1, 4), add(device, &x, 0..1024, 1, 4)]).unwrap();
     drop(x);
     for _ in 0..100 {
         device.submit(&list).unwrap();
     }
-    assert!(device.metrics().memory.live >= before + (4 << 20));
+    assert!(device.measure().metrics().memory.live >= before + (4 << 20));
     drop(list);
     device.synchronize().unwrap();
-    assert_eq!(device.metrics().memory.live, before);
+    assert_eq!(device.measure().metrics().memory.live, before);
 }
 
 /// Copies of every size, at every offset, in the order of the calls among kernels.
@@ -128,14 +128,14 @@ fn copies_keep_their_order(device: &dyn Backend) {
     ] {
         assert!(matches!(result, Err(BackendError::InvalidArgument { .. })), "{result:?}");
     }
-    let metrics = device.metrics();
+    let metrics = device.measure().metrics();
     let pool = device.allocate_pool(100).unwrap();
     device.copy_to_pool(&pool, 96, &[5; 4]).unwrap();
     let mut back = [0; 2];
     device.copy_from_pool(&pool, 98, &mut back).unwrap();
     assert_eq!(back, [5; 2]);
     device.free_pool(pool);
-    let after = device.metrics();
+    let after = device.measure().metrics();
     assert_eq!(after.bytes_to_device - metrics.bytes_to_device, 4);
     assert_eq!(after.bytes_from_device - metrics.bytes_from_device, 2);
 }
@@ -286,10 +286,10 @@ fn memory_that_is_not_there_is_an_error(device: &dyn Backend) {
     assert_eq!(download(device, &x).unwrap(), [1, 2, 3]);
     assert_eq!(device.allocate_buffer(0).unwrap().bytes(), 0);
     // A freed block serves the next buffer of its size.
-    let hits = device.metrics().memory.hits;
+    let hits = device.measure().metrics().memory.hits;
     drop(device.allocate_buffer(1 << 20).unwrap());
     drop(device.allocate_buffer(1 << 20).unwrap());
-    assert!(device.metrics().memory.hits > hits);
+    assert!(device.measure().metrics().memory.hits > hits);
 }
 
 fn threads_may_use_it_at_the_same_time(device: &dyn Backend) {

@@ -89,7 +89,7 @@ fn compiled_programs_are_kept_by_their_text() {
         let got = run(&device, &build(factor), std::slice::from_ref(&ones), &[], [1, 1, 1]).unwrap();
         assert_eq!(got[0], floats(&[factor; 32]));
     }
-    let metrics = device.metrics();
+    let metrics = device.measure().metrics();
     assert_eq!((metrics.pipelines_compiled, metrics.pipeline_hits, metrics.launches), (2, 1, 3));
     let mut broken = build(2.0);
     broken.workgroup = [0, 1, 1];

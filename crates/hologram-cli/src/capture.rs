@@ -41,7 +41,7 @@ pub fn around<T>(
 ) -> anyhow::Result<T> {
     let Some(Capture(path)) = capture else { return work() };
     let (mut work, mut done) = (Some(work), None);
-    let captured = executor.backend().capture(path, &mut || done = work.take().map(|work| work()));
+    let captured = executor.backend().measure().capture(path, &mut || done = work.take().map(|work| work()));
     // An error of the work takes precedence.
     let done = done.transpose()?;
     captured.context("--capture")?;

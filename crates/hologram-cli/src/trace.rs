@@ -23,16 +23,24 @@ use crate::status::status;
 /// Maximum events of a trace: more than viewers handle well.
 const MAX_EVENTS: usize = 1 << 20;
 
-/// The track that an event is on.
+/// The tracks.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+/// What an event is.
 #[derive(Clone, Copy)]
-enum Track {
-    Host = 1,
-    Device = 2,
+enum Kind {
+    /// A call of the host.
+    Host,
+    /// A native kernel.
+    Kernel,
+    /// A program, where no native kernel serves.
+    Program,
 }
 
 /// An event; times in seconds since the start of the trace.
 struct Span {
-    track: Track,
+    kind: Kind,
     name: Arc<str>,
     start: f64,
     seconds: f64,
@@ -100,21 +108,26 @@ impl Trace {
 
     fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let state = self.state();
-        let name = |what: &str, tid: Track, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid as u32, "args": {"name": name}});
+        let name = |what: &str, tid: u32, name: &str| json!({"name": what, "ph": "M", "pid": 1, "tid": tid, "args": {"name": name}});
         writeln!(out, "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [")?;
-        writeln!(out, "{},", name("process_name", Track::Host, "hologram"))?;
-        writeln!(out, "{},", name("thread_name", Track::Host, "host"))?;
-        write!(out, "{}", name("thread_name", Track::Device, &state.device))?;
+        writeln!(out, "{},", name("process_name", HOST, "hologram"))?;
+        writeln!(out, "{},", name("thread_name", HOST, "host"))?;
+        write!(out, "{}", name("thread_name", DEVICE, &state.device))?;
         for span in &state.spans {
             let us = |seconds: f64| (seconds * 1e9).round() / 1e3;
+            let (cat, tid) = match span.kind {
+                Kind::Host => ("host", HOST),
+                Kind::Kernel => ("kernel", DEVICE),
+                Kind::Program => ("program", DEVICE),
+            };
             let mut event = json!({
                 "name": &*span.name,
-                "cat": if matches!(span.track, Track::Host) { "host" } else { "kernel" },
+                "cat": cat,
                 "ph": "X",
                 "ts": us(span.start),
                 "dur": us(span.seconds),
                 "pid": 1,
-                "tid": span.track as u32,
+                "tid": tid,
             });
             if let Some(bytes) = span.bytes {
                 event["args"] = json!({"bytes": bytes});
@@ -149,18 +162,19 @@ impl Trace {
         let start = self.now();
         let done = work();
         let seconds = self.now() - start;
-        self.state().add(Span { track: Track::Host, name: name.into(), start, seconds, bytes });
+        self.state().add(Span { kind: Kind::Host, name: name.into(), start, seconds, bytes });
         done
     }
 
     /// Adds launches that ran one after another and have just ended.
-    fn launches(&self, times: Vec<(Arc<str>, f64)>) {
+    fn launches(&self, times: Vec<(KernelName, f64)>) {
         let end = self.now();
         let mut state = self.state();
         // The device idles before the first launch, not after the last.
         let mut start = (end - times.iter().map(|t| t.1).sum::<f64>()).max(state.device_end);
         for (name, seconds) in times {
-            state.add(Span { track: Track::Device, name, start, seconds, bytes: None });
+            let kind = if name.is_program { Kind::Program } else { Kind::Kernel };
+            state.add(Span { kind, name: name.text, start, seconds, bytes: None });
             start += seconds;
         }
         state.device_end = start;
@@ -201,24 +215,18 @@ struct Traced {
 }
 
 impl Backend for Traced {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
+    pass_on!(self => self.inner; info is_available policy measure owns available_memory clear_error);
 
-    fn is_available(&self) -> bool {
-        self.inner.is_available()
+    fn kernels(&self) -> &dyn Kernels {
+        self
     }
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
         self.trace.host("allocate", Some(bytes), || self.inner.allocate_buffer(bytes))
     }
 
-    fn owns(&self, buffer: &Buffer) -> bool {
-        self.inner.owns(buffer)
-    }
-
-    fn free_buffer(&self, buffer: Buffer) {
-        self.inner.free_buffer(buffer);
+    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
+        self.trace.host("allocate", Some(bytes), || self.inner.allocate_pool(bytes))
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
@@ -233,10 +241,6 @@ impl Backend for Traced {
         self.trace.host("copy from device", Some(data.len()), || self.inner.copy_from_buffer(buffer, offset, data))
     }
 
-    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
-        self.inner.clear_error(buffer, offset, bytes)
-    }
-
     fn copy_buffer(
         &self,
         from: &Buffer,
@@ -247,54 +251,6 @@ impl Backend for Traced {
     ) -> Result<()> {
         let copy = || self.inner.copy_buffer(from, from_offset, to, to_offset, bytes);
         self.trace.host("copy on device", Some(bytes), copy)
-    }
-
-    fn compile(&self, program: &Program) -> Result<Pipeline> {
-        self.trace.host(&format!("compile {}", program.name), None, || self.inner.compile(program))
-    }
-
-    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        self.trace.host(&format!("find kernel {}", spec.op), None, || self.inner.native(spec))
-    }
-
-    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        self.trace.host("find kernel of a group", None, || self.inner.native_group(group))
-    }
-
-    fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
-        self.inner.prefers_fixed(spec)
-    }
-
-    fn shares_host_memory(&self) -> bool {
-        self.inner.shares_host_memory()
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        self.inner.available_memory()
-    }
-
-    fn weight_layout(&self, format: Format) -> Format {
-        self.inner.weight_layout(format)
-    }
-
-    fn expect_weights(&self, layout: Format) {
-        self.inner.expect_weights(layout);
-    }
-
-    fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
-        self.inner.activations(weights, tokens, choices)
-    }
-
-    fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
-        self.inner.attention_products(tokens, choices)
-    }
-
-    fn elements_per_thread(&self) -> u32 {
-        self.inner.elements_per_thread()
-    }
-
-    fn cache_format(&self, choices: &[Format]) -> Option<Format> {
-        self.inner.cache_format(choices)
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {
@@ -308,7 +264,7 @@ impl Backend for Traced {
         let times = self.trace.host("run launches", None, || {
             // Earlier work is not part of these launches.
             self.inner.synchronize()?;
-            self.inner.profile(list)
+            self.inner.measure().profile(list)
         })?;
         self.trace.launches(times);
         // An event that has already happened.
@@ -322,67 +278,24 @@ impl Backend for Traced {
     fn synchronize(&self) -> Result<()> {
         self.trace.host("wait", None, || self.inner.synchronize())
     }
+}
 
-    fn profile(&self, list: &CommandList) -> Result<Vec<(Arc<str>, f64)>> {
-        self.inner.profile(list)
+impl Kernels for Traced {
+    pass_on!(self => self.inner.kernels(); prefers_fixed expect_weights);
+
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.trace.host(&format!("compile {}", program.name), None, || self.inner.compile(program))
+    }
+
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
+        self.trace.host(&format!("find kernel {}", spec.op), None, || self.inner.kernels().native(spec))
+    }
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        self.trace.host("find kernel of a group", None, || self.inner.kernels().native_group(group))
     }
 
     fn verdicts(&self) -> Option<&dyn Verdicts> {
-        self.inner.verdicts()
-    }
-
-    fn capture(&self, path: &Path, work: &mut dyn FnMut()) -> Result<()> {
-        self.inner.capture(path, work)
-    }
-
-    fn metrics(&self) -> Metrics {
-        self.inner.metrics()
-    }
-
-    fn read_bandwidth(&self) -> Result<f64> {
-        self.trace.host("measure the read bandwidth", None, || self.inner.read_bandwidth())
-    }
-
-    fn copy_bandwidth(&self) -> Result<f64> {
-        self.trace.host("measure the copy bandwidth", None, || self.inner.copy_bandwidth())
-    }
-
-    fn ceiling(&self, kind: CeilingKind) -> Result<Option<Ceiling>> {
-        self.inner.ceiling(kind)
-    }
-
-    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
-        self.trace.host("allocate", Some(bytes), || self.inner.allocate_pool(bytes))
-    }
-
-    fn free_pool(&self, pool: Pool) {
-        self.inner.free_pool(pool);
-    }
-
-    fn copy_to_pool(&self, pool: &Pool, offset: usize, data: &[u8]) -> Result<()> {
-        self.trace.host("copy to device", Some(data.len()), || self.inner.copy_to_pool(pool, offset, data))
-    }
-
-    fn copy_from_pool(&self, pool: &Pool, offset: usize, data: &mut [u8]) -> Result<()> {
-        self.trace.host("copy from device", Some(data.len()), || self.inner.copy_from_pool(pool, offset, data))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    /// A default method of the trait would not reach the device behind the trace, and so change its behaviour.
-    #[test]
-    fn every_call_is_passed_on() {
-        let definition = include_str!("../../hologram-backends/src/backend.rs");
-        let body = definition.split_once("pub trait Backend").unwrap().1.split_once("\n}\n").unwrap().0;
-        let here = include_str!("trace.rs").split_once("impl Backend for Traced").unwrap().1;
-        let methods: Vec<&str> = body.split("\n    fn ").skip(1).map(|m| m.split_once('(').unwrap().0).collect();
-        assert!(methods.len() > 25, "{methods:?}");
-        for method in methods {
-            // Composed of other methods.
-            if method != "execute_program" {
-                assert!(here.contains(&format!("\n    fn {method}(")), "{method} is not passed on");
-            }
-        }
+        self.inner.kernels().verdicts()
     }
 }

@@ -16,7 +16,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let device = args.next().ok_or("usage: elementwise_bench DEVICE [ELEMENTS]")?;
     let elements: usize = args.next().map_or(Ok(1 << 26), |n| n.parse())?;
     let executor = Executor::open(&device, None)?;
-    let ceiling = executor.backend().copy_bandwidth()?;
+    let ceiling = executor.backend().measure().copy_bandwidth()?;
     println!("{}: copy {:.0} GB/s", executor.info().name, ceiling / 1e9);
     let values = |seed: u32| -> Vec<f32> {
         let hash = |i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed).wrapping_mul(0x9e37_79b1) >> 8;

@@ -74,7 +74,7 @@ impl Executor {
 
     /// The device's counters.
     pub fn metrics(&self) -> Metrics {
-        self.backend.metrics()
+        self.backend.measure().metrics()
     }
 
     /// How many operations on tensors are kept compiled.

@@ -49,7 +49,7 @@ pub(crate) fn with_all<T>(work: impl FnOnce() -> T) -> T {
 
 /// The kernel, if it may serve an operation.
 pub(crate) fn admit(backend: &Arc<dyn Backend>, op: &'static str, kernel: Pipeline) -> Option<Pipeline> {
-    let Some(verdicts) = backend.verdicts() else { return Some(kernel) };
+    let Some(verdicts) = backend.kernels().verdicts() else { return Some(kernel) };
     let texts = verdicts.texts(&kernel);
     match SCOPE.get() {
         Scope::All => {}
@@ -69,7 +69,7 @@ pub(crate) fn admit(backend: &Arc<dyn Backend>, op: &'static str, kernel: Pipeli
 fn test(backend: &Arc<dyn Backend>, text: &'static str, op: &'static str) -> bool {
     let executor = Executor::from_backend(backend.clone());
     let verdict = within(Scope::Test { text, met: false }, || conformance::self_test(&executor, op));
-    let Some(verdicts) = backend.verdicts() else { return true };
+    let Some(verdicts) = backend.kernels().verdicts() else { return true };
     match verdict {
         Ok(verdict) => verdicts.put(text, op, verdict),
         // The device fails in other ways: whoever uses the kernel is told.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
-    Backend, Binding, Buffer, CommandList, DeviceInfo, Event, Extent, ForeignMemory, GroupNode, GroupSpec, KernelSpec,
-    Launch, LaunchConfig, Metrics, Operand, Operation, Pipeline, TensorSpec,
+    Backend, Binding, CommandList, Extent, GroupNode, GroupSpec, KernelSpec, Kernels, Launch, LaunchConfig, Operand,
+    Operation, Pipeline, Policy, TensorSpec, pass_on,
 };
 use hologram_core::ops::RopeStyle;
 use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, NodeId, Result, Tensor, Type, conformance};
@@ -18,6 +18,7 @@ type BackendResult<T> = hologram_backends::Result<T>;
 /// reads would, and then computes the operations one by one through memory of its own.
 struct Grouping {
     cpu: CpuBackend,
+    policy: Policy,
     likes: Likes,
     /// Whether the last operation of a group is left out.
     faulty: bool,
@@ -30,7 +31,8 @@ struct GroupKernel(GroupSpec);
 impl Grouping {
     fn open(likes: Likes) -> (Arc<Grouping>, Executor) {
         let cpu = CpuBackend::new(Some(2)).expect("there is always a CPU");
-        let backend = Arc::new(Grouping { cpu, likes, faulty: false, offered: Mutex::default() });
+        let backend =
+            Arc::new(Grouping { cpu, policy: Policy::default(), likes, faulty: false, offered: Mutex::default() });
         (backend.clone(), Executor::from_backend(backend))
     }
 
@@ -66,7 +68,7 @@ impl Grouping {
         for ((tensor, _), views) in bound.iter().zip(&places).skip(group.inputs.len()) {
             if let (Format::F32, [Binding::Buffer { range, .. }]) = (tensor.format, views.as_slice()) {
                 let bindings = vec![views[0].clone(), Binding::Scalar((range.len() / 4) as u64)];
-                let pipeline = self.cpu.compile(&fill_with_nan())?;
+                let pipeline = self.cpu.kernels().compile(&fill_with_nan())?;
                 let grid = [(range.len() / 4).div_ceil(64).max(1) as u32, 1, 1];
                 launches.push(Launch { pipeline, bindings, config: LaunchConfig { grid } });
             }
@@ -98,7 +100,7 @@ impl Grouping {
             if spec.uses_step() {
                 args.push(rest[0].clone());
             }
-            let pipeline = self.cpu.native(&spec).expect("the group was refused otherwise");
+            let pipeline = self.cpu.kernels().native(&spec).expect("the group was refused otherwise");
             launches.push(Launch { pipeline, bindings: args, config: LaunchConfig { grid: [1, 1, 1] } });
             values.push(output);
         }
@@ -132,37 +134,15 @@ fn fill_with_nan() -> Program {
 }
 
 impl Backend for Grouping {
-    fn info(&self) -> &DeviceInfo {
-        self.cpu.info()
+    pass_on!(self => self.cpu;
+        info is_available measure allocate_buffer allocate_pool owns available_memory wrap copy_to_buffer copy_from_buffer copy_buffer
+        clear_error submit wait synchronize);
+
+    fn kernels(&self) -> &dyn Kernels {
+        self
     }
-    fn allocate_buffer(&self, bytes: usize) -> BackendResult<Buffer> {
-        self.cpu.allocate_buffer(bytes)
-    }
-    fn wrap(&self, memory: ForeignMemory) -> BackendResult<Buffer> {
-        self.cpu.wrap(memory)
-    }
-    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> BackendResult<()> {
-        self.cpu.copy_to_buffer(buffer, offset, data)
-    }
-    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> BackendResult<()> {
-        self.cpu.copy_from_buffer(buffer, offset, data)
-    }
-    fn copy_buffer(&self, from: &Buffer, at: usize, to: &Buffer, to_at: usize, bytes: usize) -> BackendResult<()> {
-        self.cpu.copy_buffer(from, at, to, to_at, bytes)
-    }
-    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> BackendResult<()> {
-        self.cpu.clear_error(buffer, offset, bytes)
-    }
-    fn compile(&self, program: &Program) -> BackendResult<Pipeline> {
-        self.cpu.compile(program)
-    }
-    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        self.cpu.native(spec)
-    }
-    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        self.offered.lock().unwrap().push(group.clone());
-        let possible = group.nodes.iter().all(|node| self.cpu.native(&Grouping::single(group, node)).is_some());
-        (possible && (self.likes)(group)).then(|| Pipeline::new("group", GroupKernel(group.clone())))
+    fn policy(&self) -> &Policy {
+        &self.policy
     }
     fn record(&self, launches: &[Launch]) -> BackendResult<CommandList> {
         let mut all = Vec::new();
@@ -174,17 +154,16 @@ impl Backend for Grouping {
         }
         self.cpu.record(&all)
     }
-    fn submit(&self, list: &CommandList) -> BackendResult<Event> {
-        self.cpu.submit(list)
-    }
-    fn wait(&self, event: Event) -> BackendResult<()> {
-        self.cpu.wait(event)
-    }
-    fn synchronize(&self) -> BackendResult<()> {
-        self.cpu.synchronize()
-    }
-    fn metrics(&self) -> Metrics {
-        self.cpu.metrics()
+}
+
+impl Kernels for Grouping {
+    pass_on!(self => self.cpu.kernels(); compile native prefers_fixed expect_weights);
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        self.offered.lock().unwrap().push(group.clone());
+        let possible =
+            group.nodes.iter().all(|node| self.cpu.kernels().native(&Grouping::single(group, node)).is_some());
+        (possible && (self.likes)(group)).then(|| Pipeline::native("group", GroupKernel(group.clone())))
     }
 }
 
@@ -454,7 +433,7 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
 fn the_conformance_suite_runs_groups_and_finds_their_faults() {
     for faulty in [false, true] {
         let cpu = CpuBackend::new(Some(2)).expect("there is always a CPU");
-        let backend = Grouping { cpu, likes: |_| true, faulty, offered: Mutex::default() };
+        let backend = Grouping { cpu, policy: Policy::default(), likes: |_| true, faulty, offered: Mutex::default() };
         let results = conformance::run_op(&Executor::from_backend(Arc::new(backend)), "groups", 100_000);
         let grouped = results.iter().filter(|r| r.native || r.failure.is_some()).count();
         assert!(results.len() > 100 && grouped > 80, "{grouped} of {} cases have groups", results.len());

@@ -239,8 +239,8 @@ impl Weights for RandomWeights<'_> {
             Some(format) if name == "token_embd.weight" => format,
             _ => self.types.of(name, self.shape.layers),
         };
-        let format = self.executor.backend().weight_layout(format.at_load());
-        self.executor.backend().expect_weights(format);
+        let format = self.executor.backend().policy().weight_layout(format.at_load());
+        self.executor.backend().kernels().expect_weights(format);
         let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
         let gain = match name.split('.').nth(2) {
             _ if name == "token_embd.weight" => (row_len as f32).sqrt(),

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_backends::{Extent, Format, KernelName, KernelSpec, Operation, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
@@ -328,7 +328,7 @@ impl Session {
     ///
     /// # Errors
     /// When the device cannot measure times or the run fails.
-    pub fn profile(&self) -> Result<Vec<(Arc<str>, f64)>> {
+    pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
         match self.last.and_then(|bucket| self.plans.get(&bucket)) {
             Some(plan) => Ok(plan.profile()?),
             None => Ok(Vec::new()),
@@ -485,5 +485,5 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
         output: tensor(Format::U32, &[1]),
         in_place: None,
     };
-    executor.backend().native(&spec).is_some()
+    executor.backend().kernels().native(&spec).is_some()
 }

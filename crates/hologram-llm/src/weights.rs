@@ -83,7 +83,7 @@ impl<'a> FileWeights<'a> {
     /// When the device cannot take it.
     pub fn new(executor: &'a Executor, file: &'a GgufFile) -> Result<FileWeights<'a>> {
         let backend = executor.backend();
-        let shared = if backend.shares_host_memory() {
+        let shared = if backend.policy().shares_host_memory {
             let wrap = |part: &crate::gguf::Part| backend.wrap(ForeignMemory::from_owner(part.map()));
             Some(file.parts().iter().map(wrap).collect::<std::result::Result<_, _>>()?)
         } else {
@@ -128,7 +128,7 @@ impl<'a> FileWeights<'a> {
             }
             self.factors.borrow_mut().insert(name.into(), factor);
         }
-        let layout = self.executor.backend().weight_layout(Format::TQ2_0);
+        let layout = self.executor.backend().policy().weight_layout(Format::TQ2_0);
         let recode = |from: &[u8], to: &mut [u8]| i2_s_to_tq2_0(from, of_blocks, to);
         let recode = Recode { block_bytes: I2_S_BLOCK_BYTES, recode: &recode };
         let on_device = Tensor::from_recoded(self.executor, &recode, [Format::TQ2_0, layout], shape, codes);
@@ -161,8 +161,8 @@ impl Weights for FileWeights<'_> {
         if let Some((codes, scale)) = tensor.i2_s() {
             return self.i2_s(&tensor, codes, scale, &shape);
         }
-        let layout = self.executor.backend().weight_layout(tensor.format()?.at_load());
-        self.executor.backend().expect_weights(layout);
+        let layout = self.executor.backend().policy().weight_layout(tensor.format()?.at_load());
+        self.executor.backend().kernels().expect_weights(layout);
         self.take(&tensor, layout, &shape)
     }
 

@@ -12,7 +12,7 @@ use hologram_llm::{Logits, Model, SessionOptions, Shape, WeightTypes};
 fn compiled(model: &Model, name: &str, kv: Option<Format>) -> Vec<String> {
     let executor = model.executor();
     let mut found = Vec::new();
-    let count = || executor.backend().metrics().pipelines_compiled;
+    let count = || executor.backend().measure().metrics().pipelines_compiled;
     let mut before = count();
     let mut note = |what: &str| {
         let now = count();
@@ -58,9 +58,9 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
     }
     let executor = Executor::open("cuda", None).unwrap();
     let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../assets/rust-docs-bitnet.gguf");
-    let before = executor.backend().metrics().pipelines_compiled;
+    let before = executor.backend().measure().metrics().pipelines_compiled;
     let model = Model::load_on(shipped, &executor).unwrap();
-    if executor.backend().metrics().pipelines_compiled > before {
+    if executor.backend().measure().metrics().pipelines_compiled > before {
         found.push("the shipped model: programs for loading".into());
     }
     found.extend(compiled(&model, "the shipped model", None));

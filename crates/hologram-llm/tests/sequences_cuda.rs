@@ -15,7 +15,7 @@ const FFN: usize = 8192;
 /// Whether steps of this many tokens have fixed sizes with `bf16` weights, which shows that cuBLASLt was found.
 fn prefers_fixed(executor: &Executor, tokens: usize) -> bool {
     let tensor = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
-    executor.backend().prefers_fixed(&KernelSpec {
+    executor.backend().kernels().prefers_fixed(&KernelSpec {
         op: hologram_backends::Operation::Matmul,
         inputs: vec![tensor(Format::BF16, [tokens, FFN]), tensor(Format::BF16, [WIDTH, FFN])],
         output: tensor(Format::F32, [tokens, WIDTH]),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
-use hologram_backends::BackendType;
+use hologram_backends::{BackendType, KernelName};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, WeightTypes};
@@ -210,8 +210,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
 fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
     let backend = executor.backend();
     Ok(match backend.info().backend {
-        BackendType::Cuda | BackendType::Metal => ("copy", backend.copy_bandwidth()?),
-        _ => ("read", backend.read_bandwidth()?),
+        BackendType::Cuda | BackendType::Metal => ("copy", backend.measure().copy_bandwidth()?),
+        _ => ("read", backend.measure().read_bandwidth()?),
     })
 }
 
@@ -224,11 +224,11 @@ const PROFILES: usize = 7;
 /// Prints the kernels of a session's last step, grouped by name, slowest first.
 fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
     let runs = (0..PROFILES).map(|_| session.profile()).collect::<Result<Vec<_>, _>>()?;
-    let mut kernels: Vec<(&str, usize, f64)> = Vec::new();
+    let mut kernels: Vec<(&KernelName, usize, f64)> = Vec::new();
     for (i, (name, _)) in runs[0].iter().enumerate() {
         let mut times: Vec<f64> = runs.iter().map(|run| run[i].1).collect();
         times.sort_by(f64::total_cmp);
-        match kernels.iter_mut().find(|k| k.0 == &**name) {
+        match kernels.iter_mut().find(|k| k.0 == name) {
             Some(kernel) => {
                 kernel.1 += 1;
                 kernel.2 += median(&times);
@@ -240,11 +240,18 @@ fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
     let all: f64 = kernels.iter().map(|k| k.2).sum();
     let launches: usize = kernels.iter().map(|k| k.1).sum();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n{test}, the last step: {launches} kernels one by one, {:.1} us", all * 1e6)?;
+    let programs: usize = kernels.iter().filter(|k| k.0.is_program).map(|k| k.1).sum();
+    write!(out, "\n{test}, the last step: {launches} kernels one by one, {:.1} us", all * 1e6)?;
+    match programs {
+        0 => writeln!(out, "; all native")?,
+        1 => writeln!(out, "; 1 runs as a program")?,
+        _ => writeln!(out, "; {programs} run as programs")?,
+    }
     writeln!(out, "{:>7} {:>10} {:>9} {:>6}  kernel", "count", "total us", "each us", "share")?;
     for (name, count, seconds) in kernels {
         let (us, share) = (seconds * 1e6, 100.0 * seconds / all);
-        writeln!(out, "{count:>7} {us:>10.1} {:>9.2} {share:>5.1}%  {name}", us / count as f64)?;
+        let program = if name.is_program { " (program)" } else { "" };
+        writeln!(out, "{count:>7} {us:>10.1} {:>9.2} {share:>5.1}%  {name}{program}", us / count as f64)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
-use hologram_backends::metal::DryMetal;
+use hologram_backends::{DryGpu, Target};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Model, SessionOptions};
@@ -43,7 +43,7 @@ const CHIPS: [(&str, f64); 18] = [
 const PROMPT: usize = 32;
 
 /// The distinct programs of the last step.
-fn names(device: &DryMetal) -> Vec<String> {
+fn names(device: &DryGpu) -> Vec<String> {
     device.last_programs().iter().map(|name| name.to_string()).collect()
 }
 
@@ -56,7 +56,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         return usage("--dry-run is for Apple GPUs and requires --device metal");
     }
     let random = random_weights(args)?;
-    let device = Arc::new(DryMetal::default());
+    let device = Arc::new(DryGpu::new(Target::APPLE));
     let executor = Executor::from_backend(device.clone());
     let (model, name) = match random {
         Some((shape, types)) => (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name())),

@@ -306,7 +306,7 @@ fn check(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Outcome> {
 
 /// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's kernels.
 pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
-    let all = cases(|format| executor.backend().weight_layout(format)).into_iter().enumerate();
+    let all = cases(|format| executor.backend().policy().weight_layout(format)).into_iter().enumerate();
     let run = |(index, case): (usize, GroupCase)| {
         let mut result =
             CaseResult { op: NAME, index, dtype: case.dtype(), case: case.name(), native: false, failure: None };

@@ -36,7 +36,7 @@ pub(crate) fn self_test(executor: &Executor, op: &str) -> Result<std::result::Re
         Ok(None)
     };
     if op == groups::NAME {
-        let cases = groups::cases(|format| executor.backend().weight_layout(format));
+        let cases = groups::cases(|format| executor.backend().policy().weight_layout(format));
         for (index, case) in cases.iter().enumerate().filter(|(_, case)| case.work() <= MAX_WORK) {
             let once = || case.attempt(executor, index, true).map(|(_, outcome)| outcome);
             if let Some(failure) = run(case.dtype(), case.name(), &once)? {

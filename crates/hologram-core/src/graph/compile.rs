@@ -290,7 +290,8 @@ impl Graph {
                     let asked =
                         if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
                     let kernel = asked.filter(|_| options.native && !nothing);
-                    let kernel = kernel.and_then(|s| selftest::admit(backend, spec.op.name(), backend.native(&s)?));
+                    let kernel =
+                        kernel.and_then(|s| selftest::admit(backend, spec.op.name(), backend.kernels().native(&s)?));
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;
@@ -298,7 +299,7 @@ impl Graph {
                         }
                         None => {
                             selftest::before_program(backend)?;
-                            let per_thread = backend.elements_per_thread();
+                            let per_thread = backend.policy().elements_per_thread;
                             let (program, grid) = self.program(one, &spec, &views, per_thread, options.fast)?;
                             (backend.compile(&program)?, grid)
                         }

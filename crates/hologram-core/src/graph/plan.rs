@@ -1,8 +1,6 @@
 //! A compiled graph: write inputs, set extents, run, read outputs.
 
-use std::sync::Arc;
-
-use hologram_backends::{Buffer, CommandList, Format, TensorSpec};
+use hologram_backends::{Buffer, CommandList, Format, KernelName, TensorSpec};
 
 use hologram_isa::Type;
 
@@ -165,8 +163,8 @@ impl Plan {
     ///
     /// # Errors
     /// A device that cannot measure them; an error of the run.
-    pub fn profile(&self) -> Result<Vec<(Arc<str>, f64)>> {
-        Ok(self.executor.backend().profile(&self.list)?)
+    pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
+        Ok(self.executor.backend().measure().profile(&self.list)?)
     }
 
     /// Waits and reads an output at its actual size.

@@ -343,7 +343,7 @@ fn repack_blocks(
     }
     let spec = KernelSpec { op: Operation::Repack, inputs: vec![x], output: y, in_place: None };
     let backend = executor.backend();
-    let kernel = backend.native(&spec).and_then(|kernel| selftest::admit(backend, spec.op.name(), kernel));
+    let kernel = backend.kernels().native(&spec).and_then(|kernel| selftest::admit(backend, spec.op.name(), kernel));
     let (pipeline, grid) = match kernel {
         Some(pipeline) => (pipeline, [1, 1, 1]),
         None => {

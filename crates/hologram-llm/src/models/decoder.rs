@@ -87,13 +87,13 @@ impl Decoder {
     /// The element type of the KV cache that suits the device.
     pub fn cache_format(&self, backend: &dyn Backend) -> Format {
         let choices = self.attention_choices(Format::F16);
-        backend.cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(Format::F32)
+        backend.policy().cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(Format::F32)
     }
 
     /// The precision of attention scores that suits the device.
     fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
         let choices = self.attention_choices(Format::BF16);
-        match backend.attention_products(tokens, &choices).filter(|f| choices.contains(f)) {
+        match backend.policy().attention_products(tokens, &choices).filter(|f| choices.contains(f)) {
             Some(Format::BF16) => AttentionPrecision::BF16,
             _ => AttentionPrecision::F32,
         }
@@ -107,7 +107,7 @@ impl Decoder {
         let Some((weight, [m, k])) = longest.map(|w| (w, w.shape())) else { return false };
         let (format, _) = Linears::new(backend, self.config.ternary, precision).activations(weight, tokens);
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
-        backend.prefers_fixed(&KernelSpec {
+        backend.kernels().prefers_fixed(&KernelSpec {
             op: Operation::Matmul,
             inputs: vec![matrix(format, [tokens, *k]), matrix(weight.format(), [*m, *k])],
             output: matrix(Format::F32, [tokens, *m]),

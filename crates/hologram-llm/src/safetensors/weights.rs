@@ -40,7 +40,7 @@ impl<'a> FolderWeights<'a> {
     pub fn new(executor: &'a Executor, folder: &'a Folder, names: &'a FolderNames) -> Result<FolderWeights<'a>> {
         let backend = executor.backend();
         let share = |shard: &super::Shard| -> Result<Option<Buffer>> {
-            if !backend.shares_host_memory() {
+            if !backend.policy().shares_host_memory {
                 return Ok(None);
             }
             Ok(Some(backend.wrap(ForeignMemory::from_owner(shard.map.clone()))?))
@@ -210,7 +210,7 @@ impl<'a> FolderWeights<'a> {
         if let Some(factor) = factor {
             self.scales.borrow_mut().insert(ours.into(), factor);
         }
-        let layout = self.executor.backend().weight_layout(Format::TQ2_0);
+        let layout = self.executor.backend().policy().weight_layout(Format::TQ2_0);
         Ok(Tensor::from_bytes_as(self.executor, Format::TQ2_0, layout, &[rows, row_len], &blocks)?)
     }
 
@@ -252,7 +252,7 @@ impl Weights for FolderWeights<'_> {
         {
             return self.ternary(ours, &name, rows, row_len, conf);
         }
-        let layout = self.executor.backend().weight_layout(self.format(shard, entry)?);
+        let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
         self.checked(&name, &shape)?;
         self.take(shard, entry, layout, &shape)
     }

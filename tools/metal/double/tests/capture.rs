@@ -16,7 +16,7 @@ fn a_capture_has_what_was_submitted_meanwhile() {
     let path = folder.join("steps.gputrace");
 
     let mut worked = false;
-    let error = device.capture(&path, &mut || worked = true).unwrap_err().to_string();
+    let error = device.measure().capture(&path, &mut || worked = true).unwrap_err().to_string();
     assert!(error.contains("METAL_CAPTURE_ENABLED=1 is set in the environment"), "{error}");
     assert!(!worked && !path.exists());
 
@@ -35,7 +35,7 @@ fn a_capture_has_what_was_submitted_meanwhile() {
         device.submit(&list).unwrap();
         event = Some(device.submit(&list).unwrap());
     };
-    device.capture(&path, &mut work).unwrap();
+    device.measure().capture(&path, &mut work).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "2 command buffers");
     device.wait(event.unwrap()).unwrap();
     device.submit(&list).unwrap();
@@ -43,10 +43,10 @@ fn a_capture_has_what_was_submitted_meanwhile() {
     // A second capture within a capture, and a document that is there.
     let other = folder.join("other.gputrace");
     let mut inner = None;
-    device.capture(&other, &mut || inner = Some(device.capture(&folder.join("third.gputrace"), &mut || ()))).unwrap();
+    device.measure().capture(&other, &mut || inner = Some(device.measure().capture(&folder.join("third.gputrace"), &mut || ()))).unwrap();
     let error = inner.unwrap().unwrap_err().to_string();
     assert!(error.contains("already in progress"), "{error}");
-    let error = device.capture(&path, &mut || ()).unwrap_err().to_string();
+    let error = device.measure().capture(&path, &mut || ()).unwrap_err().to_string();
     assert!(error.contains("steps.gputrace") && error.contains("something is there"), "{error}");
 
     drop((device, out, list));

@@ -29,13 +29,13 @@ fn memory_is_copied_in_order() {
 #[test]
 fn foreign_memory_is_used_where_it_lies() {
     let device = metal();
-    assert!(device.shares_host_memory());
+    assert!(device.policy().shares_host_memory);
     let owner: Arc<Vec<u8>> = Arc::new((0..100_000).map(|i| i as u8).collect());
-    let before = device.metrics();
+    let before = device.measure().metrics();
     // SAFETY: bytes of the owner, which nobody writes.
     let foreign = unsafe { ForeignMemory::new(owner.clone(), owner[3..].as_ptr(), 99_000) };
     let wrapped = device.wrap(foreign).unwrap();
-    assert_eq!(device.metrics(), before, "nothing is copied");
+    assert_eq!(device.measure().metrics(), before, "nothing is copied");
     let mut got = vec![0; 1000];
     device.copy_from_buffer(&wrapped, 98_000, &mut got).unwrap();
     assert_eq!(got, owner[98_003..99_003]);
@@ -60,7 +60,7 @@ fn a_profile_has_names_and_the_gpus_times() {
     };
     let list = device.record(&[launch("one", 1), launch("nothing", 0), launch("many", 16)]).unwrap();
     let started = std::time::Instant::now();
-    let times = device.profile(&list).unwrap();
+    let times = device.measure().profile(&list).unwrap();
     let wall = started.elapsed().as_secs_f64();
     assert_eq!(times.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["one", "nothing", "many"]);
     let seconds: Vec<f64> = times.iter().map(|(_, seconds)| *seconds).collect();

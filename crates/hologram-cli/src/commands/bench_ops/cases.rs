@@ -175,7 +175,7 @@ impl Cases<'_> {
     /// x [m, k] times w [n, k]. For small m, rotates through more matrices than any cache holds.
     pub(super) fn matmul(&self, format: Format, [m, n, k]: [usize; 3], visit: &mut Visit<'_>) -> Result<()> {
         let backend = self.executor.backend();
-        let layout = backend.weight_layout(format);
+        let layout = backend.policy().weight_layout(format);
         let choices = match format {
             w if w.is_ternary() => vec![Format::I8Groups { group: k as u32 }],
             w if w.is_quantized_weight() => {
@@ -184,7 +184,7 @@ impl Cases<'_> {
             Format::BF16 => vec![Format::BF16],
             _ => vec![Format::F32],
         };
-        let activations = backend.activations(layout, m, &choices).unwrap_or(choices[0]);
+        let activations = backend.policy().activations(layout, m, &choices).unwrap_or(choices[0]);
         let x = self.random(Format::F32, &[m, k], 5)?;
         let first = self.random(layout, &[n, k], 6)?;
         let count = if m > 1 { 1 } else { self.sizes.rotate.div_ceil(first.bytes()) };

@@ -166,7 +166,7 @@ impl Bench<'_> {
         let backend = self.executor.backend();
         if !self.ceiling.as_ref().is_some_and(|(k, _, _)| *k == kind) {
             self.ceiling = None;
-            if let Some(ceiling) = backend.ceiling(kind)? {
+            if let Some(ceiling) = backend.measure().ceiling(kind)? {
                 let list = backend.record(&[ceiling.launch])?;
                 backend.submit(&list)?;
                 backend.synchronize()?;
@@ -206,7 +206,7 @@ impl Bench<'_> {
         if !beside && memory {
             let bandwidth = match self.copy_bandwidth {
                 Some(bandwidth) => bandwidth,
-                None => *self.copy_bandwidth.insert(self.executor.backend().copy_bandwidth()?),
+                None => *self.copy_bandwidth.insert(self.executor.backend().measure().copy_bandwidth()?),
             };
             rates.push(bandwidth / 1e9);
         }

@@ -67,7 +67,7 @@ impl Linears<'_> {
             Format::BF16 => vec![Format::BF16],
             _ => vec![Format::F32],
         };
-        let chosen = self.backend.activations(weight.format(), self.precision.unwrap_or(tokens), &choices);
+        let chosen = self.backend.policy().activations(weight.format(), self.precision.unwrap_or(tokens), &choices);
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 

@@ -1,0 +1,43 @@
+//! The CPU as a device.
+//!
+//! [`CpuBackend`] owns the memory, the worker threads and the queue; the `kernel` module is what a native kernel is written against, and
+//! `native` has those there are; programs run as the `exec` module describes. Kernels trust their arguments and the instruction sets that
+//! they were chosen for, so none of this is public:
+//!
+//! ```compile_fail,E0603
+//! use hologram_cpu::kernel::{Args, RawSlice};
+//! ```
+//!
+//! ```compile_fail,E0603
+//! use hologram_cpu::native;
+//! ```
+//!
+//! ```compile_fail,E0603
+//! use hologram_cpu::features::Features;
+//! ```
+//!
+//! Lesser instruction sets than the processor's are chosen by name:
+//!
+//! ```
+//! use hologram_device::Backend;
+//! use hologram_cpu::{CpuBackend, CpuOptions, InstructionSet};
+//!
+//! let options = CpuOptions { max_isa: Some(InstructionSet::Plain), ..CpuOptions::default() };
+//! assert!(CpuBackend::with_options(options)?.info().features.is_empty());
+//! # Ok::<(), hologram_device::BackendError>(())
+//! ```
+
+mod backend;
+mod exec;
+pub(crate) mod features;
+pub(crate) mod kernel;
+pub(crate) mod native;
+mod pool;
+#[cfg(test)]
+mod queue_tests;
+mod replay;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use backend::{Cpu, CpuBackend, CpuOptions};
+pub use features::InstructionSet;

@@ -1,0 +1,276 @@
+//! `batch_matmul`: a [.., n, k], b [.., k, m], either turned, then a bias [m] and a residual where there are → [.., n, m] in the operands'
+//! type, `f32`, `f16` or `bf16`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hologram_device::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_isa::decompose::{Scalar, erf, exp};
+
+use super::gemm::{Chunk, Gemm, Operands, Packer, Side, Sizes};
+use super::narrow::{is_in_f32, widen};
+use super::simd::{Isa, Simd, simd_entry};
+use crate::features::Features;
+use crate::kernel::{Args, NativeKernel, Worker};
+
+struct BatchMatmul {
+    gemm: Gemm,
+    isa: Isa,
+    format: Format,
+    left: Side,
+    right: Side,
+    /// Elements of a matrix of either side, in memory.
+    matrices: [usize; 2],
+    /// For either side the stride in matrices of each of the result's batch dimensions, slowest first.
+    strides: [Vec<usize>; 2],
+    /// Sizes of the result's dimensions before the last two.
+    batches: Vec<Extent>,
+    n: Extent,
+    m: Extent,
+    k: Extent,
+    lefts: Vec<Extent>,
+    /// Whether rows and columns of the result changed places: it has one column, which is computed as a row.
+    turned: bool,
+    bias: Option<usize>,
+    activation: Option<Activation>,
+    residual: Option<usize>,
+    result: usize,
+    uses_step: bool,
+}
+
+/// A matrix' last two sizes, whether it lies turned, and the dimensions before.
+fn split(t: &TensorSpec, turned: bool) -> Option<(&[Extent], [Extent; 2])> {
+    let (batches, matrix) = t.shape.split_at_checked(t.shape.len().checked_sub(2)?)?;
+    let [x, y] = *matrix else { return None };
+    Some((batches, if turned { [y, x] } else { [x, y] }))
+}
+
+/// The stride in matrices of each of the result's batch dimensions, from an operand's.
+fn strides(operand: &[Extent], batches: usize) -> Vec<usize> {
+    let mut strides = vec![0; batches];
+    let mut stride = 1;
+    for (i, size) in operand.iter().enumerate().rev() {
+        strides[i + batches - operand.len()] = if *size == Extent::Fixed(1) { 0 } else { stride };
+        stride *= size.max();
+    }
+    strides
+}
+
+/// The native kernel for `batch_matmul`; `None` for any other spec, and for integers and `f64`.
+pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let [a, b, ..] = spec.inputs.as_slice() else { return None };
+    let format = spec.output.format;
+    let Operation::BatchMatmul { transpose: turns, bias, activation, residual } = spec.op else { return None };
+    let served = spec.in_place.is_none()
+        && is_in_f32(format)
+        && spec.inputs.iter().all(|t| t.format == format)
+        // Only the slowest dimension may vary, so that matrices lie at fixed distances.
+        && spec.inputs.iter().chain([&spec.output]).all(super::is_dense);
+    if !served {
+        return None;
+    }
+    let ((of_a, [n, k]), (of_b, [_, m])) = (split(a, turns[0])?, split(b, turns[1])?);
+    let batches = spec.output.shape.get(..spec.output.shape.len().checked_sub(2)?)?.to_vec();
+    if spec.inputs.len() != 2 + usize::from(bias) + usize::from(residual) {
+        return None;
+    }
+    // Lines of the left side are rows, of the right side columns; both have `k` elements.
+    let side = |t: &TensorSpec, along: bool| Side { format, along, stride: t.row_len() };
+    let mut sides = [side(a, !turns[0]), side(b, turns[1])];
+    let mut strides = [strides(of_a, batches.len()), strides(of_b, batches.len())];
+    let mut matrices = [a, b].map(|t| t.shape[t.shape.len() - 2..].iter().map(|e| e.max()).product());
+    let (mut rows, mut columns, mut lefts) = (n, m, of_a);
+    let turned = m == Extent::Fixed(1) && n != Extent::Fixed(1);
+    if turned {
+        sides.swap(0, 1);
+        strides.swap(0, 1);
+        matrices.swap(0, 1);
+        (rows, columns, lefts) = (m, n, of_b);
+    }
+    let product = |sizes: &[Extent]| sizes.iter().map(|e| e.max()).product();
+    let max = Sizes { batches: product(&batches), lefts: product(lefts), n: rows.max(), m: columns.max(), k: k.max() };
+    let lefts = lefts.to_vec();
+    let [left, right] = sides;
+    Some(Arc::new(BatchMatmul {
+        gemm: Gemm::new(format, max, features),
+        isa: Isa::widest(features),
+        format,
+        left,
+        right,
+        matrices,
+        strides,
+        batches,
+        n: rows,
+        m: columns,
+        k,
+        lefts,
+        turned,
+        bias: bias.then_some(2),
+        activation,
+        residual: residual.then_some(2 + usize::from(bias)),
+        result: spec.inputs.len(),
+        uses_step: spec.uses_step(),
+    }))
+}
+
+impl BatchMatmul {
+    /// The matrix of the left (0) or right (1) side in a batch.
+    fn matrix(&self, side: usize, step: &[u32], batch: usize) -> usize {
+        let (mut rest, mut matrix) = (batch, 0);
+        for (size, stride) in self.batches.iter().zip(&self.strides[side]).rev() {
+            let size = size.value(step).max(1);
+            matrix += rest % size * stride;
+            rest /= size;
+        }
+        matrix
+    }
+}
+
+impl NativeKernel for BatchMatmul {
+    fn phases(&self) -> usize {
+        self.gemm.phases()
+    }
+
+    fn shared_scratch(&self) -> usize {
+        self.gemm.shared_scratch()
+    }
+
+    fn worker_scratch(&self) -> usize {
+        self.gemm.worker_scratch()
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let step = if self.uses_step { args.step() } else { &[] };
+        let product = |sizes: &[Extent]| sizes.iter().map(|e| e.value(step)).product();
+        let sizes = Sizes {
+            batches: product(&self.batches),
+            lefts: product(&self.lefts),
+            n: self.n.value(step),
+            m: self.m.value(step),
+            k: self.k.value(step),
+        };
+        let element = self.format.block_bytes();
+        // What the matrices of a run take; a matrix of the slowest dimension's own size is smaller than at most.
+        for (side, lines) in [(0, sizes.n), (1, sizes.m)] {
+            let last = self.matrix(side, step, sizes.batches.saturating_sub(1));
+            let bytes = (last * self.matrices[side] + lines * sizes.k) * element;
+            if args.raw(usize::from(self.turned) ^ side).bytes < bytes && sizes.batches > 0 {
+                return Err(format!("the buffer of a matrix is too small for {sizes:?}"));
+            }
+        }
+        let run = Run { op: self, step, args, sizes };
+        self.gemm.run(phase, &run, sizes, args.raw(self.result), worker)
+    }
+}
+
+/// A run of the kernel.
+struct Run<'a> {
+    op: &'a BatchMatmul,
+    step: &'a [u32],
+    args: &'a Args<'a>,
+    sizes: Sizes,
+}
+
+impl Run<'_> {
+    /// Where a matrix of a side begins.
+    fn start(&self, side: usize, matrix: usize) -> *const u8 {
+        let argument = usize::from(self.op.turned) ^ side;
+        let at = matrix * self.op.matrices[side] * self.op.format.block_bytes();
+        self.args.raw(argument).data.cast_const().wrapping_add(at)
+    }
+}
+
+impl Operands for Run<'_> {
+    fn left_of(&self, batch: usize) -> usize {
+        self.op.matrix(0, self.step, batch)
+    }
+
+    unsafe fn pack_left(&self, packer: &mut Packer<'_>, matrix: usize, lines: Range<usize>, chunk: Chunk, to: *mut u8) {
+        let lanes = lines.len();
+        // SAFETY: promised by the caller; the buffer's size was checked.
+        unsafe { self.op.left.pack(packer, self.start(0, matrix), lines, lanes, chunk, to) }
+    }
+
+    unsafe fn pack_right(
+        &self,
+        packer: &mut Packer<'_>,
+        batch: usize,
+        columns: Range<usize>,
+        chunk: Chunk,
+        to: *mut u8,
+    ) {
+        let (matrix, lanes) = (self.op.matrix(1, self.step, batch), packer.rows());
+        // SAFETY: promised by the caller; the buffer's size was checked.
+        unsafe { self.op.right.pack(packer, self.start(1, matrix), columns, lanes, chunk, to) }
+    }
+
+    fn finishes(&self) -> bool {
+        self.op.bias.is_some() || self.op.activation.is_some() || self.op.residual.is_some()
+    }
+
+    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]) {
+        let op = self.op;
+        if let Some(bias) = op.bias {
+            if op.turned {
+                let mut one = [0.0];
+                add_row(op, self.args, bias, 0..1, &mut one);
+                products.iter_mut().for_each(|y| *y += one[0]);
+            } else {
+                add_row(op, self.args, bias, columns.clone(), products);
+            }
+        }
+        match op.activation {
+            None => {}
+            Some(Activation::Relu) => relu(isa, products),
+            Some(Activation::Gelu) => gelu(isa, products),
+            Some(Activation::Silu) => silu(isa, products),
+        }
+        if let Some(residual) = op.residual {
+            let first = (batch * self.sizes.n + line) * self.sizes.m;
+            add_row(op, self.args, residual, first + columns.start..first + columns.end, products);
+        }
+    }
+}
+
+/// Adds elements of an argument; those that its buffer lacks, which recording has ruled out, are left out.
+fn add_row(op: &BatchMatmul, args: &Args<'_>, argument: usize, range: Range<usize>, to: &mut [f32]) {
+    if op.format == Format::F32 {
+        let x: &[f32] = args.read(argument);
+        return add(op.isa, x.get(range).unwrap_or_default(), to);
+    }
+    let x: &[u16] = args.read(argument);
+    let mut wide = [0f32; 64];
+    let x = x.get(range).unwrap_or_default();
+    for (x, to) in x.chunks(64).zip(to.chunks_mut(64)) {
+        widen(op.isa, op.format, x, &mut wide[..x.len()]);
+        add(op.isa, &wide[..x.len()], to);
+    }
+}
+
+/// Defines loops over a row.
+macro_rules! loops {
+    ($($name:ident, $with:ident: |$y:ident $(, $x:ident)?| $value:expr;)*) => {$(
+        simd_entry! {
+            fn $name($($x: &[f32],)? to: &mut [f32]) = $with
+        }
+
+        #[inline(always)]
+        fn $with<S: Simd>(_: S, $($x: &[f32],)? to: &mut [f32]) {
+            loops!(@ to $(, $x)?, $y, $value);
+        }
+    )*};
+    (@ $to:ident, $x:ident, $y:ident, $value:expr) => {
+        $to.iter_mut().zip($x).for_each(|(to, $x)| { let $y = *to; *to = $value; })
+    };
+    (@ $to:ident, $y:ident, $value:expr) => {
+        $to.iter_mut().for_each(|to| { let $y = *to; *to = $value; })
+    };
+}
+
+loops! {
+    add, add_with: |y, x| y + *x;
+    // As Atlas's max: NaN loses.
+    relu, relu_with: |y| if y > 0.0 { y } else { 0.0 };
+    gelu, gelu_with: |y| 0.5 * y * (erf(&Scalar, y * std::f32::consts::FRAC_1_SQRT_2) + 1.0);
+    silu, silu_with: |y| y / (exp(&Scalar, -y) + 1.0);
+}

@@ -1,0 +1,79 @@
+//! `cast`: x f32 → `bf16` or `f16` of the same shape, rounded to nearest, ties to even.
+
+use std::sync::Arc;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+
+use super::super::features::Features;
+use super::super::kernel::{Args, NativeKernel, Worker};
+use super::only_slowest_varies;
+
+struct Cast {
+    x: TensorSpec,
+    dynamic: bool,
+    to: Format,
+}
+
+/// Elements of a piece of work.
+const PIECE: usize = 4096;
+
+/// The native kernel for `cast`; `None` for any other spec.
+pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let [x] = spec.inputs.as_slice() else { return None };
+    let served = spec.op == Operation::Cast
+        && spec.in_place.is_none()
+        && x.format == Format::F32
+        && matches!(spec.output.format, Format::BF16 | Format::F16)
+        && x.shape == spec.output.shape
+        && only_slowest_varies(x);
+    let kernel = || Cast { x: x.clone(), dynamic: spec.uses_step(), to: spec.output.format };
+    served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+}
+
+impl NativeKernel for Cast {
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let count = self.x.rows(if self.dynamic { args.step() } else { &[] }) * self.x.row_len();
+        let x: &[f32] = &args.read(0)[..count];
+        while let Some(index) = worker.next(count.div_ceil(PIECE)) {
+            let range = index * PIECE..((index + 1) * PIECE).min(count);
+            // SAFETY: this worker has claimed the piece, so these elements are its own.
+            unsafe {
+                match self.to {
+                    Format::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
+                    _ => args.output::<bf16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{Memory, launch};
+    use super::*;
+    use hologram_device::Extent;
+
+    #[test]
+    fn rounds_to_nearest_even() {
+        // Ties either way, beyond the greatest, subnormal results, infinities.
+        let x =
+            [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65520.0, 65519.0, 6e-8, -0.0, f32::INFINITY, 1.0 + 1.0 / 256.0];
+        let as_f16 = [0x3c00u16, 0x3c02, 0x7c00, 0x7bff, 0x0001, 0x8000, 0x7c00, 0x3c04];
+        let as_bf16 = [0x3f80u16, 0x3f80, 0x4780, 0x4780, 0x3381, 0x8000, 0x7f80, 0x3f80];
+        for (format, expected) in [(Format::F16, as_f16), (Format::BF16, as_bf16)] {
+            let shape = vec![Extent::Fixed(2), Extent::Fixed(4)];
+            let spec = KernelSpec {
+                op: Operation::Cast,
+                inputs: vec![TensorSpec { format: Format::F32, shape: shape.clone() }],
+                output: TensorSpec { format, shape },
+                in_place: None,
+            };
+            let mut memory = vec![Memory::of(&x), Memory::filled(16, 0)];
+            launch(&*find(&spec, Features::detect()).expect("served"), &mut memory, 2).expect("runs");
+            assert_eq!(memory[1].elements::<u16>(), expected, "{format:?}");
+        }
+    }
+}

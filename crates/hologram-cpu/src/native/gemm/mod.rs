@@ -1,0 +1,384 @@
+//! Products of matrices of any strides, in batches: what `batch_matmul` and `conv2d` share.
+//!
+//! The left side is interleaved into tiles of a few lines, the right side panel by panel by the worker that multiplies it, with the
+//! register-blocked kernels of `matmul`. Where many small matrices are multiplied a worker has a batch for itself; otherwise the left side is
+//! packed for all first, and workers share columns and blocks of lines.
+
+mod pack;
+mod plain;
+
+use std::ops::Range;
+
+use hologram_device::Format;
+
+pub(super) use self::pack::Side;
+use super::matmul::float::{Kernels, Words, kernels};
+use super::narrow::narrow;
+use super::simd::Isa;
+use crate::features::Features;
+use crate::kernel::{RawSlice, Worker};
+
+/// Words of a line that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
+pub(super) const STEPS: usize = 512;
+/// The most panels of a piece of work.
+const PANELS: usize = 4;
+/// Lines of the left side in a piece of work where these have to be divided: many, as the panels are packed for each anew.
+const BLOCK: usize = 504;
+/// The most bytes of a packed left side that a worker keeps for itself, and from how many batches on it does.
+const OWN: usize = 1 << 20;
+const BATCHES: usize = 4;
+/// The most lines that pass through the buffer together.
+const BUFFER_LINES: usize = 16;
+
+/// A range of the depth: the first element, and how many there are.
+pub(super) type Chunk = (usize, usize);
+
+/// Where operands come from, and what becomes of the products.
+pub(super) trait Operands {
+    /// The matrix that is the left side of a batch.
+    fn left_of(&self, batch: usize) -> usize;
+
+    /// Interleaves lines of a left matrix.
+    ///
+    /// # Safety
+    /// The processor has the packer's instructions; `to` can take the words of the chunk for each line.
+    unsafe fn pack_left(&self, packer: &mut Packer<'_>, matrix: usize, lines: Range<usize>, chunk: Chunk, to: *mut u8);
+
+    /// Interleaves columns of a batch's right matrix, as a panel with room for `packer.rows()` of them.
+    ///
+    /// # Safety
+    /// As [`Operands::pack_left`], with room for a panel.
+    unsafe fn pack_right(
+        &self,
+        packer: &mut Packer<'_>,
+        batch: usize,
+        columns: Range<usize>,
+        chunk: Chunk,
+        to: *mut u8,
+    );
+
+    /// Whether products are not yet the result.
+    fn finishes(&self) -> bool;
+
+    /// Turns some products of a line into the results, but for their conversion.
+    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]);
+}
+
+/// Sizes of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub batches: usize,
+    /// Different left matrices.
+    pub lefts: usize,
+    /// Lines of the left side and of the result.
+    pub n: usize,
+    /// Columns of the right side and of the result.
+    pub m: usize,
+    /// Depth.
+    pub k: usize,
+}
+
+/// The kernel, for operands of one format.
+pub(super) struct Gemm {
+    kernels: Kernels,
+    words: Words,
+    isa: Isa,
+    /// Of the result: `f32`, or a narrow float.
+    format: Format,
+    max: Sizes,
+}
+
+/// What packing needs: the instruction set, and room.
+pub(super) struct Packer<'a> {
+    kernels: Kernels,
+    words: Words,
+    isa: Isa,
+    buffer: &'a mut [f32],
+}
+
+impl Packer<'_> {
+    /// Columns of a panel.
+    pub(super) fn rows(&self) -> usize {
+        self.kernels.rows
+    }
+
+    /// Whether words are pairs of `bf16`.
+    pub(super) fn pairs(&self) -> bool {
+        self.words == Words::Bf16Pairs
+    }
+
+    /// Words that a line's chunk of this many elements takes.
+    pub(super) fn words_of(&self, len: usize) -> usize {
+        len.div_ceil(if self.pairs() { 2 } else { 1 }).next_multiple_of(4)
+    }
+}
+
+impl Gemm {
+    /// For operands and results of `format`, of at most these sizes.
+    pub(super) fn new(format: Format, max: Sizes, features: Features) -> Gemm {
+        let kernels = kernels(features).unwrap_or(plain::FLOAT);
+        let pairs = format == Format::BF16 && features.bf16 && features.avx512;
+        let words = if pairs { Words::Bf16Pairs } else { Words::F32 };
+        Gemm { kernels, words, isa: Isa::widest(features), format, max }
+    }
+
+    /// Elements of a word.
+    fn per_word(&self) -> usize {
+        if self.words == Words::F32 { 1 } else { 2 }
+    }
+
+    /// Words of a line, in whole transposition steps.
+    fn words_of(&self, k: usize) -> usize {
+        k.div_ceil(self.per_word()).next_multiple_of(4)
+    }
+
+    /// Bytes of a packed left matrix at the greatest sizes.
+    fn left_bytes(&self) -> usize {
+        self.max.n * self.words_of(self.max.k) * 4
+    }
+
+    /// Whether a worker packs the left sides of its batches itself.
+    fn own(&self) -> bool {
+        self.max.batches >= BATCHES && self.left_bytes() <= OWN
+    }
+
+    pub(super) fn phases(&self) -> usize {
+        if self.own() { 1 } else { 2 }
+    }
+
+    pub(super) fn shared_scratch(&self) -> usize {
+        if self.own() { 0 } else { self.max.lefts * self.left_bytes() }
+    }
+
+    /// Bytes of the buffer, the panels, and the products of a piece that are not stored as they are.
+    fn parts(&self) -> [usize; 3] {
+        let columns = PANELS * self.kernels.rows;
+        let products = if self.format == Format::F32 { 0 } else { BLOCK.min(self.max.n) * columns * 4 };
+        [BUFFER_LINES * STEPS * 4, columns * STEPS * 4, products.next_multiple_of(64)]
+    }
+
+    pub(super) fn worker_scratch(&self) -> usize {
+        self.parts().iter().sum::<usize>() + if self.own() { self.left_bytes() } else { 0 }
+    }
+
+    /// The chunks of a depth; one of nothing where there is none, so that products are 0.
+    fn chunks(&self, k: usize) -> impl Iterator<Item = Chunk> + use<> {
+        let len = STEPS * self.per_word();
+        (0..k.div_ceil(len).max(1)).map(move |i| (i * len, len.min(k - i * len)))
+    }
+
+    /// Packs the left side of tile after tile, `to` begins the matrix.
+    fn pack_tile<O: Operands>(
+        &self,
+        o: &O,
+        packer: &mut Packer<'_>,
+        (matrix, lines): (usize, Range<usize>),
+        k: usize,
+        to: *mut u8,
+    ) {
+        let mut at = lines.start * self.words_of(k) * 4;
+        for chunk in self.chunks(k) {
+            // SAFETY: the packer is of this processor's instruction set; the matrix has room for all words of each line.
+            unsafe { o.pack_left(packer, matrix, lines.clone(), chunk, to.add(at)) };
+            at += self.words_of(chunk.1) * lines.len() * 4;
+        }
+    }
+
+    /// This worker's part of a phase; the result, of `format`, is `[batches, n, m]` at `out`.
+    ///
+    /// # Errors
+    /// When `out` is too small.
+    pub(super) fn run<O: Operands>(
+        &self,
+        phase: usize,
+        o: &O,
+        sizes: Sizes,
+        out: RawSlice,
+        worker: &mut Worker<'_>,
+    ) -> Result<(), String> {
+        let Sizes { batches, lefts, n, m, k } = sizes;
+        if out.bytes < batches * n * m * self.format.block_bytes() {
+            return Err(format!("the result's buffer is too small for {batches} × {n} × {m}"));
+        }
+        if batches == 0 || n == 0 || m == 0 {
+            return Ok(());
+        }
+        let scratch = std::mem::take(&mut worker.scratch);
+        let [buffer, panels, products] = self.parts();
+        let (buffer, rest) = scratch.split_at_mut(buffer);
+        let (panels, rest) = rest.split_at_mut(panels);
+        let (products, own) = rest.split_at_mut(products);
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let buffer = unsafe { buffer.align_to_mut::<f32>().1 };
+        let mut packer = Packer { kernels: self.kernels, words: self.words, isa: self.isa, buffer };
+        let tiles = Tiles { n, most: self.kernels.tokens };
+        let (panels, products) = (panels.as_mut_ptr(), products.as_mut_ptr().cast::<f32>());
+        let left_bytes = n * self.words_of(k) * 4;
+        if self.own() {
+            let own = own.as_mut_ptr();
+            while let Some(batch) = worker.next(batches) {
+                let matrix = o.left_of(batch);
+                for tile in 0..tiles.count() {
+                    self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, own);
+                }
+                let block = if self.format == Format::F32 { n } else { BLOCK };
+                for first in (0..n).step_by(block) {
+                    let lines = first..(first + block).min(n);
+                    for columns in pieces(m, PANELS * self.kernels.rows) {
+                        let piece = Piece { batch, lines: lines.clone(), columns };
+                        self.multiply(o, &mut packer, sizes, &piece, own, panels, products, out);
+                    }
+                }
+            }
+            return Ok(());
+        }
+        let shared = worker.shared_scratch().data;
+        if phase == 0 {
+            while let Some(index) = worker.next(lefts * tiles.count()) {
+                let (matrix, tile) = (index / tiles.count(), index % tiles.count());
+                // SAFETY: the scratch has room for each matrix.
+                let to = unsafe { shared.add(matrix * left_bytes) };
+                self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, to);
+            }
+            return Ok(());
+        }
+        // Whole columns where these are enough for all workers.
+        let rows = self.kernels.rows;
+        let width = (m * batches / (worker.count * 6)).clamp(rows, PANELS * rows) / rows * rows;
+        let across = m.div_ceil(width);
+        let whole = self.format == Format::F32 && across * batches >= 2 * worker.count;
+        let block = if whole { n } else { BLOCK.min(n) };
+        let down = n.div_ceil(block);
+        while let Some(index) = worker.next(batches * down * across) {
+            let (line, column) = (index / across, index % across);
+            let (batch, first) = (line / down, line % down * block);
+            let columns = column * width..((column + 1) * width).min(m);
+            let piece = Piece { batch, lines: first..(first + block).min(n), columns };
+            let left = shared.wrapping_add(o.left_of(batch) * left_bytes);
+            self.multiply(o, &mut packer, sizes, &piece, left, panels, products, out);
+        }
+        Ok(())
+    }
+
+    /// Computes a piece of the result.
+    #[allow(clippy::too_many_arguments)]
+    fn multiply<O: Operands>(
+        &self,
+        o: &O,
+        packer: &mut Packer<'_>,
+        Sizes { n, m, k, .. }: Sizes,
+        piece: &Piece,
+        left: *const u8,
+        panels: *mut u8,
+        products: *mut f32,
+        out: RawSlice,
+    ) {
+        let Piece { batch, lines, columns } = piece;
+        let (rows, tiles) = (self.kernels.rows, Tiles { n, most: self.kernels.tokens });
+        let panel_bytes = STEPS * rows * 4;
+        let panels_of = || columns.clone().step_by(rows).enumerate();
+        let direct = self.format == Format::F32;
+        // Where line `lines.start` and the first column lie, and the distance of lines.
+        let (to, stride) = if direct {
+            (out.data.cast::<f32>().wrapping_add((batch * n + lines.start) * m + columns.start), m)
+        } else {
+            (products, columns.len())
+        };
+        let mut at = 0;
+        for chunk in self.chunks(k) {
+            let steps = self.words_of(chunk.1);
+            for (p, first) in panels_of() {
+                let columns = first..columns.end.min(first + rows);
+                // SAFETY: the packer is of this processor's instruction set; the scratch holds the panels of a piece.
+                unsafe { o.pack_right(packer, *batch, columns, chunk, panels.add(p * panel_bytes)) };
+            }
+            let (start, last) = (at == 0, chunk.0 + chunk.1 >= k);
+            for index in tiles.of(lines.start)..tiles.count() {
+                let tile = tiles.tile(index);
+                if tile.start >= lines.end {
+                    break;
+                }
+                let packed = (tile.start * self.words_of(k) + at * tile.len()) * 4;
+                let y = to.wrapping_add((tile.start - lines.start) * stride);
+                for (p, first) in panels_of().step_by(self.kernels.together) {
+                    let count = (columns.end - first).min(rows * self.kernels.together);
+                    // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before; this worker has
+                    // // claimed the piece.
+                    unsafe {
+                        let (panel, tile_words) = (panels.add(p * panel_bytes), left.add(packed));
+                        let y = y.add(p * rows);
+                        let n = tile.len();
+                        (self.kernels.multiply)(
+                            self.words,
+                            n,
+                            steps,
+                            panel,
+                            panel_bytes,
+                            tile_words,
+                            y,
+                            stride,
+                            count,
+                            start,
+                        );
+                    }
+                }
+                if last && (o.finishes() || !direct) {
+                    for line in tile.clone() {
+                        let y = to.wrapping_add((line - lines.start) * stride);
+                        // SAFETY: the line's products were stored above.
+                        let y = unsafe { std::slice::from_raw_parts_mut(y, columns.len()) };
+                        if o.finishes() {
+                            o.finish(self.isa, *batch, line, columns.clone(), y);
+                        }
+                        if !direct {
+                            let to = out.data.cast::<u16>().wrapping_add((batch * n + line) * m + columns.start);
+                            // SAFETY: the elements lie in the result, and this worker has claimed them.
+                            narrow(self.isa, self.format, y, unsafe {
+                                std::slice::from_raw_parts_mut(to, columns.len())
+                            });
+                        }
+                    }
+                }
+            }
+            at += steps;
+        }
+    }
+}
+
+/// Lines in tiles of at most `most`, which divides [`BLOCK`]: those of a block differ by at most one.
+#[derive(Clone, Copy)]
+struct Tiles {
+    n: usize,
+    most: usize,
+}
+
+impl Tiles {
+    /// The number of tiles.
+    fn count(self) -> usize {
+        self.of(self.n) + (self.n % BLOCK).div_ceil(self.most)
+    }
+
+    /// The first tile of the block that begins with a line, or would.
+    fn of(self, line: usize) -> usize {
+        line / BLOCK * (BLOCK / self.most)
+    }
+
+    /// The lines of a tile.
+    fn tile(self, index: usize) -> Range<usize> {
+        let (block, index) = (index / (BLOCK / self.most), index % (BLOCK / self.most));
+        let len = BLOCK.min(self.n - block * BLOCK);
+        let (count, first) = (len.div_ceil(self.most), block * BLOCK);
+        first + len * index / count..first + len * (index + 1) / count
+    }
+}
+
+/// A part of the result: whole blocks of lines, some columns.
+struct Piece {
+    batch: usize,
+    lines: Range<usize>,
+    columns: Range<usize>,
+}
+
+fn pieces(m: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..m).step_by(width).map(move |first| first..(first + width).min(m))
+}

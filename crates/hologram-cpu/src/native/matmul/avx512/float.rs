@@ -1,0 +1,358 @@
+//! Float activations: `f32` with weights of any plain type, and `bf16` with `bf16`.
+
+use std::arch::x86_64::*;
+
+use super::super::float::{Element, Words};
+use super::super::{PackedRows, Rows, STREAMS, fetch};
+use super::{first_lanes, transpose};
+use crate::native::simd::prefetch_near;
+
+/// The most tokens that are multiplied row by row.
+pub const FEW: usize = 4;
+/// Rows that are multiplied at once with one token, which share what is read of it: `benches/RESULTS.md` compares numbers.
+const OF_ONE_TOKEN: usize = 8;
+/// Registers that a dot product sums in, to hide the latency of an addition.
+const SUMS: usize = 2;
+
+/// Steps ahead of which a tile's words are asked for: they are read once or twice, so they come from afar, and broadcasts of single words do not
+/// set the hardware's prefetching off early enough.
+const TILE_AHEAD: usize = 96;
+
+/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. Rows up to the sixteenth
+/// repeat the last one when `to` takes `lanes` = 16.
+///
+/// # Safety
+/// The processor has AVX-512; `words` (a multiple of 4) words of each row can be read and `words * lanes` written.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn transpose_words(
+    first: *const u8,
+    row_bytes: usize,
+    count: usize,
+    words: usize,
+    lanes: usize,
+    to: *mut u8,
+) {
+    let rows = Rows::new(first, row_bytes, count);
+    let (mask, mut to) = (first_lanes(lanes), to.cast::<i32>());
+    let whole = words / 16 * 16;
+    // SAFETY: promised by the caller.
+    unsafe {
+        for at in (0..whole * 4).step_by(64) {
+            let words = transpose_lines(rows, at);
+            for j in 0..16 {
+                _mm512_mask_storeu_epi32(to, mask, words[j]);
+                to = to.add(lanes);
+            }
+        }
+        for at in (whole * 4..words * 4).step_by(16) {
+            for words in transpose::<false>(rows, at) {
+                _mm512_mask_storeu_epi32(to, mask, words);
+                to = to.add(lanes);
+            }
+        }
+    }
+}
+
+/// 64 bytes at `at` of each of 16 rows, transposed: register `j` holds 32-bit word `j` of every row. Rows a power of two apart share
+/// few sets of a cache, so a line is best read at once.
+///
+/// # Safety
+/// The bytes can be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
+    let mut a = [_mm512_setzero_si512(); 16];
+    for row in 0..16 {
+        // SAFETY: promised by the caller.
+        a[row] = unsafe { _mm512_loadu_si512(rows.at::<false>(row, at).cast()) };
+    }
+    // Within each 128-bit lane the 4 x 4 words of four rows, then the lanes.
+    let mut b = a;
+    for quad in (0..16).step_by(4) {
+        let (ab_low, ab_high) =
+            (_mm512_unpacklo_epi32(a[quad], a[quad + 1]), _mm512_unpackhi_epi32(a[quad], a[quad + 1]));
+        let (cd_low, cd_high) =
+            (_mm512_unpacklo_epi32(a[quad + 2], a[quad + 3]), _mm512_unpackhi_epi32(a[quad + 2], a[quad + 3]));
+        b[quad] = _mm512_unpacklo_epi64(ab_low, cd_low);
+        b[quad + 1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+        b[quad + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        b[quad + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+    }
+    // Lane `l` of b[4q + j] now holds word 4l + j of rows 4q..4q + 4.
+    for j in 0..4 {
+        let (even_low, odd_low) = (
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(b[j], b[4 + j]),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(b[j], b[4 + j]),
+        );
+        let (even_high, odd_high) = (
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(b[8 + j], b[12 + j]),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(b[8 + j], b[12 + j]),
+        );
+        a[j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(even_low, even_high);
+        a[8 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(even_low, even_high);
+        a[4 + j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(odd_low, odd_high);
+        a[12 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(odd_low, odd_high);
+    }
+    a
+}
+
+/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens over `steps`
+/// words; adds to the output unless these are the first words.
+///
+/// # Safety
+/// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; the output can be written: `count` rows, which are
+/// more than 16 for two panels.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn multiply(
+    words: Words,
+    tokens: usize,
+    steps: usize,
+    panel: *const u8,
+    apart: usize,
+    tile: *const u8,
+    y: *mut f32,
+    stride: usize,
+    count: usize,
+    first: bool,
+) {
+    macro_rules! table {
+        ($tile:ident, $panels:literal) => {
+            [
+                $tile::<1, $panels>,
+                $tile::<2, $panels>,
+                $tile::<3, $panels>,
+                $tile::<4, $panels>,
+                $tile::<5, $panels>,
+                $tile::<6, $panels>,
+                $tile::<7, $panels>,
+                $tile::<8, $panels>,
+                $tile::<9, $panels>,
+                $tile::<10, $panels>,
+                $tile::<11, $panels>,
+                $tile::<12, $panels>,
+            ]
+        };
+    }
+    type Tile = unsafe fn(usize, *const u8, usize, *const u8, *mut f32, usize, u16, bool);
+    const F32: [[Tile; 12]; 2] = [table!(tile_f32, 1), table!(tile_f32, 2)];
+    const BF16: [[Tile; 12]; 2] = [table!(tile_bf16, 1), table!(tile_bf16, 2)];
+    let (second, rows) = if count > 16 { (1, count - 16) } else { (0, count) };
+    let tile_fn = match words {
+        Words::F32 => F32[second][tokens - 1],
+        Words::Bf16Pairs => BF16[second][tokens - 1],
+    };
+    // SAFETY: promised by the caller.
+    unsafe { tile_fn(steps, panel, apart, tile, y, stride, first_lanes(rows), first) }
+}
+
+macro_rules! tile {
+    ($name:ident, $features:literal, $step:expr) => {
+        /// `T` tokens times `P` panels; `mask` has the rows of the last panel.
+        #[target_feature(enable = $features)]
+        #[allow(clippy::too_many_arguments)]
+        unsafe fn $name<const T: usize, const P: usize>(
+            steps: usize,
+            panel: *const u8,
+            apart: usize,
+            tile: *const u8,
+            y: *mut f32,
+            stride: usize,
+            mask: u16,
+            first: bool,
+        ) {
+            let mut acc = [[_mm512_setzero_ps(); P]; T];
+            let (mut w, mut x) = (panel, tile.cast::<i32>());
+            let mask = |p: usize| if p + 1 == P { mask } else { u16::MAX };
+            // SAFETY: a panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
+            unsafe {
+                if !first {
+                    for t in 0..T {
+                        for p in 0..P {
+                            acc[t][p] = _mm512_maskz_loadu_ps(mask(p), y.add(t * stride + 16 * p));
+                        }
+                    }
+                }
+                for _ in 0..steps {
+                    prefetch_near(x.wrapping_add(TILE_AHEAD * T).cast());
+                    let mut weights = [_mm512_setzero_si512(); P];
+                    for p in 0..P {
+                        weights[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                    }
+                    for t in 0..T {
+                        let x = _mm512_set1_epi32(x.add(t).read_unaligned());
+                        for p in 0..P {
+                            acc[t][p] = $step(acc[t][p], weights[p], x);
+                        }
+                    }
+                    w = w.add(64);
+                    x = x.add(T);
+                }
+                for t in 0..T {
+                    for p in 0..P {
+                        _mm512_mask_storeu_ps(y.add(t * stride + 16 * p), mask(p), acc[t][p]);
+                    }
+                }
+            }
+        }
+    };
+}
+
+tile!(tile_f32, "avx512f", f32_step);
+tile!(tile_bf16, "avx512f,avx512bf16", bf16_step);
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn f32_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), acc)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+    // SAFETY: both are 512 bits of bf16 pairs.
+    unsafe {
+        _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x))
+    }
+}
+
+/// Multiplies rows with `tokens` (1 to [`FEW`]) rows of `x`, whose elements are `f32`, or for [`Words::Bf16Pairs`] `bf16`.
+///
+/// # Safety
+/// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
+pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
+    macro_rules! of {
+        ($dots:ident$(, $kind:literal)?) => {
+            match tokens {
+                1 => $dots::<$($kind,)? 1, OF_ONE_TOKEN>(w, x),
+                2 => $dots::<$($kind,)? 2, STREAMS>(w, x),
+                3 => $dots::<$($kind,)? 3, STREAMS>(w, x),
+                _ => $dots::<$($kind,)? 4, STREAMS>(w, x),
+            }
+        };
+    }
+    // SAFETY: promised by the caller.
+    unsafe {
+        match (words, element) {
+            (Words::Bf16Pairs, _) => of!(dots_bf16),
+            (Words::F32, Element::F32) => of!(dots_f32, 0),
+            (Words::F32, Element::F16) => of!(dots_f32, 1),
+            (Words::F32, Element::Bf16) => of!(dots_f32, 2),
+        }
+    }
+}
+
+/// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
+    let (k, x) = (w.k, x.cast::<f32>());
+    let whole = k / (16 * SUMS) * (16 * SUMS);
+    for rows in w.streams::<R>() {
+        let asked = w.asked::<R>(rows);
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
+        let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
+        // SAFETY: the elements lie in the rows; the last ones are masked.
+        unsafe {
+            for at in (0..whole).step_by(16 * SUMS) {
+                for j in 0..R {
+                    let bytes = if KIND == 0 { 4 } else { 2 };
+                    fetch(asked[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
+                    for part in 0..SUMS {
+                        let at = at + 16 * part;
+                        let weights = weights::<KIND>(firsts[j], at, u16::MAX);
+                        for t in 0..N {
+                            acc[t][j][part] =
+                                _mm512_fmadd_ps(weights, _mm512_loadu_ps(x.add(t * k + at)), acc[t][j][part]);
+                        }
+                    }
+                }
+            }
+            for at in (whole..k).step_by(16) {
+                let mask = first_lanes((k - at).min(16));
+                for j in 0..R {
+                    let weights = weights::<KIND>(firsts[j], at, mask);
+                    for t in 0..N {
+                        let x = _mm512_maskz_loadu_ps(mask, x.add(t * k + at));
+                        acc[t][j][0] = _mm512_fmadd_ps(weights, x, acc[t][j][0]);
+                    }
+                }
+            }
+            store_totals(acc, w, rows);
+        }
+    }
+}
+
+/// 16 weights from element `at` on, those of the mask.
+///
+/// # Safety
+/// The elements of the mask can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        match KIND {
+            0 => _mm512_maskz_loadu_ps(mask, w.cast::<f32>().add(at)),
+            1 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, w.cast::<i16>().add(at))),
+            _ => {
+                let bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w.cast::<i16>().add(at)));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn dots_bf16<const N: usize, const R: usize>(w: &PackedRows, x: *const u8) {
+    let (k, x) = (w.k, x.cast::<i16>());
+    let whole = k / (32 * SUMS) * (32 * SUMS);
+    for rows in w.streams::<R>() {
+        let asked = w.asked::<R>(rows);
+        let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes).cast::<i16>());
+        let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
+        // SAFETY: as in `dots_f32`.
+        unsafe {
+            for at in (0..whole).step_by(32 * SUMS) {
+                for j in 0..R {
+                    fetch(asked[j].wrapping_add(at * 2), 64 * SUMS);
+                    for part in 0..SUMS {
+                        let at = at + 32 * part;
+                        let weights = _mm512_loadu_si512(firsts[j].add(at).cast());
+                        for t in 0..N {
+                            let x = _mm512_loadu_si512(x.add(t * k + at).cast());
+                            acc[t][j][part] = bf16_step(acc[t][j][part], weights, x);
+                        }
+                    }
+                }
+            }
+            for at in (whole..k).step_by(32) {
+                let mask = ((1u64 << (k - at).min(32)) - 1) as u32;
+                for j in 0..R {
+                    let weights = _mm512_maskz_loadu_epi16(mask, firsts[j].add(at));
+                    for t in 0..N {
+                        let x = _mm512_maskz_loadu_epi16(mask, x.add(t * k + at));
+                        acc[t][j][0] = bf16_step(acc[t][j][0], weights, x);
+                    }
+                }
+            }
+            store_totals(acc, w, rows);
+        }
+    }
+}
+
+/// # Safety
+/// The output of the rows can be written.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_totals<const N: usize, const R: usize>(
+    acc: [[[__m512; SUMS]; R]; N],
+    w: &PackedRows,
+    rows: [usize; R],
+) {
+    for t in 0..N {
+        for j in 0..R {
+            let [a, b] = acc[t][j];
+            // SAFETY: promised by the caller.
+            unsafe { *w.y.add(t * w.stride + rows[j]) = _mm512_reduce_add_ps(_mm512_add_ps(a, b)) };
+        }
+    }
+}

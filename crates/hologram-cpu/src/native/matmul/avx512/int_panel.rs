@@ -1,0 +1,349 @@
+//! Many tokens: panels of 16 unpacked rows times tiles of packed tokens.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use hologram_device::Format;
+
+use super::super::decode::{Taker, taker};
+use super::super::int::{Activations, Layout};
+use super::super::{Rows, fetch};
+use super::{first_lanes, scales, transpose};
+
+/// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI; 1 to 16 tokens exist; `to` has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, to: *mut u8) {
+    let (count, groups) = (tokens.len(), layout.k / layout.group);
+    if count == 1 && layout.span.is_multiple_of(32) {
+        // SAFETY: promised by the caller.
+        return unsafe { pack_one(layout, x, tokens.start, to) };
+    }
+    let rows = Rows::new(x.codes[tokens.start * layout.k..].as_ptr(), layout.k, count);
+    let mask = first_lanes(count);
+    let mut to = to.cast::<i32>();
+    for s in 0..layout.spans() {
+        let start = to;
+        // SAFETY: the span's record of `count * (2 + span / 4)` words lies in the tile; the span's codes lie in the rows.
+        unsafe {
+            to = to.add(2 * count);
+            let mut sum = _mm512_setzero_si512();
+            for at in (0..layout.span).step_by(16) {
+                for words in transpose::<false>(rows, s * layout.span + at) {
+                    sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), words);
+                    _mm512_mask_storeu_epi32(to, mask, words);
+                    to = to.add(count);
+                }
+            }
+            let sum = if layout.minimums {
+                _mm512_castps_si512(_mm512_cvtepi32_ps(sum))
+            } else {
+                _mm512_mullo_epi32(sum, _mm512_set1_epi32(-layout.offset))
+            };
+            _mm512_mask_storeu_epi32(start, mask, sum);
+            let (_, group) = layout.block_and_group(s);
+            for t in 0..count {
+                start.add(count + t).cast::<f32>().write_unaligned(x.scales[(tokens.start + t) * groups + group]);
+            }
+        }
+    }
+}
+
+/// [`pack`] for one token, whose codes stay in order.
+///
+/// # Safety
+/// As [`pack`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn pack_one(layout: &Layout, x: &Activations<'_>, token: usize, to: *mut u8) {
+    let codes = &x.codes[token * layout.k..(token + 1) * layout.k];
+    let scales = &x.scales[token * (layout.k / layout.group)..];
+    let mut to = to;
+    for (s, span) in codes.chunks_exact(layout.span).enumerate() {
+        let (_, group) = layout.block_and_group(s);
+        let mut sums = _mm256_setzero_si256();
+        // SAFETY: the record of `8 + span` bytes lies in the tile.
+        unsafe {
+            for (i, codes) in span.chunks_exact(32).enumerate() {
+                let codes = _mm256_loadu_si256(codes.as_ptr().cast());
+                sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), codes);
+                _mm256_storeu_si256(to.add(8 + 32 * i).cast(), codes);
+            }
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sums = _mm_hadd_epi32(sums, sums);
+            let sum = _mm_cvtsi128_si32(_mm_hadd_epi32(sums, sums));
+            let start = if layout.minimums { (sum as f32).to_bits() as i32 } else { -layout.offset * sum };
+            to.cast::<i32>().write_unaligned(start);
+            to.add(4).cast::<f32>().write_unaligned(scales[group]);
+            to = to.add(8 + layout.span);
+        }
+    }
+}
+
+/// Unpacks a panel of 16 rows, of which `count` exist; the others repeat the last.
+///
+/// # Safety
+/// The processor has AVX-512; the rows exist; `to` has room for a panel.
+pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count: usize, to: *mut u8) {
+    let rows = Rows::new(first, row_bytes, count);
+    // SAFETY: promised by the caller.
+    unsafe {
+        match (layout.weights, rows.whole(16)) {
+            (Format::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
+            (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
+            (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
+            (Format::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
+            (Format::TQ2_0, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
+            (Format::TQ2_0, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
+            (format, _) => {
+                if let Some(taker) = taker(format) {
+                    unpack_any(layout, taker, rows, to);
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks rows of any format that has a [`Taker`]: each row's codes in order, 256 elements at a time, then the rows interleaved.
+///
+/// # Safety
+/// As [`unpack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
+    // A row's codes have 64 bytes more, as rows a power of two apart share few sets of a cache.
+    const APART: usize = 320;
+    let run = layout.weights.scale_len();
+    let (mut codes, mut to) = ([0u8; 16 * APART], to);
+    let (mut scales, mut minimums) = ([[0f32; 16]; 16], [[0f32; 16]; 16]);
+    for first in (0..layout.k).step_by(256) {
+        let count = (layout.k - first).min(256);
+        for row in 0..16 {
+            // SAFETY: the row has these elements, and there is room for the codes of one.
+            let (of_runs, minimums_of_runs) =
+                unsafe { take(rows.at::<false>(row, 0), first, count, codes.as_mut_ptr().add(row * APART)) };
+            for r in 0..count / run {
+                (scales[r][row], minimums[r][row]) = (of_runs[r], minimums_of_runs[r]);
+            }
+        }
+        let from = Rows::new(codes.as_ptr(), APART, 16);
+        for at in (0..count).step_by(layout.span) {
+            // SAFETY: the codes of every row; the spans lie in the panel.
+            unsafe {
+                for step in (at..at + layout.span).step_by(16) {
+                    for words in transpose::<true>(from, step) {
+                        _mm512_storeu_si512(to.cast(), words);
+                        to = to.add(64);
+                    }
+                }
+                to.cast::<[f32; 16]>().write_unaligned(scales[at / run]);
+                to = to.add(64);
+                if layout.minimums {
+                    to.cast::<[f32; 16]>().write_unaligned(minimums[at / run]);
+                    to = to.add(64);
+                }
+            }
+        }
+    }
+}
+
+const Q8_0: u8 = 0;
+const Q4_0: u8 = 1;
+const TQ2_0: u8 = 2;
+
+/// # Safety
+/// As [`unpack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, rows: Rows, to: *mut u8) {
+    let (block_len, block_bytes) = (layout.weights.block_len(), layout.weights.block_bytes());
+    let unpacked = (layout.span + 4) * 16 * (block_len / layout.span);
+    for block in 0..layout.k / block_len {
+        let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
+        fetch(rows.at::<true>(16, block * 16 * block_bytes), 16 * block_bytes);
+        // SAFETY: every row has this block; its unpacked form fits the panel.
+        unsafe {
+            match FORMAT {
+                Q8_0 => q8_0::<WHOLE>(rows, at, to),
+                Q4_0 => q4_0::<WHOLE>(rows, at, to),
+                _ => tq2_0::<WHOLE>(rows, at, layout.span, to),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// A block can be read at byte `at` of each row and a span of 32 written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q8_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
+    let to = to.cast::<__m512i>();
+    // SAFETY: promised by the caller.
+    unsafe {
+        for half in 0..2 {
+            for (j, words) in transpose::<WHOLE>(rows, at + 2 + 16 * half).into_iter().enumerate() {
+                to.add(4 * half + j).write_unaligned(_mm512_xor_si512(words, _mm512_set1_epi8(-128)));
+            }
+        }
+        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
+    }
+}
+
+/// # Safety
+/// As [`q8_0`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn q4_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
+    let (to, low) = (to.cast::<__m512i>(), _mm512_set1_epi8(15));
+    // SAFETY: promised by the caller.
+    unsafe {
+        for (j, words) in transpose::<WHOLE>(rows, at + 2).into_iter().enumerate() {
+            to.add(j).write_unaligned(_mm512_and_si512(words, low));
+            to.add(4 + j).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+        }
+        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
+    }
+}
+
+/// # Safety
+/// A block can be read at byte `at` of each row and 256 elements in spans written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut u8) {
+    let low = _mm512_set1_epi8(3);
+    let span_bytes = (span + 4) * 16;
+    // Step `i` holds elements 4i..4i + 4 of the block.
+    let place = |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
+    // SAFETY: promised by the caller.
+    unsafe {
+        for quarter in 0..4 {
+            for (j, words) in transpose::<WHOLE>(rows, at + 16 * quarter).into_iter().enumerate() {
+                let word = 4 * quarter + j;
+                let step = 32 * (word / 8) + word % 8;
+                place(step).write_unaligned(_mm512_and_si512(words, low));
+                place(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
+                place(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+                place(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
+            }
+        }
+        let scales = scales::<WHOLE>(rows, at + 64);
+        for s in 0..256 / span {
+            to.add(s * span_bytes + span * 16).cast::<__m512>().write_unaligned(scales);
+        }
+    }
+}
+
+/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens; `count` rows
+/// are stored, which are more than 16 for two panels.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI; panels and tile are packed for this layout; the output can be written.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn multiply(
+    tokens: usize,
+    layout: &Layout,
+    panel: *const u8,
+    apart: usize,
+    tile: *const u8,
+    y: *mut f32,
+    stride: usize,
+    count: usize,
+) {
+    type Tile = unsafe fn(&Product, usize, u16);
+    macro_rules! table {
+        ($panels:literal, $minimums:literal: $($tokens:literal)*) => { [$(multiply_tile::<$tokens, $panels, $minimums>),*] };
+    }
+    const ONE: [[Tile; 12]; 2] =
+        [table!(1, false: 1 2 3 4 5 6 7 8 9 10 11 12), table!(1, true: 1 2 3 4 5 6 7 8 9 10 11 12)];
+    // There are registers for the sums of half as many tokens with two panels.
+    const TWO: [[Tile; 6]; 2] = [table!(2, false: 1 2 3 4 5 6), table!(2, true: 1 2 3 4 5 6)];
+    let minimums = usize::from(layout.minimums);
+    let product = Product { spans: layout.spans(), steps: layout.span / 4, panel, apart, tile, tokens, y, stride };
+    // SAFETY: promised by the caller.
+    unsafe {
+        if count <= 16 {
+            return ONE[minimums][tokens - 1](&product, 0, first_lanes(count));
+        }
+        let half = tokens.div_ceil(2);
+        for (first, tokens) in [(0, half), (half, tokens - half)] {
+            if tokens > 0 {
+                TWO[minimums][tokens - 1](&product, first, first_lanes(count - 16));
+            }
+        }
+    }
+}
+
+/// Panels and a tile of `tokens` tokens, with where the products go.
+struct Product {
+    spans: usize,
+    /// Words of a token in a span.
+    steps: usize,
+    panel: *const u8,
+    apart: usize,
+    tile: *const u8,
+    tokens: usize,
+    y: *mut f32,
+    stride: usize,
+}
+
+/// `T` tokens of a tile, from its token `first` on, times `P` panels; `mask` has the rows of the last panel.
+///
+/// # Safety
+/// As [`multiply`]; the tile has these tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
+    product: &Product,
+    first: usize,
+    mask: u16,
+) {
+    let Product { spans, steps, panel, apart, tile, tokens, y, stride } = *product;
+    let mut acc = [[_mm512_setzero_ps(); P]; T];
+    let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
+    for _ in 0..spans {
+        // SAFETY: each span of the tile has a start, a scale and a word for each step of every token; of a panel a register for each
+        // step and one of scales.
+        unsafe {
+            let (x_sums, x_scales) = (x.cast::<f32>(), x.add(tokens).cast::<f32>());
+            let mut sum = [[_mm512_setzero_si512(); P]; T];
+            if !MINIMUMS {
+                for t in 0..T {
+                    sum[t] = [_mm512_set1_epi32(x.add(t).read_unaligned()); P];
+                }
+            }
+            x = x.add(2 * tokens);
+            for _ in 0..steps {
+                let mut codes = [_mm512_setzero_si512(); P];
+                for p in 0..P {
+                    codes[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                }
+                w = w.add(64);
+                for t in 0..T {
+                    let x = _mm512_set1_epi32(x.add(t).read_unaligned());
+                    for p in 0..P {
+                        sum[t][p] = _mm512_dpbusd_epi32(sum[t][p], codes[p], x);
+                    }
+                }
+                x = x.add(tokens);
+            }
+            for p in 0..P {
+                let scale = _mm512_loadu_ps(w.add(p * apart).cast());
+                for t in 0..T {
+                    let mut scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
+                    if MINIMUMS {
+                        let minimum = _mm512_loadu_ps(w.add(p * apart + 64).cast());
+                        scaled = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums.add(t).read_unaligned()), scaled);
+                    }
+                    acc[t][p] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t][p]);
+                }
+            }
+            w = w.add(if MINIMUMS { 128 } else { 64 });
+        }
+    }
+    for (t, acc) in acc.into_iter().enumerate() {
+        for (p, acc) in acc.into_iter().enumerate() {
+            let mask = if p + 1 == P { mask } else { u16::MAX };
+            // SAFETY: the rows of the mask and the tokens lie in the output.
+            unsafe { _mm512_mask_storeu_ps(y.add((first + t) * stride + 16 * p), mask, acc) };
+        }
+    }
+}

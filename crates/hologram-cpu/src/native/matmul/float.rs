@@ -1,0 +1,344 @@
+//! Float activations: weights decoded to `f32`, or `bf16` times `bf16`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hologram_device::Format;
+
+use super::plain::dot_f32;
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, rows_of};
+use crate::features::Features;
+use crate::kernel::{Args, Worker};
+use crate::native::decode::{decode, is_weight_format};
+
+/// What the 32-bit words of panels and tiles hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// One element.
+    F32,
+    /// Two consecutive elements.
+    Bf16Pairs,
+}
+
+/// A type of weight that the row kernels read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// Multiplies panels with a tile: (words, tokens, steps, the first panel, bytes from one to the next, tile, output at the first token and
+/// row, its stride, rows, whether these are the first words of the rows).
+pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut f32, usize, usize, bool);
+
+/// The kernels of one instruction set.
+///
+/// The functions are unsafe because they use instructions that the processor must have, and pointers.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// Weight rows of a panel.
+    pub rows: usize,
+    /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
+    pub together: usize,
+    /// The most tokens of a tile.
+    pub tokens: usize,
+    /// The most tokens that are multiplied row by row, at most 4.
+    pub few: usize,
+    /// Multiplies rows with tokens: (words, the weights' type, weights, activations, tokens).
+    pub by_row: unsafe fn(Words, Element, &PackedRows, *const u8, usize),
+    /// Interleaves rows by 32-bit words: (the first row, bytes of a row, rows that exist, words, rows written, where to).
+    pub transpose: unsafe fn(*const u8, usize, usize, usize, usize, *mut u8),
+    pub multiply: Multiply,
+}
+
+/// The kernel for `f32` and `bf16` activations.
+pub struct FloatMatmul {
+    problem: Problem,
+    words: Words,
+    kernels: Option<Kernels>,
+}
+
+/// Words of a row that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
+const STEPS: usize = 512;
+/// The most panels of a piece of work.
+const PANELS: usize = 4;
+/// The most rows of a panel or a tile that pass through the row buffer.
+const BUFFER_ROWS: usize = 16;
+/// Rows of a piece on the portable path: they share each token's activations.
+const PLAIN_ROWS: usize = 8;
+
+impl FloatMatmul {
+    pub(super) fn find(problem: Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
+        let both_bf16 = problem.x.format == Format::BF16 && problem.w == Format::BF16;
+        if !(both_bf16 || problem.x.format == Format::F32 && is_weight_format(problem.w)) {
+            return None;
+        }
+        let kernels = kernels(features);
+        let words = if both_bf16 && features.bf16 && features.avx512 { Words::Bf16Pairs } else { Words::F32 };
+        Some(Arc::new(FloatMatmul { problem, words, kernels }))
+    }
+
+    /// Elements of a word.
+    fn per_word(&self) -> usize {
+        if self.words == Words::F32 { 1 } else { 2 }
+    }
+
+    /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the nearest cache.
+    fn few(&self, kernels: &Kernels) -> usize {
+        if self.problem.w == Format::F32 { kernels.few.min(2) } else { kernels.few }
+    }
+
+    /// Words of a row, padded to whole transposition steps.
+    fn row_words(&self) -> usize {
+        self.problem.k.div_ceil(self.per_word()).next_multiple_of(4)
+    }
+
+    /// Elements multiplied at a time, and from which on.
+    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (k, len) = (self.problem.k, STEPS * self.per_word());
+        (0..k).step_by(len).map(move |from| (from, len.min(k - from)))
+    }
+
+    /// Interleaves elements `from..from + len` of rows of `format` by words. Rows whose bytes are not words already are decoded
+    /// into `buffer` first. Returns the number of steps.
+    ///
+    /// # Safety
+    /// The processor has the kernels' instructions; `to` can take the words of `lanes` rows.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn interleave(
+        &self,
+        kernels: &Kernels,
+        format: Format,
+        rows: &[u8],
+        row_bytes: usize,
+        (from, len): (usize, usize),
+        lanes: usize,
+        buffer: &mut [f32],
+        to: *mut u8,
+    ) -> usize {
+        let per_word = self.per_word();
+        let (words, count) = (len.div_ceil(per_word).next_multiple_of(4), rows.len() / row_bytes);
+        let packed =
+            from / format.block_len() * format.block_bytes()..(from + len) / format.block_len() * format.block_bytes();
+        let in_place = len == words * per_word && (self.words == Words::Bf16Pairs || format == Format::F32);
+        let (source, source_bytes) = if in_place {
+            (rows[packed.start..].as_ptr(), row_bytes)
+        } else {
+            for (row, buffer) in rows.chunks_exact(row_bytes).zip(buffer.chunks_exact_mut(STEPS)) {
+                let row = &row[packed.clone()];
+                buffer[..words].fill(0.0);
+                if self.words == Words::F32 {
+                    decode(format, row, &mut buffer[..len]);
+                } else {
+                    for (to, pair) in buffer.iter_mut().zip(row.chunks(4)) {
+                        let pair: [u8; 4] = std::array::from_fn(|i| pair.get(i).copied().unwrap_or(0));
+                        *to = f32::from_ne_bytes(pair);
+                    }
+                }
+            }
+            (buffer.as_ptr().cast(), STEPS * 4)
+        };
+        // SAFETY: `count` rows of `words` words exist at the source; the caller promises the rest.
+        unsafe { (kernels.transpose)(source, source_bytes, count, words, lanes, to) };
+        words
+    }
+
+    fn x_row_bytes(&self) -> usize {
+        self.problem.k * self.problem.x.format.block_bytes()
+    }
+
+    fn pack(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
+        let scratch = std::mem::take(&mut worker.scratch);
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let buffer = unsafe { scratch.align_to_mut::<f32>().1 };
+        let row_bytes = self.x_row_bytes();
+        while let Some(tile) = worker.next(tiles.count) {
+            let tokens = tiles.tile(tile);
+            let rows = &o.x[tokens.start * row_bytes..tokens.end * row_bytes];
+            let mut at = tokens.start * self.row_words() * 4;
+            for chunk in self.chunks() {
+                // SAFETY: the kernels are of this processor's instruction set; the shared scratch holds every token's words.
+                unsafe {
+                    let to = packed.add(at);
+                    let format = self.problem.x.format;
+                    let steps = self.interleave(kernels, format, rows, row_bytes, chunk, tokens.len(), buffer, to);
+                    at += steps * tokens.len() * 4;
+                }
+            }
+        }
+    }
+
+    fn by_panel(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
+        let scratch = std::mem::take(&mut worker.scratch);
+        let (buffer, panels) = scratch.split_at_mut(BUFFER_ROWS * STEPS * 4);
+        let panels = panels.as_mut_ptr();
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let buffer = unsafe { buffer.align_to_mut::<f32>().1 };
+        let panel_bytes = STEPS * kernels.rows * 4;
+        let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * PANELS);
+        while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
+            let rows = rows_of(piece, rows, o.y.m);
+            let panels_of = || rows.clone().step_by(kernels.rows).enumerate();
+            let mut at = 0;
+            for chunk in self.chunks() {
+                let mut steps = 0;
+                for (p, first) in panels_of() {
+                    let end = rows.end.min(first + kernels.rows);
+                    let w = &o.w[first * o.row_bytes..end * o.row_bytes];
+                    // SAFETY: the kernels are of this processor's instruction set; the scratch holds the panels of a piece.
+                    unsafe {
+                        let to = panels.add(p * panel_bytes);
+                        steps =
+                            self.interleave(kernels, self.problem.w, w, o.row_bytes, chunk, kernels.rows, buffer, to);
+                    }
+                }
+                for tile in 0..tiles.count {
+                    let tokens = tiles.tile(tile);
+                    let tile = (tokens.start * self.row_words() + at * tokens.len()) * 4;
+                    for (p, first) in panels_of().step_by(kernels.together) {
+                        let count = (rows.end - first).min(kernels.rows * kernels.together);
+                        // SAFETY: the kernel is of this processor's instruction set; the panels are packed, the tile was in phase 0; this worker has
+                        // // claimed the rows' columns.
+                        unsafe {
+                            let y = o.y.data.add(tokens.start * o.y.m + first);
+                            let (panel, tile, words) = (panels.add(p * panel_bytes), packed.add(tile), self.words);
+                            let (n, start) = (tokens.len(), at == 0);
+                            (kernels.multiply)(words, n, steps, panel, panel_bytes, tile, y, o.y.m, count, start);
+                        }
+                    }
+                }
+                at += steps;
+            }
+        }
+    }
+
+    /// The weights' type when the row kernels read them in place.
+    fn element(&self) -> Option<Element> {
+        match self.problem.w {
+            Format::F32 => Some(Element::F32),
+            Format::F16 => Some(Element::F16),
+            Format::BF16 => Some(Element::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Activations as the row kernels read them: in place, or `bf16` converted into `buffer`.
+    fn row_activations<'a>(&self, o: &Operands<'a>, buffer: &'a mut [f32]) -> &'a [u8] {
+        if self.words == Words::Bf16Pairs || self.problem.x.format == Format::F32 {
+            return o.x;
+        }
+        let buffer = &mut buffer[..o.n * self.problem.k];
+        decode(Format::BF16, o.x, buffer);
+        // SAFETY: floats are bytes.
+        unsafe { buffer.align_to::<u8>().1 }
+    }
+
+    fn by_row(&self, kernels: &Kernels, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let k = self.problem.k;
+        let scratch = std::mem::take(&mut worker.scratch);
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
+        let x = self.row_activations(o, converted);
+        let rows = piece_rows(o.y.m, worker.count, 8, 256);
+        for (rows, next) in Pieces::new(worker, o.y.m, rows) {
+            let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
+                // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as have the tokens; this
+                // worker has claimed the rows' columns of the output.
+                unsafe {
+                    let y = o.y.data.add(rows.start);
+                    let (count, stride) = (rows.len(), o.y.m);
+                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, next };
+                    (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
+                }
+            };
+            if let Some(element) = self.element() {
+                multiply(element, o.row(rows.start).as_ptr(), o.row(next).as_ptr(), rows);
+                continue;
+            }
+            for m in rows {
+                decode(self.problem.w, o.row(m), row);
+                multiply(Element::F32, row.as_ptr().cast(), row.as_ptr().cast(), m..m + 1);
+            }
+        }
+    }
+
+    fn plain(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let k = self.problem.k;
+        let scratch = std::mem::take(&mut worker.scratch);
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let (decoded, x_row) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(PLAIN_ROWS * k);
+        while let Some(piece) = worker.next(o.y.m.div_ceil(PLAIN_ROWS)) {
+            let rows = rows_of(piece, PLAIN_ROWS, o.y.m);
+            for (row, to) in rows.clone().zip(decoded.chunks_exact_mut(k)) {
+                decode(self.problem.w, o.row(row), to);
+            }
+            for t in 0..o.n {
+                let bytes = &o.x[t * self.x_row_bytes()..(t + 1) * self.x_row_bytes()];
+                decode(self.problem.x.format, bytes, &mut x_row[..k]);
+                for (row, w) in rows.clone().zip(decoded.chunks_exact(k)) {
+                    // SAFETY: token and row are in range, and this worker has claimed the row.
+                    unsafe { o.y.set(t, row, dot_f32(w, &x_row[..k])) };
+                }
+            }
+        }
+    }
+}
+
+impl NativeKernel for FloatMatmul {
+    fn phases(&self) -> usize {
+        if self.kernels.is_some_and(|kernels| self.problem.x.max_rows() > self.few(&kernels)) { 2 } else { 1 }
+    }
+
+    fn shared_scratch(&self) -> usize {
+        if self.phases() == 2 { self.problem.x.max_rows() * self.row_words() * 4 } else { 0 }
+    }
+
+    fn worker_scratch(&self) -> usize {
+        match &self.kernels {
+            None => (PLAIN_ROWS + 1) * self.problem.k * 4,
+            Some(kernels) => {
+                let by_panel = (BUFFER_ROWS + PANELS * kernels.rows) * STEPS * 4;
+                by_panel.max((1 + self.few(kernels)) * self.problem.k * 4)
+            }
+        }
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let o = self.problem.operands(args)?;
+        if o.n == 0 {
+            return Ok(());
+        }
+        let Some(kernels) = &self.kernels else {
+            self.plain(&o, worker);
+            return Ok(());
+        };
+        let few = o.n <= self.few(kernels);
+        if phase + 1 == self.phases() {
+            if few {
+                self.by_row(kernels, &o, worker);
+            } else {
+                self.by_panel(kernels, &o, worker);
+            }
+        } else if !few {
+            self.pack(kernels, &o, worker);
+        }
+        Ok(())
+    }
+}
+
+/// The kernels for a processor; `None` for the portable path.
+pub fn kernels(features: Features) -> Option<Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    if features.avx512 {
+        return Some(super::avx512::FLOAT);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if features.avx2 {
+        return Some(super::avx2::FLOAT);
+    }
+    let _ = features;
+    None
+}

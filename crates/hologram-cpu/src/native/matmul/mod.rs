@@ -1,0 +1,312 @@
+//! `matmul`: x [n, k], w [m, k] → y [n, m] = x·wᵀ.
+//!
+//! Weights are used in the file's layout, in place. A few tokens are multiplied row by row straight from the packed weights, which
+//! is bound by memory. For more tokens the activations are first interleaved into tiles, then each worker unpacks a panel of weight
+//! rows once and runs a register-blocked kernel over all tiles. The instruction set is chosen when the kernel is found.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
+mod blocks;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod decode;
+pub(super) mod float;
+mod int;
+#[cfg(target_arch = "x86_64")]
+mod parts;
+mod plain;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
+)]
+mod rows;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+use std::sync::Arc;
+
+use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+
+use super::super::features::Features;
+use super::super::kernel::{Args, NativeKernel, Worker};
+use super::only_slowest_varies;
+
+/// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
+pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let problem = Problem::new(spec)?;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kernel) = tiles::TileMatmul::find(&problem, features) {
+        return Some(kernel);
+    }
+    match problem.x.format {
+        Format::I8Groups { group } => int::IntMatmul::find(problem, group as usize, features),
+        _ => float::FloatMatmul::find(problem, features),
+    }
+}
+
+/// Whether there is a kernel that multiplies 8-bit activations with weights of this format.
+pub fn multiplies_codes(weights: Format) -> bool {
+    int::serves(weights)
+}
+
+/// The checked sizes and formats of a matmul.
+#[derive(Clone, Debug)]
+struct Problem {
+    x: TensorSpec,
+    w: Format,
+    m: usize,
+    k: usize,
+    dynamic: bool,
+}
+
+impl Problem {
+    fn new(spec: &KernelSpec) -> Option<Problem> {
+        let [x, w] = spec.inputs.as_slice() else { return None };
+        let (y, [Extent::Fixed(m), Extent::Fixed(k)]) = (&spec.output, w.shape.as_slice()) else { return None };
+        let same_rows = x.shape.split_last()?.1 == y.shape.split_last()?.1;
+        let served = spec.op == Operation::Matmul
+            && spec.in_place.is_none()
+            && y.format == Format::F32
+            && same_rows
+            && only_slowest_varies(x)
+            && only_slowest_varies(y)
+            && (x.row_len(), y.row_len()) == (*k, *m)
+            && *k > 0
+            && w.format.bytes(*m, *k).is_some()
+            && x.format.bytes(x.max_rows(), *k).is_some();
+        served.then(|| Problem { x: x.clone(), w: w.format, m: *m, k: *k, dynamic: spec.uses_step() })
+    }
+
+    /// The arguments of a launch.
+    ///
+    /// # Errors
+    /// When a buffer is smaller than its tensor.
+    fn operands<'a>(&self, args: &Args<'a>) -> Result<Operands<'a>, String> {
+        let x_views = if matches!(self.x.format, Format::I8Groups { .. }) { 2 } else { 1 };
+        let w_views = self.w.views(1, self.k).len();
+        let expected = x_views + w_views + 1 + usize::from(self.dynamic);
+        if args.len() != expected {
+            return Err(format!("matmul takes {expected} buffers, got {}", args.len()));
+        }
+        let n = self.x.rows(if self.dynamic { args.step() } else { &[] });
+        let (k, m) = (self.k, self.m);
+        let x: &[u8] = args.read(0);
+        let (x_bytes, scales): (usize, &[f32]) = match self.x.format {
+            Format::I8Groups { group } => {
+                let scales: &[f32] = args.read(1);
+                let count = n * (k / group as usize);
+                (n * k, scales.get(..count).ok_or("the scales' buffer is too small")?)
+            }
+            format => (n * k * format.block_bytes(), &[]),
+        };
+        let w: &[u8] = args.read(x_views);
+        let y = args.raw(x_views + w_views);
+        if x.len() < x_bytes || w.len() < self.w.bytes(m, k).unwrap_or(usize::MAX) || y.bytes < n * m * 4 {
+            return Err(format!("a buffer is too small for {n} x {k} times {m} x {k}"));
+        }
+        let row_bytes = self.w.bytes(1, k).unwrap_or(0);
+        Ok(Operands { n, x, scales, w, row_bytes, y: Output { data: y.data.cast(), m } })
+    }
+}
+
+/// A launch's memory, checked for size.
+struct Operands<'a> {
+    /// Tokens of this run.
+    n: usize,
+    /// Activations, or their codes.
+    x: &'a [u8],
+    /// Scales of the activations' groups.
+    scales: &'a [f32],
+    /// Packed weights.
+    w: &'a [u8],
+    /// Bytes of a weight row.
+    row_bytes: usize,
+    y: Output,
+}
+
+impl<'a> Operands<'a> {
+    /// The packed weights of a row.
+    fn row(&self, row: usize) -> &'a [u8] {
+        &self.w[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+}
+
+/// Consecutive packed rows, to be multiplied with a few tokens.
+pub(super) struct PackedRows {
+    pub first: *const u8,
+    pub bytes: usize,
+    pub count: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Output of the first row and token.
+    pub y: *mut f32,
+    /// Elements from a token's output to the next.
+    pub stride: usize,
+    /// As many rows that this worker multiplies next.
+    pub next: *const u8,
+}
+
+impl PackedRows {
+    /// Where the memory begins that is asked for while these rows, one of each stream, are multiplied: the rows that come some time later, the
+    /// first of the next piece at the end of this one.
+    #[inline(always)]
+    fn asked<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
+        let (apart, distance) = (self.apart::<R>(), AHEAD.div_ceil(self.bytes));
+        let to = rows[0] + distance;
+        std::array::from_fn(|j| {
+            let (from, to) = if to < apart { (self.first, to) } else { (self.next, to - apart) };
+            from.wrapping_add((to + j * apart) * self.bytes)
+        })
+    }
+
+    /// The rows of each of `R` streams, and from one to the next.
+    fn apart<const R: usize>(&self) -> usize {
+        self.count.div_ceil(R)
+    }
+
+    /// The rows in `R` streams, row by row; where they do not divide evenly the last row takes the place of those that do not exist.
+    ///
+    /// Rows that lie far apart are read together, which is faster than one after the other but for Q8_0 on AMD's processors: `benches/RESULTS.md`
+    /// compares numbers of streams.
+    #[inline(always)]
+    fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
+        let (apart, last) = (self.apart::<R>(), self.count.saturating_sub(1));
+        (0..apart).map(move |row| std::array::from_fn(|j| (row + j * apart).min(last)))
+    }
+}
+
+/// The output [n, m]; workers write disjoint columns.
+#[derive(Clone, Copy)]
+struct Output {
+    data: *mut f32,
+    m: usize,
+}
+
+impl Output {
+    /// # Safety
+    /// The token and the row are in range, and no other worker touches the row's column.
+    #[inline]
+    unsafe fn set(self, token: usize, row: usize, value: f32) {
+        // SAFETY: promised by the caller.
+        unsafe { *self.data.add(token * self.m + row) = value }
+    }
+}
+
+/// Rows of a contiguous piece of work, in multiples of `unit`: small enough that the workers finish together, and at most `most`.
+fn piece_rows(m: usize, workers: usize, unit: usize, most: usize) -> usize {
+    (m / (workers * 6)).clamp(unit, most.max(unit)) / unit * unit
+}
+
+/// Cuts `n` tokens into tiles of at most `most` that differ by at most one.
+#[derive(Clone, Copy)]
+struct Tiles {
+    n: usize,
+    count: usize,
+}
+
+impl Tiles {
+    fn new(n: usize, most: usize) -> Tiles {
+        Tiles { n, count: n.div_ceil(most) }
+    }
+
+    /// The tokens of a tile.
+    fn tile(self, index: usize) -> std::ops::Range<usize> {
+        self.n * index / self.count..self.n * (index + 1) / self.count
+    }
+}
+
+/// The rows of a piece, of `m` rows cut into pieces of `rows`.
+fn rows_of(piece: usize, rows: usize, m: usize) -> std::ops::Range<usize> {
+    piece * rows..((piece + 1) * rows).min(m)
+}
+
+/// The pieces of `rows` of `m` rows that a worker claims, each with the first row of its next one, or its own where it has none. That is
+/// claimed before the piece is worked on, so that its memory can be asked for.
+struct Pieces<'a, 'b> {
+    worker: &'a Worker<'b>,
+    m: usize,
+    rows: usize,
+    claimed: Option<usize>,
+}
+
+impl<'a, 'b> Pieces<'a, 'b> {
+    fn new(worker: &'a Worker<'b>, m: usize, rows: usize) -> Pieces<'a, 'b> {
+        Pieces { worker, m, rows, claimed: worker.next(m.div_ceil(rows)) }
+    }
+}
+
+impl Iterator for Pieces<'_, '_> {
+    type Item = (std::ops::Range<usize>, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.claimed?;
+        self.claimed = self.worker.next(self.m.div_ceil(self.rows));
+        Some((rows_of(piece, self.rows, self.m), self.claimed.unwrap_or(piece) * self.rows))
+    }
+}
+
+/// Consecutive packed rows; those after the last repeat it, so that a kernel may read as many as it has lanes.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const u8,
+    bytes: usize,
+    last: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Rows {
+    fn new(first: *const u8, bytes: usize, count: usize) -> Rows {
+        Rows { first, bytes, last: count - 1 }
+    }
+
+    /// Whether this many rows exist.
+    fn whole(self, rows: usize) -> bool {
+        self.last + 1 >= rows
+    }
+
+    /// Byte `at` of a row; with `WHOLE` the row exists.
+    #[inline(always)]
+    fn at<const WHOLE: bool>(self, row: usize, at: usize) -> *const u8 {
+        let row = if WHOLE { row } else { row.min(self.last) };
+        self.first.wrapping_add(row * self.bytes + at)
+    }
+}
+
+/// Rows of blocks that are multiplied at once, other than in one stream.
+const STREAMS: usize = 2;
+/// How far ahead of its use, at least, a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
+const AHEAD: usize = 5120;
+/// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
+const PAGE: usize = 4096;
+
+/// Of a single stream of which `bytes` bytes from a place are read, asks for the beginning of the page after: for the rest Zen 4's hardware
+/// does better alone.
+#[inline(always)]
+fn fetch_page_after(of: *const u8, bytes: usize) {
+    let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
+    if of.addr() < page {
+        fetch(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE)), 128);
+    }
+}
+
+/// Starts to fetch memory that will be read soon into the second-level cache; it need not exist. Packed rows are read side by side,
+/// in runs too short for the hardware to foresee. Asked for into the first, Zen 4 reads at half the speed.
+#[inline(always)]
+fn fetch(from: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        super::simd::prefetch(from.wrapping_add(64 * line));
+    }
+}

@@ -1,0 +1,237 @@
+//! Every weight format × activation format × instruction set against an `f64` reference of the decoded values, which for integer
+//! activations is the exact value of the same integer arithmetic.
+
+use half::{bf16, f16};
+use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+
+use super::find;
+use crate::testing::{Memory, feature_sets, launch};
+
+/// A small generator of repeatable numbers.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    fn unit(&mut self) -> f32 {
+        self.next() as f32 / (1u64 << 30) as f32 - 1.0
+    }
+
+    /// A scale: of either sign, sometimes zero.
+    fn scale(&mut self) -> f32 {
+        if self.next().is_multiple_of(16) { 0.0 } else { self.unit() * 0.05 }
+    }
+
+    /// A byte, often an extreme code.
+    fn byte(&mut self) -> u8 {
+        match self.next() % 8 {
+            0 => 0x80,
+            1 => 0x7f,
+            2 => 0xff,
+            _ => self.next() as u8,
+        }
+    }
+}
+
+/// Random values of a format as packed bytes (all views), and decoded one by one from the format's description.
+fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8>, Vec<f64>) {
+    let mut values = Vec::new();
+    let mut bytes = Vec::new();
+    if let Format::I8Groups { group } = format {
+        let codes: Vec<u8> = (0..rows * k).map(|_| random.byte()).collect();
+        let scales: Vec<f32> = (0..rows * k / group as usize).map(|_| random.scale()).collect();
+        values
+            .extend(codes.iter().enumerate().map(|(i, c)| f64::from(*c as i8) * f64::from(scales[i / group as usize])));
+        bytes.extend(&codes);
+        bytes.resize(codes.len().next_multiple_of(64), 0);
+        bytes.extend(scales.iter().flat_map(|s| s.to_le_bytes()));
+        return (bytes, values);
+    }
+    for _ in 0..rows * k / format.block_len() {
+        let (d, x) = (f16::from_f32(random.scale()), random.unit());
+        let scale = d.to_f64();
+        match format {
+            Format::F32 => {
+                bytes.extend(x.to_le_bytes());
+                values.push(f64::from(x));
+            }
+            Format::F16 => {
+                bytes.extend(f16::from_f32(x).to_le_bytes());
+                values.push(f16::from_f32(x).to_f64());
+            }
+            Format::BF16 => {
+                bytes.extend(bf16::from_f32(x).to_le_bytes());
+                values.push(bf16::from_f32(x).to_f64());
+            }
+            Format::Q8_0 => {
+                let codes: [u8; 32] = std::array::from_fn(|_| random.byte());
+                bytes.extend(d.to_le_bytes().iter().chain(&codes));
+                values.extend(codes.map(|c| f64::from(c as i8) * scale));
+            }
+            Format::Q4_0 => {
+                let codes: [u8; 16] = std::array::from_fn(|_| random.byte());
+                bytes.extend(d.to_le_bytes().iter().chain(&codes));
+                values.extend((0..32).map(|i| (f64::from(codes[i % 16] >> (4 * (i / 16)) & 15) - 8.0) * scale));
+            }
+            Format::TQ2_0 => {
+                let codes: [u8; 64] = std::array::from_fn(|_| random.byte());
+                bytes.extend(codes.iter().chain(&d.to_le_bytes()));
+                let code = |i: usize| codes[32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3;
+                values.extend((0..256).map(|i| (f64::from(code(i)) - 1.0) * scale));
+            }
+            _ => {
+                let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| random.byte()).collect();
+                for at in format.numbers_at() {
+                    block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale()).to_le_bytes());
+                }
+                let mut decoded = vec![0.0; format.block_len()];
+                format.decode_row(&block, &mut decoded).expect("a whole block");
+                bytes.extend(block);
+                values.extend(decoded.into_iter().map(f64::from));
+            }
+        }
+    }
+    (bytes, values)
+}
+
+/// Buffers for the views of a tensor.
+fn memory(format: Format, bytes: &[u8], rows: usize, k: usize) -> Vec<Memory> {
+    format.views(rows, k).iter().map(|v| Memory::of(&bytes[v.offset..v.offset + v.bytes])).collect()
+}
+
+fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize], &[usize], &[usize])) {
+    let mut random = Random(w_format.block_bytes() as u64);
+    let (ns, ms, ks) = shapes;
+    for &k in ks.iter().filter(|k| k.is_multiple_of(w_format.block_len())) {
+        let x_format = x_format(k);
+        for &m in ms {
+            let (w_bytes, mut w) = tensor(&mut random, w_format, m, k);
+            let rounds = x_format == Format::BF16 && w_format.is_quantized_weight();
+            if rounds {
+                w.iter_mut().for_each(|w| *w = bf16::from_f32(*w as f32).to_f64());
+            }
+            for &n in ns {
+                // Odd counts are fixed, even ones vary and are fewer than the greatest.
+                let max = if n % 2 == 1 { n } else { n + 2 };
+                let rows = if max == n { Extent::Fixed(n) } else { Extent::Step { slot: 1, max } };
+                let spec = KernelSpec {
+                    op: Operation::Matmul,
+                    inputs: vec![
+                        TensorSpec { format: x_format, shape: vec![rows, Extent::Fixed(k)] },
+                        TensorSpec { format: w_format, shape: vec![Extent::Fixed(m), Extent::Fixed(k)] },
+                    ],
+                    output: TensorSpec { format: Format::F32, shape: vec![rows, Extent::Fixed(m)] },
+                    in_place: None,
+                };
+                let (x_bytes, x) = tensor(&mut random, x_format, max, k);
+                let mut expected = Vec::with_capacity(n * m);
+                for t in 0..n {
+                    for row in 0..m {
+                        // Scale times code and minimum are summed apart: what is rounded is as great as the greatest of a block.
+                        let w = &w[row * k..][..k];
+                        let block = if w_format.has_minimum() { w_format.block_len() } else { 1 };
+                        let products = x[t * k..][..k].chunks(block).zip(w.chunks(block)).map(|(x, w)| {
+                            let greatest = w.iter().fold(0f64, |a, w| a.max(w.abs()));
+                            let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                            (sum, x.iter().map(|x| x.abs() * greatest).sum::<f64>())
+                        });
+                        expected.push(products.fold((0.0, 0.0), |(sum, size), p| (sum + p.0, size + p.1)));
+                    }
+                }
+                // Without tiles there is no kernel that rounds weights.
+                for features in feature_sets().into_iter().filter(|f| f.amx || !rounds) {
+                    let kernel = find(&spec, features).expect("this matmul is served");
+                    let mut buffers = memory(x_format, &x_bytes, max, k);
+                    buffers.extend(memory(w_format, &w_bytes, m, k));
+                    buffers.push(Memory::filled(max * m * 4, 0xff));
+                    if max != n {
+                        buffers.push(Memory::of(&[77u32, n as u32]));
+                    }
+                    launch(&*kernel, &mut buffers, 1 + n % 3).expect("the kernel runs");
+                    let y: &[f32] = buffers[x_format.views(max, k).len() + w_format.views(m, k).len()].elements();
+                    for (i, (y, (sum, size))) in y.iter().zip(&expected).enumerate() {
+                        let bound = 2.0 * (k as f64).sqrt() * f64::from(f32::EPSILON) * size + 1e-37;
+                        let what = || format!("{x_format:?} {w_format:?} n {n} m {m} k {k} {features:?} at {i}");
+                        assert!((f64::from(*y) - sum).abs() <= bound, "{}: {y} is not {sum} ± {bound:e}", what());
+                    }
+                    let beyond = y[n * m..].iter().all(|y| y.to_bits() == u32::MAX);
+                    assert!(beyond, "rows beyond the run's {n} were written");
+                }
+            }
+        }
+    }
+}
+
+const NS: &[usize] = &[1, 2, 3, 5, 8, 12, 17, 64];
+const MS: &[usize] = &[1, 3, 17, 100];
+const KS: &[usize] = &[32, 64, 256, 576, 768, 2048];
+
+#[test]
+fn groups_of_32() {
+    for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        check(|_| Format::I8Groups { group: 32 }, w, (NS, MS, KS));
+    }
+}
+
+#[test]
+fn groups_of_32_with_other_blocks() {
+    for w in [Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::IQ4_NL, Format::IQ4_XS] {
+        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
+    }
+    check(|k| Format::I8Groups { group: k as u32 }, Format::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));
+}
+
+#[test]
+fn super_blocks() {
+    for w in [Format::Q2_K, Format::Q3_K, Format::Q4_K, Format::Q5_K, Format::Q6_K] {
+        check(|_| Format::I8Groups { group: 256 }, w, (NS, MS, KS));
+        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+    }
+}
+
+#[test]
+fn ternary_groups() {
+    check(|k| Format::I8Groups { group: k as u32 }, Format::TQ2_0, (NS, MS, KS));
+    check(|_| Format::I8Groups { group: 96 }, Format::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[768]));
+    check(|_| Format::I8Groups { group: 64 }, Format::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[256, 768]));
+}
+
+#[test]
+fn float_activations() {
+    for w in [Format::F32, Format::F16, Format::BF16] {
+        check(|_| Format::F32, w, (&[0, 1, 4, 5, 30], &[1, 3, 17, 100], &[1, 33, 100, 515, 1096]));
+    }
+    for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        check(|_| Format::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
+    }
+    // On tiles in parts.
+    for w in [Format::F16, Format::BF16] {
+        check(|_| Format::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
+    }
+    check(|_| Format::BF16, Format::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
+    check(|_| Format::BF16, Format::Q4_K, (&[33], &[300], &[1280]));
+    for w in Format::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {
+        check(|_| Format::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    }
+}
+
+#[test]
+fn what_is_not_served() {
+    let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
+    let spec = |x, w, y| KernelSpec { op: Operation::Matmul, inputs: vec![x, w], output: y, in_place: None };
+    let i8_groups = |group| Format::I8Groups { group };
+    let y = || fixed(Format::F32, [2, 5]);
+    for (name, spec) in [
+        ("k differs", spec(fixed(Format::F32, [2, 64]), fixed(Format::F32, [5, 32]), y())),
+        ("group does not fit", spec(fixed(i8_groups(48), [2, 96]), fixed(Format::Q8_0, [5, 96]), y())),
+        ("bf16 with f32", spec(fixed(Format::BF16, [2, 64]), fixed(Format::F32, [5, 64]), y())),
+        ("i8 with f32", spec(fixed(i8_groups(32), [2, 64]), fixed(Format::F32, [5, 64]), y())),
+        ("rows differ", spec(fixed(Format::F32, [3, 64]), fixed(Format::F32, [5, 64]), y())),
+        ("partial block", spec(fixed(Format::F32, [2, 40]), fixed(Format::Q8_0, [5, 40]), y())),
+    ] {
+        assert!(find(&spec, crate::features::Features::detect()).is_none(), "{name}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements an instruction.
+//!
+//! `f32` tokens times `f16` or `bf16` weights are computed as exactly as in `f32`, by products of their [`parts`]; a result that an
+//! infinity takes part in may be NaN. With five products for each of `f32` that is still several times as fast.
+//!
+//! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows: a chunk of their elements is decoded to `bf16`
+//! and interleaved, then multiplied with all tokens' tiles, two by two, whose sums stay in the worker's memory until the last chunk.
+
+use std::arch::asm;
+use std::sync::Arc;
+
+use hologram_device::Format;
+
+use super::decode::{Decode, decoder};
+use super::{NativeKernel, Operands, Problem, parts};
+use crate::features::Features;
+use crate::kernel::{Args, Worker};
+
+/// The kernel for `bf16` tokens with `bf16` or quantised weights, and for `f32` tokens with `f16` or `bf16` weights.
+pub struct TileMatmul {
+    problem: Problem,
+    /// For each part of the weights what decodes it; `None` where they are `bf16`.
+    weights: Vec<Option<Decode>>,
+    /// Parts of tokens and of weights that are multiplied with each other.
+    products: &'static [(usize, usize)],
+}
+
+/// Rows and columns of a tile.
+const SIDE: usize = 16;
+/// Elements of a tile's row.
+const DEPTH: usize = 32;
+/// Bytes of a tile.
+const TILE: usize = 1024;
+/// Elements of a row that are multiplied at a time.
+const CHUNK: usize = 512;
+/// Panels of a piece.
+const PANELS: usize = 8;
+/// Bytes of a panel's chunk.
+const PANEL: usize = CHUNK * SIDE * 2;
+/// Bytes from a decoded row to the next: rows a power of two apart would share few sets of a cache.
+const DECODED: usize = CHUNK * 2 + 64;
+/// The fewest tokens that are worth a tile.
+pub const FEWEST: usize = 8;
+
+impl TileMatmul {
+    pub fn find(problem: &Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
+        let served = features.amx && problem.k.is_multiple_of(DEPTH) && problem.x.max_rows() >= FEWEST;
+        if !served {
+            return None;
+        }
+        // Of products of parts those are left out that are below the precision of `f32`.
+        let (weights, products): (_, &[_]) = match (problem.x.format, problem.w) {
+            (Format::BF16, Format::BF16) => (vec![None], &[(0, 0)]),
+            (Format::BF16, w) => (vec![Some(decoder(w, problem.k)?)], &[(0, 0)]),
+            (Format::F32, Format::BF16) => (vec![None], &[(2, 0), (1, 0), (0, 0)]),
+            (Format::F32, Format::F16) => {
+                let parts: [Decode; 2] = [parts::of_f16::<0>, parts::of_f16::<1>];
+                (parts.map(Some).to_vec(), &[(2, 0), (1, 1), (1, 0), (0, 1), (0, 0)])
+            }
+            _ => return None,
+        };
+        Some(Arc::new(TileMatmul { problem: problem.clone(), weights, products }))
+    }
+
+    /// Parts of the tokens.
+    fn token_parts(&self) -> usize {
+        if self.problem.x.format == Format::F32 { 3 } else { 1 }
+    }
+
+    /// Bytes of a piece's panels.
+    fn panel_bytes(&self) -> usize {
+        self.weights.len() * PANELS * PANEL
+    }
+
+    /// Bytes of a part of all packed tokens.
+    fn part_bytes(&self, n: usize) -> usize {
+        Self::token_tiles(n) * SIDE * self.problem.k * 2
+    }
+
+    /// Tiles of tokens, an even number.
+    fn token_tiles(n: usize) -> usize {
+        n.div_ceil(2 * SIDE) * 2
+    }
+
+    /// Copies tokens into tiles, part by part: for 16 tokens, for each 32 elements, a row of 64 bytes each; rows without a token are 0.
+    fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
+        let (k, to) = (self.problem.k, worker.shared_scratch().data);
+        let (row, part) = (k * 2, self.part_bytes(o.n));
+        while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
+            for r in 0..SIDE {
+                let token = tile * SIDE + r;
+                for step in 0..k / DEPTH {
+                    // SAFETY: the shared scratch holds the tiles of the greatest number of tokens; the token's elements exist; AMX comes
+                    // with AVX-512.
+                    unsafe {
+                        let to = to.add(tile * SIDE * row + step * TILE + r * 64);
+                        if token >= o.n {
+                            (0..self.token_parts()).for_each(|p| to.add(p * part).write_bytes(0, 64));
+                        } else if self.token_parts() == 1 {
+                            std::ptr::copy_nonoverlapping(o.x.as_ptr().add(token * row + step * 64), to, 64);
+                        } else {
+                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, part);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes and interleaves a chunk of a part of a panel's rows, of which `count` exist.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 BF16; `buffer` holds 16 decoded rows and `to` a panel's chunk.
+    unsafe fn panel(
+        &self,
+        o: &Operands<'_>,
+        part: usize,
+        (first, count): (usize, usize),
+        chunk: (usize, usize),
+        buffer: *mut u8,
+        to: *mut u8,
+    ) {
+        let (from, len) = chunk;
+        // SAFETY: promised by the caller; the rows exist.
+        unsafe {
+            let (rows, bytes) = match self.weights[part] {
+                Some(decode) => {
+                    for r in 0..count {
+                        decode(o.row(first + r).as_ptr(), from, len, buffer.add(r * DECODED).cast());
+                    }
+                    (buffer.cast_const(), DECODED)
+                }
+                None => (o.row(first).as_ptr().add(from * 2), o.row_bytes),
+            };
+            (super::avx512::FLOAT.transpose)(rows, bytes, count, len / 2, SIDE, to);
+        }
+    }
+
+    fn multiply(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
+        let (k, m) = (self.problem.k, self.problem.m);
+        let (tiles, packed) = (Self::token_tiles(o.n), worker.shared_scratch().data);
+        let scratch = worker.scratch.as_mut_ptr();
+        // SAFETY: the scratch holds decoded rows, panels, and a tile for each tile of tokens and panel.
+        let (buffer, panels, sums) =
+            unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + self.panel_bytes())) };
+        let part_bytes = self.part_bytes(o.n);
+        let count = (m.div_ceil(SIDE) / (worker.count * 3)).clamp(2, PANELS) / 2 * 2;
+        let mut configured = false;
+        while let Some(piece) = worker.next(m.div_ceil(SIDE * count)) {
+            if !configured {
+                configure();
+                configured = true;
+            }
+            let rows = piece * count * SIDE..((piece + 1) * count * SIDE).min(m);
+            // An even number of panels; one without rows repeats the one before it.
+            let panels_here = rows.len().div_ceil(SIDE).next_multiple_of(2);
+            for from in (0..k).step_by(CHUNK) {
+                let len = CHUNK.min(k - from);
+                for (part, p) in (0..self.weights.len()).flat_map(|part| (0..panels_here).map(move |p| (part, p))) {
+                    let first = (rows.start + p * SIDE).min((rows.end - 1) / SIDE * SIDE);
+                    let existing = (rows.end - first).min(SIDE);
+                    // SAFETY: the rows exist; the scratch holds what is written; AMX comes with AVX-512.
+                    unsafe {
+                        let to = panels.add((part * PANELS + p) * PANEL);
+                        self.panel(o, part, (first, existing), (from, len), buffer, to);
+                    }
+                }
+                for pair in 0..tiles / 2 {
+                    for p in (0..panels_here).step_by(2) {
+                        // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured.
+                        unsafe {
+                            let x = packed.add(pair * 2 * SIDE * k * 2 + from / DEPTH * TILE);
+                            let w = panels.add(p * PANEL);
+                            let sum = sums.add((pair * PANELS + p) * 2 * TILE);
+                            for (i, (of_x, of_w)) in self.products.iter().enumerate() {
+                                let (x, w) = (x.add(of_x * part_bytes), w.add(of_w * PANELS * PANEL));
+                                four(x, SIDE * k * 2, w, PANEL, sum, len / DEPTH, from == 0 && i == 0);
+                            }
+                        }
+                    }
+                }
+            }
+            for (tile, p) in (0..tiles).flat_map(|tile| (0..panels_here).map(move |p| (tile, p))) {
+                let first = rows.start + p * SIDE;
+                let existing = rows.end.saturating_sub(first).min(SIDE);
+                // Of four sums that were made together: first the two panels of the first tile of tokens.
+                let at = (tile / 2 * PANELS + p / 2 * 2) * 2 * TILE + (tile % 2 * 2 + p % 2) * TILE;
+                for r in 0..SIDE.min(o.n.saturating_sub(tile * SIDE)) {
+                    // SAFETY: the sum lies in the scratch; token and rows are in range; this worker has claimed the rows.
+                    unsafe {
+                        let to = o.y.data.add((tile * SIDE + r) * m + first.min(m));
+                        std::ptr::copy_nonoverlapping(sums.add(at + r * 64).cast::<f32>(), to, existing);
+                    }
+                }
+            }
+        }
+        if configured {
+            release();
+        }
+    }
+}
+
+impl NativeKernel for TileMatmul {
+    fn phases(&self) -> usize {
+        2
+    }
+
+    fn shared_scratch(&self) -> usize {
+        self.token_parts() * self.part_bytes(self.problem.x.max_rows())
+    }
+
+    fn worker_scratch(&self) -> usize {
+        SIDE * DECODED + self.panel_bytes() + Self::token_tiles(self.problem.x.max_rows()) * PANELS * TILE
+    }
+
+    fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let o = self.problem.operands(args)?;
+        if phase == 0 {
+            self.pack(&o, worker);
+        } else if o.n > 0 {
+            self.multiply(&o, worker);
+        }
+        Ok(())
+    }
+}
+
+/// Makes all tiles 16 rows of 64 bytes, until [`release`]. The configuration is the thread's; the compiler neither uses nor changes it.
+fn configure() {
+    let mut config = [0u8; 64];
+    config[0] = 1;
+    for tile in 0..8 {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = 16;
+    }
+    // SAFETY: the kernel was chosen by `Features` with AMX, which the processor then has; the 64 bytes are a valid configuration.
+    unsafe {
+        asm!(
+            "ldtilecfg [{}]",
+            in(reg) config.as_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+}
+
+/// Gives the tiles up, so that the system need not keep their content.
+fn release() {
+    // SAFETY: the processor has AMX, as in `configure`.
+    unsafe {
+        asm!(
+            "tilerelease",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, nomem, preserves_flags)
+        );
+    }
+}
+
+/// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over `steps` tiles of depth;
+/// adds to the four sums unless these are the first steps.
+///
+/// # Safety
+/// The processor has AMX and its tiles are configured; what is named exists; there is a step.
+unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums: *mut u8, steps: usize, first: bool) {
+    // SAFETY: promised by the caller. The registers of the tiles are declared as overwritten, and hold nothing from one block to the next.
+    unsafe {
+        asm!(
+            "test {first}, {first}",
+            "jz 2f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "jmp 3f",
+            "2:",
+            "tileloadd tmm0, [{c} + {s}]",
+            "tileloadd tmm1, [{c} + {s} + 1024]",
+            "tileloadd tmm2, [{c} + {s} + 2048]",
+            "tileloadd tmm3, [{c} + {s} + 3072]",
+            "3:",
+            "tileloadd tmm4, [{x} + {s}]",
+            "tileloadd tmm6, [{w} + {s}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{w_2} + {s}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{x_2} + {s}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {x}, 1024",
+            "add {x_2}, 1024",
+            "add {w}, 1024",
+            "add {w_2}, 1024",
+            "dec {n}",
+            "jnz 3b",
+            "tilestored [{c} + {s}], tmm0",
+            "tilestored [{c} + {s} + 1024], tmm1",
+            "tilestored [{c} + {s} + 2048], tmm2",
+            "tilestored [{c} + {s} + 3072], tmm3",
+            x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
+            w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
+            n = inout(reg) steps => _, c = in(reg) sums, s = in(reg) 64usize, first = in(reg) usize::from(first),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! `softmax`, `log_softmax` and `cross_entropy` of rows x [.., d] of `f32` or a narrow float: `exp(x − m) / Σ exp(x − m)`,
+//! `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m − x[class]` (f32) for each row with m its greatest element.
+//!
+//! A row is read once. Its exponentials are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
+//! memory has work all the time, the more as a row with non-temporal stores is stored while the next one is computed.
+
+use std::sync::Arc;
+
+use hologram_device::{Format, KernelSpec, Operation};
+
+use super::super::features::Features;
+use super::super::kernel::{Args, NativeKernel, Worker};
+use super::narrow::{Element, with_element};
+use super::rows::{Mapped, Rows, ask};
+use super::simd::{Isa, Simd, fence, simd_entry};
+use super::{input, room};
+
+/// What becomes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Softmax,
+    Log,
+    CrossEntropy,
+}
+
+struct Softmax {
+    isa: Isa,
+    rows: Rows,
+    result: Kind,
+}
+
+/// The longest rows that are served: a row of exponentials for each worker.
+const LONGEST: usize = 1 << 20;
+/// Elements of the largest block, and of the smallest.
+const BLOCK: usize = 64;
+const LEAST_BLOCK: usize = 16;
+/// Chains of dependent operations that run side by side; a block has as many vectors.
+const CHAINS: usize = 4;
+
+/// The native kernel for these operations; `None` for any other spec.
+pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let result = match (&spec.op, spec.inputs.as_slice()) {
+        (Operation::Softmax { log, axis }, [x]) if *axis as usize + 1 == x.shape.len() => {
+            if *log {
+                Kind::Log
+            } else {
+                Kind::Softmax
+            }
+        }
+        (Operation::CrossEntropy, [x, classes])
+            if classes.format == Format::U32
+                && spec.output.format == Format::F32
+                && x.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape && rows == spec.output.shape) =>
+        {
+            Kind::CrossEntropy
+        }
+        _ => return None,
+    };
+    let rows = if result == Kind::CrossEntropy { Rows::new(spec)? } else { Rows::mapped(spec)? };
+    let served = spec.in_place.is_none() && rows.d <= LONGEST;
+    served.then(|| Arc::new(Softmax { isa: Isa::widest(features), rows, result }) as Arc<dyn NativeKernel>)
+}
+
+/// Room for a row's exponentials, and for what each block of them has to be multiplied with.
+struct Exponentials<'a> {
+    exponentials: &'a mut [f32],
+    factors: &'a mut [f32],
+}
+
+impl Exponentials<'_> {
+    /// Floats that a row of `d` elements needs.
+    fn floats(d: usize) -> usize {
+        let d = d.next_multiple_of(BLOCK);
+        d + (d / LEAST_BLOCK).next_multiple_of(16)
+    }
+
+    fn new(floats: &mut [f32], d: usize) -> Exponentials<'_> {
+        let (exponentials, factors) = floats.split_at_mut(d.next_multiple_of(BLOCK));
+        Exponentials { exponentials, factors }
+    }
+}
+
+impl Softmax {
+    fn rows<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let scratch = std::mem::take(&mut worker.scratch);
+        // SAFETY: any bytes are floats; the scratch is aligned.
+        let floats = unsafe { scratch.align_to_mut::<f32>().1 };
+        let mut exponentials = Exponentials::new(&mut floats[..Exponentials::floats(self.rows.d)], self.rows.d);
+        // A row with non-temporal stores is stored while the next one is computed.
+        let mut unscaled: Option<&mut [E]> = None;
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
+            exp_row(self.isa, row.x, row.next, &mut exponentials, unscaled.take());
+            if non_temporal {
+                unscaled = Some(out);
+            } else {
+                scale(self.isa, &exponentials, out, false);
+            }
+        })?;
+        if let Some(out) = unscaled {
+            scale(self.isa, &exponentials, out, true);
+            fence();
+        }
+        Ok(())
+    }
+
+    fn logarithms<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
+            let (peak, sum) = exponents(self.isa, row.x, row.next);
+            subtract(self.isa, row.x, [peak, sum.ln()], out, non_temporal);
+        })
+    }
+
+    fn losses<E: Element>(&self, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let (d, rows) = (self.rows.d, self.rows.count(args));
+        let classes = input::<u32>(args, 1, rows)?;
+        room::<f32>(args, 2, rows)?;
+        self.rows.each::<E>(args, worker, |row| {
+            let class = classes[row.index] as usize;
+            let Some(x) = row.x.get(class) else {
+                return Err(format!("class {class} of row {} is outside the {d} classes", row.index));
+            };
+            let (peak, sum) = exponents(self.isa, row.x, row.next);
+            // SAFETY: each row is claimed once, by one worker.
+            unsafe { args.output::<f32>(2).set(row.index, sum.ln() + (peak - x.wide())) };
+            Ok(())
+        })
+    }
+}
+
+impl NativeKernel for Softmax {
+    fn worker_scratch(&self) -> usize {
+        if self.result == Kind::Softmax { Exponentials::floats(self.rows.d) * 4 } else { 0 }
+    }
+
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        with_element!(self.rows.format(), E => match self.result {
+            Kind::Softmax => self.rows::<E>(args, worker),
+            Kind::Log => self.logarithms::<E>(args, worker),
+            Kind::CrossEntropy => self.losses::<E>(args, worker),
+        })
+    }
+}
+
+/// The greatest element so far, and the sum of the exponentials of what is below it.
+struct Sum<S: Simd> {
+    peak: f32,
+    peaks: S::V,
+    sums: [S::V; CHAINS],
+}
+
+impl<S: Simd> Sum<S> {
+    #[inline(always)]
+    fn new(s: S) -> Sum<S> {
+        // Not −∞, from which −∞ cannot be subtracted.
+        Sum { peak: f32::MIN, peaks: s.splat(f32::MIN), sums: [s.splat(0.0); CHAINS] }
+    }
+
+    /// Adds a block, and returns its exponentials.
+    #[inline(always)]
+    fn add(&mut self, s: S, x: [S::V; CHAINS]) -> [S::V; CHAINS] {
+        let top = s.max(s.max(x[0], x[1]), s.max(x[2], x[3]));
+        if s.any_greater(top, self.peaks) {
+            // A NaN among the lanes may be overlooked: the sum will be NaN all the same.
+            let peak = s.peak(s.max(top, self.peaks));
+            let peaks = s.splat(peak);
+            let factor = s.exp(s.sub(self.peaks, peaks));
+            self.sums = [0, 1, 2, 3].map(|i| s.mul(self.sums[i], factor));
+            (self.peak, self.peaks) = (peak, peaks);
+        }
+        let mut exps = x;
+        for i in 0..CHAINS {
+            exps[i] = s.exp(s.sub(x[i], self.peaks));
+            self.sums[i] = s.add(self.sums[i], exps[i]);
+        }
+        exps
+    }
+
+    #[inline(always)]
+    fn total(&self, s: S) -> f32 {
+        let [a, b, c, d] = self.sums;
+        s.sum(s.add(s.add(a, b), s.add(c, d)))
+    }
+}
+
+/// The block at `at` of a row; beyond its end −∞.
+#[inline(always)]
+fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
+    let mut block = [s.splat(f32::NEG_INFINITY); CHAINS];
+    if at + CHAINS * S::LANES <= x.len() {
+        for (i, v) in block.iter_mut().enumerate() {
+            // SAFETY: the block lies in the row.
+            *v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };
+        }
+    } else {
+        let mut rest = [f32::NEG_INFINITY; BLOCK];
+        rest.iter_mut().zip(&x[at..]).for_each(|(to, x)| *to = x.wide());
+        for (i, v) in block.iter_mut().enumerate() {
+            // SAFETY: a block has at most BLOCK elements.
+            *v = unsafe { s.load(rest.as_ptr().add(i * S::LANES)) };
+        }
+    }
+    block
+}
+
+simd_entry! {
+    /// Sets the exponentials and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
+    /// of whole vectors, that they were of is stored with non-temporal stores.
+    fn exp_row<E: Element>(x: &[E], next: *const E, to: &mut Exponentials<'_>, earlier: Option<&mut [E]>) = exp_row_with
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "registers are indexed in several arrays at once")]
+fn exp_row_with<S: Simd, E: Element>(
+    s: S,
+    x: &[E],
+    next: *const E,
+    to: &mut Exponentials<'_>,
+    earlier: Option<&mut [E]>,
+) {
+    let (d, step) = (x.len(), CHAINS * S::LANES);
+    let blocks = d.div_ceil(step);
+    let (exponentials, factors) =
+        (&mut to.exponentials[..blocks * step], &mut to.factors[..blocks.next_multiple_of(S::LANES)]);
+    let out = earlier.unwrap_or(&mut []);
+    let stores = out.len() == d;
+    let mut sum = Sum::new(s);
+    for (index, at) in (0..d).step_by(step).enumerate() {
+        ask(next, at, step);
+        let exps = sum.add(s, block(s, x, at));
+        let factor = s.splat(std::mem::replace(&mut factors[index], sum.peak));
+        for i in 0..CHAINS {
+            let at = at + i * S::LANES;
+            // SAFETY: room for exponentials is of whole blocks; the earlier row is of whole vectors and as long as this one.
+            unsafe {
+                let exp = exponentials.as_mut_ptr().add(at);
+                if stores && at < d {
+                    E::store(s, out.as_mut_ptr().add(at), s.mul(s.load(exp), factor), true);
+                }
+                s.store(exp, exps[i]);
+            }
+        }
+    }
+    // Of each block the distance of its own greatest element so far from the greatest of all.
+    let (peaks, total) = (s.splat(sum.peak), s.splat(1.0 / sum.total(s)));
+    for factors in factors.chunks_exact_mut(S::LANES) {
+        // SAFETY: these are LANES floats; what lies behind the last block is never used.
+        unsafe {
+            let factor = s.exp(s.sub(s.load(factors.as_ptr()), peaks));
+            s.store(factors.as_mut_ptr(), s.mul(factor, total));
+        }
+    }
+}
+
+simd_entry! {
+    /// Stores a row's result, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    fn scale<E: Element>(row: &Exponentials<'_>, out: &mut [E], non_temporal: bool) = scale_with
+}
+
+#[inline(always)]
+fn scale_with<S: Simd, E: Element>(s: S, row: &Exponentials<'_>, out: &mut [E], non_temporal: bool) {
+    let step = CHAINS * S::LANES;
+    for ((to, from), factor) in out.chunks_mut(step).zip(row.exponentials.chunks(step)).zip(row.factors.iter()) {
+        let (factors, whole) = (s.splat(*factor), to.len() / S::LANES * S::LANES);
+        for at in (0..whole).step_by(S::LANES) {
+            // SAFETY: the vector lies in both.
+            unsafe {
+                E::store(s, to.as_mut_ptr().add(at), s.mul(s.load(from.as_ptr().add(at)), factors), non_temporal)
+            };
+        }
+        to[whole..].iter_mut().zip(&from[whole..]).for_each(|(to, exp)| *to = E::nearest(exp * factor));
+    }
+}
+
+simd_entry! {
+    /// The greatest element of a row, and the sum of the exponentials. Meanwhile memory from `next` on, a row of it, is asked for.
+    fn exponents<E: Element>(x: &[E], next: *const E) -> (f32, f32) = exponents_with
+}
+
+#[inline(always)]
+fn exponents_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E) -> (f32, f32) {
+    let (mut sum, step) = (Sum::new(s), CHAINS * S::LANES);
+    for at in (0..x.len()).step_by(step) {
+        ask(next, at, step);
+        sum.add(s, block(s, x, at));
+    }
+    (sum.peak, sum.total(s))
+}
+
+simd_entry! {
+    /// Sets each element to `x − a − b`, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    fn subtract<E: Element>(x: &[E], by: [f32; 2], out: &mut [E], non_temporal: bool) = subtract_with
+}
+
+#[inline(always)]
+fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut [E], non_temporal: bool) {
+    let (first, second, whole) = (s.splat(a), s.splat(b), x.len().min(out.len()) / S::LANES * S::LANES);
+    for at in (0..whole).step_by(S::LANES) {
+        // SAFETY: the vector lies in both.
+        unsafe {
+            let y = s.sub(s.sub(E::load(s, x.as_ptr().add(at)), first), second);
+            E::store(s, out.as_mut_ptr().add(at), y, non_temporal);
+        }
+    }
+    out.iter_mut().zip(x).skip(whole).for_each(|(y, x)| *y = E::nearest(x.wide() - a - b));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Memory, Random, feature_sets, launch};
+    use hologram_device::{Extent, TensorSpec};
+
+    #[test]
+    fn agrees_with_the_definition() {
+        for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
+            let x = TensorSpec { format: Format::F32, shape: vec![Extent::Step { slot: 0, max: 6 }, Extent::Fixed(d)] };
+            let op = Operation::Softmax { log: false, axis: 1 };
+            let spec = KernelSpec { op, inputs: vec![x.clone()], output: x.clone(), in_place: None };
+            let values: Vec<f32> = Random(d as u64).floats(x.max_rows() * d).iter().map(|v| v * 50.0).collect();
+            for features in feature_sets() {
+                let kernel = find(&spec, features).expect("served");
+                let out = Memory::filled(values.len() * 4, 0xff);
+                let mut memory = [Memory::of(&values), out, Memory::of(&[rows])];
+                launch(&*kernel, &mut memory, workers).expect("runs");
+                let (out, rest) = memory[1].elements::<f32>().split_at(rows as usize * d);
+                for (x, y) in values.chunks(d).zip(out.chunks(d)) {
+                    let m = x.iter().fold(f64::NEG_INFINITY, |m, v| m.max(f64::from(*v)));
+                    let sum: f64 = x.iter().map(|v| (f64::from(*v) - m).exp()).sum();
+                    for (x, y) in x.iter().zip(y) {
+                        let want = (f64::from(*x) - m).exp() / sum;
+                        let bound = 6e-6 * want + f64::from(f32::MIN_POSITIVE);
+                        assert!((f64::from(*y) - want).abs() <= bound, "{features:?} d {d}: {y} {want}");
+                    }
+                }
+                assert!(rest.iter().all(|y| y.is_nan()), "wrote behind the run's rows");
+            }
+        }
+    }
+
+    #[test]
+    fn an_earlier_row_is_stored_meanwhile() {
+        let d = CHAINS * 16 * 3 + 48;
+        let floats = Exponentials::floats(d);
+        let (first, second) = (Random(5).floats(d), Memory::of(&Random(6).floats(d)));
+        for features in feature_sets() {
+            let isa = Isa::widest(features);
+            let (mut exponentials, mut alone) = (vec![0.0; floats], vec![0.0; floats]);
+            let (mut want, mut out) = (vec![0.0f32; d], Memory::filled(d * 4, 2));
+            let mut kept = Exponentials::new(&mut exponentials, d);
+            exp_row(isa, &first, first.as_ptr(), &mut kept, None);
+            scale(isa, &kept, &mut want, false);
+            let x = second.elements::<f32>();
+            exp_row(isa, x, x.as_ptr(), &mut Exponentials::new(&mut alone, d), None);
+            exp_row(isa, x, x.as_ptr(), &mut kept, Some(out.elements_mut()));
+            assert_eq!(want, out.elements(), "{features:?}");
+            assert_eq!(alone[..d], exponentials[..d], "{features:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The compiled images of CUDA kernels: which there are, whether they take the arguments that their texts declare, and
+//! what the binary carries of them.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use miniz_oxide::deflate::compress_to_vec_zlib;
+use miniz_oxide::inflate::decompress_to_vec_zlib;
+
+/// How hard the compressor tries.
+const LEVEL: u8 = 9;
+
+/// A kernel's name and the PTX types of its parameters.
+pub type Kernel = (String, Vec<String>);
+
+/// A text and its kernels.
+pub type Text = (PathBuf, Vec<Kernel>);
+
+/// What `hologram-gpu` says of its texts.
+pub fn texts(declared: &str) -> Vec<Text> {
+    let mut out: Vec<Text> = Vec::new();
+    for line in declared.lines() {
+        if let Some(path) = line.strip_prefix("text ") {
+            out.push((path.into(), Vec::new()));
+        } else if let (Some(kernel), Some((_, kernels))) = (line.strip_prefix("kernel "), out.last_mut()) {
+            let mut words = kernel.split_whitespace().map(String::from);
+            kernels.extend(words.next().map(|name| (name, words.collect())));
+        }
+    }
+    out
+}
+
+/// The list of images as Rust code; their compressed bytes are written to `out`.
+pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String> {
+    let mut code = String::from("/// Every image.\npub(super) const IMAGES: &[Image] = &[\n");
+    let compressed = |file: &str, data: &[u8]| -> Result<String, String> {
+        let path = out.join(format!("{file}.z"));
+        // Of most images it is there since the last build.
+        let kept = std::fs::read(&path).ok().and_then(|old| decompress_to_vec_zlib(&old).ok());
+        if kept.as_deref() != Some(data) {
+            std::fs::write(&path, compress_to_vec_zlib(data, LEVEL)).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        Ok(format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/")))
+    };
+    for (text, kernels) in texts {
+        let name = text.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+        let image = |ending: &str| {
+            let file = format!("{name}.{ending}");
+            let data = std::fs::read(folder.join(&file)).map_err(|e| {
+                format!("{}: {file}: {e}; make it by tools/cuda-kernels/build.py {name}", text.display())
+            })?;
+            Ok::<_, String>((file, data))
+        };
+        let (file, cubin) = image("sm_90a.cubin")?;
+        let cubin = compressed(&file, &cubin)?;
+        let source = std::fs::read_to_string(text).map_err(|e| format!("{}: {e}", text.display()))?;
+        let ptx = if source.contains("// only sm_90a") {
+            "None".into()
+        } else {
+            let (file, ptx) = image("sm_80.ptx")?;
+            check(&file, &String::from_utf8_lossy(&ptx), kernels)?;
+            format!("Some({})", compressed(&file, &ptx)?)
+        };
+        writeln!(code, "Image {{ name: {name:?}, cubin: {cubin}, ptx: {ptx} }},").ok();
+    }
+    code.push_str("];\n");
+    Ok(code)
+}
+
+/// Whether the kernels of an image take the arguments that their text declares.
+pub fn check(file: &str, ptx: &str, kernels: &[Kernel]) -> Result<(), String> {
+    let mut entries: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in ptx.lines().map(str::trim) {
+        if let Some((_, name)) = line.split_once(".entry ") {
+            entries.push((name.trim_end_matches(['(', ' ', ')']), Vec::new()));
+        } else if let (Some(parameter), Some((_, types))) = (line.strip_prefix(".param "), entries.last_mut()) {
+            types.push(parameter.split(' ').next().unwrap_or_default());
+        } else if line == "{"
+            && let Some((_, types)) = entries.last_mut()
+        {
+            // Parameters of what is called within.
+            types.push("{");
+        }
+    }
+    for (kernel, types) in kernels {
+        let stale = |what: &str| Err(format!("{file}: {kernel} {what}; run tools/cuda-kernels/build.py"));
+        let Some((_, found)) = entries.iter().find(|(name, _)| name == kernel) else { return stale("is missing") };
+        if !found.iter().take_while(|t| **t != "{").eq(types) {
+            return stale("takes other arguments than its text declares");
+        }
+    }
+    match entries.len() == kernels.len() {
+        true => Ok(()),
+        false => Err(format!("{file}: it has other kernels than its text; run tools/cuda-kernels/build.py")),
+    }
+}

@@ -1,0 +1,32 @@
+//! Compresses the images of native kernels for the binary: in the tree they are not, so that Git stores differences.
+//!
+//! Written to `OUT_DIR`: `images.rs` and what it includes. The build fails where an image takes other arguments than its
+//! text declares, which the build of `hologram-gpu` says.
+
+mod images;
+
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+/// Where the images are.
+const IMAGES: &str = "images";
+/// Set by Cargo to what the build of `hologram-gpu` gives as `declared`.
+const DECLARED: &str = "DEP_HOLOGRAM_GPU_DECLARED";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed={IMAGES}");
+    if let Err(message) = run() {
+        println!("cargo::error={message}");
+        exit(1);
+    }
+}
+
+fn run() -> Result<(), String> {
+    let variable = |name: &str| std::env::var(name).map_err(|e| format!("{name}: {e}"));
+    let (out, declared) = (PathBuf::from(variable("OUT_DIR")?), variable(DECLARED)?);
+    println!("cargo::rerun-if-changed={declared}");
+    let declared = std::fs::read_to_string(&declared).map_err(|e| format!("{declared}: {e}"))?;
+    let list = images::list(Path::new(IMAGES), &images::texts(&declared), &out)?;
+    std::fs::write(out.join("images.rs"), list).map_err(|e| format!("images.rs: {e}"))
+}

@@ -1,0 +1,479 @@
+//! An NVIDIA GPU behind the [`Backend`] trait.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use hologram_device::host::{
+    Argument, CachingAllocator, Counters, Pipelines, Rule, resolve_with, rules_of_group, rules_of_program,
+    rules_of_spec, uses_of,
+};
+use hologram_device::{
+    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, GroupSpec,
+    KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
+};
+use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
+use hologram_isa::{Program, ptx};
+
+use super::blas::{Blas, Functions};
+use super::context::{Context, Stream};
+use super::device::Gpu;
+use super::memory::{Allocator, CudaMemory, DeviceSource, range};
+use super::modules::{Function, Modules};
+use super::queue::{Queue, SLOT};
+use super::record::{Recording, program_values};
+use super::staging::Staging;
+use super::{bandwidth, builder};
+
+/// How a [`CudaBackend`] is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Which GPU, in the driver's order.
+    pub ordinal: u32,
+    /// The most bytes that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    pub memory_cap: Option<u64>,
+}
+
+/// An NVIDIA GPU. Work runs beside the host, in the order of submission.
+///
+/// A program's fault is known to the host when it waits: work that was submitted before has run on what the failed program left, and its
+/// results are to be thrown away with it. Of an error that the device itself raises (an address that no buffer has) the driver tells only
+/// that it happened: its kernel is named where the waiting list has one launch, else the list is described. The device is then lost to the
+/// process, and every call says so.
+pub struct CudaBackend {
+    info: DeviceInfo,
+    policy: Policy,
+    target: Target,
+    context: Arc<Context>,
+    allocator: Arc<Allocator>,
+    counters: Counters,
+    pipelines: Pipelines,
+    pub(super) modules: Modules,
+    queue: Mutex<Queue>,
+    staging: Staging,
+    /// Where small reads arrive.
+    reads: Mutex<super::context::Pinned>,
+    /// Where graphs are recorded.
+    capture: Mutex<Stream>,
+    /// The scratch memory of later recordings; earlier ones keep theirs.
+    scratch: Mutex<Option<Arc<CudaMemory>>>,
+    /// The library of matrix products, once a plan had a use for it.
+    blas: OnceLock<Option<Arc<Blas>>>,
+}
+
+/// What a [`Pipeline`] of a native kernel holds.
+struct NativePipeline {
+    kernel: NativeKernel,
+    rules: Vec<Rule>,
+}
+
+/// What a [`Pipeline`] of a program holds.
+pub(super) struct ProgramPipeline {
+    pub(super) function: Function,
+    pub(super) program: Arc<Program>,
+    pub(super) rules: Vec<Rule>,
+}
+
+/// What stands behind the name of a kernel of the library, in profiles and errors.
+const BY_BLAS: &str = " (cuBLASLt)";
+
+/// Bytes of the widest access of native kernels.
+const VECTOR: u64 = 16;
+
+impl CudaBackend {
+    /// Opens a GPU by its place in the driver's order.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] with what is missing: the driver, the device, or a compute capability of 8.0.
+    pub fn new(ordinal: u32) -> Result<CudaBackend> {
+        CudaBackend::with_options(CudaOptions { ordinal, memory_cap: None })
+    }
+
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::new`].
+    pub fn with_options(options: CudaOptions) -> Result<CudaBackend> {
+        let gpu = Gpu::open(options.ordinal)?;
+        let context = &gpu.context;
+        let source = DeviceSource { context: context.clone(), max_cached: gpu.info.memory_bytes / 4 };
+        let allocator = CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap);
+        Ok(CudaBackend {
+            policy: gpu::policy(gpu.target),
+            target: gpu.target,
+            counters: Counters::default(),
+            pipelines: Pipelines::default(),
+            modules: Modules::new(context, gpu.target.capability(), gpu.driver),
+            queue: Mutex::new(Queue::new(context, allocator.failures())?),
+            allocator,
+            staging: Staging::new(context),
+            reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
+            capture: Mutex::new(Stream::new(context)?),
+            scratch: Mutex::new(None),
+            blas: OnceLock::new(),
+            info: gpu.info,
+            context: gpu.context,
+        })
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// An error that means a lost device with the kernel that it must be from.
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| if self.context.is_lost() { self.queue().explain(error) } else { error })
+    }
+
+    /// Waits until the device has passed a submission.
+    pub(super) fn wait_for(&self, number: u64) -> Result<()> {
+        self.context.enter()?;
+        let event = self.queue().event_of(number)?;
+        if let Some((events, index)) = event {
+            self.told(events[index].synchronize())?;
+        }
+        let mut queue = self.queue();
+        queue.passed(number)?;
+        self.allocator.failures().wait(BackendType::Cuda, Event(number), queue.last())
+    }
+
+    /// Waits for everything submitted, whatever failed of it.
+    fn wait_for_all(&self) -> Result<()> {
+        let last = self.queue().last();
+        self.context.enter()?;
+        let event = self.queue().event_of(last)?;
+        if let Some((events, index)) = event {
+            self.told(events[index].synchronize())?;
+        }
+        self.queue().passed(last)
+    }
+
+    fn invalid(&self, operation: String, reason: &str) -> BackendError {
+        BackendError::InvalidArgument { device: BackendType::Cuda.to_string(), operation, reason: reason.into() }
+    }
+
+    /// A product by cuBLASLt, where the library is there and has an algorithm for it.
+    fn by_blas(&self, call: Option<(BlasCall, Unpacked)>) -> Option<NativeKernel> {
+        let (call, unpacked) = call?;
+        let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
+        blas.product(call.product)?;
+        let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: BLAS_WORKSPACE, counters: 0 };
+        Some(unpacked.before(kernel))
+    }
+
+    /// Scratch memory of at least this size, for a new recording.
+    fn scratch(&self, bytes: usize) -> Result<Option<Arc<CudaMemory>>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = scratch.as_ref().filter(|m| hologram_device::DeviceMemory::bytes(&***m) >= bytes) {
+            return Ok(Some(memory.clone()));
+        }
+        let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+        *scratch = Some(memory.clone());
+        Ok(Some(memory))
+    }
+
+    /// Checks one launch.
+    fn checked<'a>(
+        &self,
+        index: usize,
+        launch: &'a Launch,
+        rules: &[Rule],
+        builder: &mut builder::Builder<'a>,
+    ) -> Result<Vec<Argument<(u64, usize)>>> {
+        let usages = RefCell::new(Vec::new());
+        let arguments = resolve_with(BackendType::Cuda, &launch.pipeline.name, rules, &launch.bindings, |w| {
+            let found = range(&self.context, w.operation, w.buffer, w.offset, w.bytes, w.write)?;
+            usages.borrow_mut().extend_from_slice(found.usages);
+            Ok(((found.address, w.bytes), found.address as usize))
+        })?;
+        let place = |(address, bytes): &(u64, usize)| *address..*address + *bytes as u64;
+        builder.uses(usages.into_inner(), uses_of(index, rules, &arguments, place));
+        Ok(arguments)
+    }
+
+    /// Native kernels read and write in vectors, so that tensors begin at multiples of [`VECTOR`] bytes.
+    fn check_alignment(&self, launch: &Launch, rules: &[Rule], arguments: &[Argument<(u64, usize)>]) -> Result<()> {
+        let mut before = "";
+        for (index, (rule, argument)) in rules.iter().zip(arguments).enumerate() {
+            // The views of a tensor, which follow each other, have one name.
+            let begins = rule.name != before;
+            before = &rule.name;
+            if let Argument::Slice((address, _)) = argument
+                && begins
+                && address % VECTOR != 0
+            {
+                let reason = format!("argument {index} ({}) does not begin at a multiple of {VECTOR} bytes", rule.name);
+                return Err(self.invalid(format!("recording kernel {}", launch.pipeline.name), &reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for CudaBackend {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn is_available(&self) -> bool {
+        !self.context.is_lost()
+    }
+
+    fn kernels(&self) -> &dyn Kernels {
+        self
+    }
+
+    fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    fn measure(&self) -> &dyn Measure {
+        self
+    }
+
+    fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
+        CudaMemory::new(&self.context, &self.allocator, bytes, true).map(Buffer::new)
+    }
+
+    fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
+        CudaMemory::pool(&self.context, &self.allocator, bytes).map(|memory| Pool(Buffer::new(memory)))
+    }
+
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.downcast::<CudaMemory>().is_some_and(|memory| memory.is_of(&self.context))
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.context.memory().map(|(free, _)| free)
+    }
+
+    fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
+        let data = memory.as_bytes();
+        let buffer = CudaMemory::new(&self.context, &self.allocator, data.len(), false)?;
+        if !data.is_empty() {
+            self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data))?;
+            Counters::add(&self.counters.to_device, data.len());
+        }
+        Ok(Buffer::new(buffer))
+    }
+
+    fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
+        self.context.enter()?;
+        let to = range(&self.context, "copy_to_buffer", buffer, offset, data.len(), true)?;
+        let done = match data.len() {
+            0 => Ok(()),
+            1..=SLOT => self.queue().write(to.address, to.usages, data),
+            _ => self.staging.upload(&self.queue, to.address, to.usages, data),
+        };
+        self.told(done)?;
+        self.queue().written(to.address, data.len());
+        Counters::add(&self.counters.to_device, data.len());
+        Ok(())
+    }
+
+    fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.context.enter()?;
+        let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        let bytes = from.address..from.address + data.len() as u64;
+        if data.is_empty() || data.len() > SLOT {
+            self.wait_for_all()?;
+            self.allocator.failures().check(bytes)?;
+            self.told(self.staging.download(&self.queue, from.address, from.usages, data))?;
+        } else {
+            let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = self.queue().enqueue(from.usages.iter(), |stream| {
+                // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
+                let code = unsafe {
+                    (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
+                };
+                self.context.check(code, || format!("copying {} bytes from the device", data.len()))
+            });
+            self.wait_for(self.told(number)?)?;
+            self.allocator.failures().check(bytes)?;
+            // SAFETY: the device has written these bytes.
+            data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });
+        }
+        Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
+
+    fn copy_buffer(
+        &self,
+        from: &Buffer,
+        from_offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.context.enter()?;
+        let source = range(&self.context, "copy_buffer", from, from_offset, bytes, false)?;
+        let target = range(&self.context, "copy_buffer", to, to_offset, bytes, true)?;
+        check_apart(BackendType::Cuda, (from, from_offset), (to, to_offset), bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let done = self.queue().enqueue(source.usages.iter().chain(target.usages), |stream| {
+            let driver = self.context.driver;
+            // SAFETY: the ranges were checked.
+            let code = unsafe { (driver.cuMemcpyDtoDAsync_v2)(target.address, source.address, bytes, stream.raw) };
+            self.context.check(code, || format!("copying {bytes} bytes on the device"))
+        });
+        self.told(done)?;
+        self.queue().copied(source.address, target.address, bytes);
+        Ok(())
+    }
+
+    fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        // What is submitted may yet fail.
+        self.wait_for_all()?;
+        let bytes_of = range(&self.context, "clear_error", buffer, offset, bytes, false)?;
+        self.allocator.failures().clear(bytes_of.address..bytes_of.address + bytes as u64);
+        Ok(())
+    }
+
+    fn record(&self, launches: &[Launch]) -> Result<CommandList> {
+        self.context.enter()?;
+        let blas = self.blas.get().and_then(Option::as_ref);
+        let mut builder = builder::Builder::new(&self.context, &self.modules, blas, launches);
+        for (index, launch) in launches.iter().enumerate() {
+            if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
+                let arguments = self.checked(index, launch, &native.rules, &mut builder)?;
+                self.check_alignment(launch, &native.rules, &arguments)?;
+                builder.native(launch, &native.kernel, arguments);
+            } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
+                let arguments = self.checked(index, launch, &program.rules, &mut builder)?;
+                let values = program_values(&program.program, &arguments);
+                let early = self.target.has(90);
+                builder.program(launch, &program.function, &program.program, values, early)?;
+            } else {
+                let operation = format!("recording kernel {}", launch.pipeline.name);
+                return Err(self.invalid(operation, "its pipeline was made by another device"));
+            }
+        }
+        if self.target.is(90) {
+            builder.join(self.target.max_shared);
+        }
+        let scratch = self.scratch(builder.scratch())?;
+        let counters = match builder.counters() {
+            0 => None,
+            bytes => {
+                let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+                self.queue().enqueue(memory.usages().iter(), |stream| {
+                    // SAFETY: the memory just allocated.
+                    let code = unsafe { (self.context.driver.cuMemsetD8Async)(memory.address(), 0, bytes, stream.raw) };
+                    self.context.check(code, || "clearing counters".into())
+                })?;
+                for (offset, data) in builder.tables() {
+                    let to = memory.address() + offset as u64;
+                    self.told(self.staging.upload(&self.queue, to, memory.usages(), &data))?;
+                }
+                Some(memory)
+            }
+        };
+        let recording = builder.finish(scratch, counters)?;
+        if recording.steps.len() > 1 {
+            let capture = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
+            let graph = self.told(capture.capture(|| recording.launch_steps(&capture)))?.instantiate()?;
+            graph.upload(&self.queue().compute)?;
+            let _ = recording.graph.set(graph);
+        }
+        Ok(CommandList::new(Arc::new(recording)))
+    }
+
+    fn submit(&self, list: &CommandList) -> Result<Event> {
+        let recording = self.recording(list, "submit")?;
+        self.context.enter()?;
+        let number = self.queue().submit(recording);
+        Counters::add(&self.counters.launches, recording.launches);
+        self.told(number).map(Event)
+    }
+
+    fn wait(&self, event: Event) -> Result<()> {
+        self.wait_for(event.0)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.wait_for_all()?;
+        self.allocator.failures().synchronize()
+    }
+}
+
+impl Kernels for CudaBackend {
+    fn compile(&self, program: &Program) -> Result<Pipeline> {
+        self.pipelines.get_or_compile(&self.info, &self.counters, program, || {
+            // Version 7.8 serves every capability from 8.0 to 9.0; newer devices run what is made for 9.0.
+            let target = ptx::PtxTarget { capability: self.target.capability().min(90), version: (7, 8) };
+            let kernel = ptx::print(program, &target)?;
+            let function = self.modules.program(&program.name, &kernel.text, &kernel.entry)?;
+            let rules = rules_of_program(program);
+            let program = Arc::new(program.clone());
+            Ok(Pipeline::program(&program.name.clone(), ProgramPipeline { function, program, rules }))
+        })
+    }
+
+    fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
+        let (name, kernel) = match self.by_blas(gpu::find_blas(spec, self.target)) {
+            Some(kernel) => (format!("{}{BY_BLAS}", spec.op), kernel),
+            None => (spec.op.to_string(), gpu::find(spec, self.target)?),
+        };
+        Some(Pipeline::native(&name, NativePipeline { kernel, rules: rules_of_spec(spec) }))
+    }
+
+    fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
+        let ops = group.name();
+        let (name, kernel) = match self.by_blas(gpu::find_blas_group(group, self.target)) {
+            Some(kernel) => (ops + BY_BLAS, kernel),
+            None => (ops, gpu::find_group(group, self.target)?),
+        };
+        Some(Pipeline::native(&name, NativePipeline { kernel, rules: rules_of_group(group) }))
+    }
+
+    fn prefers_fixed(&self, spec: &KernelSpec) -> bool {
+        self.by_blas(gpu::find_blas(spec, self.target)).is_some()
+    }
+
+    fn expect_weights(&self, layout: Format) {
+        if layout == Format::BF16 || layout.packed().is_some() {
+            Functions::load_ahead();
+        }
+    }
+}
+
+impl Measure for CudaBackend {
+    fn device(&self) -> BackendType {
+        BackendType::Cuda
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.counters.metrics(self.allocator.metrics())
+    }
+
+    fn profile(&self, list: &CommandList) -> Result<Vec<(KernelName, f64)>> {
+        let recording = self.recording(list, "profile")?;
+        self.wait_for_all()?;
+        let derived = self.queue().derive(recording);
+        if let Some(number) = self.told(derived)? {
+            self.wait_for(number)?;
+        }
+        self.told(bandwidth::profile(self, recording))
+    }
+
+    fn copy_bandwidth(&self) -> Result<f64> {
+        bandwidth::copy_bandwidth(self)
+    }
+}
+
+impl CudaBackend {
+    fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Arc<Recording>> {
+        match list.downcast::<Arc<Recording>>() {
+            Some(recording) if Arc::ptr_eq(&recording.context, &self.context) => Ok(recording),
+            _ => Err(self.invalid(operation.into(), "the list was recorded by another device")),
+        }
+    }
+}

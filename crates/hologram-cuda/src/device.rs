@@ -1,0 +1,159 @@
+//! Which GPUs there are, and opening one.
+
+use std::sync::Arc;
+
+use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Result};
+use hologram_gpu::Target;
+
+use super::backend::{CudaBackend, CudaOptions};
+use super::blas::Functions;
+use super::context::{Context, DeviceFacts, device_count, device_facts};
+use super::driver::{Driver, Missing};
+
+/// The least compute capability: the first with bf16 in its tensor cores, for which the kernels' PTX is made.
+const MIN_CAPABILITY: u32 = 80;
+
+/// An opened GPU.
+pub(super) struct Gpu {
+    pub(super) context: Arc<Context>,
+    pub(super) info: DeviceInfo,
+    pub(super) target: Target,
+    /// The driver's version, as exact as it is known.
+    pub(super) driver: String,
+}
+
+/// Whether there is a GPU to use.
+pub(super) enum Presence {
+    /// Descriptions of the GPUs, or why one cannot be used.
+    Gpus(Vec<Result<DeviceInfo>>),
+    /// No driver is installed: a machine without an NVIDIA GPU, or without its software.
+    NoDriver(String),
+    /// There is a driver, but no use of it.
+    Unusable(String),
+}
+
+/// Looks for GPUs without opening one.
+pub(super) fn presence() -> Presence {
+    let driver = match Driver::get() {
+        Ok(driver) => driver,
+        Err(Missing::NoDriver(why)) => return Presence::NoDriver(why),
+        Err(Missing::Unusable(why)) => return Presence::Unusable(why),
+    };
+    match device_count(driver) {
+        Err(why) => Presence::Unusable(why),
+        Ok(0) => Presence::Unusable("the driver finds no NVIDIA GPU".into()),
+        Ok(count) => Presence::Gpus((0..count).map(|i| describe(driver, i).map(|(_, _, info)| info)).collect()),
+    }
+}
+
+/// A GPU's description with the optional libraries too: loading them takes a third of a second, which opening a GPU does not wait for.
+fn with_libraries(mut info: DeviceInfo) -> DeviceInfo {
+    let cublaslt = match Functions::get() {
+        Ok(library) => format!("found ({})", library.name()),
+        Err(why) => why.to_string(),
+    };
+    info.details.push(("cublaslt", cublaslt));
+    info
+}
+
+/// NVIDIA GPUs as a kind of device.
+pub struct Cuda;
+
+impl DeviceKind for Cuda {
+    fn backend(&self) -> BackendType {
+        BackendType::Cuda
+    }
+
+    fn devices(&self) -> Vec<(String, Result<DeviceInfo>)> {
+        match presence() {
+            Presence::Gpus(gpus) => {
+                let gpus = gpus.into_iter().map(|gpu| gpu.map(with_libraries));
+                gpus.zip(0..).map(|(gpu, ordinal)| (name(ordinal), gpu)).collect()
+            }
+            Presence::NoDriver(_) => Vec::new(),
+            Presence::Unusable(reason) => {
+                let device = BackendType::Cuda.to_string();
+                vec![(device.clone(), Err(BackendError::Unavailable { device, reason }))]
+            }
+        }
+    }
+
+    fn open(&self, number: u32, options: &OpenOptions) -> Result<Arc<dyn Backend>> {
+        let options = CudaOptions { ordinal: number, memory_cap: options.memory_cap };
+        Ok(Arc::new(CudaBackend::with_options(options)?))
+    }
+
+    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, String> {
+        let gpus = match presence() {
+            Presence::Gpus(gpus) => gpus,
+            Presence::NoDriver(why) | Presence::Unusable(why) => return Err(why),
+        };
+        let mut why = String::new();
+        for (gpu, number) in gpus.into_iter().zip(0..) {
+            match gpu.and_then(|_| self.open(number, options)) {
+                Ok(gpu) => return Ok(gpu),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+}
+
+fn unavailable(ordinal: u32, reason: String) -> BackendError {
+    BackendError::Unavailable { device: name(ordinal), reason }
+}
+
+fn name(ordinal: u32) -> String {
+    format!("{}:{ordinal}", BackendType::Cuda)
+}
+
+fn describe(driver: &Driver, ordinal: u32) -> Result<(i32, DeviceFacts, DeviceInfo)> {
+    let (device, facts) = device_facts(driver, ordinal).map_err(|e| unavailable(ordinal, e))?;
+    let capability = format!("{}.{}", facts.capability / 10, facts.capability % 10);
+    if facts.capability < MIN_CAPABILITY {
+        let (major, minor) = (MIN_CAPABILITY / 10, MIN_CAPABILITY % 10);
+        let reason = format!("{} has compute capability {capability}, {major}.{minor} or more is needed", facts.name);
+        return Err(unavailable(ordinal, reason));
+    }
+    let info = DeviceInfo {
+        backend: BackendType::Cuda,
+        name: facts.name.clone(),
+        memory_bytes: facts.memory_bytes,
+        parallelism: facts.multiprocessors as usize,
+        capabilities: hologram_isa::Capability::ALL.to_vec(),
+        features: Vec::new(),
+        details: vec![("capability", capability), ("driver", driver_text(driver))],
+    };
+    Ok((device, facts, info))
+}
+
+/// The driver's own version where the system tells it, and the CUDA version that it serves.
+fn driver_text(driver: &Driver) -> String {
+    let cuda = driver.version_text();
+    match std::fs::read_to_string("/sys/module/nvidia/version") {
+        Ok(version) if !version.trim().is_empty() => format!("{} (CUDA {cuda})", version.trim()),
+        _ => format!("CUDA {cuda}"),
+    }
+}
+
+impl Gpu {
+    /// Opens a GPU by its place in the driver's order.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] with what is missing.
+    pub(super) fn open(ordinal: u32) -> Result<Gpu> {
+        let driver = Driver::get().map_err(|missing| unavailable(ordinal, missing.reason().to_string()))?;
+        let count = device_count(driver).map_err(|e| unavailable(ordinal, e))?;
+        if ordinal >= count {
+            let reason = match count {
+                0 => "the driver finds no NVIDIA GPU".to_string(),
+                _ => format!("there are {count} GPUs, {} to {}", name(0), name(count - 1)),
+            };
+            return Err(unavailable(ordinal, reason));
+        }
+        let (device, facts, info) = describe(driver, ordinal)?;
+        let context = Context::new(driver, device, name(ordinal)).map_err(|e| unavailable(ordinal, e))?;
+        let target = Target::nvidia(facts.capability, facts.multiprocessors, facts.max_shared);
+        Ok(Gpu { context, info, target, driver: driver_text(driver) })
+    }
+}

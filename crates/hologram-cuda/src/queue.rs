@@ -1,0 +1,301 @@
+//! The queue: one stream of launches and copies in order, one of uploads beside it, and what failed in them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hologram_device::host::Failures;
+use hologram_device::{BackendError, BackendType, Result};
+
+use super::context::{Context, CudaEvent, Pinned, Stream};
+use super::memory::Usage;
+use super::record::{LOST, Recording};
+
+/// Events of the last submissions; an older submission is waited for by the oldest of these.
+const EVENTS: u64 = 256;
+/// Events of the last uploads.
+const UPLOAD_EVENTS: u64 = 64;
+/// Submissions that may be unreported before a submission waits.
+const MAX_RUNNING: usize = 4096;
+/// Slots of the ring for small writes, and their bytes.
+const SLOTS: usize = 32;
+pub(super) const SLOT: usize = 128 << 10;
+
+/// What decides, once the device has passed it, which bytes have failed.
+enum Running {
+    /// Submissions of a recording, one behind the other: the first and the last.
+    Recording { first: u64, last: u64, recording: Arc<Recording> },
+    /// The host wrote to bytes that a recording before it writes to.
+    Written { number: u64, bytes: Range<u64> },
+    /// A copy between buffers.
+    Copied { number: u64, from: u64, to: u64, bytes: u64 },
+}
+
+impl Running {
+    fn last(&self) -> u64 {
+        match self {
+            Running::Recording { last: number, .. }
+            | Running::Written { number, .. }
+            | Running::Copied { number, .. } => *number,
+        }
+    }
+
+    fn recording(&self) -> Option<&Arc<Recording>> {
+        match self {
+            Running::Recording { recording, .. } => Some(recording),
+            _ => None,
+        }
+    }
+}
+
+/// The state of the queue; the backend holds it under a lock.
+pub(super) struct Queue {
+    context: Arc<Context>,
+    pub(super) compute: Stream,
+    events: Arc<[CudaEvent]>,
+    submitted: u64,
+    /// The device has passed this submission.
+    completed: u64,
+    uploads: u64,
+    upload_events: Arc<[CudaEvent]>,
+    /// The compute stream waits for uploads up to this one.
+    uploads_ordered: u64,
+    failures: Arc<Failures>,
+    /// What was submitted and nobody waited for yet, in order.
+    running: VecDeque<Running>,
+    ring: Pinned,
+    /// The submission that last read each slot.
+    slots: [u64; SLOTS],
+    next_slot: usize,
+}
+
+// SAFETY: the pinned memory's address is used under the backend's lock only.
+unsafe impl Send for Queue {}
+
+fn events(context: &Arc<Context>, count: u64) -> Result<Arc<[CudaEvent]>> {
+    (0..count).map(|_| CudaEvent::new(context, false)).collect()
+}
+
+impl Queue {
+    pub(super) fn new(context: &Arc<Context>, failures: &Arc<Failures>) -> Result<Queue> {
+        Ok(Queue {
+            context: context.clone(),
+            compute: Stream::new(context)?,
+            events: events(context, EVENTS)?,
+            submitted: 0,
+            completed: 0,
+            uploads: 0,
+            upload_events: events(context, UPLOAD_EVENTS)?,
+            uploads_ordered: 0,
+            failures: failures.clone(),
+            running: VecDeque::with_capacity(64),
+            ring: Pinned::new(context, SLOTS * SLOT)?,
+            slots: [0; SLOTS],
+            next_slot: 0,
+        })
+    }
+
+    /// Puts work into the compute stream, after the uploads to what it touches; gives its number.
+    ///
+    /// # Errors
+    /// What the driver refuses at once; the work then has no number.
+    pub(super) fn enqueue<'a>(
+        &mut self,
+        usages: impl Iterator<Item = &'a Arc<Usage>>,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<u64> {
+        let number = self.submitted + 1;
+        let upload = usages.map(|usage| usage.touch(number)).max().unwrap_or(0);
+        if upload > self.uploads_ordered {
+            self.compute.wait_for(&self.upload_events[(upload % UPLOAD_EVENTS) as usize])?;
+            self.uploads_ordered = upload;
+        }
+        let done = work(&self.compute);
+        // The number counts even after a failure: part of the work may be in the stream.
+        self.submitted = number;
+        let recorded = self.events[(number % EVENTS) as usize].record(&self.compute);
+        // The work's error says more than that of a stream which is lost by it.
+        done.and(recorded).map(|()| number)
+    }
+
+    /// Submits a recording, which does not run when it would compute from what is known to have failed.
+    pub(super) fn submit(&mut self, recording: &Arc<Recording>) -> Result<u64> {
+        if let Some(number) = self.derive(recording)? {
+            return Ok(number);
+        }
+        if self.running.len() >= MAX_RUNNING {
+            self.compute.synchronize().map_err(|e| self.explain(e))?;
+            self.passed(self.submitted)?;
+        }
+        self.run(recording, |stream| recording.run(stream))
+    }
+
+    /// The number of a submission that fails because it would compute from what has failed.
+    pub(super) fn derive(&mut self, recording: &Recording) -> Result<Option<u64>> {
+        let number = self.submitted + 1;
+        match self.failures.derive(number..=number, &recording.uses) {
+            true => self.enqueue(std::iter::empty(), |_| Ok(())).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Runs a recording's steps in a way of the caller's.
+    pub(super) fn run(&mut self, recording: &Arc<Recording>, work: impl FnOnce(&Stream) -> Result<()>) -> Result<u64> {
+        let number = self.enqueue(recording.usages.iter(), work)?;
+        // Until it is known to have failed, too.
+        self.failures.succeed(&recording.uses);
+        match self.running.back_mut() {
+            Some(Running::Recording { last, recording: same, .. }) if Arc::ptr_eq(same, recording) => *last = number,
+            _ => {
+                let recording = recording.clone();
+                self.running.push_back(Running::Recording { first: number, last: number, recording });
+            }
+        }
+        Ok(number)
+    }
+
+    /// A small write, by one copy in queue order.
+    pub(super) fn write(&mut self, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % SLOTS;
+        if self.slots[slot] > self.completed {
+            self.events[(self.slots[slot] % EVENTS) as usize].synchronize().map_err(|e| self.explain(e))?;
+            self.completed = self.completed.max(self.slots[slot]);
+        }
+        let place = self.ring.raw.cast::<u8>().wrapping_add(slot * SLOT);
+        let bytes = data.len().min(SLOT);
+        // SAFETY: the slot has SLOT bytes, and the device has passed the last copy from it.
+        unsafe { place.copy_from_nonoverlapping(data.as_ptr(), bytes) };
+        let context = self.context.clone();
+        self.slots[slot] = self.enqueue(usages.iter(), |stream| {
+            // SAFETY: the range was checked; the slot is not written before the event after this copy.
+            let code = unsafe { (context.driver.cuMemcpyHtoDAsync_v2)(address, place.cast(), bytes, stream.raw) };
+            context.check(code, || format!("copying {bytes} bytes to the device"))
+        })?;
+        Ok(())
+    }
+
+    /// Notes that the host has written bytes.
+    pub(super) fn written(&mut self, start: u64, bytes: usize) {
+        let bytes = start..start + bytes as u64;
+        self.failures.clear(bytes.clone());
+        let written = |r: &Arc<Recording>| r.uses.iter().any(|u| u.write && u.start < bytes.end && bytes.start < u.end);
+        if self.running.iter().filter_map(Running::recording).any(written) {
+            self.running.push_back(Running::Written { number: self.submitted, bytes });
+        }
+    }
+
+    /// Notes a copy between buffers.
+    pub(super) fn copied(&mut self, from: u64, to: u64, bytes: usize) {
+        let bytes = bytes as u64;
+        self.failures.copy(from, to, bytes);
+        if !self.running.is_empty() {
+            self.running.push_back(Running::Copied { number: self.submitted, from, to, bytes });
+        }
+    }
+
+    /// What an upload to parts of a block must wait for, if anything.
+    pub(super) fn before_upload(&self, usages: &[Arc<Usage>]) -> Option<(Arc<[CudaEvent]>, usize)> {
+        let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
+        (last > self.completed).then(|| (self.events.clone(), (last % EVENTS) as usize))
+    }
+
+    /// Notes an upload that the copy stream has been given: later work on these parts waits for it.
+    pub(super) fn after_upload(&mut self, usages: &[Arc<Usage>], copies: &Stream) -> Result<()> {
+        self.uploads += 1;
+        self.upload_events[(self.uploads % UPLOAD_EVENTS) as usize].record(copies)?;
+        usages.iter().for_each(|u| u.upload.store(self.uploads, Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// The event to wait for, or `None` when the device is known to have passed the submission.
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`] for one that was never made.
+    pub(super) fn event_of(&self, number: u64) -> Result<Option<(Arc<[CudaEvent]>, usize)>> {
+        if number > self.submitted {
+            return Err(BackendError::InvalidArgument {
+                device: BackendType::Cuda.to_string(),
+                operation: "wait".into(),
+                reason: format!("event {number} was never submitted to this device"),
+            });
+        }
+        Ok((number > self.completed).then(|| (self.events.clone(), (number % EVENTS) as usize)))
+    }
+
+    /// The number of the last submission.
+    pub(super) fn last(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Notes that the device has passed a submission, and finds what has failed until then.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub(super) fn passed(&mut self, number: u64) -> Result<()> {
+        self.completed = self.completed.max(number);
+        let faulty = |r: &Arc<Recording>| r.faults.as_ref().is_some_and(|f| f.any());
+        if self.running.iter().filter_map(Running::recording).any(faulty) {
+            // A record is whole only when the kernel that writes it has ended.
+            self.compute.synchronize().map_err(|e| self.explain(e))?;
+            self.completed = self.submitted;
+            self.settle();
+        }
+        while self.running.front().is_some_and(|r| r.last() <= self.completed) {
+            self.running.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Says of all that ran what has failed. A recording's record does not tell which of its runs it is of: all of them have failed.
+    fn settle(&mut self) {
+        let mut found: Vec<(*const Recording, (usize, BackendError))> = Vec::new();
+        for recording in self.running.iter().filter_map(Running::recording) {
+            if let Some(fault) = recording.faults.as_ref().and_then(|f| f.take()) {
+                found.push((Arc::as_ptr(recording), fault));
+            }
+        }
+        for one in &self.running {
+            match one {
+                Running::Recording { first, last, recording } => {
+                    let uses = &recording.uses;
+                    match found.iter().find(|(of, _)| *of == Arc::as_ptr(recording)) {
+                        Some((_, (launch, error))) => self.failures.fail(*first..=*last, uses, *launch, error.clone()),
+                        None if self.failures.derive(*first..=*last, uses) => {}
+                        None => self.failures.succeed(uses),
+                    }
+                }
+                Running::Written { bytes, .. } => self.failures.clear(bytes.clone()),
+                Running::Copied { from, to, bytes, .. } => self.failures.copy(*from, *to, *bytes),
+            }
+        }
+    }
+
+    /// An error of waiting with the name of the kernel that it must be from. The device tells only that one failed.
+    pub(super) fn explain(&mut self, error: BackendError) -> BackendError {
+        let BackendError::Device { device, reason, .. } = &error else { return error };
+        if !self.context.is_lost() {
+            return error;
+        }
+        let mut names: Vec<String> = self.running.iter().filter_map(Running::recording).map(|r| r.suspects()).collect();
+        names.dedup();
+        let kernel = match names.len() {
+            0 => return error,
+            1 => names.remove(0),
+            _ => format!("in one of {} lists: {}", names.len(), names.join("; ")),
+        };
+        self.running.clear();
+        let reason = format!("{reason}{LOST}");
+        BackendError::Kernel { device: device.clone(), kernel, reason }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What runs touches memory that is about to be freed.
+        if self.context.enter().is_ok() {
+            let _ = self.compute.synchronize();
+        }
+    }
+}

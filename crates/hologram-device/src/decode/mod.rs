@@ -1,0 +1,97 @@
+//! The reference decoders of the weight formats: what a tensor's bytes mean as `f32`.
+//!
+//! They define the meaning of a format for every test and every f64 reference, and agree bit for bit with the decoders of the
+//! `gguf` Python package. Tuned kernels do not use them: a kernel reads the blocks itself.
+
+mod blocks;
+mod planes;
+
+use crate::format::{Row, with_row};
+use crate::{BackendError, BlockFormat, Format, Result};
+use half::{bf16, f16};
+use hologram_isa::Type;
+
+impl Format {
+    /// Converts blocks to those of [`Format::at_load`], without loss: as many as both slices hold. Blocks that stay as they are, are copied.
+    pub fn recode(self, bytes: &[u8], out: &mut [u8]) {
+        if self == Format::TQ1_0 {
+            let blocks = bytes.chunks_exact(self.block_bytes());
+            for (block, out) in blocks.zip(out.chunks_exact_mut(self.at_load().block_bytes())) {
+                blocks::tq1_0_to_tq2_0(block, out);
+            }
+            return;
+        }
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    }
+
+    /// Decodes whole blocks: `out.len()` elements from exactly as many bytes as they take. A tensor is decoded row by row, or all
+    /// at once when its rows are whole blocks; one in planes all at once.
+    ///
+    /// # Errors
+    /// A length that is not a whole number of blocks, bytes that do not belong to that length, or a format that does not hold
+    /// floating-point weights.
+    pub fn decode_row(self, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+        let fail = |reason: String| BackendError::InvalidArgument {
+            device: "host".into(),
+            operation: format!("decode {}", self.name()),
+            reason,
+        };
+        let Some(expected) = self.bytes(1, out.len()) else {
+            return Err(fail(format!("{} elements are not whole blocks of {}", out.len(), self.block_len())));
+        };
+        if bytes.len() != expected {
+            return Err(fail(format!("{} elements take {expected} bytes, but {} were given", out.len(), bytes.len())));
+        }
+        match self {
+            Format::Plain(Type::F32 | Type::F16 | Type::BF16) => decode(self, bytes, out),
+            Format::Plain(_) | Format::I8Groups { .. } => {
+                return Err(fail("it is not a format of floating-point weights".into()));
+            }
+            Format::Planes(block) if block.is_packed() => planes::decode_chunks(block, bytes, out),
+            Format::Planes(block) => planes::decode_codes(block, bytes, out),
+            _ => decode(self, bytes, out),
+        }
+        Ok(())
+    }
+}
+
+/// Decodes rows in plain `f32`, `f16` or `bf16` or in a block format of GGUF: as many elements as both slices hold.
+#[inline(always)]
+pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
+    match format {
+        Format::Plain(Type::F16) => plain(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
+        Format::Plain(Type::BF16) => plain(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+        Format::Plain(_) => plain(bytes, out, f32::from_le_bytes),
+        Format::Block(block) => with_row!(block, R => {
+            // Of a concrete type these may be arguments.
+            const ROW: &BlockFormat = &<R as Row>::ROW;
+            blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
+        }),
+        Format::Planes(_) | Format::I8Groups { .. } => {}
+    }
+}
+
+/// Takes apart the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
+/// [`Format::scale_len`] of them; an element is scale·code - minimum. Other formats have no blocks.
+#[inline(always)]
+pub fn each_block(format: Format, bytes: &[u8], visit: impl FnMut(&[i8], &[f32], &[f32])) {
+    if let Format::Block(block) = format {
+        with_row!(block, R => {
+            const ROW: &BlockFormat = &<R as Row>::ROW;
+            blocks::each::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, visit)
+        });
+    }
+}
+
+#[inline(always)]
+fn plain<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    for (b, y) in bytes.as_chunks::<N>().0.iter().zip(out) {
+        *y = decode(*b);
+    }
+}
+
+/// The `f16` number at a place of a block.
+#[inline(always)]
+fn number(b: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([b[at], b[at + 1]]).to_f32()
+}

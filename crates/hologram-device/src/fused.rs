@@ -1,0 +1,358 @@
+//! The groups of operations that one kernel may compute, recognised once: which operation plays which part, and which input each reads.
+
+use crate::{Elementwise, Format, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
+
+/// What several operations are together. Inputs are named by their place among the group's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fused {
+    /// Matrix products that share their left side, with what prepares it and what follows them.
+    Products(FusedProducts),
+    /// A norm and the conversion of its result.
+    NormConvert(NormConvert),
+    /// Rotary embedding and the cache's updates, with the attention that reads them or without it.
+    CacheUpdate(CacheUpdate),
+    /// The indices that sort whole lines.
+    SortLines {
+        /// The dimension.
+        axis: u32,
+        /// Whether the greatest comes first.
+        descending: bool,
+    },
+}
+
+/// The weights and ε of an RMSNorm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedNorm {
+    /// The input that holds the weights.
+    pub weights: usize,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// A conversion of activations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Conversion {
+    /// To 8 bits with a scale for each group.
+    Quantize {
+        /// Elements of a group.
+        group: u32,
+        /// The least magnitude that a scale stands for.
+        floor: f32,
+    },
+    /// To a narrower float.
+    Cast,
+}
+
+/// `[rms_norm]? [quantize | cast]?`, then one to three products, of which two may have a gate and one an addition after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FusedProducts {
+    /// What is normed, converted or multiplied first.
+    pub x: usize,
+    /// The norm of x.
+    pub norm: Option<FusedNorm>,
+    /// The conversion before the products, and what they then read.
+    pub conversion: Option<(Conversion, TensorSpec)>,
+    /// The products in order; of two with a gate the gate's comes first.
+    pub products: Vec<FusedProduct>,
+    /// What follows them.
+    pub after: AfterProducts,
+}
+
+/// One product of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FusedProduct {
+    /// The input that holds the matrix.
+    pub weights: usize,
+    /// The product.
+    pub value: TensorSpec,
+}
+
+/// What follows products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AfterProducts {
+    /// Nothing: each product is a result.
+    Store,
+    /// The input that is added to the only product.
+    Add {
+        /// The input.
+        residual: usize,
+    },
+    /// The gate of a feed-forward network, whose value has the products' shape.
+    Gate {
+        /// Which gate.
+        gate: Gate,
+        /// Whether its value is converted to `bf16`.
+        bf16: bool,
+    },
+}
+
+/// The gate of a feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// silu(gate) · up.
+    Swiglu,
+    /// max(gate, 0)² · up.
+    Relu2,
+}
+
+/// `rms_norm [quantize | cast]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConvert {
+    /// What is normed.
+    pub x: usize,
+    /// The norm.
+    pub norm: FusedNorm,
+    /// The conversion.
+    pub conversion: Conversion,
+}
+
+/// `rope rope kv_append kv_append [attention]?`, where the rotated keys and the values as they are go to caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheUpdate {
+    /// Queries, keys and values of the step.
+    pub q: usize,
+    /// Keys.
+    pub k: usize,
+    /// Values.
+    pub v: usize,
+    /// The tokens' positions.
+    pub positions: usize,
+    /// Radians per position of each pair.
+    pub frequencies: usize,
+    /// Which elements form a pair.
+    pub style: RopeStyle,
+    /// The cache of keys.
+    pub keys: usize,
+    /// The cache of values.
+    pub values: usize,
+    /// Where each token's rows go.
+    pub slots: usize,
+    /// The attention over the updated caches; without it the rotated queries are the result.
+    pub attention: Option<FusedAttention>,
+}
+
+/// The attention of a [`CacheUpdate`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedAttention {
+    /// The tokens' sequences.
+    pub sequences: usize,
+    /// The block table.
+    pub table: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// How many positions a token sees.
+    pub window: Option<u32>,
+}
+
+impl Fused {
+    /// What these operations are together; `None` where no device may have a kernel for them.
+    pub fn of(inputs: &[TensorSpec], nodes: &[GroupNode], outputs: &[usize]) -> Option<Fused> {
+        let group = Nodes { inputs, nodes, outputs };
+        match &nodes.first()?.op {
+            Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
+            Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
+            _ => {
+                let products = || group.products().map(Fused::Products);
+                group.norm_convert().map(Fused::NormConvert).or_else(products)
+            }
+        }
+    }
+}
+
+/// A group before it is recognised.
+struct Nodes<'a> {
+    inputs: &'a [TensorSpec],
+    nodes: &'a [GroupNode],
+    outputs: &'a [usize],
+}
+
+/// Elements of a block that `sort_blocks` sorts; the runs that its merges begin with.
+pub const SORT_BLOCK: usize = 512;
+
+impl Nodes<'_> {
+    /// The place of an operand that is an input.
+    fn input(&self, operand: Operand) -> Option<usize> {
+        match operand {
+            Operand::Input(i) if i < self.inputs.len() => Some(i),
+            _ => None,
+        }
+    }
+
+    /// The norm that a node is, of what it reads.
+    fn norm(&self, node: &GroupNode) -> Option<(Operand, FusedNorm)> {
+        let (Operation::RmsNorm { eps }, [x, weights]) = (&node.op, &node.operands[..]) else { return None };
+        let norm = FusedNorm { weights: self.input(*weights)?, eps: eps.get() };
+        (norm.eps >= 0.0 && node.in_place.is_none()).then_some((*x, norm))
+    }
+
+    /// The conversion that a node is, of what it reads.
+    fn conversion(node: &GroupNode) -> Option<(Operand, Conversion)> {
+        let [x] = node.operands[..] else { return None };
+        let conversion = match (&node.op, node.output.format) {
+            (Operation::Quantize { group, floor }, Format::I8Groups { group: stored }) if *group == stored => {
+                Conversion::Quantize { group: *group, floor: floor.get() }
+            }
+            (Operation::Cast, Format::F16 | Format::BF16) => Conversion::Cast,
+            _ => return None,
+        };
+        node.in_place.is_none().then_some((x, conversion))
+    }
+
+    fn norm_convert(&self) -> Option<NormConvert> {
+        let [norm, convert] = self.nodes else { return None };
+        let ((x, parts), (converted, conversion)) = (self.norm(norm)?, Self::conversion(convert)?);
+        let x = self.input(x)?;
+        let fits = converted == Operand::Node(0)
+            && self.outputs == [1]
+            && norm.output == self.inputs[x]
+            && convert.output.shape == norm.output.shape;
+        fits.then_some(NormConvert { x, norm: parts, conversion })
+    }
+
+    fn products(&self) -> Option<FusedProducts> {
+        let mut rest = self.nodes.iter().enumerate().peekable();
+        let first = *self.nodes.first()?.operands.first()?;
+        let (x, mut last) = (self.input(first)?, first);
+        let x_spec = &self.inputs[x];
+        let mut norm = None;
+        if let Some((i, node)) = rest.next_if(|(_, n)| matches!(n.op, Operation::RmsNorm { .. })) {
+            let (read, of) = self.norm(node)?;
+            if read != last || node.output != *x_spec {
+                return None;
+            }
+            (norm, last) = (Some(of), Operand::Node(i));
+        }
+        let mut conversion = None;
+        if let Some((i, node)) = rest.next_if(|(_, n)| matches!(n.op, Operation::Quantize { .. } | Operation::Cast)) {
+            let (read, of) = Self::conversion(node)?;
+            let served = matches!(of, Conversion::Quantize { .. }) || node.output.format == Format::BF16;
+            if read != last || node.output.shape != x_spec.shape || !served {
+                return None;
+            }
+            (conversion, last) = (Some((of, node.output.clone())), Operand::Node(i));
+        }
+        let (mut products, mut values) = (Vec::new(), Vec::new());
+        while let Some((i, node)) = rest.next_if(|(_, n)| n.op == Operation::Matmul) {
+            let [read, w] = node.operands[..] else { return None };
+            if read != last || node.in_place.is_some() {
+                return None;
+            }
+            products.push(FusedProduct { weights: self.input(w)?, value: node.output.clone() });
+            values.push(i);
+        }
+        if products.is_empty() || products.len() > 3 {
+            return None;
+        }
+        let rest: Vec<(usize, &GroupNode)> = rest.collect();
+        let (after, wanted) = match rest[..] {
+            [] => (AfterProducts::Store, values),
+            [(i, node)] => (self.after(node, &mut products, &values)?, vec![i]),
+            [(gate, node), (i, cast)] => match (self.after(node, &mut products, &values)?, Self::conversion(cast)?) {
+                (AfterProducts::Gate { gate: kind, .. }, (read, Conversion::Cast))
+                    if read == Operand::Node(gate)
+                        && cast.output == TensorSpec { format: Format::BF16, ..node.output.clone() } =>
+                {
+                    (AfterProducts::Gate { gate: kind, bf16: true }, vec![i])
+                }
+                _ => return None,
+            },
+            _ => return None,
+        };
+        (self.outputs == wanted).then_some(FusedProducts { x, norm, conversion, products, after })
+    }
+
+    /// What a node makes of the products, the values of nodes `values`; the gate's product is put first.
+    fn after(&self, node: &GroupNode, products: &mut [FusedProduct], values: &[usize]) -> Option<AfterProducts> {
+        if node.in_place.is_some() || products.iter().any(|p| p.value != node.output) {
+            return None;
+        }
+        let gate = match &node.op {
+            Operation::Elementwise(Elementwise::Swiglu) => Gate::Swiglu,
+            Operation::Elementwise(Elementwise::Relu2Mul) => Gate::Relu2,
+            Operation::Elementwise(Elementwise::Add) => {
+                let ([a], [left, right]) = (values, &node.operands[..]) else { return None };
+                let other = if *left == Operand::Node(*a) { right } else { left };
+                let residual = self.input(*other)?;
+                let reads = [left, right].into_iter().any(|o| *o == Operand::Node(*a));
+                return (reads && self.inputs[residual] == node.output).then_some(AfterProducts::Add { residual });
+            }
+            _ => return None,
+        };
+        let ([a, b], [left, right]) = (values, &node.operands[..]) else { return None };
+        let (a, b) = (Operand::Node(*a), Operand::Node(*b));
+        if (*left, *right) == (b, a) {
+            products.swap(0, 1);
+        } else if (*left, *right) != (a, b) {
+            return None;
+        }
+        Some(AfterProducts::Gate { gate, bf16: false })
+    }
+
+    fn cache_update(&self) -> Option<CacheUpdate> {
+        let [first, second, third, fourth, rest @ ..] = self.nodes else { return None };
+        let rope = |node: &GroupNode| {
+            let (Operation::Rope { style }, [x, positions, frequencies]) = (&node.op, &node.operands[..]) else {
+                return None;
+            };
+            let x = self.input(*x)?;
+            let read = (x, self.input(*positions)?, self.input(*frequencies)?, *style);
+            (node.in_place.is_none() && node.output == self.inputs[x]).then_some(read)
+        };
+        let append = |node: &GroupNode| {
+            let (Operation::KvAppend, [cache, x, slots]) = (&node.op, &node.operands[..]) else { return None };
+            let cache = self.input(*cache)?;
+            let plain = node.in_place == Some(0) && node.output == self.inputs[cache];
+            plain.then_some((cache, *x, self.input(*slots)?))
+        };
+        let ropes = [rope(first)?, rope(second)?];
+        // The node of the keys' cache, then that of the values', whichever comes first.
+        let (k_node, v_node, of_keys, of_values) = match (append(third)?, append(fourth)?) {
+            (k @ (_, Operand::Node(_), _), v @ (_, Operand::Input(_), _)) => (2, 3, k, v),
+            (v @ (_, Operand::Input(_), _), k @ (_, Operand::Node(_), _)) => (3, 2, k, v),
+            _ => return None,
+        };
+        let ((keys, Operand::Node(k_rope @ 0..=1), slots), (values, v, v_slots)) = (of_keys, of_values) else {
+            return None;
+        };
+        let (q_node, v) = (1 - k_rope, self.input(v)?);
+        let ((q, positions, frequencies, style), (k, ..)) = (ropes[q_node], ropes[k_rope]);
+        let alike = ropes[0].1 == ropes[1].1 && ropes[0].2 == ropes[1].2 && ropes[0].3 == ropes[1].3;
+        if !alike || v_slots != slots || keys == values {
+            return None;
+        }
+        let update = CacheUpdate { q, k, v, positions, frequencies, style, keys, values, slots, attention: None };
+        match (rest, self.outputs) {
+            ([], [only]) if *only == q_node => Some(update),
+            ([node], [4]) => {
+                let Operation::Attention { scale, window, .. } = node.op else { return None };
+                let [of_q, of_k, of_v, at, sequences, table] = node.operands[..] else { return None };
+                let ordered = node.in_place.is_none()
+                    && [of_q, of_k, of_v] == [q_node, k_node, v_node].map(Operand::Node)
+                    && at == Operand::Input(positions)
+                    && node.output == self.inputs[q];
+                let (sequences, table) = (self.input(sequences)?, self.input(table)?);
+                let attention = Some(FusedAttention { sequences, table, scale: scale.get(), window });
+                ordered.then_some(CacheUpdate { attention, ..update })
+            }
+            _ => None,
+        }
+    }
+
+    fn sort_lines(&self, axis: u32, descending: bool) -> Option<Fused> {
+        let ([x], [blocks, merges @ ..]) = (self.inputs, self.nodes) else { return None };
+        if merges.is_empty() || self.outputs != [merges.len()] || blocks.operands != [Operand::Input(0)] {
+            return None;
+        }
+        let mut run = SORT_BLOCK;
+        for (i, merge) in merges.iter().enumerate() {
+            let follows = merge.op == Operation::SortMerge { axis, descending, run: u32::try_from(run).ok()? }
+                && merge.operands == [Operand::Input(0), Operand::Node(i)];
+            if !follows {
+                return None;
+            }
+            run = run.checked_mul(2)?;
+        }
+        let n = x.shape.get(axis as usize)?.max();
+        (run >= n).then_some(Fused::SortLines { axis, descending })
+    }
+}

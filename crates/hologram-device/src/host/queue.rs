@@ -1,0 +1,53 @@
+//! What a device counts, and how users may ask it to run.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::metrics::{MemoryMetrics, Metrics};
+
+/// Set to 1, a list's launches run one by one on a GPU, each waited for: then the one that loses the device is known.
+pub const ONE_BY_ONE: &str = "HOLOGRAM_ONE_BY_ONE";
+
+/// Whether [`ONE_BY_ONE`] is asked for.
+pub fn one_by_one() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| std::env::var(ONE_BY_ONE).is_ok_and(|value| value == "1"))
+}
+
+/// What a device counts, apart from its allocator.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Launches.
+    pub launches: AtomicU64,
+    /// Bytes copied from the host.
+    pub to_device: AtomicU64,
+    /// Bytes copied to the host.
+    pub from_device: AtomicU64,
+    /// Pipelines compiled.
+    pub compiled: AtomicU64,
+    /// Pipelines found compiled.
+    pub hits: AtomicU64,
+    /// Pipelines dropped for others.
+    pub evicted: AtomicU64,
+}
+
+impl Counters {
+    /// Counts.
+    pub fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// All counts, with the allocator's.
+    pub fn metrics(&self, memory: MemoryMetrics) -> Metrics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Metrics {
+            launches: get(&self.launches),
+            bytes_to_device: get(&self.to_device),
+            bytes_from_device: get(&self.from_device),
+            pipelines_compiled: get(&self.compiled),
+            pipeline_hits: get(&self.hits),
+            pipelines_evicted: get(&self.evicted),
+            memory,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a device says of itself.
+
+use std::fmt;
+
+use hologram_isa::Capability;
+
+/// The kinds of backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendType {
+    /// The host's processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+    /// An Apple GPU.
+    Metal,
+    /// The reference interpreter: slow, checks everything.
+    Reference,
+}
+
+impl BackendType {
+    /// Every kind.
+    pub const ALL: [BackendType; 4] = [BackendType::Cpu, BackendType::Cuda, BackendType::Metal, BackendType::Reference];
+
+    /// Whether a machine may have several, so that `NAME:N` is number N.
+    pub const fn is_numbered(self) -> bool {
+        matches!(self, BackendType::Cuda)
+    }
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendType::Cpu => "cpu",
+            BackendType::Cuda => "cuda",
+            BackendType::Metal => "metal",
+            BackendType::Reference => "reference",
+        }
+    }
+}
+
+impl fmt::Display for BackendType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A device's description.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// The kind of backend.
+    pub backend: BackendType,
+    /// The device's own name, such as the processor's.
+    pub name: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Threads that run work at the same time on a CPU; multiprocessors on an NVIDIA GPU; 1 where the device does not tell.
+    pub parallelism: usize,
+    /// What programs may need that not every device has.
+    pub capabilities: Vec<Capability>,
+    /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
+    pub features: Vec<&'static str>,
+    /// What else users may want to know, by name, such as a GPU's driver.
+    pub details: Vec<(&'static str, String)>,
+}

@@ -1,0 +1,57 @@
+//! What every device is made of.
+//!
+//! Users of devices find here the trait [`Backend`] with its handles ([`Buffer`], [`Pipeline`], [`CommandList`]), requests for kernels
+//! as typed data ([`KernelSpec`], [`GroupSpec`]), the storage formats of tensors ([`Format`]) and the reference device. They reach it
+//! through `hologram-backends`. Devices find what they share: the modules [`host`], [`format`](mod@format), [`decode`] and [`cache`].
+//! Nothing here knows a device, nor a model.
+
+mod backend;
+pub mod cache;
+pub mod compare;
+pub mod decode;
+mod error;
+pub mod format;
+mod fused;
+pub mod host;
+mod info;
+mod kernels;
+mod launch;
+mod lru;
+mod measure;
+mod memory;
+mod metrics;
+mod notes;
+mod open;
+mod operation;
+mod pass_on;
+mod policy;
+mod reference;
+mod spec;
+
+pub use backend::Backend;
+pub use cache::{CacheInfo, cache_info, clear_cache};
+pub use error::{BackendError, Result};
+pub use format::{
+    Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Scales, Values, View,
+};
+pub use fused::{
+    AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
+    NormConvert, SORT_BLOCK,
+};
+#[doc(no_inline)]
+pub use hologram_isa::Program;
+pub use info::{BackendType, DeviceInfo};
+pub use kernels::{Kernels, Verdicts};
+pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
+pub use lru::Lru;
+pub use measure::{Ceiling, CeilingKind, Measure};
+pub use memory::{Buffer, DeviceMemory, ForeignMemory, Pool, check_apart, check_range};
+pub use metrics::{MemoryMetrics, Metrics};
+pub use notes::{note, take_notes};
+pub use open::{DeviceKind, OpenOptions};
+pub use operation::{
+    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, Reduction, RopeStyle,
+};
+pub use policy::{Policy, Preference};
+pub use reference::{Reference, ReferenceBackend};
+pub use spec::{Extent, GroupNode, GroupSpec, KernelSpec, Operand, TensorSpec};

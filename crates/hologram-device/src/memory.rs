@@ -1,0 +1,170 @@
+//! Memory: what a device allocates, and what it may borrow of the host.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{BackendError, Result};
+use crate::info::BackendType;
+
+/// A range of device memory. Clones share it; the last one dropped frees it.
+#[derive(Clone)]
+pub struct Buffer {
+    inner: Arc<dyn DeviceMemory>,
+}
+
+/// What a backend keeps behind a [`Buffer`]; freed on drop.
+pub trait DeviceMemory: Any + Send + Sync {
+    /// Size in bytes.
+    fn bytes(&self) -> usize;
+    /// The kind of backend that it belongs to.
+    fn backend(&self) -> BackendType;
+    /// For the backend's downcast.
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl Buffer {
+    /// Wraps a backend's memory.
+    pub fn new(memory: impl DeviceMemory) -> Buffer {
+        Buffer { inner: Arc::new(memory) }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes()
+    }
+
+    /// The kind of backend that it belongs to.
+    pub fn backend(&self) -> BackendType {
+        self.inner.backend()
+    }
+
+    /// The backend's own type, for the backend.
+    pub fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.inner.as_any().downcast_ref()
+    }
+
+    /// Whether both are the same memory.
+    pub fn same_memory(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({}, {} bytes)", self.backend(), self.bytes())
+    }
+}
+
+/// A fixed-size arena addressed by offset, for streaming data larger than the device.
+#[derive(Clone, Debug)]
+pub struct Pool(pub Buffer);
+
+/// Host memory that a buffer may wrap without a copy: the owner is kept alive as long as the buffer.
+///
+/// Its address can only be given by [`ForeignMemory::new`], which is unsafe, or found by [`ForeignMemory::from_owner`]:
+///
+/// ```compile_fail,E0451
+/// # use hologram_device::ForeignMemory;
+/// let memory = ForeignMemory { owner: std::sync::Arc::new(()), data: 8 as *const u8, bytes: 64 };
+/// ```
+pub struct ForeignMemory {
+    /// Keeps the bytes alive, unmoved and unchanged (a mapped file, an array of another library).
+    owner: Arc<dyn Any + Send + Sync>,
+    data: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: the bytes are only read, and `owner`, which is Send and Sync, keeps them unchanged: see `ForeignMemory::new`.
+unsafe impl Send for ForeignMemory {}
+// SAFETY: shared references give only the address and shared slices of bytes that stay unchanged.
+unsafe impl Sync for ForeignMemory {}
+
+impl ForeignMemory {
+    /// The bytes that an owner gives, which is asked for them once.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use hologram_device::{Backend, ForeignMemory, ReferenceBackend};
+    /// let device = ReferenceBackend::new();
+    /// let buffer = device.wrap(ForeignMemory::from_owner(Arc::new(vec![1, 2, 3])))?;
+    /// let mut bytes = [0; 2];
+    /// device.copy_from_buffer(&buffer, 1, &mut bytes)?;
+    /// assert_eq!(bytes, [2, 3]);
+    /// # Ok::<(), hologram_device::BackendError>(())
+    /// ```
+    ///
+    /// Every thread may read the bytes as long as a buffer lives, so the owner must be `Send`, `Sync` and without borrows:
+    ///
+    /// ```compile_fail,E0597
+    /// # use std::sync::Arc;
+    /// # use hologram_device::ForeignMemory;
+    /// let bytes = vec![1, 2, 3];
+    /// let memory = ForeignMemory::from_owner(Arc::new(bytes.as_slice()));
+    /// ```
+    pub fn from_owner<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> ForeignMemory {
+        let bytes: &[u8] = (*owner).as_ref();
+        let (data, bytes) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: `bytes` borrows from the owner, and this borrow may last as long as the memory keeps its clone of the `Arc`: until then
+        // the owner neither moves nor dies, and nobody gets a `&mut` to it. What an owner does through shared references (by interior
+        // mutability) must respect the borrow, as for any caller of `as_ref` that keeps the slice.
+        unsafe { ForeignMemory::new(owner, data, bytes) }
+    }
+
+    /// Bytes at an address.
+    ///
+    /// # Safety
+    /// As long as `owner` lives, `data` is valid for reads of `bytes` bytes, which nobody writes. It may be null where there are no bytes.
+    pub unsafe fn new(owner: Arc<dyn Any + Send + Sync>, data: *const u8, bytes: usize) -> ForeignMemory {
+        ForeignMemory { owner, data, bytes }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: valid for reads and unchanged while the owner lives, as the caller of `new` has promised; the borrow keeps the owner.
+        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
+    }
+
+    /// What keeps the bytes alive.
+    pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.owner
+    }
+}
+
+/// Checks that `offset..offset + bytes` lies in a buffer.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`].
+pub fn check_range(device: BackendType, operation: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= buffer.bytes() => Ok(()),
+        _ => Err(BackendError::InvalidArgument {
+            device: device.to_string(),
+            operation: operation.to_string(),
+            reason: format!("bytes {offset}..+{bytes} lie outside a buffer of {} bytes", buffer.bytes()),
+        }),
+    }
+}
+
+/// Checks that the two ranges of a copy do not overlap.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`].
+pub fn check_apart(
+    device: BackendType,
+    (from, from_offset): (&Buffer, usize),
+    (to, to_offset): (&Buffer, usize),
+    bytes: usize,
+) -> Result<()> {
+    if !from.same_memory(to) || from_offset.abs_diff(to_offset) >= bytes {
+        return Ok(());
+    }
+    Err(BackendError::InvalidArgument {
+        device: device.to_string(),
+        operation: "copy_buffer".into(),
+        reason: format!("{bytes} bytes at {from_offset} and at {to_offset} of one buffer overlap"),
+    })
+}

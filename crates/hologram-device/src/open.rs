@@ -1,0 +1,40 @@
+//! Finding and opening the devices of a kind.
+
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::info::{BackendType, DeviceInfo};
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// A CPU's worker threads, 1 to 1024; by default one for each physical core that the process may use. Other devices ignore it.
+    pub threads: Option<usize>,
+    /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    pub memory_cap: Option<u64>,
+}
+
+/// A kind of device: what a device's crate gives to those that open devices by name.
+pub trait DeviceKind: Sync {
+    /// The kind, whose name opens a device of it.
+    fn backend(&self) -> BackendType;
+
+    /// This machine's devices, each with the name that opens it: its description, or why it cannot be used. A driver that does not work
+    /// stands for its devices.
+    fn devices(&self) -> Vec<(String, Result<DeviceInfo>)>;
+
+    /// Opens device number `number`; 0 where they have none.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`](crate::BackendError::Unavailable) with what is missing.
+    fn open(&self, number: u32, options: &OpenOptions) -> Result<Arc<dyn Backend>>;
+
+    /// Opens the first device that can be opened.
+    ///
+    /// # Errors
+    /// Why none can, for the user.
+    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, String> {
+        self.open(0, options).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,117 @@
+//! Arguments of kernels. Which a kernel has, in which order, its text declares (`kernels/arguments.h`); a launch fills
+//! in the structure that is made of the declaration ([`super::kernels`]).
+
+use std::any::Any;
+use std::fmt::Debug;
+
+/// The arguments of a kernel: a structure of [`super::kernels`].
+pub trait KernelArgs: Any + Debug + Send + Sync {
+    /// The image of its kernels: the name of their text without its ending.
+    fn image(&self) -> &'static str;
+    /// The kernels that take these arguments.
+    fn entries(&self) -> &'static [&'static str];
+    /// The arguments in the order in which the kernel declares them, without what the next launch reads.
+    fn list(&self) -> Vec<Arg>;
+    /// What the launch reads that nothing writes, where its kernel takes as many ranges of the next launch behind all
+    /// other arguments: it fetches some of them into the L2 when its own reading ends, so that the memory does not rest
+    /// while one launch follows the other.
+    fn reads(&self) -> Option<&[Range]> {
+        None
+    }
+}
+
+/// An argument as the device is given it.
+#[derive(Clone, Debug)]
+pub enum Arg {
+    /// An address.
+    Memory(Memory),
+    /// A number.
+    U32(u32),
+    /// A number.
+    F32(f32),
+    /// A description of a matrix for the bulk tensor copy engine, passed by value.
+    TensorMap(TensorMap),
+}
+
+/// Memory that an argument points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// A binding, by its place among the spec's bindings.
+    Binding(usize),
+    /// The scratch memory, at this offset.
+    Scratch(usize),
+    /// The zeroed memory, at this offset.
+    Counters(usize),
+    /// The launch's fault record: a kernel that is given an index outside its range notes it there, leaves out what it
+    /// cannot do, and goes on; the error comes at the next wait.
+    Fault,
+    /// Memory that is not used: a kernel is told so by a number, as Metal takes no null pointers for buffers.
+    Null,
+    /// An address of the device that is known already.
+    Address(u64),
+}
+
+impl Memory {
+    /// A binding, or what is not used.
+    pub fn optional(place: Option<usize>) -> Memory {
+        place.map_or(Memory::Null, Memory::Binding)
+    }
+}
+
+/// A matrix in memory as the bulk tensor copy engine sees it (compute capability 9.0).
+#[derive(Clone, Debug)]
+pub struct TensorMap {
+    /// Where the matrix lies.
+    pub memory: Memory,
+    /// Size of an element in bytes: 1, 2 (bf16 or f16) or 4.
+    pub element: u32,
+    /// Sizes, fastest first.
+    pub dims: Vec<u64>,
+    /// Bytes from row to row, from the second dimension on; multiples of 16.
+    pub strides: Vec<u64>,
+    /// Sizes of a tile, fastest first.
+    pub tile: Vec<u32>,
+    /// Bytes of the swizzle pattern: 0, 32, 64 or 128.
+    pub swizzle: u32,
+}
+
+/// A size that may be known only when the kernel runs: `EXTENT` in `arguments.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actual {
+    /// Word of the step block; `u32::MAX` where the size is fixed.
+    pub slot: u32,
+    /// The greatest value.
+    pub most: u32,
+}
+
+/// A count with the step block that it is read from: `COUNT` in `arguments.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The step block; null where the count is fixed.
+    pub step: Memory,
+    /// Word of the step block; `u32::MAX` where the count is fixed.
+    pub slot: u32,
+    /// The greatest value of the word.
+    pub most: u32,
+    /// What it is multiplied by.
+    pub per: u32,
+}
+
+/// Bytes of which workgroup x reads `len` from byte x · `stride` on, as long as they are among the first `total`:
+/// `AHEAD_RANGE` in `stream.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Where they begin.
+    pub at: Memory,
+    /// Bytes that there are.
+    pub total: u32,
+    /// Bytes from one workgroup's first to the next one's.
+    pub stride: u32,
+    /// Bytes that a workgroup reads.
+    pub len: u32,
+}
+
+impl Range {
+    /// No bytes.
+    pub const NONE: Range = Range { at: Memory::Null, total: 0, stride: 0, len: 0 };
+}

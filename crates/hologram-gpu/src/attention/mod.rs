@@ -1,0 +1,169 @@
+//! `attention` over a paged cache, alone or with the rotary embedding and the cache's updates before it.
+//!
+//! Few tokens are served by the kernels of `attention_few.cu`, on tensor cores, where the cache is of `f16`, and else by those of
+//! `attention.h`; both split a token's positions over workgroups. Many are served by those of `attention_prefill.cu`, on tensor cores, or of
+//! `attention_prefill.metal`, on simdgroup matrices.
+
+mod few;
+mod group;
+mod many;
+mod simdgroup;
+#[cfg(test)]
+mod tests;
+
+use super::launch::{Count, Places, all_f32};
+use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
+use hologram_device::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_isa::Type;
+
+pub(super) use group::find_group;
+
+/// The most tokens of a step that count as few where each may belong to a sequence of its own.
+const FEW_SEQUENCES: usize = 256;
+
+/// The elements of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    F32,
+    F16,
+    /// In 8 bits, with a plane of scales.
+    Eight,
+}
+
+/// Sizes of attention.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    tokens: Count,
+    heads: usize,
+    kv_heads: usize,
+    d: usize,
+    blocks: usize,
+    /// The size of a block as a power of two.
+    shift: u32,
+    /// Sequences and columns of the block table.
+    rows: usize,
+    columns: usize,
+    /// The cache's elements.
+    cache: Cache,
+    /// How many positions a token sees, up to its own.
+    window: Option<u32>,
+}
+
+impl Sizes {
+    /// Of q, k, v, positions, sequences and block table, with the output; `None` where they are none that kernels serve.
+    fn of(inputs: [&TensorSpec; 6], output: &TensorSpec) -> Option<Sizes> {
+        let [q, k, v, positions, sequences, table] = inputs;
+        let [n, Extent::Fixed(heads), Extent::Fixed(d)] = q.shape[..] else { return None };
+        let [Extent::Fixed(blocks), Extent::Fixed(kv_heads), Extent::Fixed(block), Extent::Fixed(_)] = k.shape[..]
+        else {
+            return None;
+        };
+        let [Extent::Fixed(rows), Extent::Fixed(columns)] = table.shape[..] else { return None };
+        let cache = match k.format {
+            Format::Plain(Type::F32) => Cache::F32,
+            Format::Plain(Type::F16) => Cache::F16,
+            Format::Q8Planes => Cache::Eight,
+            _ => return None,
+        };
+        let served = k == v
+            && all_f32([q])
+            && output == q
+            && [positions, sequences, table].iter().all(|t| t.format == Format::U32)
+            && positions.shape == [n]
+            && sequences.shape == [n]
+            && k.shape[3] == Extent::Fixed(d)
+            && block.is_power_of_two()
+            && [blocks, kv_heads, rows, columns, d].iter().all(|n| *n > 0)
+            && heads > 0
+            && heads.is_multiple_of(kv_heads)
+            && d.is_multiple_of(8)
+            && d <= 256;
+        // Kernels count positions and chunks of 16 bytes of the cache, and elements of q, with 32 bits.
+        let fits = |sizes: &[usize]| {
+            sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).is_some_and(|n| n < 1 << 31)
+        };
+        let tokens = Count::of(&[n])?;
+        let counted =
+            fits(&[blocks, kv_heads, block, d / 4]) && fits(&[columns, block]) && fits(&[tokens.max(), heads, d]);
+        (served && counted && fits(&[rows, columns])).then_some(Sizes {
+            tokens,
+            heads,
+            kv_heads,
+            d,
+            blocks,
+            shift: block.trailing_zeros(),
+            rows,
+            columns,
+            cache,
+            window: None,
+        })
+    }
+
+    /// With a window; `None` for one that kernels do not serve.
+    fn seeing(self, window: Option<u32>) -> Option<Sizes> {
+        let window = window.filter(|n| (*n as usize) < self.columns << self.shift);
+        window.is_none_or(|n| n > 0 && n < 1 << 29).then_some(Sizes { window, ..self })
+    }
+
+    /// Heads, key/value heads, elements of a head, blocks, sequences and columns of the block table: numbers below 2³¹.
+    fn numbers(&self) -> Numbers {
+        let [heads, kv_heads, d, blocks, rows, columns] =
+            [self.heads, self.kv_heads, self.d, self.blocks, self.rows, self.columns].map(|n| n as u32);
+        Numbers { heads, kv_heads, d, blocks, rows, columns }
+    }
+}
+
+/// [`Sizes`] as kernels take them.
+struct Numbers {
+    heads: u32,
+    kv_heads: u32,
+    d: u32,
+    blocks: u32,
+    rows: u32,
+    columns: u32,
+}
+
+/// q, the caches of keys and values, positions, sequences and block table.
+#[derive(Clone, Copy)]
+struct Operands {
+    q: Memory,
+    keys: Memory,
+    values: Memory,
+    positions: Memory,
+    sequences: Memory,
+    table: Memory,
+}
+
+impl Operands {
+    fn of([q, keys, values, positions, sequences, table]: [Memory; 6]) -> Operands {
+        Operands { q, keys, values, positions, sequences, table }
+    }
+}
+
+/// The native kernel for `attention`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
+    let Operation::Attention { scale, precision, window } = spec.op else { return None };
+    if spec.in_place.is_some() {
+        return None;
+    }
+    let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(window)?;
+    let scale = scale.get();
+    let places = Places::of(spec);
+    let (tokens, operands) = (sizes.tokens.max(), Operands::of([0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0))));
+    let scales = match sizes.cache {
+        Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
+        _ => [Memory::Null, Memory::Null],
+    };
+    let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
+    let many = || match target.vendor {
+        Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
+        Vendor::Nvidia { .. } => {
+            many::kernel(sizes, operands, scales, &places, scale, precision == AttentionPrecision::BF16, target)
+        }
+    };
+    let many = if few { None } else { many() };
+    many.or_else(|| {
+        few::kernel(sizes, operands, few::More::Scales(scales), places.output(0), places.step(), scale, target)
+    })
+}

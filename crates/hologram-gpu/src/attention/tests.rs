@@ -1,0 +1,229 @@
+//! Which specs and groups are served, and by what; without a device.
+
+use hologram_device::{
+    AttentionPrecision, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
+};
+
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionJoin};
+use super::super::kernels::cuda::attention_few::AttentionFew;
+use super::super::kernels::cuda::attention_prefill::AttentionPrefill;
+use super::super::{Memory, NativeKernel, Part, Target};
+use super::{find, find_group};
+
+const TARGET: Target = Target::nvidia(90, 132, 227 * 1024);
+
+fn tensor(format: Format, shape: &[Extent]) -> TensorSpec {
+    TensorSpec { format, shape: shape.to_vec() }
+}
+
+fn fixed(sizes: &[usize]) -> Vec<Extent> {
+    sizes.iter().map(|n| Extent::Fixed(*n)).collect()
+}
+
+/// Attention of up to `tokens` tokens, 8 heads to 2, in blocks of 32.
+fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32) -> KernelSpec {
+    let n = Extent::Step { slot: 1, max: tokens };
+    let q = tensor(Format::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
+    let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
+    let index = tensor(Format::U32, &[n]);
+    KernelSpec {
+        op: attention(None, precision),
+        inputs: vec![
+            q.clone(),
+            cache.clone(),
+            cache,
+            index.clone(),
+            index,
+            tensor(Format::U32, &fixed(&[sequences, 64])),
+        ],
+        output: q,
+        in_place: None,
+    }
+}
+
+fn attention(window: Option<u32>, precision: u32) -> Operation {
+    let precision = if precision == 1 { AttentionPrecision::BF16 } else { AttentionPrecision::F32 };
+    Operation::Attention { scale: 0.125.into(), precision, window }
+}
+
+fn entries(kernel: &NativeKernel) -> Vec<&str> {
+    fn entry(part: &Part) -> &str {
+        match part {
+            Part::Kernel(launch) => &launch.entry,
+            Part::Blas(_) => "cuBLASLt",
+        }
+    }
+    kernel.parts.iter().map(entry).collect()
+}
+
+/// Apple GPUs put the parts of few tokens together in a launch of its own, and have a kernel for many.
+#[test]
+fn attention_on_apple_gpus() {
+    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    for (tokens, d, cache, sequences, want) in [
+        (1, 128, Format::F32, 1, "attention_decode_float_128_4 attention_join_4"),
+        (1, 128, Format::F16, 64, "attention_decode_half_128_4 attention_join_4"),
+        (1, 128, Format::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
+        // As many workgroups as the device has places for without splitting.
+        (40, 128, Format::F32, 64, "attention_decode_float_128_4"),
+        (512, 128, Format::F16, 1, "attention_prefill_half_128"),
+        (512, 80, Format::F32, 4, "attention_prefill_float_80"),
+        (40, 64, Format::Q8Planes, 1, "attention_prefill_eight_64"),
+        // Elements of a head that the kernel is not made for.
+        (512, 256, Format::F16, 1, "attention_decode_half_0_4"),
+    ] {
+        for precision in [0, 1] {
+            let kernel = find(&spec(tokens, d, cache, sequences, precision), apple).unwrap();
+            assert_eq!(entries(&kernel).join(" "), want);
+        }
+    }
+    // Parts of a window are joined too.
+    let mut windowed = spec(1, 128, Format::F16, 1, 0);
+    windowed.op = attention(Some(1000), 0);
+    let kernel = find(&windowed, apple).unwrap();
+    let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
+    assert_eq!(join.filled::<AttentionJoin>().window, 1000);
+}
+
+#[test]
+fn attention_is_served_by_tokens_size_and_precision() {
+    let (f32, f16) = (Format::F32, Format::F16);
+    for (tokens, d, cache, sequences, precision, want) in [
+        (1, 128, f32, 1, 0, "attention_decode_float_128_4"),
+        (1, 128, f16, 1, 1, "attention_few_128_8"),
+        (8, 64, f16, 4, 1, "attention_few_64_4"),
+        (1, 80, f16, 1, 0, "attention_decode_half_0_4"),
+        (512, 128, f32, 1, 1, "attention_round_f32 attention_prefill_bf16_128"),
+        (64, 128, f16, 1, 1, "attention_round_f16 attention_prefill_bf16_128"),
+        // Each token may be of a sequence of its own.
+        (64, 128, f16, 64, 1, "attention_few_128_4"),
+        (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
+        (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
+        (512, 256, f32, 1, 0, "attention_decode_float_0_4"),
+        (1, 128, Format::Q8Planes, 1, 0, "attention_decode_eight_128_4"),
+        (1, 96, Format::Q8Planes, 1, 0, "attention_decode_eight_0_4"),
+        (512, 64, Format::Q8Planes, 1, 1, "attention_round_eight attention_prefill_bf16_64"),
+        (512, 72, f32, 1, 1, "attention_decode_float_0_4"),
+    ] {
+        let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
+        assert_eq!(kernel.as_ref().map(|k| entries(k).join(" ")).as_deref(), Some(want), "{tokens} tokens, d {d}");
+    }
+    // Sizes that no kernel is made for.
+    for d in [4, 12, 264] {
+        assert!(find(&spec(1, d, f32, 1, 0), TARGET).is_none(), "d {d}");
+    }
+    let faulty: [fn(&mut KernelSpec); 5] = [
+        |s| s.op = Operation::Gather,
+        |s| s.inputs[1].format = Format::BF16,
+        |s| s.inputs[2].shape[0] = Extent::Fixed(63),
+        |s| s.inputs[3].shape[0] = Extent::Fixed(1),
+        |s| s.inputs[1].shape[2] = Extent::Fixed(24),
+    ];
+    for (i, fault) in faulty.iter().enumerate() {
+        let mut spec = spec(1, 64, f32, 1, 0);
+        fault(&mut spec);
+        assert!(find(&spec, TARGET).is_none(), "fault {i}");
+    }
+}
+
+/// The decoder's group: inputs q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
+fn group(tokens: usize, attended: bool) -> GroupSpec {
+    let spec_of_attention = spec(tokens, 64, Format::F32, 1, 0);
+    let [q, cache, _, index, _, table] =
+        <[TensorSpec; 6]>::try_from(spec_of_attention.inputs.clone()).expect("six inputs");
+    let k = tensor(Format::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
+    let freqs = tensor(Format::F32, &fixed(&[32]));
+    let node = |op, operands: &[Operand], output: &TensorSpec, in_place| GroupNode {
+        op,
+        operands: operands.to_vec(),
+        output: output.clone(),
+        in_place,
+    };
+    let (input, of) = (Operand::Input, Operand::Node);
+    let rope = || Operation::Rope { style: RopeStyle::HalfSplit };
+    let mut nodes = vec![
+        node(rope(), &[input(0), input(1), input(2)], &q, None),
+        node(rope(), &[input(3), input(1), input(2)], &k, None),
+        node(Operation::KvAppend, &[input(4), of(1), input(5)], &cache, Some(0)),
+        node(Operation::KvAppend, &[input(6), input(7), input(5)], &cache, Some(0)),
+    ];
+    let mut inputs = vec![q.clone(), index.clone(), freqs, k.clone(), cache.clone(), index.clone(), cache.clone(), k];
+    if attended {
+        inputs.extend([index, table]);
+        let operands = [of(0), of(2), of(3), input(1), input(8), input(9)];
+        nodes.push(node(spec_of_attention.op, &operands, &q, None));
+    }
+    GroupSpec::new(inputs, nodes, vec![if attended { 4 } else { 0 }]).expect("a group")
+}
+
+#[test]
+fn groups_are_matched_by_structure() {
+    let served = |group: &GroupSpec| find_group(group, TARGET).map(|k| entries(&k).join(" "));
+    assert_eq!(served(&group(8, true)).as_deref(), Some("attention_decode_float_64_4"));
+    assert_eq!(served(&group(512, false)).as_deref(), Some("rope_append_f32"));
+    // More tokens than a workgroup looks for among its positions.
+    assert_eq!(served(&group(9, true)), None);
+    // Keys and values, q and k the other way round.
+    let other = group(1, true).changed(|other| {
+        other.nodes.swap(2, 3);
+        other.nodes.swap(0, 1);
+        other.nodes[3].operands[1] = Operand::Node(0);
+        other.nodes[4].operands[..3].copy_from_slice(&[Operand::Node(1), Operand::Node(3), Operand::Node(2)]);
+    });
+    assert_eq!(
+        other.and_then(|g| served(&g)),
+        served(&group(1, true)).map(|_| "attention_decode_float_64_4".to_string())
+    );
+
+    let faulty: [fn(&mut GroupSpec); 9] = [
+        |g| g.outputs.push(0),
+        |g| g.nodes[0].op = Operation::Rope { style: RopeStyle::Adjacent },
+        |g| g.nodes[3].operands[0] = Operand::Input(4),
+        |g| g.nodes[3].operands[2] = Operand::Input(1),
+        |g| g.nodes[4].operands[0] = Operand::Input(0),
+        |g| g.nodes[4].operands[3] = Operand::Input(5),
+        |g| g.nodes[4].operands.swap(1, 2),
+        |g| g.inputs[2].shape[0] = Extent::Fixed(30),
+        |g| g.inputs[7].shape[1] = Extent::Fixed(1),
+    ];
+    for (i, fault) in faulty.iter().enumerate() {
+        let faulty = group(1, true).changed(fault);
+        assert_eq!(faulty.and_then(|g| served(&g)), None, "fault {i}");
+    }
+}
+
+#[test]
+fn parts_of_positions_lie_in_scratch_memory() {
+    let kernel = find(&spec(1, 128, Format::F32, 1, 0), TARGET).expect("served");
+    let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
+    assert_eq!(launch.args.list().len(), 30);
+    // 2 · 132 workgroups for two heads, at most 64 parts.
+    assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
+    let args = launch.filled::<AttentionDecode>();
+    assert_eq!((args.partial, args.stats), (Memory::Scratch(0), Memory::Scratch(64 * 2 * 4 * 128 * 4)));
+    assert_eq!(kernel.scratch, 64 * 2 * 4 * (128 + 2) * 4);
+}
+
+/// A window bounds the parts that a token's positions are split in, and is told in the flags or as a number; one that no sequence outgrows is none.
+#[test]
+fn windows_are_told() {
+    let windowed = |tokens: usize, window: u32| {
+        let mut spec = spec(tokens, 128, Format::F16, 1, 1);
+        spec.op = attention(Some(window), 1);
+        find(&spec, TARGET)
+    };
+    let last = |kernel: &NativeKernel| match kernel.parts.last() {
+        Some(Part::Kernel(launch)) => launch.clone(),
+        _ => panic!("a kernel"),
+    };
+    for (window, flags, splits) in [(100, 4 | 100 << 3, 2), (1900, 4 | 1900 << 3, 16), (2048, 4, 16), (1 << 30, 4, 16)]
+    {
+        let launch = last(&windowed(1, window).expect("served"));
+        assert_eq!(launch.filled::<AttentionFew>().flags, flags, "{window}");
+        assert_eq!(launch.grid[0], splits, "{window}");
+    }
+    for (window, told) in [(100, 100), (2048, u32::MAX)] {
+        let launch = last(&windowed(512, window).expect("served"));
+        assert_eq!(launch.filled::<AttentionPrefill>().window, told);
+    }
+}

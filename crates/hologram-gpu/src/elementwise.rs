@@ -1,0 +1,87 @@
+//! Elementwise operations on f32, `cast`, and `copy` of any plain type.
+
+use super::kernels::elementwise::{Binary, CopyBytes, Unary};
+use super::launch::{Count, Places, all_f32, launch, single};
+use super::{NativeKernel, Target};
+
+use hologram_device::{Elementwise as E, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_isa::Type;
+const UNARY: [E; 7] = [E::Neg, E::Abs, E::Exp, E::Tanh, E::Relu, E::Sigmoid, E::Silu];
+const BINARY: [E; 8] = [E::Add, E::Sub, E::Mul, E::Div, E::Max, E::Min, E::Swiglu, E::Relu2Mul];
+/// Elements that a workgroup takes.
+const PIECE: usize = 1024;
+
+/// The native kernel for an elementwise operation.
+pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
+    if spec.in_place.is_some() {
+        return None;
+    }
+    let (places, total) = (Places::of(spec), Count::elements(&spec.output)?);
+    match spec.inputs.as_slice() {
+        [x] if x.shape != spec.output.shape => None,
+        [x] if spec.op == Operation::Copy && x.format == spec.output.format => copy(spec, &places, total),
+        [x] if all_f32([x]) => {
+            let entry = match (&spec.op, spec.output.format) {
+                (Operation::Cast, Format::Plain(ty @ (Type::F32 | Type::F16 | Type::BF16))) => {
+                    format!("cast_{}", ty.name())
+                }
+                (Operation::Elementwise(op), Format::F32) if UNARY.contains(op) => format!("map_{}", op.name()),
+                _ => return None,
+            };
+            unary(entry, &places, total)
+        }
+        [a, b] if all_f32([a, b, &spec.output]) => {
+            let Operation::Elementwise(op) = spec.op else { return None };
+            if !BINARY.contains(&op) {
+                return None;
+            }
+            let (na, nb) = (repeats(a, &spec.output)?, repeats(b, &spec.output)?);
+            let whole = |n: u32| n <= 1 || n.is_multiple_of(4);
+            let fours = total.in_fours() && whole(na) && whole(nb);
+            let args = Binary {
+                a: places.input(0, 0),
+                b: places.input(1, 0),
+                y: places.output(0),
+                total: places.counted(total),
+                na,
+                nb,
+                fours: fours.into(),
+            };
+            Some(single(launch(args, format!("map_{}", op.name()), [total.max().div_ceil(PIECE), 1], 256)?))
+        }
+        _ => None,
+    }
+}
+
+fn unary(entry: String, places: &Places, total: Count) -> Option<NativeKernel> {
+    let args = Unary {
+        a: places.input(0, 0),
+        y: places.output(0),
+        total: places.counted(total),
+        fours: total.in_fours().into(),
+    };
+    Some(single(launch(args, entry, [total.max().div_ceil(PIECE), 1], 256)?))
+}
+
+/// In words of four bytes, or byte by byte where there may be no whole number of them.
+fn copy(spec: &KernelSpec, places: &Places, total: Count) -> Option<NativeKernel> {
+    let Format::Plain(ty) = spec.output.format else { return None };
+    let bytes = total.times(ty.size());
+    let words = if ty.size() == 4 { Some(total) } else { bytes.and_then(Count::quarter) };
+    if let Some(words) = words {
+        return unary("cast_f32".into(), places, words);
+    }
+    let bytes = bytes?;
+    let args = CopyBytes { x: places.input(0, 0), y: places.output(0), total: places.counted(bytes) };
+    Some(single(launch(args, "copy_bytes", [bytes.max().div_ceil(PIECE), 1], 256)?))
+}
+
+/// After how many elements an operand repeats: 0 for one of the output's shape, whose last dimensions it has otherwise.
+fn repeats(operand: &TensorSpec, output: &TensorSpec) -> Option<u32> {
+    if operand.shape == output.shape {
+        return Some(0);
+    }
+    let fixed = operand.shape.iter().all(|e| matches!(e, Extent::Fixed(1..)));
+    let elements = operand.max_rows().checked_mul(operand.row_len())?;
+    (fixed && output.shape.ends_with(&operand.shape)).then(|| u32::try_from(elements).ok()).flatten()
+}

@@ -1,0 +1,68 @@
+//! Products on tensor cores of compute capability 8.0 and up: `kernels/gemm_mma.cu`.
+
+use hologram_device::Format;
+
+use super::Product;
+use crate::kernels::cuda::gemm_mma::Multiply;
+use crate::launch::{launch, number, single};
+use crate::{KernelLaunch, NativeKernel, Target};
+
+/// Stages in shared memory, and bytes of activations of a token in each.
+const STAGES: usize = 3;
+const STAGE_BYTES: usize = 128;
+/// Rows of a workgroup's tile.
+const ROWS: usize = 128;
+/// Floats between the results of two tokens in shared memory.
+const STRIDE: usize = 68;
+
+/// The native kernel for a product.
+pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
+    if !target.has(80) || !product.fits_tiles() {
+        return None;
+    }
+    let k = product.k;
+    let bf16 = product.x == Format::BF16 && k.is_multiple_of(64);
+    let group = product.activation_group();
+    // The kernel's name, tokens of a tile, and bytes in a stage: of a row's codes and scales, and of a token's scales.
+    let few = product.tokens.max() <= 32;
+    let (name, tile, codes, scales, x_scales) = match product.w {
+        Format::BF16 if bf16 => ("bf16", if few { 32 } else { 128 }, 128, 0, 0),
+        Format::Q8Planes if bf16 => ("q8", if few { 32 } else { 128 }, 64, 4, 0),
+        Format::Q4Planes if bf16 => ("q4", if few { 32 } else { 128 }, 32, 4, 0),
+        Format::Q8Planes if group == 32 && k.is_multiple_of(128) => ("q8_i8", 64, 128, 8, 16),
+        Format::Q4Planes if group == 32 && k.is_multiple_of(128) => ("q4_i8", 64, 64, 8, 16),
+        Format::T2Planes if group > 0 && group.is_multiple_of(256) => ("t2_i8", if few { 32 } else { 128 }, 32, 0, 0),
+        _ => return None,
+    };
+    let stages = STAGES * (tile * (STAGE_BYTES + x_scales) + ROWS * (codes + scales));
+    let shared = stages.max(2 * tile * STRIDE * 4);
+    let ([x, x_scales], [m0, m1, m2], (step, slot)) = (product.x_args, product.row_numbers()?, product.step_and_slot());
+    let [[w0, s0], [w1, s1], [w2, s2]] = [0, 1, 2].map(|i| product.matrix(i));
+    let args = Multiply {
+        x,
+        x_scales,
+        w0,
+        s0,
+        w1,
+        s1,
+        w2,
+        s2,
+        add: product.add,
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
+        step,
+        slot,
+        n: number(product.tokens.max())?,
+        m0,
+        m1,
+        m2,
+        k: number(k)?,
+        group: number(group)?,
+        mode: product.mode as u32,
+        narrow: u32::from(product.narrow),
+    };
+    let grid = [product.tokens.max().div_ceil(tile), product.groups().div_ceil(2)];
+    let launch = launch(args, format!("mma_{name}_{tile}"), grid, 256)?;
+    Some(single(KernelLaunch { shared: number(shared).filter(|s| *s <= target.max_shared)?, ..launch }))
+}

@@ -1,0 +1,264 @@
+//! `matmul` for steps of many tokens: on tensor cores, alone or with what follows it, or in plain `f32`.
+//!
+//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`], [`simdgroup`] and [`plain`] each know which products their kernels serve, [`blas`] which
+//! are better left to the library.
+
+use hologram_device::{
+    AfterProducts, BlockType, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
+};
+
+mod blas;
+mod mma;
+mod packed;
+mod plain;
+mod simdgroup;
+#[cfg(test)]
+mod tests;
+mod wgmma;
+
+pub use packed::Unpacked;
+
+use super::launch::{Places, number};
+use super::{BlasCall, Memory, NativeKernel, Target};
+
+/// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Nothing.
+    Store = 0,
+    /// Another tensor is added.
+    Add = 1,
+    /// Two matrices: silu(first) · second.
+    Swiglu = 2,
+    /// Two matrices: max(first, 0)² · second.
+    Relu2 = 3,
+}
+
+/// x · wᵀ for one to three matrices that share x.
+#[derive(Clone, Debug)]
+struct Product {
+    x: Format,
+    /// The matrices' format; `bf16` for packed ones, which are unpacked first.
+    w: Format,
+    /// The formats and first places of packed matrices among them, in the order of `rows`.
+    packed: Vec<Option<(BlockType, usize)>>,
+    /// Tokens: rows of x.
+    tokens: Extent,
+    /// Elements of a row of x and of the matrices.
+    k: usize,
+    /// Rows of each matrix; of two gated ones the first are those of the gate.
+    rows: Vec<usize>,
+    mode: Mode,
+    /// Whether results are stored as `bf16`, not `f32`.
+    narrow: bool,
+    /// Elements and scales of x; null where there is no second view.
+    x_args: [Memory; 2],
+    /// Elements and scales of each matrix.
+    w_args: Vec<[Memory; 2]>,
+    /// What is added.
+    add: Memory,
+    /// Each result.
+    y: Vec<Memory>,
+    /// The step block.
+    step: Memory,
+}
+
+/// The native kernel for `matmul`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let product = Product::of(spec)?;
+    served(&product, target).or_else(|| plain::find(&product).filter(|_| product.packed == [None]))
+}
+
+/// The native kernel for two or three products that share x, for a product and an addition to it, and for two products and their gate, with a
+/// conversion to `bf16` after it or without.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    served(&Product::of_group(group)?, target)
+}
+
+/// The product that cuBLASLt computes faster than the kernels here, for `matmul`.
+pub(super) fn find_blas(spec: &KernelSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
+    find_call(&Product::of(spec)?, target)
+}
+
+/// As [`find_blas`], for a product and an addition to it.
+pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
+    find_call(&Product::of_group(group)?, target)
+}
+
+fn find_call(product: &Product, target: Target) -> Option<(BlasCall, Unpacked)> {
+    let unpacked = packed::unpack(product)?;
+    Some((blas::find(&unpacked.product, target)?, unpacked))
+}
+
+fn served(product: &Product, target: Target) -> Option<NativeKernel> {
+    if target.is_apple()
+        && let Some(kernel) = simdgroup::find(product)
+    {
+        return Some(kernel);
+    }
+    let unpacked = packed::unpack(product)?;
+    if target.is_apple() {
+        let kernel = simdgroup::find(&unpacked.product)?;
+        return Some(unpacked.before(kernel));
+    }
+    let kernel = wgmma::find(&unpacked.product, target).or_else(|| mma::find(&unpacked.product, target))?;
+    Some(unpacked.before(kernel))
+}
+
+/// Tokens, row length and rows of w of a product x [n, k] · w [m, k]ᵀ = y [n, m].
+fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usize, usize)> {
+    let ([n, Extent::Fixed(k)], [Extent::Fixed(m), Extent::Fixed(l)]) = (x.shape.as_slice(), w.shape.as_slice()) else {
+        return None;
+    };
+    let fits = k == l && *k > 0 && *m > 0 && y.format == Format::F32 && y.shape == [*n, Extent::Fixed(*m)];
+    fits.then_some((*n, *k, *m))
+}
+
+/// The format of a matrix for the kernels, and what is packed of it at a place.
+fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(BlockType, usize)>) {
+    match w.format.packed() {
+        Some(packed) => (Format::BF16, Some((packed, at))),
+        None => (w.format, None),
+    }
+}
+
+/// The arguments of a tensor's views.
+fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Memory; 2] {
+    let second = match tensor.format {
+        Format::Plain(_) => Memory::Null,
+        _ => places.input(input, 1),
+    };
+    [places.input(input, 0), second]
+}
+
+impl Product {
+    fn of(spec: &KernelSpec) -> Option<Product> {
+        let [x, w] = spec.inputs.as_slice() else { return None };
+        if spec.op != Operation::Matmul || spec.in_place.is_some() {
+            return None;
+        }
+        let ((tokens, k, m), places) = (shape(x, w, &spec.output)?, Places::of(spec));
+        let (format, packed) = unpacked(w, places.at(1));
+        Some(Product {
+            x: x.format,
+            w: format,
+            packed: vec![packed],
+            tokens,
+            k,
+            rows: vec![m],
+            mode: Mode::Store,
+            narrow: false,
+            x_args: views(&places, 0, x),
+            w_args: vec![views(&places, 1, w)],
+            add: Memory::Null,
+            y: vec![places.output(0)],
+            step: places.step(),
+        })
+    }
+
+    fn of_group(group: &GroupSpec) -> Option<Product> {
+        let Fused::Products(fused) = &group.fused else { return None };
+        let alone = fused.products.len() == 1 && fused.after == AfterProducts::Store;
+        if fused.norm.is_some() || fused.conversion.is_some() || alone {
+            return None;
+        }
+        let places = Places::of_results(group);
+        let (mode, narrow, add) = match fused.after {
+            AfterProducts::Store => (Mode::Store, false, Memory::Null),
+            AfterProducts::Add { residual } => (Mode::Add, false, places.input(residual, 0)),
+            AfterProducts::Gate { gate: Gate::Swiglu, bf16 } => (Mode::Swiglu, bf16, Memory::Null),
+            AfterProducts::Gate { gate: Gate::Relu2, bf16 } => (Mode::Relu2, bf16, Memory::Null),
+        };
+        let x = group.inputs.get(fused.x)?;
+        let (mut rows, mut w_args, mut packed, mut w_format, mut size) =
+            (Vec::new(), Vec::new(), Vec::new(), None, None);
+        for product in &fused.products {
+            let w = group.inputs.get(product.weights)?;
+            let (tokens, k, m) = shape(x, w, &product.value)?;
+            let (format, of) = unpacked(w, places.at(product.weights));
+            if w_format.is_some_and(|f| f != format) {
+                return None;
+            }
+            (w_format, size) = (Some(format), Some((tokens, k)));
+            packed.push(of);
+            rows.push(m);
+            w_args.push(views(&places, product.weights, w));
+        }
+        let (tokens, k) = size?;
+        let y = (0..group.outputs.len()).map(|i| places.output(i)).collect();
+        Some(Product {
+            x: x.format,
+            w: w_format?,
+            packed,
+            tokens,
+            k,
+            rows,
+            mode,
+            narrow,
+            x_args: views(&places, fused.x, x),
+            w_args,
+            add,
+            y,
+            step: places.step(),
+        })
+    }
+
+    /// Whether two matrices make one result.
+    fn gated(&self) -> bool {
+        matches!(self.mode, Mode::Swiglu | Mode::Relu2)
+    }
+
+    /// Groups of 64 rows that the kernels go through: see `gemm.h`.
+    fn groups(&self) -> usize {
+        if self.gated() { self.rows[0].div_ceil(32) } else { self.rows.iter().map(|m| m.div_ceil(64)).sum() }
+    }
+
+    /// Bytes of a row of a matrix's elements or codes.
+    fn row_bytes(&self) -> usize {
+        match self.w {
+            Format::Q8Planes => self.k,
+            Format::Q4Planes => self.k / 2,
+            Format::T2Planes => self.k / 4,
+            _ => self.k * 2,
+        }
+    }
+
+    /// Elements of a group of 8-bit activations; 0 for others.
+    fn activation_group(&self) -> usize {
+        match self.x {
+            Format::I8Groups { group } => group as usize,
+            _ => 0,
+        }
+    }
+
+    /// Elements and scales of matrix `i`.
+    fn matrix(&self, i: usize) -> [Memory; 2] {
+        self.w_args.get(i).copied().unwrap_or([Memory::Null; 2])
+    }
+
+    /// Result `i`.
+    fn result(&self, i: usize) -> Memory {
+        self.y.get(i).copied().unwrap_or(Memory::Null)
+    }
+
+    /// The step block and the word of it that says how many tokens there are; no block where that is fixed.
+    fn step_and_slot(&self) -> (Memory, u32) {
+        match self.tokens {
+            Extent::Fixed(_) => (Memory::Null, 0),
+            Extent::Step { slot, .. } => (self.step, slot),
+        }
+    }
+
+    /// The number of rows of each matrix, as kernel arguments; both matrices of a gate share the first.
+    fn row_numbers(&self) -> Option<[u32; 3]> {
+        let rows = if self.gated() { &self.rows[..1] } else { &self.rows[..] };
+        let row = |i: usize| number(rows.get(i).copied().unwrap_or(0));
+        Some([row(0)?, row(1)?, row(2)?])
+    }
+
+    /// Whether results can be written four at a time, at 32-bit indices of rows.
+    fn fits_tiles(&self) -> bool {
+        let whole = |m: &usize| m.is_multiple_of(8) && *m < 1 << 30;
+        self.rows.iter().all(whole) && self.k < 1 << 30 && self.tokens.max() < 1 << 30
+    }
+}

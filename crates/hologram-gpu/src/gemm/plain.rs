@@ -1,0 +1,39 @@
+//! Products of `f32` activations in plain `f32`: `kernels/matmul_f32.k`.
+
+use super::{Mode, Product};
+use crate::NativeKernel;
+use crate::kernels::matmul_f32::Matmul;
+use crate::launch::{Count, launch, number, single};
+use hologram_device::Format;
+use hologram_isa::Type;
+
+/// Tokens and rows of a workgroup's tile.
+const TILE: [usize; 2] = [64, 128];
+
+/// The native kernel for a product of one matrix.
+pub(super) fn find(product: &Product) -> Option<NativeKernel> {
+    let ([m], Mode::Store, Format::F32) = (product.rows.as_slice(), product.mode, product.x) else { return None };
+    let name = match product.w {
+        Format::Plain(Type::F32) => "f32",
+        Format::Plain(Type::F16) => "f16",
+        Format::Plain(Type::BF16) => "bf16",
+        Format::Q8Planes => "q8",
+        Format::Q4Planes => "q4",
+        Format::T2Planes => "t2",
+        _ => return None,
+    };
+    let [w, d] = *product.w_args.first()?;
+    // Rows of a tile beyond the last are counted too.
+    let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
+    let args = Matmul {
+        x: product.x_args[0],
+        w,
+        d,
+        y: *product.y.first()?,
+        tokens: Count::of(&[product.tokens])?.of_step(product.step),
+        m: size(*m)?,
+        k: size(product.k)?,
+    };
+    let grid = [product.tokens.max().div_ceil(TILE[0]), m.div_ceil(TILE[1])];
+    Some(single(launch(args, format!("matmul_f32_{name}"), grid, 256)?))
+}

@@ -1,0 +1,328 @@
+use hologram_device::{
+    BlockType, Elementwise, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, TensorSpec,
+};
+
+use super::super::kernels::cuda::gemm_wgmma::Multiply;
+use super::super::kernels::metal::matmul_simdgroup::Matmul;
+use super::super::kernels::packed::Unpack;
+use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
+use super::{find, find_blas, find_blas_group, find_group};
+
+const H200: Target = Target::nvidia(90, 132, 227 * 1024);
+const A100: Target = Target::nvidia(80, 108, 163 * 1024);
+
+fn tensor(format: Format, shape: [Extent; 2]) -> TensorSpec {
+    TensorSpec { format, shape: shape.to_vec() }
+}
+
+fn tokens(max: usize) -> Extent {
+    Extent::Step { slot: 1, max }
+}
+
+fn spec(x: Format, w: Format, n: usize, m: usize, k: usize) -> KernelSpec {
+    KernelSpec {
+        op: Operation::Matmul,
+        inputs: vec![tensor(x, [tokens(n), Extent::Fixed(k)]), tensor(w, [Extent::Fixed(m), Extent::Fixed(k)])],
+        output: tensor(Format::F32, [tokens(n), Extent::Fixed(m)]),
+        in_place: None,
+    }
+}
+
+fn launch(kernel: Option<NativeKernel>) -> Option<KernelLaunch> {
+    match kernel?.parts.into_iter().next()? {
+        Part::Kernel(launch) => Some(launch),
+        Part::Blas(_) => None,
+    }
+}
+
+fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
+    launch(kernel).map(|l| (l.entry, l.cluster))
+}
+
+/// On Apple GPUs one kernel serves most formats of activations and weights, whatever the shape.
+#[test]
+fn products_on_apple_gpus() {
+    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let cases = [
+        (Format::F32, Format::Q8Planes, 256, Some("matmul_f32_q8")),
+        (Format::F32, Format::BF16, 131, Some("matmul_f32_bf16")),
+        (Format::BF16, Format::BF16, 256, Some("matmul_bf16_bf16")),
+        (Format::BF16, Format::Q4Planes, 256, Some("matmul_bf16_q4")),
+        (Format::BF16, Format::F32, 256, None),
+        (Format::I8Groups { group: 256 }, Format::T2Planes, 256, Some("matmul_i8_t2")),
+        (Format::I8Groups { group: 6 }, Format::T2Planes, 768, None),
+        (Format::BF16, Format::Q8_0, 256, None),
+    ];
+    for (x, w, k, want) in cases {
+        let found = launch(find(&spec(x, w, 70, 67, k), apple));
+        assert_eq!(found.as_ref().map(|l| l.entry.as_str()), want, "{} · {}", x.name(), w.name());
+        if let Some(launch) = found {
+            assert_eq!((launch.image(), launch.grid, launch.block), ("matmul_simdgroup", [2, 2, 1], [128, 1, 1]));
+        }
+    }
+}
+
+/// Products that share activations are one launch for each format of matrices; a gate, whose halves share a tile, and an addition are one.
+#[test]
+fn groups_on_apple_gpus() {
+    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let planes = Format::Planes;
+    let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
+    let product = |w| node(Operation::Matmul, &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);
+    let parts = |group: &GroupSpec| -> Vec<(String, [u32; 3])> {
+        let part = |part| match part {
+            Part::Kernel(l) => (l.entry, l.grid),
+            Part::Blas(_) => Default::default(),
+        };
+        find_group(group, apple).map_or_else(Vec::new, |k| k.parts.into_iter().map(part).collect())
+    };
+    let group = |x, w: &[Format], rest: Vec<GroupNode>| {
+        let mut inputs = vec![tensor(x, [tokens(512), Extent::Fixed(2048)])];
+        inputs.extend(w.iter().map(|w| matrix(*w, 1024)));
+        let mut nodes: Vec<GroupNode> = (1..=w.len()).map(product).collect();
+        nodes.extend(rest);
+        let outputs = if nodes.len() == w.len() { (0..w.len()).collect() } else { vec![nodes.len() - 1] };
+        GroupSpec::new(inputs, nodes, outputs).expect("a group")
+    };
+    let (q4, q6, f32) = (planes(BlockType::Q4_K), planes(BlockType::Q6_K), Format::F32);
+    let one = |entry: &str, tiles| vec![(entry.to_string(), [8, tiles, 1])];
+    assert_eq!(parts(&group(f32, &[q4, q4, q4], vec![])), one("matmul_f32_q4_k", 48));
+    let mixed = [one("matmul_f32_q4_k", 32), one("matmul_f32_q6_k", 16)].concat();
+    assert_eq!(parts(&group(f32, &[q4, q4, q6], vec![])), mixed);
+    let gate = |x| node(Elementwise::Swiglu, &[Operand::Node(1), Operand::Node(0)], x, 1024);
+    assert_eq!(parts(&group(f32, &[q4, q4], vec![gate(f32)])), one("matmul_f32_q4_k", 32));
+    assert_eq!(parts(&group(f32, &[q4, q6], vec![gate(f32)])), []);
+    let gated = group(Format::I8Groups { group: 2048 }, &[Format::T2Planes; 2], vec![gate(f32)]);
+    assert_eq!(parts(&gated), one("matmul_i8_t2", 32));
+    // Its operands come the other way round; there are no rows of a second matrix beside it.
+    let launch = launch(find_group(&gated, apple)).unwrap();
+    let a = launch.filled::<Matmul>();
+    let places = [a.w0, a.w1, a.w2, a.s0, a.s1, a.y0];
+    assert_eq!(places, [Some(4), Some(2), None, Some(5), Some(3), Some(6)].map(Memory::optional));
+    assert_eq!((a.m0, a.m1), (1024, 0));
+    // Of at most 32 tokens a tile has more rows.
+    let few = group(f32, &[q4, q4, q4], vec![]).changed(|few| {
+        few.inputs[0].shape[0] = tokens(32);
+        few.nodes.iter_mut().for_each(|node| node.output.shape[0] = tokens(32));
+    });
+    let few = few.expect("a group");
+    assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
+    // In front of activations in bf16 packed matrices are unpacked.
+    let unpacked = parts(&group(Format::BF16, &[q4], vec![]));
+    assert_eq!(unpacked, []);
+    let found = find(&spec(Format::BF16, q4, 70, 67, 256), apple).unwrap();
+    assert_eq!(found.parts.len(), 2);
+}
+
+/// Which kernel serves which product, on which device.
+#[test]
+fn products() {
+    let i8 = |group| Format::I8Groups { group };
+    let cases = [
+        // The shapes of models of 8 and 1 billion parameters.
+        (Format::BF16, Format::BF16, 512, 6144, 4096, Some(("wgmma_bf16_3_128", 1)), Some("mma_bf16_128")),
+        (Format::BF16, Format::BF16, 512, 4096, 4096, Some(("wgmma_bf16_2_128", 1)), Some("mma_bf16_128")),
+        (Format::BF16, Format::Q8Planes, 512, 4096, 14336, Some(("wgmma_q8_2_256", 2)), Some("mma_q8_128")),
+        (Format::BF16, Format::Q4Planes, 512, 28672, 4096, Some(("wgmma_q4_2_256", 1)), Some("mma_q4_128")),
+        (Format::BF16, Format::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
+        (Format::BF16, Format::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
+        (Format::BF16, Format::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
+        // A few tokens of each of several sequences.
+        (Format::BF16, Format::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
+        (Format::BF16, Format::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
+        (i8(2560), Format::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
+        // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
+        (i8(512), Format::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
+        (i8(32), Format::Q8Planes, 64, 256, 1024, Some(("mma_q8_i8_64", 1)), Some("mma_q8_i8_64")),
+        // f32, whatever the shape.
+        (Format::F32, Format::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
+        (Format::F32, Format::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
+        // Rows that are no whole number of fours, row lengths that are no whole stage, formats of files.
+        (Format::BF16, Format::BF16, 64, 70, 512, None, None),
+        (Format::BF16, Format::BF16, 64, 64, 131, None, None),
+        (Format::BF16, Format::Q8Planes, 64, 64, 96, None, None),
+        (Format::BF16, Format::Q8_0, 64, 64, 128, None, None),
+        (i8(128), Format::T2Planes, 64, 64, 1024, None, None),
+        (i8(64), Format::Q8Planes, 64, 64, 1024, None, None),
+    ];
+    for (x, w, n, m, k, h200, a100) in cases {
+        let spec = spec(x, w, n, m, k);
+        let of = |target| name(find(&spec, target));
+        let what = format!("{} · {} {n} {m} {k}", x.name(), w.name());
+        assert_eq!(of(H200), h200.map(|(name, cluster)| (name.into(), cluster)), "{what}");
+        assert_eq!(of(A100), a100.map(|name| (name.into(), 1)), "{what}");
+    }
+    let mut other = spec(Format::BF16, Format::BF16, 64, 64, 64);
+    other.op = Operation::Gather;
+    assert!(find(&other, H200).is_none());
+    other.op = Operation::Matmul;
+    other.output.format = Format::BF16;
+    assert!(find(&other, H200).is_none());
+}
+
+fn node(op: impl Into<Operation>, operands: &[Operand], format: Format, m: usize) -> GroupNode {
+    let output = tensor(format, [tokens(512), Extent::Fixed(m)]);
+    GroupNode { op: op.into(), operands: operands.to_vec(), output, in_place: None }
+}
+
+fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
+    let a = launch.filled::<Multiply>();
+    let maps = [&a.x, &a.w0, &a.w1, &a.w2].map(|map| map.memory);
+    [&maps[..], &[a.x_scales, a.s0, a.s1, a.s2, a.add, a.y0, a.y1, a.y2, a.step]].concat()
+}
+
+/// Which groups are served, and what their arguments are: x, w0, w1, w2 (as maps), scales of x and of each matrix, what
+/// is added, three results, the step block.
+#[test]
+fn groups() {
+    use Operand::{Input, Node};
+    let x = tensor(Format::BF16, [tokens(512), Extent::Fixed(256)]);
+    let w = |m| tensor(Format::Q8Planes, [Extent::Fixed(m), Extent::Fixed(256)]);
+    let product = |w, m| node(Operation::Matmul, &[Input(0), Input(w)], Format::F32, m);
+    let group = |inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: &[usize]| {
+        GroupSpec::new([vec![x.clone()], inputs].concat(), nodes, outputs.to_vec())
+    };
+    let served = |g: &Option<GroupSpec>| launch(find_group(g.as_ref()?, H200)).map(|l| bindings(&l));
+    let at = |places: [usize; 13]| Some(places.map(|p| Memory::optional((p < 99).then_some(p))).to_vec());
+    const NO: usize = 99;
+
+    let qkv = group(vec![w(64), w(32), w(32)], vec![product(1, 64), product(2, 32), product(3, 32)], &[0, 1, 2]);
+    assert_eq!(served(&qkv), at([0, 1, 3, 5, NO, 2, 4, 6, NO, 7, 8, 9, 10]));
+    let two = group(vec![w(64), w(32)], vec![product(1, 64), product(2, 32)], &[0, 1]);
+    assert_eq!(served(&two), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, 6, NO, 7]));
+
+    let residual = tensor(Format::F32, [tokens(512), Extent::Fixed(64)]);
+    let sum = |operands: &[Operand]| node(Elementwise::Add, operands, Format::F32, 64);
+    for operands in [[Node(0), Input(2)], [Input(2), Node(0)]] {
+        let added = group(vec![w(64), residual.clone()], vec![product(1, 64), sum(&operands)], &[1]);
+        assert_eq!(served(&added), at([0, 1, 1, 1, NO, 2, NO, NO, 3, 4, NO, NO, 5]));
+    }
+
+    let gate = |op: Elementwise, operands: &[Operand]| node(op, operands, Format::F32, 64);
+    let gated = |last: Vec<GroupNode>, outputs: &[usize]| {
+        group(vec![w(64), w(64)], [vec![product(1, 64), product(2, 64)], last].concat(), outputs)
+    };
+    let swiglu = gate(Elementwise::Swiglu, &[Node(0), Node(1)]);
+    assert_eq!(served(&gated(vec![swiglu.clone()], &[2])), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, NO, NO, 6]));
+    // The gate's operands the other way round.
+    let turned = gate(Elementwise::Relu2Mul, &[Node(1), Node(0)]);
+    assert_eq!(served(&gated(vec![turned], &[2])), at([0, 3, 1, 3, NO, 4, 2, NO, NO, 5, NO, NO, 6]));
+    let cast = node(Operation::Cast, &[Node(2)], Format::BF16, 64);
+    assert!(served(&gated(vec![swiglu.clone(), cast.clone()], &[3])).is_some());
+
+    // What is wanted beside the last value, another left side, other formats, other sizes.
+    assert!(served(&gated(vec![swiglu.clone()], &[0, 2])).is_none());
+    assert!(served(&gated(vec![swiglu, cast], &[2, 3])).is_none());
+    assert!(served(&group(vec![w(64)], vec![product(1, 64)], &[0])).is_none());
+    let own = node(Operation::Matmul, &[Input(2), Input(1)], Format::F32, 64);
+    assert!(served(&group(vec![w(64), x.clone()], vec![product(1, 64), own], &[0, 1])).is_none());
+    let bf16 = tensor(Format::BF16, [Extent::Fixed(64), Extent::Fixed(256)]);
+    assert!(served(&group(vec![w(64), bf16], vec![product(1, 64), product(2, 64)], &[0, 1])).is_none());
+    let short = tensor(Format::F32, [tokens(512), Extent::Fixed(1)]);
+    let added = group(vec![w(64), short], vec![product(1, 64), sum(&[Node(0), Input(2)])], &[1]);
+    assert!(served(&added).is_none());
+}
+
+/// Which products are left to cuBLASLt, and where their tensors stand among the bindings.
+#[test]
+fn products_of_the_library() {
+    const BF16: Format = Format::BF16;
+    let fixed = |w, n, m, k| {
+        let mut spec = spec(BF16, w, n, m, k);
+        spec.inputs[0].shape[0] = Extent::Fixed(n);
+        spec.output.shape[0] = Extent::Fixed(n);
+        spec
+    };
+    let cases = [
+        (BF16, 512, 4096, 4096, true),
+        (BF16, 64, 2048, 2048, true),
+        (BF16, 300, 128256, 4096, true),
+        // Few tokens, small matrices, weights that are decoded on the way, rows and row lengths that are no vectors.
+        (BF16, 63, 4096, 4096, false),
+        (BF16, 512, 2048, 1024, false),
+        (Format::Q8Planes, 512, 4096, 4096, false),
+        (BF16, 512, 4097, 4096, false),
+        (BF16, 512, 4096, 4100, false),
+    ];
+    let places = |c: &super::BlasCall| [c.x, c.w, c.add, c.y];
+    let at = |places: [Option<usize>; 4]| places.map(Memory::optional);
+    for (w, n, m, k, served) in cases {
+        let call = find_blas(&fixed(w, n, m, k), A100).map(|(call, _)| call);
+        let product = BlasProduct { n, m, k, adds: false };
+        assert_eq!(call.as_ref().map(|c| c.product), served.then_some(product), "{} {n} {m} {k}", w.name());
+        assert!(call.is_none_or(|c| places(&c) == at([Some(0), Some(1), None, Some(2)])));
+        // Rows beyond a run-time extent must stay as they are.
+        assert!(find_blas(&spec(w, w, n, m, k), H200).is_none());
+    }
+
+    let added = |n: usize| {
+        let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
+        let node = |op, operands: [Operand; 2]| {
+            let (operands, output) = (operands.to_vec(), matrix(Format::F32, n, 4096));
+            GroupNode { op, operands, output, in_place: None }
+        };
+        let inputs = vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(Format::F32, n, 4096)];
+        let nodes = vec![
+            node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
+            node(Elementwise::Add.into(), [Operand::Input(2), Operand::Node(0)]),
+        ];
+        GroupSpec::new(inputs, nodes, vec![1]).expect("a group")
+    };
+    let (call, _) = find_blas_group(&added(512), H200).unwrap();
+    assert_eq!(call.product, BlasProduct { n: 512, m: 4096, k: 4096, adds: true });
+    assert_eq!(places(&call), at([Some(0), Some(1), Some(2), Some(3)]));
+    assert!(find_blas_group(&added(1024), H200).is_none());
+    let two = added(512).changed(|two| {
+        two.nodes[1] = two.nodes[0].clone();
+        two.outputs = vec![0, 1];
+    });
+    assert!(find_blas_group(&two.expect("a group"), H200).is_none());
+}
+
+/// Packed matrices are unpacked behind the library's workspace, one after the other, and then multiplied as `bf16`.
+#[test]
+fn packed_matrices_are_unpacked_first() {
+    let (q4, q6) = (Format::Planes(BlockType::Q4_K), Format::Planes(BlockType::Q6_K));
+    let scratch = |memory| if let Memory::Scratch(at) = memory { Some(at - (32 << 20)) } else { None };
+    let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
+        let part = |part: &Part| match part {
+            Part::Kernel(l) if l.image() == "packed" => (l.entry.clone(), scratch(l.filled::<Unpack>().y)),
+            Part::Kernel(l) => (l.entry.clone(), scratch(l.filled::<Multiply>().w0.memory)),
+            Part::Blas(call) => ("blas".into(), scratch(call.w)),
+        };
+        kernel.parts.iter().map(part).collect()
+    };
+    let one = find(&spec(Format::BF16, q4, 512, 4096, 4096), H200).unwrap();
+    assert_eq!(parts(&one), [("unpack_q4_k".into(), Some(0)), ("wgmma_bf16_2_128".into(), Some(0))]);
+    assert_eq!(one.scratch, (32 << 20) + 4096 * 4096 * 2);
+    let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
+    let a = unpack.filled::<Unpack>();
+    assert_eq!([a.low, a.high, a.records], [Memory::Binding(1), Memory::Null, Memory::Binding(2)]);
+    // Of two formats, for a gate whose operands come the other way round.
+    let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
+    let node = |op, operands: [Operand; 2]| {
+        let output = tensor(Format::F32, [tokens(64), Extent::Fixed(1024)]);
+        GroupNode { op, operands: operands.to_vec(), output, in_place: None }
+    };
+    let inputs =
+        vec![tensor(Format::BF16, [tokens(64), Extent::Fixed(2048)]), matrix(q4, 1024, 2048), matrix(q6, 1024, 2048)];
+    let nodes = vec![
+        node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
+        node(Operation::Matmul, [Operand::Input(0), Operand::Input(2)]),
+        node(Elementwise::Swiglu.into(), [Operand::Node(1), Operand::Node(0)]),
+    ];
+    let gate = GroupSpec::new(inputs, nodes, vec![2]).expect("a group");
+    let kernel = find_group(&gate, H200).unwrap();
+    let (first, second) = (Some(0), Some(1024 * 2048 * 2));
+    assert_eq!(parts(&kernel)[..2], [("unpack_q6_k".into(), first), ("unpack_q4_k".into(), second)]);
+    let mut fixed = spec(Format::BF16, q6, 512, 4096, 4096);
+    (fixed.inputs[0].shape[0], fixed.output.shape[0]) = (Extent::Fixed(512), Extent::Fixed(512));
+    let (call, unpacked) = find_blas(&fixed, H200).unwrap();
+    assert_eq!(scratch(call.w), Some(0));
+    let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
+    assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
+    // Activations in f32 or 8 bits, and matrices of 2 GiB.
+    for (x, m) in [(Format::F32, 64), (Format::I8Groups { group: 32 }, 64), (Format::BF16, 1 << 18)] {
+        assert!(find(&spec(x, q4, 64, m, 4096), H200).is_none(), "{x:?} {m}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Products on the tensor cores of compute capability 9.0: `kernels/gemm_wgmma.cu`.
+
+use hologram_device::Format;
+
+use super::Product;
+use crate::kernels::cuda::gemm_wgmma::Multiply;
+use crate::launch::{launch, number, single};
+use crate::{KernelLaunch, Memory, NativeKernel, Target, TensorMap};
+
+/// What a workgroup gets of shared memory, and what it needs beside its stages: alignment and barriers.
+const SHARED: usize = 227 * 1024;
+const BESIDE: usize = 1024 + 256;
+/// Bytes of a group's results on their way out: 32 tokens of 68 floats.
+const RESULTS: usize = 32 * 68 * 4;
+
+/// A tile: groups of 64 rows and tokens; how many workgroups share one by parts of the row length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    pub groups: usize,
+    pub tokens: usize,
+    pub splits: usize,
+}
+
+/// The native kernel for a product.
+pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
+    let k = product.k;
+    let (name, row_bytes, scales) = match (product.x, product.w) {
+        (Format::BF16, Format::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
+        (Format::BF16, Format::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 1024),
+        (Format::BF16, Format::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 1024),
+        (Format::I8Groups { group }, Format::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
+        _ => return None,
+    };
+    if !target.is(90) || (target.max_shared as usize) < SHARED || !product.fits_tiles() {
+        return None;
+    }
+    let tile = choose(product, target.multiprocessors as usize);
+    let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
+    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
+    // More than half of a multiprocessor's memory, so that of an early launch each workgroup has one to itself.
+    let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
+    let tiles = tiles(product, tile);
+    let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
+
+    let map = |memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]| {
+        Some(TensorMap {
+            memory,
+            element: element as u32,
+            dims: vec![(row / element) as u64, rows as u64],
+            strides: vec![row as u64],
+            tile: vec![u32::try_from(tile[0] / element).ok()?, u32::try_from(tile[1]).ok()?],
+            swizzle: u32::try_from(tile[0]).ok()?,
+        })
+    };
+    let (x_element, w_element) = if product.w == Format::BF16 { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
+    let [elements, x_scales] = product.x_args;
+    let rows = if product.gated() { 32 } else { 64 };
+    let weights = |i: usize| {
+        // Where there is no matrix the first stands in; it is not read.
+        let i = if i < product.rows.len() { i } else { 0 };
+        map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])
+    };
+    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
+    let args = Multiply {
+        x: map(elements, x_element, k * x_element, product.tokens.max(), [128, tile.tokens])?,
+        w0: weights(0)?,
+        w1: weights(1)?,
+        w2: weights(2)?,
+        x_scales,
+        s0: product.matrix(0)[1],
+        s1: product.matrix(1)[1],
+        s2: product.matrix(2)[1],
+        add: product.add,
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
+        step,
+        slot,
+        n: number(product.tokens.max())?,
+        m0,
+        m1,
+        m2,
+        k: number(k)?,
+        group: number(product.activation_group())?,
+        mode: product.mode as u32,
+        narrow: u32::from(product.narrow),
+        splits: number(tile.splits)?,
+    };
+    let entry = format!("wgmma_{name}_{}_{}", tile.groups, tile.tokens);
+    let launch = launch(args, entry, [workgroups.max(tile.splits), 1], 128 * (tile.groups + 1))?;
+    Some(single(KernelLaunch { shared: number(shared)?, cluster: number(tile.splits)?, ..launch }))
+}
+
+fn tiles(product: &Product, tile: Tile) -> usize {
+    product.tokens.max().div_ceil(tile.tokens) * product.groups().div_ceil(tile.groups)
+}
+
+/// The tile that takes the least time by [`estimate`].
+pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
+    const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
+    let decoded = matches!(product.w, Format::Q8Planes | Format::Q4Planes) && product.tokens.max() <= 32;
+    let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
+        (2, 128 | 32) => true,
+        (1, _) => decoded,
+        _ => product.w != Format::T2Planes,
+    };
+    let all = TILES
+        .into_iter()
+        .filter(served)
+        .flat_map(|(groups, tokens)| [1, 2, 4, 8].map(|splits| Tile { groups, tokens, splits }));
+    // Small tiles where every multiprocessor gets at most one, which is not so in clusters of more than two.
+    let alone = |tile: &Tile| tile.splits <= 2 && tiles(product, *tile) * tile.splits <= multiprocessors;
+    let all = all.filter(|tile| tile.groups > 1 || alone(tile));
+    let best = all.min_by_key(|tile| estimate(product, *tile, multiprocessors));
+    best.unwrap_or(Tile { groups: 2, tokens: 128, splits: 1 })
+}
+
+/// Nanoseconds on an NVIDIA H200, fitted to measurements at 16 to 2048 tokens: what a stage of 128 bytes of activations a token takes, times the
+/// stages that workgroups go through one after the other.
+fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
+    let (stage, ends) = match (product.w, tile.groups, tile.tokens) {
+        (Format::Q8Planes, 1, _) => (305, 800),
+        (_, 1, _) => (270, 800),
+        (Format::BF16, _, 256) => (700, 4000),
+        (Format::BF16, 3, _) => (490, 3000),
+        (Format::BF16, _, 128) => (370, 1700),
+        (Format::BF16, _, 64) => (225, 1200),
+        (Format::BF16, ..) => (200, 800),
+        (Format::T2Planes, _, 128) => (680, 2000),
+        (Format::T2Planes, ..) => (465, 800),
+        (_, _, 256) => (740, 4000),
+        (_, 3, _) => (690, 3000),
+        (_, _, 128) => (500, 1700),
+        (_, _, 64) => (380, 1200),
+        _ => (350, 800),
+    };
+    let stage_elements = if product.w == Format::T2Planes { 128 } else { 64 };
+    let stages = product.k.div_ceil(stage_elements).div_ceil(tile.splits);
+    // Clusters of more than two find fewer places; each starts anew and adds up at its end.
+    let (places, sharing) = match tile.splits {
+        1 => (multiprocessors, 0),
+        2 => (multiprocessors / 2 * 2, 2500),
+        4 => (multiprocessors * 7 / 8, 4000),
+        _ => (multiprocessors * 3 / 4, 7000),
+    };
+    let waves = (tiles(product, tile) * tile.splits).div_ceil(places.max(1));
+    waves * (stages * stage + ends + sharing)
+}

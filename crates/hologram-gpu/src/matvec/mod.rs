@@ -1,0 +1,256 @@
+//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights `matvec_packed.k`): alone, up to three that read the same activations, with the gate or the residual
+//! addition after them, and with the norm and the conversion of the activations before them.
+
+use hologram_device::{
+    AfterProducts, Conversion, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
+};
+
+mod int8;
+mod packed;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use super::kernels::matvec::Matvec;
+use super::launch::{launch, number, single};
+use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
+use plan::{Activations, Plan, Weights, Work};
+
+/// What stands for a norm's ε where there is none, and where the activations are quantised already too.
+const NO_NORM: f32 = -1.0;
+const QUANTISED: f32 = -2.0;
+/// Rows of all matrices, and elements of one: what the kernel's 32-bit numbers hold with room to spare.
+const MOST_ROWS: usize = 1 << 24;
+const MOST_ELEMENTS: usize = 1 << 38;
+
+/// What follows the products, as the kernel numbers it; `Bf16`: with the conversion of the gate's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Store = 0,
+    Swiglu = 1,
+    Relu2 = 2,
+    Residual = 3,
+    SwigluBf16 = 4,
+    Relu2Bf16 = 5,
+}
+
+/// A tensor by its place among the bindings.
+type Bound<'a> = (&'a TensorSpec, usize);
+
+/// The operations in the kernel's terms.
+struct Products<'a> {
+    x: Bound<'a>,
+    /// The norm's weights and ε.
+    norm: Option<(Bound<'a>, f32)>,
+    /// What the products read, and the floor of its quantisation; `x` itself where nothing converts it.
+    converted: (&'a TensorSpec, f32),
+    weights: Vec<Bound<'a>>,
+    after: After,
+    residual: Option<Bound<'a>>,
+    outputs: Vec<Bound<'a>>,
+    step: Option<usize>,
+}
+
+/// The most tokens of a step with which these kernels are the fastest. With 3 of `bf16` tensor cores were 12 % faster on an NVIDIA H200, with 8 they
+/// were 90 %; with 4 of ternary weights 12 %, with 8 72 %.
+fn few_tokens(activations: Format, weights: Format) -> usize {
+    match (activations, weights) {
+        (Format::BF16, Format::BF16) | (Format::I8Groups { .. }, Format::T2Planes) => 2,
+        _ => FEW_TOKENS,
+    }
+}
+
+/// The native kernel for `matmul`, where it is the fastest.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let [x, w] = spec.inputs.as_slice() else { return None };
+    product(spec, few_tokens(x.format, w.format), target)
+}
+
+/// As [`find`], where it is the only one.
+pub(super) fn find_rest(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    product(spec, FEW_TOKENS, target)
+}
+
+fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<NativeKernel> {
+    if spec.op != Operation::Matmul || spec.in_place.is_some() {
+        return None;
+    }
+    let tensors: Vec<&TensorSpec> = spec.inputs.iter().chain([&spec.output]).collect();
+    let (bound, step) = places(&tensors);
+    let [x, w, y] = bound[..] else { return None };
+    let products = Products {
+        x,
+        norm: None,
+        converted: (x.0, 0.0),
+        weights: vec![w],
+        after: After::Store,
+        residual: None,
+        outputs: vec![y],
+        step: spec.uses_step().then_some(step),
+    };
+    products.kernel(most_tokens, target)
+}
+
+/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to `bf16` or
+/// not), or one and an addition.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    let Fused::Products(fused) = &group.fused else { return None };
+    let tensors: Vec<&TensorSpec> = group.bound().into_iter().map(|(t, _)| t).collect();
+    let (bound, step) = places(&tensors);
+    let input = |i: usize| bound.get(i).copied();
+    let x = input(fused.x)?;
+    let norm = match fused.norm {
+        Some(norm) => Some((input(norm.weights)?, norm.eps)),
+        None => None,
+    };
+    let converted = match &fused.conversion {
+        Some((Conversion::Quantize { floor, .. }, to)) => (to, *floor),
+        Some((Conversion::Cast, to)) => (to, 0.0),
+        None => (x.0, 0.0),
+    };
+    let weights = fused.products.iter().map(|p| input(p.weights)).collect::<Option<Vec<_>>>()?;
+    let (after, residual) = match fused.after {
+        AfterProducts::Store => (After::Store, None),
+        AfterProducts::Add { residual } => (After::Residual, Some(input(residual)?)),
+        AfterProducts::Gate { gate: Gate::Swiglu, bf16: false } => (After::Swiglu, None),
+        AfterProducts::Gate { gate: Gate::Relu2, bf16: false } => (After::Relu2, None),
+        AfterProducts::Gate { gate: Gate::Swiglu, bf16: true } => (After::SwigluBf16, None),
+        AfterProducts::Gate { gate: Gate::Relu2, bf16: true } => (After::Relu2Bf16, None),
+    };
+    let outputs = bound.get(group.inputs.len()..)?.to_vec();
+    let step = group.uses_step().then_some(step);
+    let few = few_tokens(converted.0.format, weights.first()?.0.format);
+    Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(few, target)
+}
+
+/// Tensors with the places of their first views, and the place after them all.
+fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
+    let mut next = 0;
+    let place = |t: &&'a TensorSpec| {
+        let at = next;
+        next += t.format.views(t.max_rows(), t.row_len()).len();
+        (*t, at)
+    };
+    let bound = tensors.iter().map(place).collect();
+    (bound, next)
+}
+
+impl Products<'_> {
+    /// Matrices of several formats: a launch for each run of one format.
+    fn apart(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
+        if self.after != After::Store || self.outputs.len() != self.weights.len() {
+            return None;
+        }
+        let (mut parts, mut outputs) = (Vec::new(), &self.outputs[..]);
+        for weights in self.weights.chunk_by(|(a, _), (b, _)| a.format == b.format) {
+            let (own, rest) = outputs.split_at(weights.len());
+            outputs = rest;
+            let (weights, outputs) = (weights.to_vec(), own.to_vec());
+            let run = Products { weights, outputs, residual: None, ..*self };
+            let kernel = run.kernel(most_tokens, target)?;
+            if kernel.scratch + kernel.counters > 0 {
+                return None;
+            }
+            parts.extend(kernel.parts);
+        }
+        Some(NativeKernel { parts, scratch: 0, counters: 0 })
+    }
+
+    fn kernel(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
+        let (x, at) = self.x;
+        let (converted, floor) = self.converted;
+        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let (slot, step, most) = match tokens {
+            Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
+            Extent::Step { slot, max } => (slot, Memory::Binding(self.step?), max),
+        };
+        if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
+            return self.apart(most_tokens, target);
+        }
+        if let Some(packed) = self.weights.first()?.0.format.packed() {
+            let few = (1..=most_tokens).contains(&most);
+            return if few { self.packed(packed, most, (slot, step), target) } else { None };
+        }
+        let weights = Weights::of(self.weights.first()?.0.format)?;
+        let activations = Activations::of(converted.format)?;
+        // Converted before, or nothing to convert.
+        let unchanged = std::ptr::eq(x, converted);
+        let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
+        let served = (1..=most_tokens).contains(&most)
+            && k > 0
+            && k.is_multiple_of(weights.unit)
+            && activations.fits(weights, k)
+            && (unchanged && self.norm.is_none() || x.format == Format::F32)
+            && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]));
+        if !served {
+            return None;
+        }
+        let narrow = matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
+        let gated = narrow || matches!(self.after, After::Swiglu | After::Relu2);
+        let mut rows = [0; 3];
+        for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
+            let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
+            let output = self.outputs.get(i).or(self.outputs.first())?.0;
+            let result = if narrow { Format::BF16 } else { Format::F32 };
+            let fits = output.format == result && output.shape == [tokens, Extent::Fixed(n)];
+            if l != k || n == 0 || w.format != self.weights[0].0.format || !fits {
+                return None;
+            }
+            *m = n;
+        }
+        let total = if gated { rows[0] } else { rows.iter().sum() };
+        if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
+            return None;
+        }
+        // f32 activations without a norm need no more than to be read.
+        let ready = unchanged && self.norm.is_none();
+        let (norm, added) = (self.norm.is_some(), self.residual.is_some());
+        let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };
+        if let Some(kernel) = self.int8(&work, rows, (slot, step), target) {
+            return Some(kernel);
+        }
+        let plan = Plan::of(&work, target)?;
+
+        let group = match activations {
+            Activations::I8 { group } => group,
+            _ => 1,
+        };
+        let matrix = |i: usize| Memory::optional(self.weights.get(i).map(|(_, at)| *at));
+        let scales = |i: usize| Memory::optional(self.weights.get(i).filter(|_| weights.scaled).map(|(_, at)| at + 1));
+        let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
+        let args = Matvec {
+            x: Memory::Binding(at),
+            x_scales: Memory::optional(matches!(x.format, Format::I8Groups { .. }).then_some(at + 1)),
+            norm: Memory::optional(self.norm.map(|((_, at), _)| at)),
+            w0: matrix(0),
+            w1: matrix(1),
+            w2: matrix(2),
+            s0: scales(0),
+            s1: scales(1),
+            s2: scales(2),
+            y0: result(0),
+            y1: result(1),
+            y2: result(2),
+            residual: Memory::optional(self.residual.map(|(_, at)| at)),
+            step,
+            slot,
+            tokens: number(most)?,
+            k: number(k)?,
+            m0: number(rows[0])?,
+            m1: number(rows[1])?,
+            m2: number(rows[2])?,
+            each: number(total / plan.workgroups)?,
+            over: number(total % plan.workgroups)?,
+            lanes: number(plan.lanes)?,
+            after: self.after as u32,
+            ready: u32::from(ready),
+            group,
+            eps: self.norm.map_or(NO_NORM, |(_, eps)| eps),
+            least: floor,
+        };
+        let entry = format!("{}_{}_t{}_r{}", weights.name, activations.name(), plan.tokens, plan.rows);
+        let grid = [plan.workgroups, most.div_ceil(plan.tokens)];
+        let launch = launch(args, entry, grid, plan.threads)?;
+        Some(single(KernelLaunch { shared: number(plan.shared)?, ..launch }))
+    }
+}

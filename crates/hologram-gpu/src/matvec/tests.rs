@@ -1,0 +1,379 @@
+use hologram_device::{BlockType, Elementwise, GroupNode, Operand};
+
+use super::super::kernels::matvec_i8::MatvecI8;
+use super::super::kernels::matvec_packed::MatvecPacked;
+use super::super::{Part, Range};
+use super::*;
+
+const H200: Target = Target::nvidia(90, 132, 232_448);
+const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
+const I32: fn(usize) -> Format = |_| Format::I8Groups { group: 32 };
+const ROW: fn(usize) -> Format = |k| Format::I8Groups { group: k as u32 };
+const BF16: fn(usize) -> Format = |_| Format::BF16;
+
+fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
+    TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
+}
+
+fn rows(format: Format, tokens: Extent, k: usize) -> TensorSpec {
+    TensorSpec { format, shape: vec![tokens, Extent::Fixed(k)] }
+}
+
+/// A group in the words of a table's row: its operations, and what they are told of.
+#[derive(Clone)]
+struct Shape {
+    tokens: Extent,
+    weights: Format,
+    /// The format of converted activations, by the length of a row; `None`: f32.
+    converted: Option<fn(usize) -> Format>,
+    norm: bool,
+    k: usize,
+    rows: Vec<usize>,
+    /// `""`, `swiglu`, `relu2_mul` (`+cast`: to bf16), `add`, or `added`: with the product on the right.
+    after: &'static str,
+}
+
+fn group(s: &Shape) -> GroupSpec {
+    try_group(s).expect("a group")
+}
+
+/// `None` for what is no group of any device.
+fn try_group(s: &Shape) -> Option<GroupSpec> {
+    let (x, mut inputs, mut nodes) = (rows(Format::F32, s.tokens, s.k), Vec::new(), Vec::new());
+    let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
+        op,
+        operands: operands.to_vec(),
+        output: output.clone(),
+        in_place: None,
+    };
+    inputs.push(x.clone());
+    let mut last = Operand::Input(0);
+    if s.norm {
+        inputs.push(tensor(Format::F32, &[s.k]));
+        nodes.push(node(Operation::RmsNorm { eps: 1e-5.into() }, &[last, Operand::Input(1)], &x));
+        last = Operand::Node(0);
+    }
+    if let Some(format) = s.converted.map(|f| f(s.k)) {
+        let op = match format {
+            Format::I8Groups { group } => Operation::Quantize { group, floor: 1e-5.into() },
+            _ => Operation::Cast,
+        };
+        nodes.push(node(op, &[last], &rows(format, s.tokens, s.k)));
+        last = Operand::Node(nodes.len() - 1);
+    }
+    let first = nodes.len();
+    for m in &s.rows {
+        inputs.push(tensor(s.weights, &[*m, s.k]));
+        let operands = [last, Operand::Input(inputs.len() - 1)];
+        nodes.push(node(Operation::Matmul, &operands, &rows(Format::F32, s.tokens, *m)));
+    }
+    let product = Operand::Node(first);
+    let out = rows(Format::F32, s.tokens, s.rows[0]);
+    match s.after {
+        "" => {}
+        "add" | "added" => {
+            inputs.push(out.clone());
+            let residual = Operand::Input(inputs.len() - 1);
+            let operands = if s.after == "add" { [product, residual] } else { [residual, product] };
+            nodes.push(node(Elementwise::Add.into(), &operands, &out));
+        }
+        gate => {
+            let (gate, cast) = gate.strip_suffix("+cast").map_or((gate, false), |g| (g, true));
+            let op = if gate == "swiglu" { Elementwise::Swiglu } else { Elementwise::Relu2Mul };
+            nodes.push(node(op.into(), &[product, Operand::Node(first + 1)], &out));
+            if cast {
+                nodes.push(node(
+                    Operation::Cast,
+                    &[Operand::Node(first + 2)],
+                    &rows(Format::BF16, s.tokens, s.rows[0]),
+                ));
+            }
+        }
+    }
+    let outputs = if s.after.is_empty() { (first..nodes.len()).collect() } else { vec![nodes.len() - 1] };
+    GroupSpec::new(inputs, nodes, outputs)
+}
+
+fn shape(
+    weights: Format,
+    converted: Option<fn(usize) -> Format>,
+    norm: bool,
+    k: usize,
+    rows: &[usize],
+    after: &'static str,
+) -> Shape {
+    Shape { tokens: TOKENS, weights, converted, norm, k, rows: rows.to_vec(), after }
+}
+
+/// The groups of a decoding step: Llama 8B in three formats, Llama 1B, BitNet 2B.
+fn layers() -> Vec<Shape> {
+    let mut all = Vec::new();
+    for (weights, converted) in [(Format::BF16, BF16), (Format::Q8Planes, I32), (Format::Q4Planes, I32)] {
+        for (d, kv, ffn) in [(4096, 1024, 14336), (2048, 512, 8192)] {
+            all.push(shape(weights, Some(converted), true, d, &[d, kv, kv], ""));
+            all.push(shape(weights, Some(converted), false, d, &[d], "added"));
+            all.push(shape(weights, Some(converted), true, d, &[ffn, ffn], "swiglu"));
+            all.push(shape(weights, Some(converted), false, ffn, &[d], "add"));
+            all.push(shape(weights, Some(converted), true, d, &[128_256], ""));
+        }
+    }
+    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "swiglu+cast"));
+    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "relu2_mul+cast"));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560, 640, 640], ""));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560], "added"));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[6912, 6912], "relu2_mul"));
+    all.push(shape(Format::T2Planes, Some(ROW), true, 6912, &[2560], "add"));
+    all.push(shape(Format::Q8Planes, Some(I32), true, 2560, &[128_256], ""));
+    all
+}
+
+fn launch(kernel: &NativeKernel) -> &KernelLaunch {
+    let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("one launch") };
+    launch
+}
+
+#[test]
+fn groups_of_a_decoding_step_have_kernels() {
+    for s in layers() {
+        let found = find_group(&group(&s), H200).unwrap_or_else(|| panic!("{} {:?} {}", s.k, s.rows, s.after));
+        let launch = launch(&found);
+        let int8 = s.weights != Format::BF16;
+        let image = if int8 { "matvec_i8" } else { "matvec" };
+        assert_eq!((launch.image(), launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
+        // What the next launch reads comes behind the arguments: six ranges of four.
+        let (own, ahead) = (launch.args.list().len(), launch.args.reads().map(|reads| reads.len()));
+        assert!(launch.early && (own, ahead) == if int8 { (26, Some(6)) } else { (28, None) });
+        // One workgroup a multiprocessor, which keeps 1 KiB for itself of each.
+        assert!(2 * (launch.shared + 1024) > 233_472, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
+    }
+    // More tokens, down to a tile that fits, and smaller devices.
+    let small = Target::nvidia(86, 68, 101_376);
+    for max in [2, 3, 8] {
+        for s in layers() {
+            let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
+            for target in [H200, small] {
+                let found = find_group(&group(&s), target);
+                // With more than two tokens tensor cores are faster but for 8 and 4 bits.
+                let served = max <= 2 || matches!(s.weights, Format::Q8Planes | Format::Q4Planes);
+                assert_eq!(found.is_some(), served, "{max} {} {:?}", s.k, s.rows);
+                let Some(found) = found else { continue };
+                let launch = launch(&found);
+                assert!(launch.shared <= target.max_shared && launch.grid[1] as usize * 8 >= max);
+            }
+        }
+    }
+}
+
+#[test]
+fn bindings_are_in_the_order_of_the_group() {
+    let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
+    let places = |k: &NativeKernel| {
+        let a = launch(k).filled::<Matvec>();
+        [a.x, a.x_scales, a.norm, a.w0, a.w1, a.w2, a.s0, a.s1, a.s2, a.y0, a.y1, a.y2, a.residual, a.step]
+    };
+    let at = |places: [usize; 14]| places.map(|i| Memory::optional((i != 99).then_some(i)));
+    // x, norm, then codes and scales of q, k, v; q, k, v; the step block.
+    let qkv = find(&shape(Format::Q8Planes, Some(I32), true, 64, &[8, 4, 4], ""));
+    assert_eq!(places(&qkv), at([0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11]));
+    let added = find(&shape(Format::BF16, Some(BF16), false, 64, &[8], "added"));
+    assert_eq!(places(&added), at([0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4]));
+    // A gate whose operands come the other way round takes its matrices the other way round.
+    let gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
+    let gate = gate.changed(|g| g.nodes[3].operands.swap(0, 1)).expect("a group");
+    assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Memory::Binding(2), Memory::Binding(1)]);
+}
+
+#[test]
+fn launches_of_one_token_tell_what_they_read() {
+    let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
+    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 128, &[8, 4, 4], ""));
+    let launch = launch(&kernel);
+    // x, norm, then codes and scales of q, k, v; q, k, v; no residual; the step block.
+    let expected = [0, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Memory::optional((i != 99).then_some(i)));
+    let a = launch.filled::<MatvecI8>();
+    let places = [a.x, a.norm, a.w0, a.w1, a.w2, a.s0, a.s1, a.s2, a.y0, a.y1, a.y2, a.residual, a.step];
+    assert_eq!(places, expected);
+    // Codes and scales of a row have 128 and 8 bytes; 132 workgroups fetch a line of 128 bytes each.
+    let range = |at, total| Range { at: Memory::Binding(at), total, stride: 128, len: 128 };
+    assert_eq!((a.reads[0], a.reads[5]), (range(2, 8 * 128), range(7, 4 * 8)));
+    // Of much a part.
+    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
+    let [Part::Kernel(head)] = &kernel.parts[..] else { panic!("one launch") };
+    let reads = head.filled::<MatvecI8>().reads;
+    let Range { stride, len, .. } = reads[0];
+    assert!(len > 0 && len * 40 < stride, "{len} of {stride}");
+    assert_eq!(reads[2], Range::NONE);
+}
+
+#[test]
+fn near_misses_are_refused() {
+    let good = shape(Format::Q4Planes, Some(I32), true, 64, &[8, 8], "swiglu");
+    assert!(find_group(&group(&good), H200).is_some());
+    let refused = [
+        Shape { tokens: Extent::Step { slot: 0, max: 9 }, ..good.clone() },
+        Shape { weights: Format::Q4_0, ..good.clone() },
+        Shape { weights: Format::T2Planes, ..good.clone() },
+        Shape { weights: Format::BF16, ..good.clone() },
+        Shape { converted: Some(BF16), ..good.clone() },
+        Shape { rows: vec![8], ..good.clone() },
+        Shape { k: 16_384, ..good.clone() },
+        Shape {
+            weights: Format::T2Planes,
+            converted: Some(|_| Format::I8Groups { group: 256 }),
+            k: 512,
+            ..good.clone()
+        },
+        Shape { rows: vec![8, 8, 8, 8], after: "", ..good.clone() },
+        Shape { converted: Some(BF16), weights: Format::BF16, k: 68, ..good.clone() },
+    ];
+    for (i, s) in refused.iter().enumerate() {
+        assert!(try_group(s).is_none_or(|g| find_group(&g, H200).is_none()), "row {i}");
+    }
+    let edits: [fn(&mut GroupSpec); 8] = [
+        // The value of a product is wanted too.
+        |g| g.outputs.insert(0, 2),
+        // Another gate, another order, a product of something else.
+        |g| g.nodes[4].op = Elementwise::Mul.into(),
+        |g| {
+            // A conversion of something else than the gate's value.
+            let mut cast = GroupNode { op: Operation::Cast, operands: vec![Operand::Node(2)], ..g.nodes[4].clone() };
+            cast.output.format = Format::BF16;
+            g.nodes.push(cast);
+            g.outputs = vec![5];
+        },
+        |g| g.nodes[4].operands[0] = Operand::Input(0),
+        |g| g.nodes[3].operands[0] = Operand::Node(0),
+        |g| g.nodes[2].operands[1] = Operand::Input(9),
+        // The norm's weights of another length; quantised in other groups than it says.
+        |g| g.inputs[1].shape = vec![Extent::Fixed(32)],
+        |g| g.nodes[1].op = Operation::Quantize { group: 64, floor: 1e-5.into() },
+    ];
+    for (i, edit) in edits.iter().enumerate() {
+        assert!(group(&good).changed(edit).is_none_or(|g| find_group(&g, H200).is_none()), "edit {i}");
+    }
+}
+
+#[test]
+fn products_alone_have_kernels() {
+    let spec = |x: Format, w: Format, tokens: usize, k: usize| KernelSpec {
+        op: Operation::Matmul,
+        inputs: vec![tensor(x, &[tokens, k]), tensor(w, &[70, k])],
+        output: tensor(Format::F32, &[tokens, 70]),
+        in_place: None,
+    };
+    let i8 = |group: u32| Format::I8Groups { group };
+    for (x, w, k, name) in [
+        (Format::F32, Format::F32, 4, "f32_f32_t4_r2"),
+        (Format::F32, Format::F16, 8, "f16_f32_t4_r2"),
+        (Format::F32, Format::BF16, 320, "bf16_f32_t4_r2"),
+        (Format::BF16, Format::BF16, 320, "bf16_bf16_t4_r2"),
+        (i8(32), Format::Q8Planes, 4096, "q8_i8_t4_r2"),
+        (i8(32), Format::Q4Planes, 96, "q4_i8_t4_r2"),
+        (i8(64), Format::T2Planes, 256, "t2_i8_t4_r2"),
+        (i8(2560), Format::T2Planes, 2560, "t2_i8_t4_r2"),
+    ] {
+        let found = find_rest(&spec(x, w, 3, k), H200).unwrap_or_else(|| panic!("{name} {k}"));
+        assert_eq!(launch(&found).entry, name);
+        let fastest = !matches!((x, w), (Format::BF16, _) | (_, Format::T2Planes));
+        assert_eq!(find(&spec(x, w, 3, k), H200).is_some(), fastest, "{name} {k}");
+        assert!(find(&spec(x, w, 2, k), H200).is_some(), "{name} {k}");
+    }
+    for (x, w, tokens, k) in [
+        (Format::F32, Format::F32, 3, 131),
+        (Format::F32, Format::F32, 0, 64),
+        (Format::BF16, Format::BF16, 9, 64),
+        (Format::BF16, Format::F16, 1, 64),
+        (i8(64), Format::Q8Planes, 1, 64),
+        (i8(96), Format::T2Planes, 1, 768),
+    ] {
+        assert!(find_rest(&spec(x, w, tokens, k), H200).is_none(), "{x:?} {w:?} {tokens} {k}");
+    }
+}
+
+/// Packed weights: which kernel, how many launches, where their planes stand; what has none.
+#[test]
+fn packed_weights_have_kernels() {
+    let planes = Format::Planes;
+    let entries = |kernel: &NativeKernel| -> Vec<String> {
+        let entry = |part: &Part| match part {
+            Part::Kernel(launch) => launch.entry.clone(),
+            Part::Blas(_) => String::new(),
+        };
+        kernel.parts.iter().map(entry).collect()
+    };
+    let q4 = shape(planes(BlockType::Q4_K), Some(I32), true, 4096, &[4096, 1024, 1024], "");
+    for packed in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
+        let s = Shape { weights: planes(packed), ..q4.clone() };
+        let found = find_group(&group(&s), H200).expect("a kernel");
+        assert_eq!(entries(&found), [format!("{}_rows", format!("{packed:?}").to_lowercase())]);
+        assert!(find_group(&group(&Shape { rows: vec![14336], after: "", ..s }), H200).is_some());
+    }
+    for (weights, norm, k, rows, after, entry) in [
+        (BlockType::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
+        (BlockType::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
+        (BlockType::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
+        // Types without a kernel of a gate, norms of long rows.
+        (BlockType::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
+        (BlockType::Q4_K, true, 8192, vec![1024], "", None),
+    ] {
+        let s = shape(planes(weights), Some(I32), norm, k, &rows, after);
+        let found = find_group(&group(&s), H200);
+        assert_eq!(found.map(|k| entries(&k)), entry.map(|e| vec![e.to_string()]), "{weights:?} {k} {after}");
+    }
+    // A value matrix of another format is a launch of its own; its planes follow those of the others.
+    let mut mixed = group(&q4);
+    mixed.inputs[4].format = planes(BlockType::Q6_K);
+    let found = find_group(&mixed, H200).expect("kernels");
+    assert_eq!(entries(&found), ["q4_k_rows", "q6_k_rows"]);
+    let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
+    // Low planes, records, high planes, results.
+    let (a, b) = (first.filled::<MatvecPacked>(), second.filled::<MatvecPacked>());
+    let expected = [2, 5, 3, 6, 99, 12, 13].map(|i| Memory::optional((i != 99).then_some(i)));
+    assert_eq!([a.w0, a.w1, a.s0, a.s1, a.h0, a.y0, a.y1], expected);
+    let expected = [Some(8), None, Some(10), Some(9), Some(14)].map(Memory::optional);
+    assert_eq!([b.w0, b.w1, b.s0, b.h0, b.y0], expected);
+    // Activations that are quantised already, rows of any length, up to 8 tokens.
+    let spec = |tokens: usize, k: usize| KernelSpec {
+        op: Operation::Matmul,
+        inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(BlockType::Q5_1), &[70, k])],
+        output: tensor(Format::F32, &[tokens, 70]),
+        in_place: None,
+    };
+    for (tokens, k, served) in [(1, 96, true), (8, 28_672, true), (9, 96, false), (1, 1 << 20, false)] {
+        let found = find(&spec(tokens, k), H200);
+        assert_eq!(found.is_some(), served, "{tokens} {k}");
+        assert!(found.is_none_or(|f| launch(&f).grid == [70, tokens as u32, 1]));
+    }
+}
+
+/// Apple GPUs have 32 KiB a workgroup: of many rows there are more workgroups. No memory is asked for beyond what is used.
+#[test]
+fn products_fit_an_apple_gpu() {
+    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let planes = Format::Planes;
+    for (weights, norm, k, rows, after, groups) in [
+        (planes(BlockType::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),
+        (planes(BlockType::Q4_K), true, 4096, vec![14336, 14336], "swiglu", 32),
+        (planes(BlockType::Q6_K), false, 14336, vec![4096], "add", 32),
+        (planes(BlockType::Q6_K), true, 4096, vec![256_000], "", 64),
+        (planes(BlockType::Q6_K), true, 3584, vec![1 << 20], "", 256),
+        (Format::Q8Planes, true, 4096, vec![256_000], "", 64),
+        (Format::Q4Planes, false, 14336, vec![4096], "add", 32),
+        (Format::BF16, true, 4096, vec![4096, 1024, 1024], "", 32),
+        (Format::BF16, true, 4096, vec![14336, 14336], "swiglu+cast", 32),
+        (Format::BF16, true, 4096, vec![128_256], "", 32),
+        (Format::F16, true, 4096, vec![14336, 14336], "swiglu", 32),
+        (Format::F16, false, 14336, vec![4096], "add", 32),
+    ] {
+        let converted: Option<fn(usize) -> Format> = match weights {
+            Format::BF16 => Some(BF16),
+            Format::F16 => None,
+            _ => Some(I32),
+        };
+        let s = shape(weights, converted, norm, k, &rows, after);
+        let found = find_group(&group(&s), apple).unwrap_or_else(|| panic!("{weights:?} {rows:?} {k} {after}"));
+        let launch = launch(&found);
+        assert_eq!(launch.grid, [groups, 1, 1], "{weights:?} {rows:?}");
+        assert!(launch.shared <= 32 << 10 && launch.shared as usize > rows[0] / 64, "{} of {weights:?}", launch.shared);
+    }
+}

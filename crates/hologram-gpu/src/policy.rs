@@ -1,0 +1,31 @@
+//! What suits GPUs.
+
+use hologram_device::{Format, Policy, Preference};
+
+use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, Target, Vendor};
+
+/// What suits a GPU.
+pub fn policy(target: Target) -> Policy {
+    let any: fn(Format) -> bool = |_| true;
+    let codes: fn(Format) -> bool = |weights| matches!(weights, Format::Planes(_)) && !weights.is_ternary();
+    // Few tokens are multiplied as codes. Of more, tensor cores multiply dequantized weights faster than integer kernels go through
+    // them; Apple GPUs have native products of f32 activations only.
+    let (few, many) = match target.vendor {
+        Vendor::Nvidia { .. } => (FEW_TOKENS_AS_CODES, Format::BF16),
+        Vendor::Apple => (FEW_TOKENS, Format::F32),
+    };
+    let attention = Preference { format: Format::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };
+    Policy {
+        shares_host_memory: target.is_apple(),
+        // Vectors of four f32 are what memory moves best.
+        elements_per_thread: 4,
+        weight_layout: Format::in_planes,
+        activations: vec![
+            Preference { format: Format::I8Groups { group: 32 }, weights: codes, tokens: 0..=few },
+            Preference { format: many, weights: codes, tokens: few + 1..=usize::MAX },
+        ],
+        attention: if target.is_apple() { Vec::new() } else { vec![attention] },
+        // Decoding reads the whole cache with every token.
+        cache: Some(Format::F16),
+    }
+}

@@ -1,0 +1,48 @@
+//! The texts of native kernels that serve Apple GPUs, most of which NVIDIA GPUs share, with what they include: every `.k` and
+//! `.metal` file, listed by `build/`.
+
+include!(concat!(env!("OUT_DIR"), "/texts.rs"));
+
+/// Whether a text serves Apple GPUs, by its name without the ending.
+pub fn is_there(name: &str) -> bool {
+    TEXTS.iter().any(|(n, _)| *n == name)
+}
+
+/// A text with its headers in their places, each once: Metal compiles a single string.
+pub fn text(name: &str) -> Option<String> {
+    let (_, text) = TEXTS.iter().find(|(n, _)| *n == name)?;
+    let (mut out, mut seen) = (String::new(), Vec::new());
+    include(text, &mut seen, &mut out);
+    Some(out)
+}
+
+fn include(text: &str, seen: &mut Vec<&'static str>, out: &mut String) {
+    for line in text.lines() {
+        let header = line.trim().strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        match header.and_then(|name| HEADERS.iter().find(|(n, _)| *n == name)) {
+            Some((name, _)) if seen.contains(name) => {}
+            Some((name, text)) => {
+                seen.push(name);
+                include(text, seen, out);
+            }
+            None => {
+                *out += line;
+                out.push('\n');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_whole() {
+        for (name, _) in TEXTS {
+            let text = text(name).unwrap();
+            assert!(!text.lines().any(|line| line.trim_start().starts_with("#include \"")), "{name}");
+            assert_eq!(text.matches("One kernel text, two GPU languages").count(), 1, "{name}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The rows of packed formats as GPU kernels read them: the generated part of `kernels/shared/packed.h`.
+
+use hologram_device::{BlockType, Factors};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/shared/packed.h");
+/// The lines around the generated part.
+const BEGIN: &str =
+    "// Generated from the rows in `format/blocks.rs` by the test `packed_header`: to change it, set WRITE_HEADER=1.\n";
+const END: &str = "// End of what is generated.\n";
+
+fn generated() -> String {
+    let mut text = "#define PACKED_TYPES(DO)".to_string();
+    for block in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
+        let factors = match block.factors() {
+            Factors::None => "ONE",
+            Factors::Pairs => "PAIRS",
+            Factors::Nibbles => "NIBBLES",
+            Factors::Signed(16) => "SIGNED_16",
+            Factors::Signed(_) => "SIGNED_32",
+        };
+        let numbers = [
+            block.low_bits(),
+            block.high_bits(),
+            block.row().len / 32,
+            block.record_bytes(),
+            block.bias().into(),
+            block.table().is_some().into(),
+            block.row().has_minimum().into(),
+        ];
+        let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+        let (name, numbers) = (block.name(), numbers.join(", "));
+        text += &format!(" \\\n  DO({}, {name}, {numbers}, {factors})", name.to_lowercase());
+    }
+    text.push('\n');
+    let mut tables: Vec<&[i8; 16]> = BlockType::ALL.into_iter().filter_map(BlockType::table).collect();
+    tables.dedup();
+    assert!(tables.len() == 1, "the kernels know one table");
+    for (i, four) in tables[0].as_chunks().0.iter().enumerate() {
+        let word = u32::from_le_bytes(four.map(|value: i8| value as u8));
+        text += &format!("#define TABLE_WORD_{i} {word:#x}u\n");
+    }
+    text
+}
+
+#[test]
+fn kernels_have_the_rows() {
+    let text = std::fs::read_to_string(FILE).expect("the header");
+    let (before, rest) = text.split_once(BEGIN).expect("where the generated part begins");
+    let (found, after) = rest.split_once(END).expect("where it ends");
+    let expected = generated();
+    if std::env::var_os("WRITE_HEADER").is_some() {
+        std::fs::write(FILE, [before, BEGIN, &expected, END, after].concat()).expect("the header is written");
+        return;
+    }
+    assert!(found == expected, "packed.h should have:\n{expected}");
+}

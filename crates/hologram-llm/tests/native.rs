@@ -1,0 +1,93 @@
+//! Every model family runs native kernels on each device; the remaining elementwise programs are listed here. For GPUs
+//! the launches are planned, on any machine.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hologram_backends::{DryGpu, Target};
+use hologram_core::Executor;
+use hologram_llm::sampling::{Sampler, SamplerConfig};
+use hologram_llm::{Logits, Model, Session, SessionOptions};
+
+/// A device that can list the programs of a session's last step.
+struct Device {
+    name: &'static str,
+    executor: Executor,
+    dry: Option<Arc<DryGpu>>,
+}
+
+impl Device {
+    fn all() -> [Device; 4] {
+        let dry = |name, target| {
+            let dry = Arc::new(DryGpu::new(target));
+            Device { name, executor: Executor::from_backend(dry.clone()), dry: Some(dry) }
+        };
+        [
+            Device { name: "cpu", executor: Executor::open("cpu", None).unwrap(), dry: None },
+            dry("an H100", Target::nvidia(90, 132, 227 << 10)),
+            dry("an A100", Target::nvidia(80, 108, 163 << 10)),
+            dry("an Apple GPU", Target::APPLE),
+        ]
+    }
+
+    fn programs(&self, session: &Session) -> Vec<String> {
+        let names = match &self.dry {
+            Some(dry) => dry.last_programs(),
+            None => session.profile().unwrap().into_iter().map(|(name, _)| name).collect(),
+        };
+        names.into_iter().filter(|name| name.is_program).map(|name| name.to_string()).collect()
+    }
+}
+
+/// A fixture of each family, with the programs of a step on the CPU and on GPUs, by the names of their elementwise
+/// operations.
+const FAMILIES: [(&str, &[&str], &[&str]); 7] = [
+    ("llama-tiny.gguf", &[], &[]),
+    ("llama3-tiny.gguf", &[], &[]),
+    ("bitnet-tiny.gguf", &[], &[]),
+    ("bitnet-packed", &[], &[]),
+    ("mistral", &[], &[]),
+    // A bias is broadcast along the rows.
+    ("qwen2", &["add"], &[]),
+    ("qwen3", &[], &[]),
+];
+
+/// Step sizes, each with a separate plan.
+const STEPS: [usize; 5] = [1, 2, 5, 9, 33];
+
+#[test]
+fn steps_of_every_family_run_native_kernels() {
+    let mut wrong = Vec::new();
+    for device in Device::all() {
+        for (name, on_cpu, on_gpus) in FAMILIES {
+            let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+            let model = Model::load_on(path, &device.executor).unwrap();
+            let options = SessionOptions { context: 64, sequences: 3, ..SessionOptions::default() };
+            let mut session = model.session(options).unwrap();
+            let mut found: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
+            let mut note = |session: &Session, step: String| {
+                let mut programs = device.programs(session);
+                programs.sort();
+                programs.dedup();
+                found.entry(programs).or_default().push(step);
+            };
+            for tokens in STEPS {
+                let ids: Vec<u32> = (0..tokens).map(|i| (i * 31 % model.config().vocab) as u32).collect();
+                session.truncate(0, 0);
+                session.feed(0, &ids, Logits::Last).unwrap();
+                note(&session, format!("{tokens} tokens"));
+            }
+            let mut sampler = Sampler::new(SamplerConfig::GREEDY).unwrap();
+            session.sample_batch(&[(0, 1), (1, 2), (2, 3)], &mut sampler).unwrap();
+            note(&session, "3 sequences".into());
+            let expected = if device.dry.is_some() { on_gpus } else { on_cpu };
+            for (programs, steps) in found {
+                if programs != expected {
+                    wrong.push(format!("{} on {}: {programs:?}, not {expected:?}, in {steps:?}", name, device.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,93 @@
+//! Which GPU there is, and opening it.
+
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSOperatingSystemVersion, NSProcessInfo};
+use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
+
+use hologram_device::{BackendError, BackendType, DeviceInfo, Result};
+use hologram_isa::Capability;
+
+// A command-line program gets a default device only when it is linked with CoreGraphics.
+#[cfg(target_os = "macos")]
+#[link(name = "CoreGraphics", kind = "framework")]
+unsafe extern "C" {}
+
+/// The least version of macOS: the first whose shading language (3.1) has `bfloat`.
+const MIN_SYSTEM: isize = 14;
+
+/// Families of GPUs by their chips, newest first. The table of families is Apple's "Metal Feature Set Tables"; what is newer than the last
+/// counts as the last.
+const FAMILIES: [(MTLGPUFamily, u32, &str); 4] = [
+    (MTLGPUFamily(1010), 10, "M5"),
+    (MTLGPUFamily::Apple9, 9, "M3, M4"),
+    (MTLGPUFamily::Apple8, 8, "M2"),
+    (MTLGPUFamily::Apple7, 7, "M1"),
+];
+
+/// An opened GPU.
+pub(super) struct Device {
+    pub(super) raw: Retained<ProtocolObject<dyn MTLDevice>>,
+    /// Its own name, such as `Apple M2 Pro`.
+    pub(super) name: String,
+    /// What compiled code depends on: the system's version and the family.
+    pub(super) stamp: String,
+    /// The most bytes that the system likes to be in use at a time.
+    pub(super) working_set: u64,
+    /// The most bytes of one buffer.
+    pub(super) max_buffer: usize,
+}
+
+fn unavailable(reason: String) -> BackendError {
+    BackendError::Unavailable { device: BackendType::Metal.to_string(), reason }
+}
+
+impl Device {
+    /// Opens the system's GPU.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] where there is none, or one that lacks what the kernels need.
+    pub(super) fn open() -> Result<(Device, DeviceInfo)> {
+        autoreleasepool(|_| {
+            let raw = MTLCreateSystemDefaultDevice()
+                .ok_or_else(|| unavailable("the system names no Metal device to this process".into()))?;
+            let name = raw.name().to_string();
+            let NSOperatingSystemVersion { majorVersion, minorVersion, patchVersion } =
+                NSProcessInfo::processInfo().operatingSystemVersion();
+            let system = format!("{majorVersion}.{minorVersion}.{patchVersion}");
+            if cfg!(target_os = "macos") && majorVersion < MIN_SYSTEM {
+                return Err(unavailable(format!("macOS {system} is too old, {MIN_SYSTEM} or later is needed")));
+            }
+            // Other GPUs (of Macs with Intel processors) have no SIMD-groups of 32, or no memory that they share with the host.
+            let family = FAMILIES.into_iter().find(|(family, ..)| raw.supportsFamily(*family));
+            let (Some((_, number, chips)), true) = (family, raw.hasUnifiedMemory()) else {
+                return Err(unavailable(format!("{name} is no Apple GPU of the M1's family or later")));
+            };
+            let (working_set, max_buffer) = (raw.recommendedMaxWorkingSetSize(), raw.maxBufferLength());
+            let info = DeviceInfo {
+                backend: BackendType::Metal,
+                name: name.clone(),
+                memory_bytes: working_set,
+                parallelism: 1,
+                capabilities: vec![Capability::MatrixTile],
+                features: Vec::new(),
+                details: vec![
+                    ("family", format!("Apple {number} ({chips})")),
+                    ("system", system.clone()),
+                    ("largest buffer", format!("{max_buffer} bytes")),
+                ],
+            };
+            let stamp = format!("system {system}, family {number}");
+            Ok((Device { raw, name, stamp, working_set, max_buffer }, info))
+        })
+    }
+
+    /// Bytes that may still be taken within the recommended working set.
+    pub(super) fn available(&self) -> u64 {
+        self.working_set.saturating_sub(self.raw.currentAllocatedSize() as u64)
+    }
+
+    pub(super) fn error(&self, operation: &str, reason: &str) -> BackendError {
+        BackendError::Device { device: self.name.clone(), operation: operation.into(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,177 @@
+//! Kernels compiled from Metal Shading Language.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::{NSObjectProtocol, ProtocolObject};
+use objc2::sel;
+use objc2_foundation::{NSError, NSString};
+use objc2_metal::{
+    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDevice, MTLLibrary,
+    MTLMathFloatingPointFunctions, MTLMathMode, MTLPipelineOption,
+};
+
+use super::archive::Archive;
+use super::device::Device;
+
+use hologram_device::cache::DiskCache;
+use hologram_device::{BackendError, Result};
+use hologram_gpu::texts;
+use hologram_isa::SUBGROUP_SIZE;
+
+/// The compiler of a device: native kernels are kept, each compiled once, and machine code is kept on disk.
+pub(super) struct Modules {
+    cache: DiskCache,
+    loaded: Mutex<Loaded>,
+}
+
+/// A text's functions, and what its machine code is kept under.
+#[derive(Clone)]
+struct Library {
+    raw: Retained<ProtocolObject<dyn MTLLibrary>>,
+    key: Arc<str>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    libraries: HashMap<&'static str, Library>,
+    kernels: HashMap<(&'static str, String), Kernel>,
+}
+
+impl Modules {
+    pub(super) fn new() -> Modules {
+        Modules { cache: DiskCache::standard(), loaded: Mutex::default() }
+    }
+
+    /// The only kernel of a text.
+    ///
+    /// # Errors
+    /// As [`Modules::kernel`].
+    pub(super) fn program(&self, device: &Device, name: &str, text: &str, entry: &str) -> Result<Kernel> {
+        Kernel::new(device, &self.cache, &library(device, name, text)?, name, entry)
+    }
+
+    /// A kernel of one of the native texts.
+    ///
+    /// # Errors
+    /// [`BackendError::Kernel`] with what the compiler says.
+    pub(super) fn kernel(&self, device: &Device, image: &'static str, entry: &str) -> Result<Kernel> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (image, entry.to_string());
+        if let Some(kernel) = loaded.kernels.get(&key) {
+            return Ok(kernel.clone());
+        }
+        let library = match loaded.libraries.get(image) {
+            Some(library) => library.clone(),
+            None => {
+                let text = texts::text(image).ok_or_else(|| refused(device, entry, "this build lacks its text"))?;
+                let library = library(device, image, &text)?;
+                loaded.libraries.insert(image, library.clone());
+                library
+            }
+        };
+        let kernel = Kernel::new(device, &self.cache, &library, entry, entry)?;
+        loaded.kernels.insert(key, kernel.clone());
+        Ok(kernel)
+    }
+}
+
+/// A kernel that can be launched.
+#[derive(Clone)]
+pub(super) struct Kernel {
+    pub(super) pipeline: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
+    /// The most threads of a workgroup that the device runs it with.
+    max_threads: usize,
+}
+
+fn text_of(error: &NSError) -> String {
+    error.localizedDescription().to_string().trim().to_string()
+}
+
+/// How kernels are compiled: every operation rounded as the language says, nothing reassociated, no value assumed away.
+fn options() -> Retained<MTLCompileOptions> {
+    let options = MTLCompileOptions::new();
+    if options.respondsToSelector(sel!(setMathMode:)) {
+        options.setMathMode(MTLMathMode::Safe);
+        options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
+    } else {
+        // Systems before macOS 15 have one switch for all of it.
+        #[expect(deprecated, reason = "the only switch of these systems")]
+        options.setFastMathEnabled(false);
+    }
+    options
+}
+
+/// The text's functions.
+///
+/// # Errors
+/// [`BackendError::Kernel`] with what the compiler says.
+fn library(device: &Device, name: &str, text: &str) -> Result<Library> {
+    let raw = autoreleasepool(|_| {
+        device
+            .raw
+            .newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options()))
+            .map_err(|e| refused(device, name, &text_of(&e)))
+    })?;
+    Ok(Library { raw, key: format!("metal, {}, {}, safe math\n{text}", device.name, device.stamp).into() })
+}
+
+impl Kernel {
+    /// A kernel of a library.
+    ///
+    /// # Errors
+    /// [`BackendError::Kernel`] with what the system says.
+    fn new(device: &Device, cache: &DiskCache, library: &Library, name: &str, entry: &str) -> Result<Kernel> {
+        autoreleasepool(|_| {
+            let function = library
+                .raw
+                .newFunctionWithName(&NSString::from_str(entry))
+                .ok_or_else(|| refused(device, name, &format!("its text has no kernel {entry}")))?;
+            let descriptor = MTLComputePipelineDescriptor::new();
+            descriptor.setComputeFunction(Some(&function));
+            let key = format!("{entry}, {}", library.key);
+            let archive = Archive::open(device, cache, &key, &descriptor);
+            let pipeline = device
+                .raw
+                .newComputePipelineStateWithDescriptor_options_reflection_error(
+                    &descriptor,
+                    MTLPipelineOption::None,
+                    None,
+                )
+                .map_err(|e| refused(device, name, &text_of(&e)))?;
+            if let Some(archive) = archive {
+                archive.keep(cache, &key);
+            }
+            let width = pipeline.threadExecutionWidth();
+            if width != SUBGROUP_SIZE as usize {
+                return Err(refused(
+                    device,
+                    name,
+                    &format!("its SIMD-groups have {width} threads, not {SUBGROUP_SIZE}"),
+                ));
+            }
+            let max_threads = pipeline.maxTotalThreadsPerThreadgroup();
+            Ok(Kernel { pipeline, max_threads })
+        })
+    }
+
+    /// Checks that the device runs it with workgroups of this many threads.
+    ///
+    /// # Errors
+    /// [`BackendError::Kernel`].
+    pub(super) fn check_threads(&self, device: &Device, name: &str, threads: u32) -> Result<()> {
+        if threads as usize > self.max_threads {
+            let reason = format!(
+                "its workgroups have {threads} threads, and the registers that it needs allow {} on this GPU",
+                self.max_threads
+            );
+            return Err(refused(device, name, &reason));
+        }
+        Ok(())
+    }
+}
+
+fn refused(device: &Device, name: &str, reason: &str) -> BackendError {
+    BackendError::Kernel { device: device.name.clone(), kernel: name.into(), reason: reason.into() }
+}

@@ -1,0 +1,360 @@
+//! Device memory: Metal buffers in memory that the host shares.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hologram_device::host::{Allocated, CachingAllocator, Source, size_class};
+use hologram_device::{BackendError, BackendType, Buffer, DeviceMemory, ForeignMemory, Result, check_range};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{MTLBuffer, MTLDevice, MTLResourceOptions};
+
+use super::device::Device;
+
+/// Alignment of every buffer in bytes.
+pub(super) const ALIGN: usize = 256;
+
+unsafe extern "C" {
+    /// Bytes of a page of memory: 16 KiB on Apple's processors.
+    safe fn getpagesize() -> std::ffi::c_int;
+}
+
+/// A Metal buffer.
+#[derive(Clone)]
+pub(super) struct MetalBuffer(pub(super) Retained<ProtocolObject<dyn MTLBuffer>>);
+
+// SAFETY: Metal's objects are reference-counted atomically, and a buffer's methods may be called from any thread; its bytes are reached in
+// the order that the queue keeps.
+unsafe impl Send for MetalBuffer {}
+// SAFETY: a buffer's methods may be called by several threads at a time.
+unsafe impl Sync for MetalBuffer {}
+
+impl MetalBuffer {
+    /// Memory of this many bytes.
+    pub(super) fn new(device: &Device, bytes: usize) -> Option<MetalBuffer> {
+        if bytes > device.max_buffer {
+            return None;
+        }
+        autoreleasepool(|_| {
+            device.raw.newBufferWithLength_options(bytes, MTLResourceOptions::StorageModeShared).map(MetalBuffer)
+        })
+    }
+
+    /// The pages that bytes of the host lie in, and the offset of the first byte; `None` where Metal does not take them.
+    fn over(device: &Device, data: *const u8, bytes: usize) -> Option<(MetalBuffer, usize)> {
+        let page = usize::try_from(getpagesize()).ok().filter(|p| p.is_power_of_two())?;
+        let offset = data.addr() & (page - 1);
+        let length = bytes.checked_add(offset)?.checked_next_multiple_of(page)?;
+        let start = NonNull::new(data.cast_mut().wrapping_sub(offset).cast::<c_void>())?;
+        if length > device.max_buffer {
+            return None;
+        }
+        // SAFETY: whole pages of which the owner of the bytes keeps those in use mapped for the buffer's life; kernels only read, and no
+        // bytes but the owner's.
+        let buffer = unsafe {
+            device.raw.newBufferWithBytesNoCopy_length_options_deallocator(
+                start,
+                length,
+                MTLResourceOptions::StorageModeShared,
+                None,
+            )
+        };
+        buffer.map(|b| (MetalBuffer(b), offset))
+    }
+
+    /// The address of the first byte.
+    pub(super) fn contents(&self) -> *mut u8 {
+        self.0.contents().as_ptr().cast()
+    }
+}
+
+/// A GPU's memory as a source of blocks.
+pub(super) struct DeviceSource {
+    pub(super) device: Arc<Device>,
+}
+
+/// Memory of one size class.
+pub(super) struct Block {
+    buffer: MetalBuffer,
+    usage: Arc<Usage>,
+}
+
+/// The last submission that touches a block. It stays with the block when another buffer gets it.
+#[derive(Default)]
+pub(super) struct Usage(AtomicU64);
+
+impl Usage {
+    pub(super) fn touch(&self, number: u64) {
+        self.0.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Source for DeviceSource {
+    type Block = Block;
+
+    fn class(&self, bytes: usize) -> Option<usize> {
+        size_class(bytes, ALIGN)
+    }
+
+    fn allocate(&self, class: usize) -> Option<Block> {
+        MetalBuffer::new(&self.device, class).map(|buffer| Block { buffer, usage: Arc::default() })
+    }
+
+    fn start(&self, block: &Block) -> u64 {
+        block.buffer.contents().addr() as u64
+    }
+
+    fn max_cached(&self) -> u64 {
+        self.device.working_set / 4
+    }
+
+    fn free(&self) -> Option<u64> {
+        Some(self.device.available())
+    }
+}
+
+/// The allocator of a GPU.
+pub(super) type Allocator = CachingAllocator<DeviceSource>;
+
+/// The most parts of a pool whose order of use is known apart, and the least multiple of bytes that they are.
+const PARTS: usize = 64;
+const PART_ALIGN: usize = 4 << 10;
+
+/// The memory of a buffer.
+pub(super) struct MetalMemory {
+    data: *mut u8,
+    bytes: usize,
+    /// When each part was last used: one, but for pools.
+    usages: Box<[Arc<Usage>]>,
+    /// Bytes of a part.
+    part: usize,
+    /// Whether kernels and copies may write to it.
+    writable: bool,
+    allocator: Arc<Allocator>,
+    place: Place,
+}
+
+/// Where the bytes lie.
+enum Place {
+    /// There are none.
+    Nothing,
+    /// In a block of the allocator.
+    Block(Allocated<DeviceSource>),
+    /// In pages of the host, which kernels may only read.
+    Foreign(Foreign),
+}
+
+/// Memory of somebody else.
+struct Foreign {
+    device: Arc<Device>,
+    /// The pages, in one buffer with the offset of the first byte; where they are more than Metal allows in one, a buffer for each range
+    /// that was asked for.
+    whole: Option<(MetalBuffer, usize)>,
+    parts: Mutex<BTreeMap<(usize, usize), (MetalBuffer, usize)>>,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the bytes are this buffer's (or foreign and only read), and access is ordered by the queue.
+unsafe impl Send for MetalMemory {}
+// SAFETY: shared references give the address only; whoever uses it holds the queue.
+unsafe impl Sync for MetalMemory {}
+
+impl MetalMemory {
+    /// Memory of at least this many bytes; its content is undefined.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub(super) fn new(allocator: &Arc<Allocator>, bytes: usize) -> Result<MetalMemory> {
+        let block = if bytes == 0 { None } else { Some(allocator.take(bytes)?) };
+        let inner = block.as_ref().and_then(Allocated::block);
+        let data = inner.map_or(ALIGN as *mut u8, |b| b.buffer.contents());
+        let usages = Box::new([inner.map(|b| b.usage.clone()).unwrap_or_default()]);
+        let place = block.map_or(Place::Nothing, Place::Block);
+        let (allocator, part) = (allocator.clone(), bytes.max(1));
+        Ok(MetalMemory { data, bytes, usages, part, writable: true, allocator, place })
+    }
+
+    /// Memory of which one part may be written while the device works on another.
+    ///
+    /// # Errors
+    /// As [`MetalMemory::new`].
+    pub(super) fn pool(allocator: &Arc<Allocator>, bytes: usize) -> Result<MetalMemory> {
+        let mut memory = MetalMemory::new(allocator, bytes)?;
+        let last = memory.usages[0].last();
+        memory.part = bytes.div_ceil(PARTS).next_multiple_of(PART_ALIGN).max(PART_ALIGN);
+        let part = |_| Arc::new(Usage(AtomicU64::new(last)));
+        memory.usages = (0..bytes.div_ceil(memory.part).max(1)).map(part).collect();
+        Ok(memory)
+    }
+
+    /// Foreign memory where it lies; `None` where Metal does not take its pages.
+    pub(super) fn wrap(
+        device: &Arc<Device>,
+        allocator: &Arc<Allocator>,
+        memory: &ForeignMemory,
+    ) -> Option<MetalMemory> {
+        let (data, bytes) = (memory.as_bytes().as_ptr(), memory.as_bytes().len());
+        let whole = MetalBuffer::over(device, data, bytes);
+        if whole.is_none() && bytes < device.max_buffer / 2 {
+            return None;
+        }
+        let foreign =
+            Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: memory.owner().clone() };
+        let usages: Box<[Arc<Usage>]> = Box::new([Arc::default()]);
+        let (data, allocator) = (data.cast_mut(), allocator.clone());
+        let (part, place) = (bytes.max(1), Place::Foreign(foreign));
+        Some(MetalMemory { data, bytes, usages, part, writable: false, allocator, place })
+    }
+
+    /// Whether it is memory of this allocator's device.
+    pub(super) fn is_of(&self, allocator: &Arc<Allocator>) -> bool {
+        Arc::ptr_eq(&self.allocator, allocator)
+    }
+
+    /// The same memory, which nothing may write to any more.
+    pub(super) fn read_only(mut self) -> MetalMemory {
+        self.writable = false;
+        self
+    }
+
+    /// All of it.
+    pub(super) fn all(&self) -> Slice {
+        let metal = if self.bytes == 0 { None } else { self.metal(0, self.bytes) };
+        Slice { data: self.data, bytes: self.bytes, metal, usages: self.usages.to_vec() }
+    }
+
+    /// The buffer of Metal that a range lies in, and the offset there; `None` for no bytes, and where Metal does not take the pages.
+    fn metal(&self, offset: usize, bytes: usize) -> Option<(MetalBuffer, usize)> {
+        match &self.place {
+            Place::Nothing => None,
+            Place::Block(block) => block.block().map(|b| (b.buffer.clone(), offset)),
+            Place::Foreign(foreign) => foreign.metal(self.data.wrapping_add(offset), offset, bytes),
+        }
+    }
+}
+
+impl Foreign {
+    fn metal(&self, data: *const u8, offset: usize, bytes: usize) -> Option<(MetalBuffer, usize)> {
+        if let Some((buffer, start)) = &self.whole {
+            return Some((buffer.clone(), start + offset));
+        }
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = parts.get(&(offset, bytes)) {
+            return Some(part.clone());
+        }
+        let part = MetalBuffer::over(&self.device, data, bytes)?;
+        parts.insert((offset, bytes), part.clone());
+        Some(part)
+    }
+}
+
+impl Drop for MetalMemory {
+    /// The next buffer in the block comes after all of a pool's parts.
+    fn drop(&mut self) {
+        if let Place::Block(block) = &self.place
+            && let Some(block) = block.block()
+        {
+            self.usages.iter().for_each(|usage| block.usage.touch(usage.last()));
+        }
+    }
+}
+
+impl DeviceMemory for MetalMemory {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn backend(&self) -> BackendType {
+        BackendType::Metal
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A checked range of a buffer of this device.
+#[derive(Clone)]
+pub(super) struct Slice {
+    /// The first byte as the host sees it, which is the device's address in lists of uses too.
+    pub(super) data: *mut u8,
+    pub(super) bytes: usize,
+    /// Metal's buffer and the offset in it; `None` for no bytes.
+    pub(super) metal: Option<(MetalBuffer, usize)>,
+    /// Of the parts that it lies in.
+    pub(super) usages: Vec<Arc<Usage>>,
+}
+
+// SAFETY: an address of memory that a recording or a call keeps; access is ordered by the queue.
+unsafe impl Send for Slice {}
+// SAFETY: shared references give the address only; whoever uses it holds the queue.
+unsafe impl Sync for Slice {}
+
+impl Slice {
+    /// The bytes' addresses.
+    pub(super) fn addresses(&self) -> Range<u64> {
+        let start = self.data.addr() as u64;
+        start..start + self.bytes as u64
+    }
+
+    /// The last submission that touches the bytes.
+    pub(super) fn last_use(&self) -> u64 {
+        self.usages.iter().map(|u| u.last()).max().unwrap_or(0)
+    }
+
+    /// Copies bytes from the host, which must be as many; nothing on the device may use them.
+    pub(super) fn write(&self, data: &[u8]) {
+        // SAFETY: the range was checked, is this device's own, and is reached by nobody else now, as the caller holds the queue.
+        unsafe { self.data.copy_from_nonoverlapping(data.as_ptr(), data.len().min(self.bytes)) };
+    }
+
+    /// Copies bytes to the host, which must be as many; the device must have passed what writes them.
+    pub(super) fn read(&self, data: &mut [u8]) {
+        // SAFETY: the range was checked and nobody writes it now, as the device has passed what does.
+        unsafe { self.data.copy_to_nonoverlapping(data.as_mut_ptr(), data.len().min(self.bytes)) };
+    }
+}
+
+/// A range of a buffer of this device.
+///
+/// # Errors
+/// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
+pub(super) fn slice(
+    allocator: &Arc<Allocator>,
+    operation: &str,
+    buffer: &Buffer,
+    offset: usize,
+    bytes: usize,
+    write: bool,
+) -> Result<Slice> {
+    let invalid = |reason: String| BackendError::InvalidArgument {
+        device: BackendType::Metal.to_string(),
+        operation: operation.to_string(),
+        reason,
+    };
+    let memory = match buffer.downcast::<MetalMemory>() {
+        Some(memory) if memory.is_of(allocator) => memory,
+        Some(_) => return Err(invalid("the buffer belongs to a device that was opened apart".into())),
+        None => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
+    };
+    check_range(BackendType::Metal, operation, buffer, offset, bytes)?;
+    if write && !memory.writable {
+        return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
+    }
+    let metal = if bytes == 0 { None } else { memory.metal(offset, bytes) };
+    if bytes > 0 && metal.is_none() {
+        return Err(invalid(format!("Metal does not take the pages of bytes {offset}..+{bytes}")));
+    }
+    let last = (offset + bytes).div_ceil(memory.part).clamp(1, memory.usages.len());
+    let usages = memory.usages[(offset / memory.part).min(last - 1)..last].to_vec();
+    Ok(Slice { data: memory.data.wrapping_add(offset), bytes, metal, usages })
+}
