@@ -148,7 +148,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         }
         let [next, end, step] = words.as_mut_slice() else { return Ok(()) };
         if let Some(thread) = (0..self.threads).find(|t| active[*t] && step[*t] <= 0) {
-            return Err(self.error(thread, format!("the step of a for loop is {}, but must be positive", step[thread])));
+            return Err(self.error(thread, format!("the step of a for loop is {}, it must be positive", step[thread])));
         }
         let line = self.line;
         self.open_loop();

@@ -6,13 +6,13 @@
 //! 3. Every register, parameter and shared array that a statement names exists.
 //! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their
 //!    type; `.fast` is used only where the table has that form.
-//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; loads need a readable
-//!    buffer, stores a writable one, atomic operations one that is both; no index of a shared array is always out of
-//!    bounds (see the range module).
+//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; loads need a readable buffer,
+//!    stores a writable one, atomic operations one that is both; no index of a shared array is always out of bounds
+//!    (see the range module).
 //! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does
 //!    not count after it.
-//! 7. A `for` counter is an `i32` or `u32` that only its `for` sets, and is read only inside the loop. A constant step is
-//!    positive.
+//! 7. A `for` counter is an `i32` or `u32` that only its `for` sets, and is read only inside the loop. A constant step
+//!    is positive.
 //! 8. `loop` has at least one iteration; `break` and `continue` name an enclosing loop.
 //! 9. Every thread of the workgroup reaches each barrier and product of tiles (see the uniformity module); products of
 //!    tiles need workgroups of whole subgroups.

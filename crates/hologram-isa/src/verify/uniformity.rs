@@ -1,8 +1,8 @@
 //! Finds barriers and products of tiles that some threads of a workgroup may not reach.
 //!
 //! A register is *varying* if it may hold different values on two threads of a workgroup, a block if two threads may
-//! come to it a different number of times. The analysis computes the smallest set that is closed under these rules; what
-//! is left is uniform:
+//! come to it a different number of times. The analysis computes the smallest set that is closed under these rules;
+//! what is left is uniform:
 //!
 //! - `thread.*`, `global.x`, `lane`, `subgroup` and the results of subgroup and atomic operations are varying;
 //!   `group.*`, `grid.*`, scalars and constants are uniform. A load is uniform if its index is and its buffer is
