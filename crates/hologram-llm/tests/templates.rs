@@ -77,7 +77,7 @@ fn faults_are_one_sentence_with_the_line() {
         "{{% set n = namespace(x=[]) %}}{{% for i in range(99999) %}}{{% set n.x = {}n.x{} %}}{{% endfor %}}",
         lists.0, lists.1
     );
-    let values = "its values take more than 512 MiB";
+    let values = "its values exceed 512 MiB";
     let text = "a long raw text ".repeat(10_000);
     let capture = format!("{{% set a %}}{{% for i in range(90000) %}}{text}{{% endfor %}}{{% endset %}}");
     let nested =
