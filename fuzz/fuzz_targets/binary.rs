@@ -1,5 +1,5 @@
-//! Any content of a binary program, behind a header that fits it, so that the checksum does not stand in the way: an error, or a
-//! program that is written as it was read.
+//! Any content of a binary program behind a matching header, so that the checksum does not stop the fuzzer: an error,
+//! or a program that is written back unchanged.
 #![no_main]
 
 use hologram_isa::{binary, parse, print, verify};
@@ -14,7 +14,7 @@ fuzz_target!(|content: &[u8]| {
     }
 });
 
-/// The content as a whole file.
+/// The content as a complete file.
 fn with_header(content: &[u8]) -> Vec<u8> {
     // CRC-32, bit by bit.
     let crc = !content.iter().fold(!0u32, |crc, byte| {

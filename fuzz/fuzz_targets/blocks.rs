@@ -1,4 +1,4 @@
-//! Any bytes as blocks of every format: values, the same ones after the conversion for loading.
+//! Any bytes as blocks of every format: values that stay the same after the conversion for loading.
 #![no_main]
 
 use hologram_backends::Format;
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         let mut same = vec![0.0; values.len()];
         loaded.decode_row(&recoded, &mut same).expect("whole blocks are decoded");
         let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        // NaN scales have any sign.
+        // NaN scales may have either sign.
         assert!(bits(&values) == bits(&same) || values.iter().any(|v| v.is_nan()), "{}", format.name());
     }
 });

@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(shown > 0 || file.metadata().count() == 0);
     for tensor in file.tensors() {
         assert_eq!(tensor.data().len(), tensor.range().len());
-        // Many small files claim a tensor of no bytes; those that claim many elements have them.
+        // Many small files claim an empty tensor; those that claim many elements contain them.
         if let Ok(values) = tensor.to_f32() {
             assert_eq!(values.len(), tensor.elements());
         }

@@ -1,4 +1,4 @@
-//! Any text: an error, or a program that its printed text and its binary form give back.
+//! Any text: an error, or a program that survives printing and its binary form.
 #![no_main]
 
 use hologram_isa::{binary, parse, print, verify};

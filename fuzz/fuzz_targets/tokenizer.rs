@@ -1,4 +1,5 @@
-//! Any `tokenizer.json`, and the template that follows it after a zero byte: an error, or tokens that can be decoded and a text.
+//! Any `tokenizer.json`, and the template that follows it after a zero byte: an error, or tokens that can be decoded
+//! and a text.
 #![no_main]
 
 use std::collections::BTreeMap;

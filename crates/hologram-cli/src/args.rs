@@ -1,4 +1,4 @@
-//! The command line. Comments on its fields are the help texts.
+//! The command line. The comments on fields are the help texts.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
@@ -11,13 +11,13 @@ use hologram_backends::Format;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
-/// Runs language models and Atlas programs at the speed of the hardware.
+/// Run language models and Atlas programs at hardware speed.
 ///
-/// Without a command, continues a sample prompt with the model that ships with the program.
+/// Without a command, continues a sample prompt with the built-in model.
 #[derive(Parser)]
 #[command(name = "hologram", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -35,7 +35,7 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
-    /// Show how a model cuts a text into tokens
+    /// Show how a model splits a text into tokens
     Tokenize(TokenizeArgs),
     /// Show a model's metadata, tensors and memory
     Inspect(InspectArgs),
@@ -49,42 +49,42 @@ pub enum Command {
     Disasm(DisasmArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
-    /// Show or empty the cache of kernels compiled at run time
+    /// Show or clear the cache of kernels compiled at run time
     Cache(CacheArgs),
-    /// Check that a device computes what it should
+    /// Check that a device computes correct results
     Selftest(SelftestArgs),
-    /// Print help, of a command what its --help prints
+    /// Print help for a command
     Help(HelpArgs),
 }
 
-/// Options of commands that use a device.
+/// Options of all commands that use a device.
 #[derive(Args, Clone)]
 pub struct DeviceArgs {
     /// Device to use: auto, cuda, cuda:N, metal, cpu, reference
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
-    /// Worker threads of the CPU [default: one for each physical core that the process may use]
+    /// Worker threads of the CPU [default: one per physical core available to the process]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
-/// A trace to write.
+/// Options for traces.
 #[derive(Args, Clone)]
 pub struct ProfileArgs {
-    /// Write what host and device did when, a trace that ui.perfetto.dev opens; kernels then run one by one
+    /// Write a timeline of host and device for ui.perfetto.dev; kernels then run one at a time
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]
     pub profile: Option<PathBuf>,
-    /// Write what an Apple GPU is given, a Metal frame capture that Xcode opens; METAL_CAPTURE_ENABLED=1 must be set in the environment
+    /// Write a Metal frame capture of the GPU's work for Xcode; requires METAL_CAPTURE_ENABLED=1 in the environment
     #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
     pub capture: Option<PathBuf>,
 }
 
-/// The ending keeps a forgotten name from replacing the model or program that stands next.
+/// The required extension prevents `--profile MODEL` from overwriting the model.
 fn trace_file(name: &str) -> Result<PathBuf, String> {
     named(name, "json")
 }
 
-/// As [`trace_file`]; Xcode knows the document by it too.
+/// As [`trace_file`]; Xcode also requires the extension.
 fn capture_file(name: &str) -> Result<PathBuf, String> {
     named(name, "gputrace")
 }
@@ -98,10 +98,10 @@ fn named(name: &str, ending: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Why `auto` took a lesser device.
+/// Why `auto` fell back to another device.
 static NOTE: OnceLock<String> = OnceLock::new();
 
-/// Says, once, on standard error, that the command ran on a lesser device and why; what failed has its own message.
+/// Prints once to stderr that the command fell back to another device, and why. Errors have their own messages.
 pub fn print_note() {
     for note in NOTE.get().cloned().into_iter().chain(hologram_backends::take_notes()) {
         let _ = writeln!(std::io::stderr(), "note: {}", crate::text::printable(&note, crate::text::MESSAGE));
@@ -109,10 +109,10 @@ pub fn print_note() {
 }
 
 impl DeviceArgs {
-    /// Opens the device; [`print_note`] says when `auto` took a lesser one.
+    /// Opens the device. [`print_note`] reports a fallback of `auto`.
     ///
     /// # Errors
-    /// When it is not available; a usage error when no device has this name.
+    /// When the device is not available; a usage error for an unknown device name.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
         let opened = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize));
         let (backend, note) = match opened {
@@ -126,37 +126,37 @@ impl DeviceArgs {
     }
 }
 
-/// How tokens are chosen, and the memory for the context.
+/// Sampling and context options.
 #[derive(Args)]
 pub struct SamplingArgs {
-    /// Randomness; 0 always takes the most probable token
+    /// Sampling temperature; 0 always takes the most probable token
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temperature: f32,
-    /// Choose among the K most probable tokens; 0 for all
+    /// Sample from the K most probable tokens; 0 turns it off
     #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: usize,
-    /// Choose among the most probable tokens that together have this probability
+    /// Sample from the most probable tokens whose probabilities add up to P; 1 turns it off
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     pub top_p: f32,
-    /// Leave out tokens less probable than this share of the most probable one; 0 for none
+    /// Drop tokens less probable than P times the most probable one; 0 turns it off
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Make the last 64 tokens less probable: divide their logits by this where positive, else multiply; 1 for not
+    /// Divide positive logits of the last 64 tokens by R and multiply negative ones; 1 turns it off
     #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
-    /// Subtract this from the logits of the last 64 tokens
+    /// Subtract R from the logits of the last 64 tokens
     #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Subtract this from the logits of the last 64 tokens, once for each time that they occur
+    /// Subtract R from the logits of the last 64 tokens, once per occurrence
     #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
-    /// Seed of the random choice [default: another one each time]
+    /// Random seed [default: different in each run]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
-    /// Positions of the context [default: the model's, but at most 4096]
+    /// Context length in tokens [default: the model's, at most 4096]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
-    /// Numbers of the KV cache [default: what suits the model and the device]
+    /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
 }
@@ -165,19 +165,19 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
-/// Types of the KV cache.
+/// Element types of the KV cache.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Kv {
     /// 32 bits
     F32,
     /// 16 bits
     F16,
-    /// 8 bits, with a scale for 32 of them
+    /// 8 bits, with one scale per 32 elements
     Q8,
 }
 
 impl Kv {
-    /// The format of the cache's elements.
+    /// The cache's format.
     pub fn format(self) -> Format {
         match self {
             Kv::F32 => Format::F32,
@@ -188,7 +188,7 @@ impl Kv {
 }
 
 impl SamplingArgs {
-    /// How text is generated, with this seed where the user gives none.
+    /// Options of a generation. `seed` is used unless the user set one.
     ///
     /// # Errors
     /// A usage error when an option is out of range.
@@ -214,15 +214,15 @@ impl SamplingArgs {
 /// Options of `run`.
 #[derive(Args)]
 pub struct RunArgs {
-    /// The prompt; without one it is read from standard input, if that is not a terminal
+    /// Prompt [default: read from standard input unless it is a terminal]
     pub prompt: Option<String>,
-    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
+    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// The most tokens to generate
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
-    /// End before this text; may be given several times
+    /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     #[command(flatten)]
@@ -231,7 +231,7 @@ pub struct RunArgs {
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
-    /// Print one JSON object with the text and the figures, at the end
+    /// Print one JSON object with the text and statistics at the end
     #[arg(long)]
     pub json: bool,
 }
@@ -239,13 +239,13 @@ pub struct RunArgs {
 /// Options of `chat`.
 #[derive(Args)]
 pub struct ChatArgs {
-    /// Model made for conversations: a .gguf file, or a folder of safetensors (the one that ships with the program is not)
+    /// Chat model: a .gguf file or a folder of safetensors (the built-in model is not a chat model)
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// What the model is told before the conversation
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// The most tokens of a reply [default: until the model or the context ends it]
+    /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
     #[command(flatten)]
@@ -257,15 +257,15 @@ pub struct ChatArgs {
 /// Options of `perplexity`.
 #[derive(Args)]
 pub struct PerplexityArgs {
-    /// Model: a .gguf file, or a folder of safetensors
+    /// Model: a .gguf file or a folder of safetensors
     pub model: PathBuf,
-    /// The text, in UTF-8; - is standard input
+    /// Text file in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Tokens of a window, of which the second half counts
+    /// Tokens per window; the second half of each window counts
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub ctx: u32,
-    /// Numbers of the KV cache [default: what suits the model and the device]
+    /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
     #[command(flatten)]
@@ -278,16 +278,16 @@ pub struct PerplexityArgs {
 /// Options of `tokenize`.
 #[derive(Args)]
 pub struct TokenizeArgs {
-    /// Model: a .gguf file, or a folder with tokenizer.json
+    /// Model: a .gguf file or a folder with tokenizer.json
     pub model: PathBuf,
-    /// The text; without one it is read from standard input
+    /// Text [default: read from standard input]
     pub text: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// The most tokens of a test.
+/// Maximum number of tokens in a test.
 const MAX_TEST: i64 = 1 << 20;
 
 /// Options of `bench`.
@@ -295,56 +295,57 @@ const MAX_TEST: i64 = 1 << 20;
 #[command(args_conflicts_with_subcommands = true)]
 #[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
 pub struct BenchArgs {
-    /// What else to measure
+    /// Other measurements
     #[command(subcommand)]
     pub what: Option<BenchCommand>,
-    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
+    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
     #[arg(conflicts_with = "shape")]
     pub model: Option<PathBuf>,
-    /// Random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
+    /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
-    /// Format of the random weights: F32, F16, BF16 or a block format of GGUF such as Q8_0, Q4_0, Q4_K, TQ2_0;
-    /// Q4_K_M and Q5_K_M are the mixtures with Q6_K that llama.cpp makes of Llama models
+    /// Type of the random weights: F32, F16, BF16 or a GGUF block format such as Q8_0, Q4_0, Q4_K, TQ2_0; Q4_K_M and
+    /// Q5_K_M are llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
-    /// Tokens of the prefill test; 0 leaves it out
+    /// Prompt tokens of the prefill test; 0 skips it
     #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub prompt: u32,
-    /// Tokens of the decode test; 0 leaves it out
+    /// Tokens of the decode test; 0 skips it
     #[arg(short = 'n', value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub decode: u32,
-    /// Tokens that are in the context before each test
+    /// Tokens in the context before each test
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub depth: u32,
-    /// Sequences that the decode test extends at once, a token each
+    /// Number of sequences in the decode test, each extended by one token per step
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
-    /// Also print the kernels of each test's last step by their time, and write a trace of each test's last steps that ui.perfetto.dev
-    /// opens
+    /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
+    /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]
     pub profile: Option<PathBuf>,
-    /// Also write the last test's last steps as an Apple GPU is given them, a Metal frame capture that Xcode opens;
-    /// METAL_CAPTURE_ENABLED=1 must be set in the environment
+    /// Also write a Metal frame capture of the last test's last steps for Xcode; requires METAL_CAPTURE_ENABLED=1 in
+    /// the environment
     #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
     pub capture: Option<PathBuf>,
     /// Repetitions
     #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
-    /// Count what a token would launch on an Apple GPU, and bound its speed by each chip's memory; runs nothing, on any machine
+    /// Count the kernel launches per token on an Apple GPU and bound its speed by each chip's memory bandwidth; runs
+    /// nothing, works on any machine
     #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
 
-/// What `bench` measures besides models.
+/// Other measurements of `bench`.
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// Measure single operations beside what bounds them: the bandwidth of memory, or the rate of multiplications
+    /// Measure single operations against their limit: memory bandwidth or arithmetic throughput
     Ops(BenchOpsArgs),
 }
 
@@ -354,18 +355,18 @@ pub enum BenchCommand {
 pub struct BenchOpsArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Measure only these: copy, relu, add, mul, chain, sum, softmax, rms_norm, matmul, attention, launch; of --full: narrow (floats of 16
-    /// bits), log_softmax, layer_norm, reduce, arg_max, cumsum, sort, top_k, permute, concat, pad, take, scatter_add, batch_matmul, conv2d,
-    /// loss, random
+    /// Measure only these: copy, relu, add, mul, chain, sum, softmax, rms_norm, matmul, attention, launch; with --full
+    /// also narrow (16-bit floats), log_softmax, layer_norm, reduce, arg_max, cumsum, sort, top_k, permute, concat,
+    /// pad, take, scatter_add, batch_matmul, conv2d, loss, random
     #[arg(long, value_name = "OPS", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Measure the operations along dimensions, rearranging copies, batched products and narrow floats too (some minutes)
+    /// Also measure operations along dimensions, rearranging copies, batched products and 16-bit floats (takes minutes)
     #[arg(long, conflicts_with = "sweep")]
     pub full: bool,
-    /// Print the time of a call against its size, 1 KiB to 256 MiB, and where each device overtakes the others
+    /// Measure calls of 1 KiB to 256 MiB, and the sizes from which each device is faster than the others
     #[arg(long)]
     pub sweep: bool,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -373,12 +374,12 @@ pub struct BenchOpsArgs {
 /// Options of `logits`.
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// Model: a .gguf file, or a folder of safetensors
+    /// Model: a .gguf file or a folder of safetensors
     pub model: PathBuf,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
     pub tokens: Vec<u32>,
-    /// File to write: float32 [tokens, vocabulary]
+    /// Output file: float32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE.npy")]
     pub out: PathBuf,
     #[command(flatten)]
@@ -388,7 +389,7 @@ pub struct LogitsArgs {
 /// Options of `inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Model: a .gguf file, or a folder of safetensors [default: the model that ships with the program]
+    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
     pub model: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
@@ -399,23 +400,23 @@ pub struct InspectArgs {
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct ExecArgs {
-    /// Program file, text or binary; - is standard input
+    /// Program file, text or binary; - reads standard input
     #[arg(required_unless_present = "help")]
     pub file: Option<PathBuf>,
-    /// Workgroups: X, X,Y or X,Y,Z
+    /// Number of workgroups: X, X,Y or X,Y,Z
     #[arg(long, value_name = "X[,Y[,Z]]", allow_negative_numbers = true)]
     pub grid: Option<String>,
-    /// An argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
+    /// Argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
     #[arg(long = "arg", value_name = "NAME=VALUE")]
     pub args: Vec<String>,
-    /// Where a buffer is written after the run: FILE.npy for the only out buffer, or NAME=FILE.npy; printed when not given
+    /// Write a buffer after the run: FILE.npy for the only output buffer, or NAME=FILE.npy [default: print it]
     #[arg(long, value_name = "[NAME=]FILE.npy")]
     pub out: Vec<String>,
     #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
-    /// Print help: after a program's file, on its parameters
+    /// Print help; with a program file, describe its parameters
     #[arg(short, long)]
     pub help: bool,
 }
@@ -423,7 +424,7 @@ pub struct ExecArgs {
 /// Options of `check`.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Program files, text or binary; - is standard input
+    /// Program files, text or binary; - reads standard input
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
 }
@@ -433,7 +434,7 @@ pub struct CheckArgs {
 pub struct AsmArgs {
     /// Program file (.atlas)
     pub file: PathBuf,
-    /// File to write, `-` for standard output [default: FILE with the ending .atlasb]
+    /// Output file, `-` for standard output [default: FILE with the extension .atlasb]
     #[arg(short, value_name = "OUT")]
     pub out: Option<PathBuf>,
 }
@@ -450,7 +451,7 @@ pub struct DisasmArgs {
 pub struct SelftestArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -458,7 +459,7 @@ pub struct SelftestArgs {
 /// Options of `devices`.
 #[derive(Args)]
 pub struct DevicesArgs {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -466,7 +467,7 @@ pub struct DevicesArgs {
 /// Options of `cache`.
 #[derive(Args)]
 pub struct CacheArgs {
-    /// Remove everything in it
+    /// Remove all entries
     #[arg(long)]
     pub clear: bool,
     /// Print one JSON object
@@ -484,7 +485,7 @@ pub struct HelpArgs {
 /// Checks that these words name a command.
 ///
 /// # Errors
-/// A usage error where there is no such command.
+/// A usage error if there is no such command.
 pub fn check_command(words: &[String]) -> anyhow::Result<()> {
     let all = Cli::command();
     let (mut command, mut call) = (&all, "hologram".to_string());
@@ -497,18 +498,18 @@ pub fn check_command(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the help or the version that was asked for.
+/// Prints the requested help or version.
 ///
 /// # Errors
-/// A usage error in one sentence, where the command line was wrong; when standard output takes nothing.
-pub fn print_help_or_refuse(error: &clap::Error) -> anyhow::Result<()> {
+/// A usage error in one sentence if the command line is wrong; an error if standard output fails.
+pub fn print_help_or_reject(error: &clap::Error) -> anyhow::Result<()> {
     if error.use_stderr() {
         return usage(sentence(&error.render().to_string()));
     }
     Ok(error.print()?)
 }
 
-/// What clap says of a wrong command line, in one sentence: its paragraphs are the error, tips and the usage.
+/// Converts a message of clap, whose paragraphs are the error, tips and the usage, into one sentence.
 fn sentence(text: &str) -> String {
     let mut paragraphs = text.trim().split("\n\n").map(str::trim);
     let error = paragraphs.next().unwrap_or_default();
@@ -518,24 +519,30 @@ fn sentence(text: &str) -> String {
     if !rest.is_empty() {
         sentence += &format!(" {rest}");
     }
-    if ["'-m'", "'--model'"].iter().any(|name| sentence == format!("unexpected argument {name} found")) {
-        sentence += "; this command takes the model without it";
-    }
+    let (mut hints, mut command) = (String::new(), String::new());
     for paragraph in paragraphs {
         if let Some(usage) = paragraph.strip_prefix("Usage: ") {
             let words = usage.split_whitespace().take_while(|w| w.starts_with(|c: char| c.is_alphanumeric()));
-            sentence += &format!("; see {} --help", words.collect::<Vec<_>>().join(" "));
+            command = words.collect::<Vec<_>>().join(" ");
+            hints += &format!("; see {command} --help");
         } else {
             let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
-            // Options that a command does not have are seldom meant as text.
+            // An unknown option is seldom meant as text.
             let tips = tips.filter(|tip| !tip.starts_with("to pass '-"));
-            tips.for_each(|tip| sentence += &format!("; {tip}"));
+            tips.for_each(|tip| hints += &format!("; {tip}"));
         }
     }
-    sentence
+    let unexpected = sentence.strip_prefix("unexpected argument '").and_then(|rest| rest.strip_suffix("' found"));
+    let remedy = match (unexpected, command.as_str()) {
+        (Some("-m" | "--model"), "hologram") => "; use `hologram run -m MODEL` or `hologram chat -m MODEL`",
+        (Some("-m" | "--model"), _) => "; give the model without it",
+        (Some(word), "hologram run") if !word.starts_with('-') => "; put the prompt in quotes",
+        _ => "",
+    };
+    sentence + remedy + &hints
 }
 
-/// A line of clap's where what Rust says of a number is put in words that say what is expected; all whole numbers here are 0 or more.
+/// Replaces Rust's number errors in a line of clap by what is expected. All whole numbers here are 0 or more.
 fn plain(line: &str) -> String {
     let whole = "it must be a whole number, 0 or more";
     let words = [
@@ -549,7 +556,7 @@ fn plain(line: &str) -> String {
     found.unwrap_or_else(|| line.to_string())
 }
 
-/// An error in how the command was called: exit code 2.
+/// An error in the command line: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);

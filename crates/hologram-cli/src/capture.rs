@@ -1,4 +1,4 @@
-//! `--capture FILE.gputrace`: what an Apple GPU was given, as a document that Xcode opens.
+//! `--capture FILE.gputrace`: a Metal frame capture for Xcode.
 
 use std::path::{Path, PathBuf};
 
@@ -8,32 +8,32 @@ use hologram_core::Executor;
 
 use crate::status::status;
 
-/// A capture that was asked for and can be made here.
+/// A requested capture that this device supports.
 pub struct Capture(PathBuf);
 
 impl Capture {
-    /// Looks whether the device makes a capture, before the work that it takes to come there.
+    /// Checks before the work that the device can make a capture.
     ///
     /// # Errors
-    /// When it does not, or a file is in the way.
+    /// When it cannot, or the file exists.
     pub fn of(path: Option<&Path>, executor: &Executor) -> anyhow::Result<Option<Capture>> {
         let Some(path) = path else { return Ok(None) };
         let backend = executor.info().backend;
         if backend != BackendType::Metal {
-            bail!("--capture works only on Apple platforms, with --device metal: this is device {backend}");
+            bail!("--capture works only on Apple platforms with --device metal; this is device {backend}");
         }
-        // Metal writes a new document only.
+        // Metal never overwrites a document.
         if path.symlink_metadata().is_ok() {
-            bail!("--capture: {} is there already", path.display());
+            bail!("--capture: {} already exists", path.display());
         }
         Ok(Some(Capture(path.into())))
     }
 }
 
-/// Does some work, and captures what the device is given where that was asked for.
+/// Does some work, and captures it if requested.
 ///
 /// # Errors
-/// Those of the work, and why there is no capture.
+/// Those of the work and of the capture.
 pub fn around<T>(
     capture: &Option<Capture>,
     executor: &Executor,
@@ -42,12 +42,12 @@ pub fn around<T>(
     let Some(Capture(path)) = capture else { return work() };
     let (mut work, mut done) = (Some(work), None);
     let captured = executor.backend().measure().capture(path, &mut || done = work.take().map(|work| work()));
-    // What failed of the work comes first.
+    // An error of the work takes precedence.
     let done = done.transpose()?;
     captured.context("--capture")?;
     if !path.exists() {
-        bail!("--capture: Metal has not written {}", path.display());
+        bail!("--capture: Metal did not write {}", path.display());
     }
     status!("wrote {}\n", path.display());
-    done.context("--capture: the device did not do the work")
+    done.context("--capture: the device did not run the work")
 }

@@ -18,7 +18,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let result = match args::Cli::try_parse() {
         Ok(cli) => commands::run(cli),
-        Err(e) => args::print_help_or_refuse(&e),
+        Err(e) => args::print_help_or_reject(&e),
     };
     match result {
         Ok(()) => {
@@ -27,13 +27,13 @@ fn main() -> ExitCode {
         }
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            // What fails to be read or written is named by whoever does it, but for standard output.
+            // Other I/O errors already name their file; a bare one comes from standard output.
             let e = if e.chain().len() == 1 && e.is::<std::io::Error>() {
                 e.context("cannot write to standard output")
             } else {
                 e
             };
-            // One sentence, with its causes, whatever the error's type; a closed standard error changes nothing.
+            // One sentence with its causes. A closed stderr is ignored.
             let _ = writeln!(std::io::stderr(), "hologram: {}", text::printable(&format!("{e:#}"), text::MESSAGE));
             ExitCode::from(if e.is::<args::UsageError>() {
                 2
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the reader of our output went away, as `head` does: no error of ours.
+/// Whether the reader of our output went away, as `head` does. This is not an error.
 fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

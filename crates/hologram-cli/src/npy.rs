@@ -1,5 +1,5 @@
-//! NumPy's `.npy` files (format versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>): dense
-//! arrays of plain numbers.
+//! NumPy's `.npy` files (format versions 1 to 3,
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>): dense arrays of plain numbers.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use hologram_isa::Type;
 /// An array of plain numbers in memory, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Element type; `bf16` is stored as `uint16`, its bits.
+    /// Element type; `bf16` is stored as its bits in `uint16`.
     pub ty: Type,
-    /// Sizes, slowest first.
+    /// The shape, slowest dimension first.
     pub shape: Vec<usize>,
     /// The elements.
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of a file: more than the memory of any machine that could use it.
+/// Maximum bytes of a file: more than any machine's memory.
 const MAX_FILE: u64 = 1 << 40;
 
-/// The most dimensions that NumPy's arrays have.
+/// NumPy's maximum number of dimensions.
 pub const MAX_DIMENSIONS: usize = 64;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -60,11 +60,11 @@ pub fn read(path: &Path) -> anyhow::Result<Array> {
 }
 
 fn parse(data: &[u8]) -> anyhow::Result<Array> {
-    ensure!(data.starts_with(MAGIC), "it does not begin as one");
+    ensure!(data.starts_with(MAGIC), "it does not start with the .npy magic number");
     let (start, header_len) = match (data.get(6), data.get(8..12)) {
         (Some(1), Some(n)) => (10, usize::from(u16::from_le_bytes([n[0], n[1]]))),
         (Some(2 | 3), Some(n)) => (12, u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize),
-        (Some(v), Some(_)) => bail!("its version is {v}, not 1, 2 or 3"),
+        (Some(v), Some(_)) => bail!("its version is {v} (supported: 1, 2, 3)"),
         _ => bail!("it is truncated"),
     };
     let end = start + header_len;
@@ -76,21 +76,22 @@ fn parse(data: &[u8]) -> anyhow::Result<Array> {
     let known = TYPES.iter().find(|(_, n)| *n == name);
     let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
         let mut names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
-        // The two types of u2 stand side by side.
+        // The two types of u2 are adjacent.
         names.dedup();
-        bail!("its elements are {descr}; supported are {}", names.join(", "));
+        bail!("its elements are {descr}; supported: {}", names.join(", "));
     };
     ensure!(field(header, "fortran_order") == Some("False"), "it is in Fortran order; save it in C order");
     let shape = field(header, "shape").context("its header has no shape")?;
     let shape = shape.trim_matches(['(', ')']).split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape: Vec<usize> = shape.map(str::parse).collect::<Result<_, _>>().context("its shape is not numbers")?;
+    let shape: Vec<usize> =
+        shape.map(str::parse).collect::<Result<_, _>>().context("its shape is not a tuple of whole numbers")?;
     let bytes = shape.iter().try_fold(ty.size(), |n, d| n.checked_mul(*d)).context("its shape is too large")?;
     let body = &data[end..];
-    ensure!(body.len() == bytes, "its shape takes {bytes} bytes, but it has {}", body.len());
+    ensure!(body.len() == bytes, "its shape requires {bytes} bytes, but it has {}", body.len());
     Ok(Array { ty: *ty, shape, bytes: body.to_vec() })
 }
 
-/// How NumPy writes the byte order: a single byte has none.
+/// NumPy's character for the byte order; single bytes have none.
 fn order_of(ty: Type) -> char {
     if ty.size() == 1 { '|' } else { '<' }
 }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_refused() {
+    fn bad_files_are_rejected() {
         let file = |header: &str, body: usize| {
             let mut f = [MAGIC, &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
             f.resize(f.len() + body, 0);
@@ -153,17 +154,17 @@ mod tests {
         let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
         assert!(parse(&file(good, 8)).is_ok());
         let cases: &[(Vec<u8>, &str)] = &[
-            (Vec::new(), "begin"),
+            (Vec::new(), "magic number"),
             (b"\x93NUMPY".to_vec(), "truncated"),
-            (file(good, 7), "takes 8 bytes"),
+            (file(good, 7), "requires 8 bytes"),
             (
                 file(&good.replace("<f4", "<c8"), 16),
-                "<c8; supported are <f4, <f2, <i4, <u4, |i1, |u1, |b1, <u2, <i2, <i8, <u8, <f8",
+                "<c8; supported: <f4, <f2, <i4, <u4, |i1, |u1, |b1, <u2, <i2, <i8, <u8, <f8",
             ),
-            (file(&good.replace("<f4", ">f4"), 8), "supported are"),
+            (file(&good.replace("<f4", ">f4"), 8), "supported: "),
             (file(&good.replace("False", "True"), 8), "Fortran"),
             (file(&good.replace("(2,)", "(18446744073709551615, 9)"), 8), "too large"),
-            (file(&good.replace("(2,)", "(-2,)"), 8), "not numbers"),
+            (file(&good.replace("(2,)", "(-2,)"), 8), "not a tuple of whole numbers"),
             (file("{}", 0), "descr"),
         ];
         for (bytes, want) in cases {

@@ -1,4 +1,4 @@
-//! Files that commands write: whole, or as they were before.
+//! Output files: replaced completely or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Error, ErrorKind, Result, Write};
@@ -6,44 +6,44 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file to write, which keeps what it holds until all of its new content is there.
+/// An output file, which keeps its old content until the new content is complete.
 pub struct Output {
-    /// As the user named it.
+    /// The name as the user wrote it.
     name: PathBuf,
     place: Place,
 }
 
 /// Where the content goes.
 enum Place {
-    /// To a new file beside this one, which then takes its name. No link leads from here.
+    /// To a new file beside this one, which is then renamed. The path contains no links.
     Beside(PathBuf),
-    /// Into what is there: a device, a pipe, or a file in a folder that takes no other.
+    /// Into the existing file: a device, a pipe, or a file in a folder that is not writable.
     Inside(File),
 }
 
 impl Output {
-    /// Looks whether a file can be written, and leaves it as it is.
+    /// Checks that a file can be written, without changing it.
     ///
     /// # Errors
-    /// When it cannot, with its name.
+    /// Names the file, when it cannot be written.
     pub fn create(path: &Path) -> anyhow::Result<Output> {
         let place = Place::of(path).with_context(|| cannot_write(path))?;
         Ok(Output { name: path.into(), place })
     }
 
-    /// Writes the whole file; what fails leaves the old one.
+    /// Writes the whole file. After an error the old content remains.
     ///
     /// # Errors
-    /// When that fails, with its name.
+    /// Names the file, when it cannot be written.
     pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> anyhow::Result<()> {
         self.place.write(content).with_context(|| cannot_write(&self.name))
     }
 }
 
-/// Writes a file of these bytes; what fails leaves the old one.
+/// Writes a file of these bytes. After an error the old content remains.
 ///
 /// # Errors
-/// When that fails, with its name.
+/// Names the file, when it cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     Output::create(path)?.write(|out| out.write_all(bytes))
 }
@@ -56,7 +56,7 @@ impl Place {
     fn of(path: &Path) -> Result<Place> {
         let path = without_links(path)?;
         let old = match fs::metadata(&path) {
-            // One that must not be written is not replaced either.
+            // A read-only file must not be replaced either.
             Ok(old) => Some((old, OpenOptions::new().write(true).open(&path)?)),
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             Err(e) => return Err(e),
@@ -64,7 +64,7 @@ impl Place {
         match old {
             Some((old, file)) if !old.is_file() => Ok(Place::Inside(file)),
             old => match (new_beside(&path), old) {
-                // Not kept: a run that is interrupted leaves nothing behind.
+                // Removed again, so that an interrupted run leaves nothing behind.
                 (Ok((_, new)), _) => fs::remove_file(new).map(|()| Place::Beside(path)),
                 (Err(e), Some((_, file))) if e.kind() == ErrorKind::PermissionDenied => Ok(Place::Inside(file)),
                 (Err(e), _) => Err(e),
@@ -91,7 +91,7 @@ impl Place {
                     if let Ok(old) = fs::metadata(path) {
                         fs::set_permissions(&new, old.permissions())?;
                     }
-                    // Where a name cannot be given anew, as that of a mounted file, the content is copied.
+                    // If renaming fails, as for a mounted file, copy the content.
                     fs::rename(&new, path).or_else(|_| fs::copy(&new, path).and_then(|_| fs::remove_file(&new)))
                 });
                 if done.is_err() {
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// The file that a path leads to, which need not be there.
+/// The file that a path leads to, which may not exist.
 fn without_links(path: &Path) -> Result<PathBuf> {
     match (fs::canonicalize(path), fs::read_link(path)) {
         (Err(e), Ok(target)) if e.kind() == ErrorKind::NotFound => {
@@ -117,7 +117,7 @@ fn without_links(path: &Path) -> Result<PathBuf> {
 /// A new file in the folder of another.
 fn new_beside(path: &Path) -> Result<(File, PathBuf)> {
     if path.file_name().is_none() {
-        return Err(Error::new(ErrorKind::InvalidInput, "this names no file"));
+        return Err(Error::new(ErrorKind::InvalidInput, "the path has no file name"));
     }
     let mut number = 0;
     loop {

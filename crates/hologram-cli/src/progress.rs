@@ -1,18 +1,18 @@
-//! A bar on the terminal for what takes a while.
+//! A progress bar on the terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use crate::status::status;
 
-/// What takes less shows nothing.
+/// Shorter tasks show no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Time between two states of the bar.
+/// Minimum time between updates.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Characters of the bar.
 const WIDTH: u64 = 30;
 
-/// A bar on standard error, where that is a terminal; it disappears when dropped.
+/// A progress bar on stderr if that is a terminal; it disappears when dropped.
 pub struct Progress {
     what: &'static str,
     unit: &'static str,
@@ -21,13 +21,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar for doing something, counted in a unit.
+    /// A bar for a task, counted in a unit.
     pub fn new(what: &'static str, unit: &'static str) -> Progress {
         let next = std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE);
         Progress { what, unit, next, drawn: false }
     }
 
-    /// Shows that so many of so many are done.
+    /// Shows that `done` of `of` units are done.
     pub fn at(&mut self, done: u64, of: u64) {
         let now = Instant::now();
         if self.next.is_some_and(|next| now >= next) {

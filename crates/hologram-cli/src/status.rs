@@ -1,6 +1,6 @@
-//! What is said on standard error beside a command's output.
+//! Messages on stderr beside a command's output.
 
-/// Writes to standard error; that nobody reads there, or that it is full, changes nothing.
+/// Writes to stderr. A closed or full stderr is ignored.
 macro_rules! status {
     ($($arg:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!($($arg)*));
@@ -9,10 +9,10 @@ macro_rules! status {
 
 pub(crate) use status;
 
-/// The exit code of a program that Ctrl-C ended.
+/// The exit code after Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
-/// Ctrl-C ended the work; what was done till then is written.
+/// Ctrl-C ended the work; the results so far are written.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;

@@ -1,16 +1,16 @@
-//! Text from files, made fit for a terminal, and files read within bounds.
+//! Safe printing of text from files, and bounded reading.
 
 use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-/// Characters of an error message; longer ones hold a string of a damaged file.
+/// Maximum characters of an error message; longer ones contain a string of a damaged file.
 pub const MESSAGE: usize = 2000;
-/// Characters of a name.
+/// Maximum characters of a name.
 pub const NAME: usize = 80;
 
-/// The text with control characters escaped, cut after `limit` characters: names in a file may hold anything.
+/// Escapes control characters, because names in a file may hold anything, and cuts the text after `limit` characters.
 pub fn printable(text: &str, limit: usize) -> String {
     let mut out = String::new();
     for c in text.chars().take(limit) {
@@ -22,18 +22,18 @@ pub fn printable(text: &str, limit: usize) -> String {
     out
 }
 
-/// A word of the command line as a message shows it: in quotation marks where it is empty or has spaces or control characters.
+/// A word of the command line for messages: quoted if it is empty or has spaces or control characters.
 pub fn shown(word: &str) -> String {
     let plain = !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control());
     if plain { word.into() } else { format!("{word:?}") }
 }
 
-/// So many of something, whose plural ends in s.
+/// A number of things, whose plural ends in s.
 pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Reads all bytes of a source that holds at most `limit`.
+/// Reads a source of at most `limit` bytes.
 ///
 /// # Errors
 /// When reading fails or there are more.
@@ -44,18 +44,18 @@ pub fn read_bounded(source: impl Read, limit: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file of at most `limit` bytes, which may be a pipe; `-` is standard input.
+/// Reads a file or pipe of at most `limit` bytes; `-` is standard input.
 ///
 /// # Errors
-/// With the file's name.
+/// Names the file.
 pub fn read_input(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     if path == Path::new("-") {
         return read_bounded(std::io::stdin().lock(), limit).context("cannot read standard input");
     }
     let read = || {
-        // Looked at before it is opened: opening a device may wait, or do something.
+        // Checked before opening: opening a device may block or have side effects.
         let kind = std::fs::metadata(path)?.file_type();
-        ensure!(kind.is_file() || is_pipe(kind), "it is not a regular file, nor a pipe");
+        ensure!(kind.is_file() || is_pipe(kind), "it is neither a regular file nor a pipe");
         read_bounded(std::fs::File::open(path)?, limit)
     };
     read().with_context(|| format!("cannot read {}", path.display()))
@@ -74,10 +74,10 @@ fn is_pipe(_: std::fs::FileType) -> bool {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// With the file's name.
+/// Names the file.
 pub fn read_file(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let read = || {
-        // Looked at before it is opened: a pipe would wait for its writer.
+        // Checked before opening: a pipe would wait for its writer.
         ensure!(std::fs::metadata(path)?.is_file(), "it is not a regular file");
         read_bounded(std::fs::File::open(path)?, limit)
     };

@@ -1,9 +1,9 @@
-//! `--profile OUT.json`: what the host and the device did when, as a trace that <https://ui.perfetto.dev> and `chrome://tracing` open.
+//! `--profile OUT.json`: a timeline of host and device for <https://ui.perfetto.dev> and `chrome://tracing`.
 //!
-//! The form is the Trace Event Format of Chrome: complete events with times in microseconds, on a track of the host and one of the
-//! device. The host's events are the calls of [`Backend`], seen by a backend that passes all of them on to the real one. While it
-//! traces, the launches of a list run one by one and each is measured ([`Backend::profile`]): that is what the device's track shows, and
-//! it takes longer than the replay of the whole list that runs otherwise.
+//! The format is Chrome's Trace Event Format: complete events with times in microseconds, on one track for the host and
+//! one for the device. The host's events are the calls of [`Backend`], recorded by a wrapper that forwards them to the
+//! real one. While tracing, the launches of a list run one at a time and each is measured ([`Backend::profile`]) for
+//! the device's track, which takes longer than the normal replay of the whole list.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::args::DeviceArgs;
 use crate::output::Output;
 use crate::status::status;
 
-/// The most events of a trace: more than a viewer shows with ease.
+/// Maximum events of a trace: more than viewers handle well.
 const MAX_EVENTS: usize = 1 << 20;
 
 /// The tracks.
@@ -38,13 +38,13 @@ enum Kind {
     Program,
 }
 
-/// Something that was done; times in seconds since the trace began.
+/// An event; times in seconds since the start of the trace.
 struct Span {
     kind: Kind,
     name: Arc<str>,
     start: f64,
     seconds: f64,
-    /// Bytes that it moved.
+    /// Bytes moved.
     bytes: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ struct State {
     device: String,
 }
 
-/// A trace that is being made.
+/// A trace in progress.
 pub struct Trace {
     path: PathBuf,
     output: Output,
@@ -69,10 +69,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins a trace where a file was asked for.
+    /// Starts a trace if a file was given.
     ///
     /// # Errors
-    /// When the file cannot be written: said before the work, not after it.
+    /// When the file cannot be written, which is reported before the work.
     pub fn create(path: Option<&Path>) -> anyhow::Result<Option<Arc<Trace>>> {
         let Some(path) = path else { return Ok(None) };
         let output = Output::create(path)?;
@@ -86,12 +86,12 @@ impl Trace {
         })))
     }
 
-    /// Traces from here on, or not.
+    /// Turns tracing on or off.
     pub fn turn(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Writes the file, which until then is as it was.
+    /// Writes the file, which keeps its old content until then.
     ///
     /// # Errors
     /// When that fails.
@@ -101,7 +101,7 @@ impl Trace {
         status!("wrote {} ({} events", self.path.display(), state.spans.len());
         match state.left_out {
             0 => status!(")\n"),
-            more => status!("; the {more} after them are left out)\n"),
+            more => status!("; {more} more were dropped)\n"),
         }
         Ok(())
     }
@@ -149,12 +149,12 @@ impl Trace {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Does a step of a command, which the host's track shows around the calls that it makes.
+    /// Runs a step of a command, shown on the host's track around its calls.
     pub fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         self.host(name, None, work)
     }
 
-    /// Does something that the host's track shows.
+    /// Runs something that the host's track shows.
     fn host<T>(&self, name: &str, bytes: Option<usize>, work: impl FnOnce() -> T) -> T {
         if !self.is_on() {
             return work();
@@ -166,11 +166,11 @@ impl Trace {
         done
     }
 
-    /// Adds launches that ran one after the other and have just ended.
+    /// Adds launches that ran one after another and have just ended.
     fn launches(&self, times: Vec<(KernelName, f64)>) {
         let end = self.now();
         let mut state = self.state();
-        // The device waits for the host before the first launch, not after the last.
+        // The device idles before the first launch, not after the last.
         let mut start = (end - times.iter().map(|t| t.1).sum::<f64>()).max(state.device_end);
         for (name, seconds) in times {
             let kind = if name.is_program { Kind::Program } else { Kind::Kernel };
@@ -187,7 +187,7 @@ impl State {
     }
 }
 
-/// Does a step of a command, which the host's track shows where there is a trace.
+/// Runs a step of a command, shown on the host's track if there is a trace.
 pub fn step<T>(trace: &Option<Arc<Trace>>, name: &str, work: impl FnOnce() -> T) -> T {
     match trace {
         Some(trace) => trace.step(name, work),
@@ -195,7 +195,7 @@ pub fn step<T>(trace: &Option<Arc<Trace>>, name: &str, work: impl FnOnce() -> T)
     }
 }
 
-/// Opens the device, under the eyes of a trace where there is one.
+/// Opens the device, wrapped for a trace if there is one.
 ///
 /// # Errors
 /// As [`DeviceArgs::open`].
@@ -208,7 +208,7 @@ pub fn open(device: &DeviceArgs, trace: &Option<Arc<Trace>>) -> anyhow::Result<E
     Ok(Executor::from_backend(Arc::new(Traced { inner, trace })))
 }
 
-/// A backend that records what it is asked for, and passes it on.
+/// A backend that records calls and forwards them.
 struct Traced {
     inner: Arc<dyn Backend>,
     trace: Arc<Trace>,
@@ -262,12 +262,12 @@ impl Backend for Traced {
             return self.inner.submit(list);
         }
         let times = self.trace.host("run launches", None, || {
-            // What was enqueued before is not part of these launches.
+            // Earlier work is not part of these launches.
             self.inner.synchronize()?;
             self.inner.measure().profile(list)
         })?;
         self.trace.launches(times);
-        // An event that has passed.
+        // An event that has already happened.
         Ok(Event(0))
     }
 

@@ -1,4 +1,4 @@
-//! Conversations, tokenizing and perplexity by the built command.
+//! The built command: chat, tokenize and perplexity.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::*;
 const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
 const HF_BPE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/hf-bpe");
 
-/// Standard output and standard error of a conversation of these lines.
+/// Standard output and stderr of a conversation of these lines.
 fn talk(args: &[&str], lines: &str) -> (String, String) {
     let args = [&["chat", "-m", CHAT, "--device", "cpu", "--threads", "1"], args].concat();
     let output = with_input(&args, lines.as_bytes());
@@ -26,9 +26,9 @@ fn a_conversation_goes_on_from_its_cache() {
     assert!(!out.contains('\x1b') && !err.contains('\x1b'), "no colours in a pipe: {out:?} {err:?}");
     let figures: Vec<&str> = err.lines().filter(|l| l.starts_with("prompt: ")).collect();
     assert_eq!(figures.len(), 2, "{err}");
-    assert!(!figures[0].contains("from the cache") && figures[1].contains("from the cache"), "{figures:?}");
+    assert!(!figures[0].contains("of them cached") && figures[1].contains("of them cached"), "{figures:?}");
     assert!(figures[1].contains("context: "), "{figures:?}");
-    // The second reply depends on the first turn, and is what it would be without a cache.
+    // The second reply depends on the first turn and equals that without a cache.
     let (once, _) = talk(&GREEDY, "Hello\n");
     assert!(out.starts_with(&once) && out.len() > once.len(), "{out:?} does not begin with {once:?}");
     let (alone, _) = talk(&GREEDY, "What is 1+1?\n");
@@ -45,10 +45,11 @@ fn replies_are_repeatable_and_can_be_written_anew() {
     let (once, _) = talk(&seed, "Hello\n");
     assert!(first.starts_with(&once));
     assert_ne!(first[once.len()..], once, "another seed each time");
-    // A prompt at once and a token after a cached prompt may be computed in other precisions, so that replies part at some point; not at once.
+    // A prompt at once and a token after a cached prompt may be computed in different precisions, so replies may differ
+    // at some point, but not from the start.
     let (next, _) = talk(&["--seed", "6"], "Hello\n");
     assert_eq!(next.chars().take(8).collect::<String>(), first[once.len()..].chars().take(8).collect::<String>());
-    // A reply written anew takes the place of the old one.
+    // A regenerated reply replaces the old one.
     let (greedy, err) = talk(&GREEDY, "Hello\n/regenerate\n/stats\n");
     let half = greedy.len() / 2;
     assert_eq!(greedy[..half], greedy[half..], "{err}");
@@ -70,38 +71,38 @@ fn system_texts() {
     let (told, err) = talk(&[&GREEDY[..], &["--system", "Be brief."]].concat(), "/system\nHello\n");
     assert!(told != plain && err.contains("Be brief.\n"), "{err}");
     assert_eq!(talk(&GREEDY, "/system Be brief.\nHello\n").0, told);
-    let refusal = "the chat template refuses the conversation: This model takes no such system text.";
-    refused(&["chat", "-m", CHAT, "--system", "refuse"], 1, &[refusal]);
+    let rejection = "the chat template rejects the conversation: This model takes no such system text.";
+    rejected(&["chat", "-m", CHAT, "--system", "refuse"], 1, &[rejection]);
     let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], b"/system refuse\n");
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(refusal));
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(rejection));
     let (_, err) = talk(&[], "/help\n/frob\n/regenerate\n/stats\n/system\n");
-    for said in ["/regenerate    have", "there is no command /frob", "there is no reply yet", "nothing\n"] {
+    for said in ["/regenerate    generate", "unknown command /frob", "no reply yet", "no system prompt\n"] {
         assert!(err.contains(said), "{err}");
     }
 }
 
 #[test]
 fn conversations_that_cannot_be() {
-    let shipped = ["has no chat template", "hologram run continues a text"];
-    refused(&["chat"], 1, &shipped);
-    refused(&["chat", "-m", LLAMA], 1, &shipped);
-    refused(&["chat", "-m", BITNET], 1, &["the file has no tokenizer"]);
-    refused(&["chat", "-m", "none.gguf"], 1, &["cannot open none.gguf"]);
-    refused(&["chat", "-m", CHAT, "--min-p", "2"], 2, &["--min-p is 2"]);
+    let shipped = ["has no chat template", "use `hologram run` to continue a text"];
+    rejected(&["chat"], 1, &shipped);
+    rejected(&["chat", "-m", LLAMA], 1, &shipped);
+    rejected(&["chat", "-m", BITNET], 1, &["the file has no tokenizer"]);
+    rejected(&["chat", "-m", "none.gguf"], 1, &["cannot open none.gguf"]);
+    rejected(&["chat", "-m", CHAT, "--min-p", "2"], 2, &["--min-p is 2"]);
     let talk =
         |args: &[&str], lines: &[u8]| with_input(&[&["chat", "-m", CHAT, "--device", "cpu"], args].concat(), lines);
     let long = talk(&["--ctx", "16"], b"a long first turn that does not fit into so short a context\n");
     let message = text(&long.stderr);
     assert!(long.status.code() == Some(1) && message.contains("context holds 16"), "{message}");
-    // From a pipe the lines after go on, after /clear with room; what had no reply is told by the exit code.
+    // In a pipe later lines continue after /clear makes room; the exit code reports a line without a reply.
     let long = talk(&["--ctx", "24", "--max-tokens", "3"], b"a long first turn that does not fit at all\n/clear\nHi\n");
     let message = text(&long.stderr);
     assert!(long.status.code() == Some(1) && !long.stdout.is_empty(), "{message}");
     assert!(
-        message.contains("context holds 24") && message.contains("; /clear begins a new conversation\n"),
+        message.contains("context holds 24") && message.contains("; /clear starts a new conversation\n"),
         "{message}"
     );
-    assert!(message.ends_with("hologram: 1 line without a reply, as the context was full\n"), "{message}");
+    assert!(message.ends_with("hologram: 1 line got no reply because the context was full\n"), "{message}");
     let bytes = talk(&[], b"caf\xe9\n");
     assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
     let folder = Folder::new("template");
@@ -109,8 +110,8 @@ fn conversations_that_cannot_be() {
     let at = file.windows(9).position(|w| w == b"{%- endif").unwrap();
     file[at..at + 9].copy_from_slice(b"{%- endof");
     let path = folder.write("broken.gguf", &file);
-    refused(&["chat", "-m", &path], 1, &["broken.gguf: the chat template has an error in line 5"]);
-    // All of it a comment.
+    rejected(&["chat", "-m", &path], 1, &["broken.gguf: the chat template has an error in line 5"]);
+    // All of it is a comment.
     let key = b"tokenizer.chat_template";
     let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
     let length = u64::from_le_bytes(*file[at..].first_chunk().unwrap()) as usize;
@@ -119,16 +120,16 @@ fn conversations_that_cannot_be() {
     template[..2].copy_from_slice(b"{#");
     template[length - 2..].copy_from_slice(b"#}");
     let path = folder.write("empty.gguf", file);
-    refused(&["chat", "-m", &path], 1, &["the chat template writes nothing for a conversation"]);
+    rejected(&["chat", "-m", &path], 1, &["the chat template produces no text"]);
 }
 
-/// Ctrl-C stops a reply, and not the program.
+/// Ctrl-C stops a reply, not the program.
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_the_reply_only() {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::Stdio;
-    // A reward for what occurs often: the reply repeats a part of the question until the context ends.
+    // A negative penalty favours frequent tokens: the reply repeats part of the question until the context is full.
     let args = ["chat", "-m", CHAT, "--device", "cpu", "--temperature", "0", "--frequency-penalty=-1000"];
     let args = [&args[..], &["--ctx", "30000"]].concat();
     let mut child = command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -138,7 +139,7 @@ fn an_interrupt_stops_the_reply_only() {
     output.read_exact(&mut [0; 8]).unwrap();
     let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
-    // The rest of the stopped reply; then the program still takes a line.
+    // The rest of the stopped reply; then the program accepts another line.
     let mut rest = Vec::new();
     output.read_until(b'\n', &mut rest).unwrap();
     input.write_all(b"/quit\n").unwrap();
@@ -164,7 +165,7 @@ fn run_with_penalties_stops_and_json() {
         let args = [&["--seed", "3"], &args[..]].concat();
         assert_eq!(run(&args), run(&args), "{args:?}");
     }
-    // Ends before the text's own middle, wherever tokens begin.
+    // Generation ends before the text's middle, wherever tokens begin.
     let chars: Vec<char> = plain.trim_end().chars().collect();
     let stop: String = chars[3..6].iter().collect();
     let stopped = run(&["--temperature", "0", "--stop", "never there", "--stop", &stop]);
@@ -182,7 +183,7 @@ fn run_with_penalties_stops_and_json() {
     for (option, value) in
         [("--repeat-penalty", "0"), ("--presence-penalty", "NaN"), ("--min-p", "-1"), ("--stop", ""), ("--kv", "f8")]
     {
-        refused(&["run", "a", option, value], 2, &[option]);
+        rejected(&["run", "a", option, value], 2, &[option]);
     }
 }
 
@@ -200,11 +201,11 @@ fn tokenize_shows_ids_and_pieces() {
     let piped = with_input(&["tokenize", HF_BPE], b"the page\n");
     assert_eq!(text(&piped.stdout), plain);
     assert_eq!(ok(&["tokenize", HF_BPE, ""]), "");
-    refused(&["tokenize", BITNET, "a"], 1, &["the file has no tokenizer"]);
-    refused(&["tokenize", "none", "a"], 1, &["cannot open none"]);
+    rejected(&["tokenize", BITNET, "a"], 1, &["the file has no tokenizer"]);
+    rejected(&["tokenize", "none", "a"], 1, &["cannot open none"]);
     let damaged = Folder::new("damaged");
     damaged.write("tokenizer.json", "{\"model\": ");
-    refused(&["tokenize", damaged.0.to_str().unwrap(), "a"], 1, &["tokenizer.json"]);
+    rejected(&["tokenize", damaged.0.to_str().unwrap(), "a"], 1, &["tokenizer.json"]);
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn perplexity_of_a_text() {
     assert!(windows > 2 && counted == windows * 31 && short["tokens"].as_u64().unwrap() >= windows * 64);
     let (nll, perplexity) = (short["nll"].as_f64().unwrap(), short["perplexity"].as_f64().unwrap());
     assert!((nll.exp() / perplexity - 1.0).abs() < 1e-9 && short["error"].as_f64().unwrap() > 0.0);
-    // The same from the logits of a text that is one window.
+    // The same value from the logits of a text that is one window.
     let sentence = "The page and the model, once upon a time.";
     let tokens = objects(&ok(&["tokenize", CHAT, sentence, "--json"])).remove(0);
     let window: Vec<usize> = tokens["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as usize).collect();
@@ -238,19 +239,19 @@ fn perplexity_of_a_text() {
     assert_eq!(got["windows"].as_u64(), Some(1));
     assert!((got["nll"].as_f64().unwrap() - want).abs() < 1e-3 * want, "{got:?}, not {want}");
     assert!(ok(&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--ctx", "64"]).starts_with("perplexity "));
-    refused(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
-    refused(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
+    rejected(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
+    rejected(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
     let piped = with_input(
         &["perplexity", CHAT, "--file", "-", "--device", "cpu", "--ctx", "64", "--json"],
         &fs::read(&path).unwrap(),
     );
     let piped = objects(&text(&piped.stdout)).remove(0);
     assert_eq!((&piped["nll"], piped["file"].as_str()), (&short["nll"], Some("standard input")));
-    refused(&["perplexity", CHAT, "--file", "-"], 1, &["standard input has", "fewer than a window"]);
+    rejected(&["perplexity", CHAT, "--file", "-"], 1, &["standard input has", "fewer than a window"]);
     let long = folder.write("long.txt", "The page and the model, once upon a time. ".repeat(80));
     let beyond = command(&["perplexity", CHAT, "--file", &long, "--device", "cpu", "--ctx", "600"]).output().unwrap();
     assert!(text(&beyond.stderr).contains("note: the model was trained for"), "{}", text(&beyond.stderr));
     let bytes = folder.write("bytes.txt", b"caf\xe9");
-    refused(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
-    refused(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);
+    rejected(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
+    rejected(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);
 }

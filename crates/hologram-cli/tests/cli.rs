@@ -1,4 +1,4 @@
-//! The built command, from the outside: what each command prints and writes, and that bad input ends in one clear sentence.
+//! The built command from the outside: the output of each command, and one clear sentence for bad input.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn run_reads_the_prompt_from_standard_input() {
     let from_input = with_input(&args, b"impl Iterator for\n");
     assert!(from_input.status.success(), "{}", text(&from_input.stderr));
     assert_eq!(text(&from_input.stdout), ok(&[&args[..], &["impl Iterator for"]].concat()));
-    check_refusal(&"no UTF-8", &with_input(&args, b"caf\xe9"), 1, &["UTF-8"]);
+    check_rejection(&"no UTF-8", &with_input(&args, b"caf\xe9"), 1, &["UTF-8"]);
 }
 
 #[test]
@@ -62,16 +62,16 @@ fn figures_leave_out_what_was_not_measured() {
 
 #[cfg(unix)]
 #[test]
-fn endless_input_is_refused() {
-    refused(&["check", "/dev/zero"], 1, &["/dev/zero", "not a regular file"]);
+fn endless_input_is_rejected() {
+    rejected(&["check", "/dev/zero"], 1, &["/dev/zero", "neither a regular file nor a pipe"]);
     let output = with_input(&["run", "--max-tokens", "1"], &vec![b'a'; (64 << 20) + 1]);
-    check_refusal(&"a long prompt", &output, 1, &["standard input", "longer than 64 MiB"]);
+    check_rejection(&"a long prompt", &output, 1, &["standard input", "longer than 64 MiB"]);
 }
 
-/// What would wait for a writer that never comes is refused before it is opened.
+/// A pipe without a writer is rejected before it is opened.
 #[cfg(unix)]
 #[test]
-fn pipes_in_place_of_files_are_refused() {
+fn pipes_in_place_of_files_are_rejected() {
     let folder = Folder::new("pipes");
     let (pipe, out) = (folder.path("pipe"), folder.path("out.npy"));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -84,10 +84,10 @@ fn pipes_in_place_of_files_are_refused() {
         &["perplexity", LLAMA, "--file", &pipe],
         &["exec", VECTOR_ADD, "--grid", "1", "--arg", &array],
     ] {
-        refused(call, 1, &["pipe", "it is not a regular file"]);
+        rejected(call, 1, &["pipe", "it is not a regular file"]);
     }
     let folder = folder.0.to_str().unwrap();
-    refused(&["perplexity", LLAMA, "--file", folder], 1, &["it is not a regular file"]);
+    rejected(&["perplexity", LLAMA, "--file", folder], 1, &["it is not a regular file"]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn text_of_a_file_cannot_drive_the_terminal() {
     let mut changed = file.clone();
     changed[at..at + 5].copy_from_slice(b"\x1b[2J\n");
     std::fs::write(&path, changed).unwrap();
-    refused(&["run", "-m", &path, "a"], 1, &["\\u{1b}[2J\\n"]);
+    rejected(&["run", "-m", &path, "a"], 1, &["\\u{1b}[2J\\n"]);
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn run_keeps_to_its_limits() {
     assert!(full.status.success());
     assert!(text(&full.stderr).contains("the context is full (see --ctx)"), "{}", text(&full.stderr));
     let long = text(&run(&["--ctx", "1000", "--max-tokens", "1"]).stderr);
-    assert!(long.contains("note: the model was trained for 512 positions"), "{long}");
-    refused(&["run", "-m", LLAMA, "once upon a time", "--ctx", "3"], 1, &["prompt has", "context holds 3", "--ctx"]);
+    assert!(long.contains("note: the model was trained for 512 tokens"), "{long}");
+    rejected(&["run", "-m", LLAMA, "once upon a time", "--ctx", "3"], 1, &["prompt has", "context holds 3", "--ctx"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(!text(&output.stderr).contains("panicked"));
 }
 
-/// Standard error that takes nothing, as on a full disk.
+/// A full stderr is not an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_standard_error_is_no_error() {
@@ -174,7 +174,7 @@ fn an_interrupted_run_writes_its_json() {
     let args =
         ["run", "-m", LLAMA, "a", "--json", "--ctx", "100000", "--max-tokens", "100000", "--device", "reference"];
     let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The note on the long context comes when Ctrl-C is watched for.
+    // The note on the long context appears once Ctrl-C is handled.
     let mut note = [0; 5];
     child.stderr.as_mut().unwrap().read_exact(&mut note).unwrap();
     assert_eq!(&note, b"note:");
@@ -198,8 +198,8 @@ fn json_lines_have_their_fields() {
     let cached = |i: usize| lines[i]["cache_bytes_per_token"].as_f64().unwrap();
     let weights = |i: usize| per_token(i) - cached(i);
     assert!((weights(1) / weights(3) - 6.0).abs() < 1e-9, "six sequences share the weights that are read");
-    // Tokens at positions 0 to 3 see 2.5 positions on average, those at 5 to 7 see 7, of each sequence: keys and values
-    // of 2 layers with 2 heads of 32 elements in f32.
+    // Tokens at positions 0 to 3 see 2.5 positions on average, those at 5 to 7 see 7, per sequence: keys and values of
+    // 2 layers with 2 heads of 32 elements in f32.
     assert_eq!([cached(1), cached(3)], [2.5, 7.0].map(|seen| seen * f64::from(2 * 2 * 2 * 32 * 4)));
     for line in &lines {
         let keys: Vec<&str> = line.keys().map(String::as_str).collect();
@@ -249,7 +249,7 @@ fn tables_for_people() {
     assert!(table.contains("tokens/s") && table.contains("\npp8 ") && !table.contains("tg"), "{table}");
     let shown = ok(&["inspect"]);
     for line in
-        ["general.architecture = \"bitnet-b1.58\"", "token_embd.weight", "million parameters", "bytes a position"]
+        ["general.architecture = \"bitnet-b1.58\"", "token_embd.weight", "million parameters", "bytes per position"]
     {
         assert!(shown.contains(line), "{line} is not in {shown}");
     }
@@ -279,15 +279,15 @@ fn logits_are_those_of_the_reference_implementation() {
 #[test]
 fn a_model_without_a_tokenizer_has_figures_but_no_words() {
     let folder = Folder::new("no-tokenizer");
-    refused(&["run", "-m", BITNET, "once"], 1, &["bitnet-tiny.gguf", "no tokenizer", "bench and logits work without"]);
+    rejected(&["run", "-m", BITNET, "once"], 1, &["bitnet-tiny.gguf", "no tokenizer", "bench and logits work without"]);
     ok(&["logits", BITNET, "--tokens", "1,2", "--out", &folder.path("logits.npy")]);
     assert_eq!(objects(&ok(&["bench", BITNET, "-p", "4", "-n", "2", "-r", "1", "--json"])).len(), 2);
     ok(&["inspect", BITNET]);
 }
 
-/// Every command that opens a model refuses what is none, and names the file.
+/// Every command that opens a model rejects other files and names the file.
 #[test]
-fn bad_model_files_are_refused() {
+fn bad_model_files_are_rejected() {
     let folder = Folder::new("bad-models");
     let good = fs::read(LLAMA).unwrap();
     let mut state = 1u32;
@@ -310,7 +310,7 @@ fn bad_model_files_are_refused() {
         (folder.write("noise-after-magic.gguf", [b"GGUF\x03\0\0\0".to_vec(), noise(5000)].concat()), ""),
         (folder.write("counts.gguf", counts(u64::MAX, u64::MAX)), ""),
         (folder.write("nothing.gguf", counts(0, 0)), "general.architecture"),
-        (folder.write("unknown.gguf", unknown), "architecture lemma (supported: llama"),
+        (folder.write("unknown.gguf", unknown), "architecture lemma is not supported; supported: llama"),
         (folder.write("words.gguf", "A text is no model.\n"), ""),
         (folder.path("none.gguf"), "No such file"),
         (folder.0.to_str().unwrap().into(), "the folder has no config.json"),
@@ -321,18 +321,18 @@ fn bad_model_files_are_refused() {
     }
     let out = folder.path("logits.npy");
     for (file, message) in &files {
-        refused(&["run", "-m", file, "once"], 1, &[file, message]);
-        refused(&["bench", file], 1, &[file, message]);
-        refused(&["logits", file, "--tokens", "1", "--out", &out], 1, &[file, message]);
-        // What cannot be run can be looked into all the same, if it is a file of the format.
+        rejected(&["run", "-m", file, "once"], 1, &[file, message]);
+        rejected(&["bench", file], 1, &[file, message]);
+        rejected(&["logits", file, "--tokens", "1", "--out", &out], 1, &[file, message]);
+        // Unsupported models can still be inspected if they are valid GGUF.
         if !["nothing.gguf", "unknown.gguf"].iter().any(|name| file.ends_with(name)) {
-            refused(&["inspect", file], 1, &[file, message]);
+            rejected(&["inspect", file], 1, &[file, message]);
         }
     }
     assert!(ok(&["inspect", &folder.path("unknown.gguf")]).contains("cannot be run: "));
     assert!(!Path::new(&out).exists());
-    refused(&["logits", LLAMA, "--tokens", "1,99999", "--out", &out], 1, &["token 99999", "384 tokens"]);
-    refused(
+    rejected(&["logits", LLAMA, "--tokens", "1,99999", "--out", &out], 1, &["one is 99999", "below 384"]);
+    rejected(
         &["logits", LLAMA, "--tokens", "1", "--out", &folder.path("no/folder.npy")],
         1,
         &["cannot write", "no/folder.npy"],
@@ -364,18 +364,20 @@ fn wrong_calls_are_usage_errors() {
         (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
         (&["inspect", LLAMA, "--yaml"], "--yaml"),
         (&["run", "a", "--seed", "-1"], "must be a whole number from 0 to"),
-        (&["bench", "-m", LLAMA], "'-m' found; this command takes the model without it; see hologram bench --help"),
-        (&["run", "-m", "-", "a"], "not read from standard input"),
-        (&["inspect", "-"], "not read from standard input"),
+        (&["bench", "-m", LLAMA], "'-m' found; give the model without it; see hologram bench --help"),
+        (&["-m", LLAMA], "'-m' found; use `hologram run -m MODEL` or `hologram chat -m MODEL`; see hologram --help"),
+        (&["run", "hello", "world"], "'world' found; put the prompt in quotes; see hologram run --help"),
+        (&["run", "-m", "-", "a"], "cannot be read from standard input"),
+        (&["inspect", "-"], "cannot be read from standard input"),
     ];
     for (args, message) in cases {
-        refused(args, 2, &[message]);
+        rejected(args, 2, &[message]);
     }
 }
 
 #[test]
-fn unknown_devices_are_refused() {
-    // A name that no device has is a wrong call.
+fn unknown_devices_are_rejected() {
+    // An unknown device name is a usage error.
     let cases = [
         ("cuda:99", 1),
         ("CUDA:99", 1),
@@ -391,7 +393,7 @@ fn unknown_devices_are_refused() {
     for (device, code) in cases {
         for call in [&["run", "a"][..], &["bench", LLAMA], &["selftest"], &["bench", "ops"], &add] {
             if device != "all" || !call.contains(&"ops") {
-                refused(&[call, &["--device", device]].concat(), code, &[device, "not available", "cpu"]);
+                rejected(&[call, &["--device", device]].concat(), code, &[device, "not available", "cpu"]);
             }
         }
     }
@@ -437,12 +439,12 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
         (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number, 0 or more\n"),
         (&["run", "--temperature", "x"], "for '--temperature <T>': it must be a number\n"),
         (&["bench", "--shape", "gpt5"], "hologram: --shape is gpt5, but must be one of llama-8b, "),
-        (&["bench", LLAMA, "--type", "Q4_0"], "--type is the format of random weights: it needs --shape"),
-        (&["bench", "--type", "Q4_0"], "--type is the format of random weights: it needs --shape"),
-        (&["bench", "--shape", "llama-8b"], "needs the format of its weights, for instance --type Q8_0\n"),
+        (&["bench", LLAMA, "--type", "Q4_0"], "--type sets the type of random weights and requires --shape"),
+        (&["bench", "--type", "Q4_0"], "--type sets the type of random weights and requires --shape"),
+        (&["bench", "--shape", "llama-8b"], "requires a type of weights, for example --type Q8_0\n"),
         (
             &["bench", "-d", "5000"],
-            "hologram: -d 5000 and the test after it take 5512 positions of the context, but the model has 1024\n",
+            "hologram: -d 5000 and the test take 5512 tokens of context, but the model has 1024\n",
         ),
     ] {
         let output = command(call).output().unwrap();
@@ -453,17 +455,17 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
 
 #[test]
 fn bench_ops_is_a_command_of_its_own() {
-    refused(&["bench", "--json", "ops"], 2, &["hologram bench ops"]);
-    refused(&["bench", "--device", "reference"], 1, &["not made for speed"]);
+    rejected(&["bench", "--json", "ops"], 2, &["hologram bench ops"]);
+    rejected(&["bench", "--device", "reference"], 1, &["too slow to benchmark"]);
     let output = command(&["bench", "ops", "--device", "reference"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("not made for speed"), "{}", text(&output.stderr));
-    refused(&["bench", "ops", "--only", "copy,divide"], 2, &["divide", "softmax"]);
-    refused(&["bench", "ops", "--only", ""], 2, &["--only names \"\", but"]);
+    assert!(text(&output.stderr).contains("too slow to benchmark"), "{}", text(&output.stderr));
+    rejected(&["bench", "ops", "--only", "copy,divide"], 2, &["divide", "softmax"]);
+    rejected(&["bench", "ops", "--only", ""], 2, &["--only names \"\", but"]);
     for (only, not) in [("launch", "launch"), ("attention", "attention"), ("add,launch,attention", "launch, attention")]
     {
         let message = format!("--sweep does not measure {not}; it measures copy, relu, add, ");
-        refused(&["bench", "ops", "--sweep", "--only", only], 2, &[&message, "matmul"]);
+        rejected(&["bench", "ops", "--sweep", "--only", only], 2, &[&message, "matmul"]);
     }
     let help = ok(&["bench", "ops", "--help"]);
     assert!(help.contains("cpu, or all side by side") && !help.contains("reference"), "{help}");
@@ -475,7 +477,7 @@ fn bench_ops_is_a_command_of_its_own() {
     assert!(lines.len() == 2 && lines.iter().all(|l| l["ns"].as_f64() > Some(0.0)), "{lines:?}");
     assert!(lines[0]["dtype"].is_null() && lines[1]["dtype"] == "f32", "{lines:?}");
     assert!(lines.iter().all(|l| l["ceiling"].is_null() && l["share"].is_null()), "{lines:?}");
-    // A file of that name is reached by its path.
+    // A file with the name of a subcommand is reached by its path.
     let output = command(&["bench", "./ops"]).output().unwrap();
     assert!(text(&output.stderr).contains("./ops"), "{}", text(&output.stderr));
 }
@@ -491,7 +493,7 @@ fn cache_is_shown_and_cleared() {
         text(&output.stdout)
     };
     let shown = cache(&["cache"]);
-    assert!(shown.contains(folder.0.to_str().unwrap()) && shown.contains("holds 1 entries, 8 bytes"), "{shown}");
+    assert!(shown.contains(folder.0.to_str().unwrap()) && shown.contains("holds 1 entry, 8 bytes"), "{shown}");
     let cleared: Value = serde_json::from_str(&cache(&["cache", "--clear", "--json"])).unwrap();
     assert_eq!((&cleared["entries"], &cleared["cleared"]), (&1.into(), &true.into()));
     assert!(!Path::new(&entry).exists() && Path::new(&folder.path("other.txt")).exists());
@@ -505,10 +507,10 @@ fn cache_is_shown_and_cleared() {
     }
 }
 
-/// A driver that does not work is told once, with the reason.
+/// A broken driver is reported once, with the reason.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_broken_driver_is_told() {
+fn a_broken_driver_is_reported() {
     let folder = Folder::new("driver");
     for name in ["libcuda.so.1", "libcuda.so"] {
         folder.write(name, "no library");
@@ -525,7 +527,7 @@ fn a_broken_driver_is_told() {
     assert!(line["device"] == "cuda" && error.starts_with("libcuda.so.1 cannot be loaded: "), "{line:?}");
 }
 
-/// A quantised Llama takes at most 8 launches a layer on an Apple GPU, and no program in a step of decoding.
+/// A quantized Llama takes at most 8 launches per layer on an Apple GPU, and no programs in a decode step.
 #[test]
 fn a_dry_run_counts_what_apple_gpus_would_launch() {
     for (shape, format) in [
@@ -553,10 +555,10 @@ fn a_dry_run_counts_what_apple_gpus_would_launch() {
         let bound = plan["upper_bound_tokens_per_s"]["M1"].as_f64().unwrap();
         assert!((bound * number("bytes_per_token") as f64 - 68.25e9).abs() < 1e3);
     }
-    refused(&["bench", "--dry-run"], 2, &["--device metal"]);
-    // What would change nothing is refused.
+    rejected(&["bench", "--dry-run"], 2, &["--device metal"]);
+    // Options without effect are rejected.
     for option in [["-p", "8"], ["-n", "2"], ["-d", "1024"], ["-b", "4"], ["-r", "1"], ["--threads", "1"]] {
         let args = [&["bench", "--device", "metal", "--dry-run"][..], &option].concat();
-        refused(&args, 2, &["--dry-run", option[0]]);
+        rejected(&args, 2, &["--dry-run", option[0]]);
     }
 }

@@ -1,5 +1,5 @@
-//! Every program of `examples/` through the built command, on the CPU and on the reference interpreter, against values computed here in
-//! another way; and the README's lines about programs, run as they stand.
+//! Every program of `examples/` in the built command, on the CPU and on the reference interpreter, against values
+//! computed here independently; and the README's commands about programs.
 
 mod common;
 
@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// The 4-byte elements of the only result, the same on both devices.
+    /// The 4-byte elements of the only result, which must be the same on both devices.
     fn result(self) -> Vec<[u8; 4]> {
         let file = format!("{EXAMPLES}/{}.atlas", self.name);
         let out = self.folder.path("out.npy");
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Checks values against those of an `f64` computation.
+/// Checks values against an `f64` computation.
 fn close(got: &[f32], want: &[f64], bound: f64) {
     assert_eq!(got.len(), want.len());
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
@@ -96,7 +96,7 @@ fn softmax(folder: &Folder) {
 }
 
 fn rmsnorm(folder: &Folder) {
-    // Numbers of bf16: the upper halves of f32. Two of them are an element of four bytes.
+    // bf16 numbers are the upper halves of f32. Two of them are one element of four bytes.
     let x: Vec<u32> = random(2 * 320, 4).into_iter().map(|v| v.to_bits() >> 16).collect();
     let weight = random(320, 5);
     let pairs = x.chunks(2).map(|p| (p[0] | p[1] << 16).to_le_bytes());
@@ -129,7 +129,7 @@ fn matmul(folder: &Folder) {
 
 fn matmul_tiles(folder: &Folder) {
     let (m, n, k) = (32, 64, 24);
-    // Whole numbers up to 15: as f16 they are the upper bits of the f32 with another bias, and their sums are exact.
+    // Whole numbers up to 15. As f16 they are the upper bits of the f32 with another bias, and their sums are exact.
     let numbers = |count: usize, seed: u64| -> Vec<f32> {
         let mut random = Random(seed);
         (0..count).map(|_| random.below(31) as f32 - 15.0).collect()
@@ -198,16 +198,16 @@ fn every_example_computes_what_it_says() {
     }
 }
 
-/// The README's commands about programs give the README's output; `…` stands for anything.
+/// The README's commands about programs print the README's output; `…` matches anything.
 #[test]
-fn the_readme_tells_what_programs_do() {
+fn the_readme_shows_the_output_of_programs() {
     let folder = Folder::new("readme");
     fs::create_dir(folder.0.join("examples")).unwrap();
     for entry in fs::read_dir(EXAMPLES).unwrap() {
         let path = entry.unwrap().path();
         fs::copy(&path, folder.0.join("examples").join(path.file_name().unwrap())).unwrap();
     }
-    // The arrays that the README makes with NumPy, and its program with a fault.
+    // The arrays that the README makes with NumPy, and its faulty program.
     let numbers = |descr, of: &dyn Fn(u32) -> u32| npy(descr, "(1000,)", (0..1000).map(|i| of(i).to_le_bytes()));
     folder.write("x.npy", numbers("<f4", &|i| (i as f32).to_bits()));
     folder.write("y.npy", numbers("<f4", &|_| 1f32.to_bits()));
@@ -232,7 +232,7 @@ fn the_readme_tells_what_programs_do() {
             expected.push(next);
         }
         let output = shell(&folder, line);
-        // Why the device is not a GPU differs between machines.
+        // The reason for not using a GPU differs between machines.
         let got: Vec<&str> = output.lines().filter(|l| !l.starts_with("note: ")).collect();
         assert!(matches(&expected, &got), "$ {line}\n{output}\nnot\n{}", expected.join("\n"));
         commands += 1;
@@ -240,7 +240,7 @@ fn the_readme_tells_what_programs_do() {
     assert!(commands >= 10, "only {commands} commands were found in the README");
 }
 
-/// Standard output and error of a command line.
+/// Standard output and stderr of a command line.
 fn shell(folder: &Folder, line: &str) -> String {
     let binary = Path::new(env!("CARGO_BIN_EXE_hologram")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
@@ -249,7 +249,7 @@ fn shell(folder: &Folder, line: &str) -> String {
     text(&command.output().unwrap().stdout)
 }
 
-/// Whether lines are the expected ones, where `…` at a line's end or as a line stands for any rest.
+/// Whether lines match the expected ones, where `…` at a line's end or as a whole line matches anything.
 fn matches(expected: &[&str], got: &[&str]) -> bool {
     match expected {
         [] => got.is_empty(),

@@ -15,8 +15,8 @@ struct Event {
     end: f64,
 }
 
-/// The complete events of a trace, which must be one that viewers read: tracks with names, times that do not overlap on the device and
-/// nest on the host.
+/// The complete events of a trace, checked for viewers: tracks have names, times nest on the host and do not overlap on
+/// the device.
 fn events(path: &str) -> Vec<Event> {
     let trace: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let mut names = BTreeMap::new();
@@ -42,7 +42,7 @@ fn events(path: &str) -> Vec<Event> {
         assert!(!here.is_empty(), "no event on track {track}");
         here.sort_by(|a, b| a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)));
         let mut open: Vec<&Event> = Vec::new();
-        // Times are written to the nanosecond.
+        // Times are written in nanoseconds.
         const ROUNDED: f64 = 0.0021;
         for event in here {
             open.retain(|o| o.end > event.start + ROUNDED);
@@ -116,39 +116,40 @@ fn bench_measures_first_and_traces_afterwards() {
 }
 
 #[test]
-fn traces_that_cannot_be_written_are_refused_at_once() {
-    let folder = Folder::new("profile-refused");
+fn traces_that_cannot_be_written_are_rejected_at_once() {
+    let folder = Folder::new("profile-rejected");
     let out = folder.path("no/folder.json");
     let exec = ["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=0"];
     for call in [&exec[..], &["run", "a"], &["bench"]] {
-        refused(&[call, &["--profile", &out]].concat(), 1, &["cannot write", &out]);
-        refused(&[call, &["--profile", LLAMA]].concat(), 2, &["must end in .json"]);
-        refused(&[call, &["--profile"]].concat(), 2, &["--profile"]);
+        rejected(&[call, &["--profile", &out]].concat(), 1, &["cannot write", &out]);
+        rejected(&[call, &["--profile", LLAMA]].concat(), 2, &["must end in .json"]);
+        rejected(&[call, &["--profile"]].concat(), 2, &["--profile"]);
     }
-    // A run that fails leaves no file.
+    // A failed run leaves no file.
     let trace = folder.path("trace.json");
     let args = ["--arg", "x=out:f32[1]", "--arg", "y=out:f32[9]", "--arg", "out=out:f32[9]", "--arg", "n=9"];
     let call = [&["exec", VECTOR_ADD, "--grid", "1", "--profile", &trace], &args[..]].concat();
-    refused(&call, 1, &["element 1 of buffer x is outside"]);
+    rejected(&call, 1, &["element 1 of buffer x is outside"]);
     assert!(!fs::exists(&trace).unwrap());
 }
 
-/// What is captured is tested on a test double of Metal.
+/// Captures themselves are tested on a test double of Metal.
 #[test]
-fn captures_are_refused_elsewhere_before_the_work() {
-    let folder = Folder::new("capture-refused");
+fn captures_are_rejected_elsewhere_before_the_work() {
+    let folder = Folder::new("capture-rejected");
     let out = folder.path("steps.gputrace");
     let exec = ["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=0"];
     for call in [&exec[..], &["run", "a"], &["bench"]] {
         let here = ["--device", "cpu", "--capture", &out];
-        refused(&[call, &here].concat(), 1, &["--capture works only on Apple platforms", "this is device cpu"]);
-        refused(&[call, &["--capture", LLAMA]].concat(), 2, &["must end in .gputrace"]);
-        refused(&[call, &["--capture", &out, "--profile", "a.json"]].concat(), 2, &["cannot be used with"]);
+        rejected(&[call, &here].concat(), 1, &["--capture works only on Apple platforms", "this is device cpu"]);
+        rejected(&[call, &["--capture", LLAMA]].concat(), 2, &["must end in .gputrace"]);
+        rejected(&[call, &["--capture", &out, "--profile", "a.json"]].concat(), 2, &["cannot be used with"]);
     }
     assert!(!fs::exists(&out).unwrap());
 }
 
-/// An old trace stays until the new one is complete, by whatever name it is reached; no other file is left beside it.
+/// An old trace stays until the new one is complete, by whatever name it is reached, and no other file is left beside
+/// it.
 #[cfg(unix)]
 #[test]
 fn traces_replace_what_is_there_only_when_complete() {
@@ -166,12 +167,12 @@ fn traces_replace_what_is_there_only_when_complete() {
         command(&[&["exec", VECTOR_ADD, "--grid", "1", "--profile", trace], &given[..]].concat()).output().unwrap()
     };
     for name in [&file, &link, &ahead] {
-        check_refusal(name, &call(name, failing), 1, &["element 1 of buffer x is outside"]);
+        check_rejection(name, &call(name, failing), 1, &["element 1 of buffer x is outside"]);
         assert_eq!(fs::read(&file).unwrap(), b"old", "{name}");
         assert!(!fs::exists(&new).unwrap(), "{name}");
     }
-    // A call that is wrong, too.
-    refused(&["exec", VECTOR_ADD, "--grid", "0", "--profile", &file], 2, &["--grid is 0"]);
+    // A usage error does not change it either.
+    rejected(&["exec", VECTOR_ADD, "--grid", "0", "--profile", &file], 2, &["--grid is 0"]);
     assert_eq!(fs::read(&file).unwrap(), b"old");
     for (name, written) in [(&file, &file), (&link, &file), (&ahead, &new)] {
         let output = call(name, good);

@@ -1,4 +1,4 @@
-//! The commands of Atlas programs: what they print and write, and that a program or argument at fault is named.
+//! The commands for Atlas programs: their output, and error messages that name the faulty program or argument.
 
 mod common;
 
@@ -40,22 +40,22 @@ fn exec_computes_the_same_bits_on_every_device() {
 }
 
 #[test]
-fn exec_refuses_arguments_that_do_not_fit() {
+fn exec_rejects_arguments_that_do_not_fit() {
     let folder = Folder::new("exec-arguments");
     let ints = folder.write("ints.npy", npy("<i4", "(2,)", [[0; 4]; 2]));
     let short = folder.write("short.npy", &f32_npy(&[1.0, 2.0])[..130]);
     let cases = [
-        (format!("x=@{ints}"), vec![ints.as_str(), "type i32", "takes f32"]),
-        (format!("x=@{short}"), vec![&short, "takes 8 bytes"]),
+        (format!("x=@{ints}"), vec![ints.as_str(), "type i32", "has f32"]),
+        (format!("x=@{short}"), vec![&short, "requires 8 bytes"]),
         (format!("x=@{}", folder.path("none.npy")), vec!["none.npy", "cannot read"]),
         (format!("x=@{VECTOR_ADD}"), vec![".npy file"]),
     ];
     for (arg, message) in &cases {
-        refused(&["exec", VECTOR_ADD, "--grid", "1", "--arg", arg], 1, message);
+        rejected(&["exec", VECTOR_ADD, "--grid", "1", "--arg", arg], 1, message);
     }
 }
 
-/// A fault of a program while it runs names its line, on every device.
+/// A run-time fault of a program names its line, on every device.
 #[test]
 fn programs_that_reach_outside_are_stopped() {
     let folder = Folder::new("outside");
@@ -66,17 +66,17 @@ fn programs_that_reach_outside_are_stopped() {
         "kernel store(out: buffer<u32, write>) workgroup(8) {\n  %i = global.x\n\n  store.u32 out[%i], 1\n}\n",
     );
     for device in ["cpu", "reference"] {
-        refused(
+        rejected(
             &[&["exec", VECTOR_ADD, "--grid", "2", "--device", device], &args[..]].concat(),
             1,
             &[VECTOR_ADD, "line 6", "300"],
         );
         let args = ["exec", &store, "--grid", "1", "--arg", "out=out:u32[5]", "--device", device];
-        refused(&args, 1, &[&store, "line 4", "5"]);
+        rejected(&args, 1, &[&store, "line 4", "5"]);
     }
 }
 
-/// A program from a pipe, with and without the mark that some editors begin a file with, as text and in binary form.
+/// Programs from a pipe, with and without a byte-order mark, in text and binary form.
 #[test]
 fn programs_come_from_standard_input() {
     let folder = Folder::new("input");
@@ -90,10 +90,10 @@ fn programs_come_from_standard_input() {
             assert_eq!(text(&output.stdout), "out = [7]\n", "{}", text(&output.stderr));
         }
     }
-    check_refusal(&"asm -", &with_input(&["asm", "-"], program.as_bytes()), 2, &["-o"]);
+    check_rejection(&"asm -", &with_input(&["asm", "-"], program.as_bytes()), 2, &["-o"]);
     let faulty = program.replace("out[0]", "out[4294967295]");
     let output = with_input(&["exec", "-", "--grid", "1", "--arg", "out=out:u32[1]"], faulty.as_bytes());
-    check_refusal(&faulty, &output, 1, &["element -1 (4294967295) of buffer out is outside: it has 1 element"]);
+    check_rejection(&faulty, &output, 1, &["element -1 (4294967295) of buffer out is outside: it has 1 element"]);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn check_names_file_and_line() {
             assert!(!message.contains("panicked"), "{message}");
         }
     }
-    // One bad file does not hide the verdict on the others.
+    // A bad file does not hide the results of the others.
     let output = command(&["check", &folder.path("type.atlas"), VECTOR_ADD]).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), format!("{VECTOR_ADD}: vector_add is valid\n")));
     let binary = folder.write("binary.atlas", b"\xff\xfe\x00");
@@ -145,26 +145,26 @@ fn wrong_calls_are_usage_errors() {
         (&["exec", VECTOR_ADD, "--grid", ""], "--grid is \"\", but"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", ""], "--arg \"\": expected NAME=VALUE"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "=3"], "--arg =3: expected NAME=VALUE"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--out", ""], "--out \"\": the name of the file"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--out", "-"], "--out -: standard output takes no .npy file"),
-        (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in all"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--out", ""], "--out \"\": the file name"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--out", "-"], "--out -: cannot write .npy to standard output"),
+        (&["exec", VECTOR_ADD, "--grid", "65536,65536"], "workgroups in total"),
         (&["exec", VECTOR_ADD, "--grid", "1,2,3,4"], "at most three"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n"], "NAME=VALUE"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1", "--arg", "n=2"], "twice"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "z=1"], "no such parameter"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "n=1"], "--arg x=… is missing"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=1"], "a buffer is given as @FILE.npy or out:f32"),
-        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:u32[4]"], "takes f32"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=1"], "give it as @FILE.npy or out:f32"),
+        (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:u32[4]"], "has f32"),
         (&["exec", VECTOR_ADD, "--grid", "1", "--arg", "x=out:f32[-4]"], "whole number"),
     ];
     for (args, message) in cases {
-        refused(args, 2, &[message]);
+        rejected(args, 2, &[message]);
     }
 }
 
-/// What a stranger tries first, and what the answer must name.
+/// Common mistakes, and what the answer must name.
 #[test]
-fn wrong_arguments_are_told_with_what_is_expected() {
+fn wrong_arguments_are_reported_with_the_expected_ones() {
     let exec = |more: &[&'static str]| [&["exec", VECTOR_ADD, "--grid", "1"], more].concat();
     let many: &'static str = format!("x=out:f32[{}1]", "1,".repeat(64)).leak();
     let given = |name, value| -> Vec<&'static str> {
@@ -174,31 +174,31 @@ fn wrong_arguments_are_told_with_what_is_expected() {
     };
     let cases: [(Vec<&str>, &[&str]); 18] = [
         (vec!["exec"], &["<FILE>"]),
-        (vec!["exec", VECTOR_ADD], &["--grid is missing", "each of 256 threads"]),
-        (exec(&[]), &["--arg x=… is missing", "a buffer of f32, given as @FILE.npy or out:f32[LENGTH]", "--help"]),
+        (vec!["exec", VECTOR_ADD], &["--grid is missing", "of 256 threads"]),
+        (exec(&[]), &["--arg x=… is missing", "a buffer of f32, as @FILE.npy or out:f32[LENGTH]", "--help"]),
         (exec(&["--arg", "N=4"]), &["--arg N: program vector_add has no such parameter", "x: buffer of f32", "n: u32"]),
         (given("n=", "n=@n.npy"), &["--arg n=@n.npy: n is a scalar of type u32, not a buffer"]),
         (given("n=", "n=4.5"), &["--arg n=4.5: expected a whole number of type u32, found `4.5`"]),
         (given("n=", "n=-1"), &["--arg n=-1: `-1` does not fit u32"]),
         (given("n=", "n="), &["--arg n=: expected a whole number of type u32"]),
         (given("x=", "x=x.npy"), &["--arg x=x.npy: x is a buffer of f32", "@FILE.npy or out:f32[LENGTH]"]),
-        (given("x=", "x=out:f16[4]"), &["the parameter takes f32: write x=out:f32[4]"]),
+        (given("x=", "x=out:f16[4]"), &["the parameter has f32; write x=out:f32[4]"]),
         (given("x=", "x=out:f32[99999999999,99999999999]"), &["--arg x=", "the length is too large"]),
         (given("x=", "x=out:f32[99999999999999999999999]"), &["--arg x=", "the length is too large"]),
         (given("x=", many), &["--arg x", "at most 64 dimensions, not 65"]),
-        (exec(&["--out", "z=z.npy"]), &["z is not a buffer that the program writes; there are out"]),
-        (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; there are out"]),
-        (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out has a file already"]),
-        (exec(&["--out", "a.json", "--profile", "a.json"]), &["--out a.json: another option writes a.json already"]),
+        (exec(&["--out", "z=z.npy"]), &["z is not a buffer that the program writes; choose from out"]),
+        (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; choose from out"]),
+        (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out already has a file"]),
+        (exec(&["--out", "a.json", "--profile", "a.json"]), &["--out a.json: another option already writes a.json"]),
         (exec(&["--threads", "-1"]), &["invalid value '-1' for '--threads <N>'"]),
     ];
     for (args, expected) in cases {
-        refused(&args, 2, expected);
+        rejected(&args, 2, expected);
     }
     let folder = Folder::new("no-output");
     let silent = folder.write("silent.atlas", "kernel silent() workgroup(1) {\n}\n");
-    refused(&["exec", &silent, "--grid", "1", "--out", "x.npy"], 2, &["program silent writes none"]);
-    refused(&["exec", &silent, "--grid", "1", "--arg", "x=1"], 2, &["no such parameter; it has none"]);
+    rejected(&["exec", &silent, "--grid", "1", "--out", "x.npy"], 2, &["program silent has no output buffers"]);
+    rejected(&["exec", &silent, "--grid", "1", "--arg", "x=1"], 2, &["no such parameter; it has none"]);
     assert_eq!(ok(&["exec", &silent, "--grid", "1"]), "");
 }
 
@@ -209,11 +209,11 @@ fn help_shows_the_parameters_and_a_command_that_runs() {
                 workgroup(4, 2) shared(t: u8[7]) {\n}\n";
     let program = folder.write("a program.atlas", text);
     let shown = ok(&["exec", &program, "--help"]);
-    let expected = "scale: workgroups of 8 threads (4 × 2 × 1)\nshared memory of each: t: u8[7]\n\n  Scales.\n  In place.\n\n\
+    let expected = "scale: workgroups of 8 threads (4 × 2 × 1)\nshared memory per workgroup: t: u8[7]\n\n  Scales.\n  In place.\n\n\
                     parameter  kind    type  access\nx          buffer  f16   read and write\nby         scalar  f32\n\
                     on         scalar  bool\nw          buffer  i32   read\n\nfor example, with files, sizes and numbers to be replaced by yours:\n\n  hologram exec '";
     assert!(shown.starts_with(expected), "{shown}");
-    // The command line as a shell would read it.
+    // Split as a shell would.
     let command_line = shown.split("by yours:\n\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let words = command_line.replace("\\\n", " ").replace(&format!("'{program}'"), "FILE").replace('\'', "");
     let words: Vec<String> = words.split_whitespace().skip(1).map(|w| w.replace("FILE", &program)).collect();
@@ -236,7 +236,7 @@ fn help_shows_the_parameters_and_a_command_that_runs() {
     );
     let options = ok(&["exec", "--help"]);
     assert!(options.contains("Usage: hologram exec") && options.contains("--grid <X[,Y[,Z]]>"), "{options}");
-    refused(&["exec", "none.atlas", "--help"], 1, &["none.atlas"]);
+    rejected(&["exec", "none.atlas", "--help"], 1, &["none.atlas"]);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn binary_programs_do_what_their_text_does() {
     let folder = Folder::new("asm");
     let text = fs::read_to_string(VECTOR_ADD).unwrap();
     let program = hologram_isa::parse(&text).unwrap();
-    // The form is told by the content, not the name.
+    // The content determines the form, not the name.
     let binary = folder.path("add.atlas");
     ok(&["asm", VECTOR_ADD, "-o", &binary]);
     assert_eq!(fs::read(&binary).unwrap(), hologram_isa::binary::encode(&program));
@@ -258,23 +258,23 @@ fn binary_programs_do_what_their_text_does() {
     // Faults name the line of the printed text.
     let short = ["exec", &binary, "--grid", "1", "--arg", "x=out:f32[3]", "--arg", "y=out:f32[9]"];
     let short = [&short[..], &["--arg", "out=out:f32[9]", "--arg", "n=9"]].concat();
-    refused(&short, 1, &[&binary, "line 5", "buffer x"]);
-    refused(&["asm", &binary], 1, &["binary form already"]);
+    rejected(&short, 1, &[&binary, "line 5", "buffer x"]);
+    rejected(&["asm", &binary], 1, &["already in binary form"]);
     let printed = command(&["asm", VECTOR_ADD, "-o", "-"]).output().unwrap().stdout;
     assert_eq!(printed, fs::read(&binary).unwrap());
-    refused(&["disasm", VECTOR_ADD], 1, &["no binary program"]);
+    rejected(&["disasm", VECTOR_ADD], 1, &["not a binary program"]);
     let array = folder.write("array.npy", f32_npy(&[1.0]));
     for call in [&["disasm"][..], &["check"], &["exec", "--grid", "1"]] {
-        refused(&[call, &[&array]].concat(), 1, &[&array, "is no binary program, and no text either"]);
+        rejected(&[call, &[&array]].concat(), 1, &[&array, "is neither a binary program nor text"]);
     }
-    refused(&["asm", VECTOR_ADD, "-o", VECTOR_ADD], 1, &["would replace its text"]);
-    refused(&["asm", VECTOR_ADD, "-o", &folder.path("no/folder")], 1, &["cannot write"]);
-    refused(&["asm", "Cargo.toml"], 1, &["Cargo.toml: line 1: expected `kernel`"]);
+    rejected(&["asm", VECTOR_ADD, "-o", VECTOR_ADD], 1, &["would overwrite the source"]);
+    rejected(&["asm", VECTOR_ADD, "-o", &folder.path("no/folder")], 1, &["cannot write"]);
+    rejected(&["asm", "Cargo.toml"], 1, &["Cargo.toml: line 1: expected `kernel`"]);
 }
 
-/// Every command that takes programs refuses damaged ones in one sentence.
+/// Every command that accepts programs rejects damaged ones in one sentence.
 #[test]
-fn damaged_binary_programs_are_refused() {
+fn damaged_binary_programs_are_rejected() {
     let folder = Folder::new("damaged-binary");
     let good = hologram_isa::binary::encode(&hologram_isa::parse(&fs::read_to_string(VECTOR_ADD).unwrap()).unwrap());
     let with = |at: usize, byte: u8| {
@@ -286,18 +286,18 @@ fn damaged_binary_programs_are_refused() {
         hologram_isa::parse("kernel k() workgroup(64) {\n  barrier\n  %a = thread.x\n  loop max 0 {\n  }\n}").unwrap();
     let cases = [
         (with(40, 0xee), "byte 12: the program is damaged: its checksum is"),
-        (with(1, b'a'), "byte 0: this is no binary Atlas program"),
-        (with(8, 2), "byte 8: this binary program has version 2"),
+        (with(1, b'a'), "byte 0: not a binary Atlas program"),
+        (with(8, 2), "byte 8: unsupported version 2"),
         (good[..good.len() - 3].to_vec(), "byte 16: the header is followed by"),
         (good[..7].to_vec(), "byte 0: the file ends after 7 bytes"),
-        (hologram_isa::binary::encode(&invalid), "program k, line 4: a loop must have at least 1 round"),
+        (hologram_isa::binary::encode(&invalid), "program k, line 4: a loop must have at least 1 iteration"),
     ];
     for (i, (bytes, expected)) in cases.into_iter().enumerate() {
         let file = folder.write(&format!("{i}.atlasb"), bytes);
         for args in
             [&["exec", &file, "--grid", "1"][..], &["exec", &file, "--help"], &["check", &file], &["disasm", &file]]
         {
-            refused(args, 1, &[&file, expected]);
+            rejected(args, 1, &[&file, expected]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A conversation on a terminal: line editing, history, and what Ctrl-C and Ctrl-D do. `script` lends the terminal.
+//! A conversation on a terminal: line editing, history, Ctrl-C and Ctrl-D. `script` provides the terminal.
 
 #![cfg(target_os = "linux")]
 
@@ -14,14 +14,14 @@ struct Terminal {
     child: Child,
     keys: ChildStdin,
     screen: Receiver<Vec<u8>>,
-    /// What was shown and not yet looked for.
+    /// The output not yet searched.
     shown: String,
 }
 
 impl Terminal {
     fn run(command: &str) -> Terminal {
         let mut child = Command::new("script")
-            // Without `exec` some shells stay, which Ctrl-C ends: their code would be the program's.
+            // Without `exec` some shells stay, and Ctrl-C ends them: their exit code would replace the program's.
             .args(["-q", "-e", "-c", &format!("exec {command}"), "/dev/null"])
             .envs([("SHELL", "/bin/sh"), ("TERM", "xterm")])
             .stdin(Stdio::piped())
@@ -44,7 +44,7 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// Waits until this text is shown.
+    /// Waits until this text appears.
     fn wait(&mut self, text: &str) {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -62,29 +62,29 @@ impl Terminal {
 
 #[test]
 fn lines_are_edited_and_replies_stopped() {
-    // A reward for what occurs often: the reply repeats a part of the question until the context ends.
+    // A negative penalty favours frequent tokens: the reply repeats part of the question until the context is full.
     let options = "--device cpu --temperature 0 --frequency-penalty=-1000 --ctx 30000";
     let mut terminal = Terminal::run(&format!("{} chat -m {CHAT} {options}", env!("CARGO_BIN_EXE_hologram")));
     terminal.wait("/help lists the commands");
     terminal.wait("> ");
-    // "hep", a step to the left, "l": a line that is edited.
+    // "hep", cursor left, "l": an edited line.
     terminal.keys("/hep\x1b[Dl\r");
-    terminal.wait("/regenerate    have");
+    terminal.wait("/regenerate    generate");
     terminal.wait("> ");
-    // The last line again, from the history.
+    // The last line from the history.
     terminal.keys("\x1b[A\r");
-    terminal.wait("/regenerate    have");
+    terminal.wait("/regenerate    generate");
     terminal.wait("> ");
     terminal.keys(b"caf\xe9\r");
     terminal.wait("not UTF-8");
     terminal.wait("> ");
     // Two lines at once, the second before the first is answered.
     terminal.keys("/stats\r/regenerate\r");
-    terminal.wait("there is no reply yet");
-    terminal.wait("there is no reply yet");
+    terminal.wait("no reply yet");
+    terminal.wait("no reply yet");
     terminal.wait("> ");
     terminal.keys("page page page page page page page\r");
-    // More than the question's own.
+    // More often than in the question.
     terminal.wait(&" page".repeat(20));
     terminal.keys("\x03");
     terminal.wait("(stopped)");
@@ -92,9 +92,9 @@ fn lines_are_edited_and_replies_stopped() {
     terminal.keys("/stats\r");
     terminal.wait("generated: ");
     terminal.wait("> ");
-    // Where nothing is to be stopped, Ctrl-C says how to end; Ctrl-D does.
+    // If nothing runs, Ctrl-C tells how to quit; Ctrl-D quits.
     terminal.keys("half a line\x03");
-    terminal.wait("(/quit or Ctrl-D ends)");
+    terminal.wait("(/quit or Ctrl-D to quit)");
     terminal.wait("> ");
     terminal.keys("\x04");
     let end = Instant::now() + Duration::from_secs(60);

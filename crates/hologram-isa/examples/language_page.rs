@@ -1,10 +1,10 @@
-//! Prints the language page, `docs/atlas.md`: the text of `language_page.md` with the tables made from the instruction table.
+//! Prints the language page, `docs/atlas.md`: the text of `language_page.md` with tables from the instruction table.
 
 use std::fmt::Write;
 
 use hologram_isa::*;
 
-/// The headings of the instructions, each before the operation with which its part of the table begins.
+/// The headings of the instructions, each with the first operation of its part of the table.
 const PARTS: [(Opcode, &str); 10] = [
     (Opcode::ThreadX, "Where a thread is"),
     (Opcode::Mov, "Values and conversions"),
@@ -62,7 +62,7 @@ fn instructions() -> String {
 
 fn row(op: Opcode) -> String {
     let OpInfo { mnemonic, signature, types, doc, fast } = op.info();
-    // `T` in place of the type that the mnemonic carries: found by asking with a type and comparing.
+    // `T` stands for the type of the mnemonic, found by resolving the type and comparing.
     let name = |ty: OperandType| match ty {
         OperandType::Carried => "T".to_string(),
         OperandType::Fixed(ty) => ty.to_string(),
@@ -84,7 +84,7 @@ fn row(op: Opcode) -> String {
     };
     let (suffix, carried) = if signature.carries_type() { (".T", carried) } else { ("", String::new()) };
     let fast = fast.map(|bound| format!(" With `.fast`, on `f32`: {bound}")).unwrap_or_default();
-    // A bar ends a cell of the table.
+    // A bar would end the table cell.
     let meaning = format!("{doc}{fast}").replace('|', "\\|");
     format!("| `{mnemonic}{suffix}` | {} | {result} | {carried} | {meaning} |\n", operands.join(", "))
 }

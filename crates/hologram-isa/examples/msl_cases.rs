@@ -1,13 +1,14 @@
-//! Writes programs in the Metal Shading Language with inputs and the interpreter's results, for `tools/metal/cases.py` to compile, run and
-//! compare: N random programs, and every lane-wise and atomic instruction.
+//! Writes programs in the Metal Shading Language with inputs and the interpreter's results, for `tools/metal/cases.py`
+//! to compile, run and compare: N random programs, and every lane-wise and atomic instruction.
 //!
 //! ```text
 //! cargo run -p hologram-isa --example msl_cases -- DIRECTORY [N]
 //! tools/metal/cases.py DIRECTORY
 //! ```
 //!
-//! A case is three files: NAME.metal; NAME.json with the entry, the grid, the workgroup and the element type at each binding; NAME.bin
-//! with the number of bindings, then for each its number of bytes, its content before, and its content after, all numbers `u64`.
+//! A case is three files: NAME.metal; NAME.json with the entry, the grid, the workgroup and the element type at each
+//! binding; NAME.bin with the number of bindings, then per binding its number of bytes, its content before, and its
+//! content after, all numbers `u64`.
 
 use std::error::Error;
 use std::path::Path;
@@ -17,7 +18,7 @@ use hologram_isa::msl::{MslTarget, print};
 use hologram_isa::random::{self, Random};
 use hologram_isa::{Access, Array, Builder, Capability, Opcode, OperandType, Program, Signature, Type, Value};
 
-/// Threads that run an instruction, each on operands of its own.
+/// Threads that run an instruction, each on different operands.
 const THREADS: u32 = 2048;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -51,12 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Elements at random, often special ones.
+/// Random elements, often special values.
 fn elements(random: &mut Random, ty: Type) -> Vec<u8> {
     (0..THREADS).flat_map(|_| random.word(ty).to_le_bytes()[..ty.size()].to_vec()).collect()
 }
 
-/// A lane-wise instruction, each thread on its own operands.
+/// A lane-wise instruction; each thread has different operands.
 fn instruction(directory: &Path, op: Opcode, ty: Type, from: Type) -> Result<(), Box<dyn Error>> {
     let signature = op.info().signature;
     let types: Vec<Type> = signature.operands().iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
@@ -83,7 +84,7 @@ fn instruction(directory: &Path, op: Opcode, ty: Type, from: Type) -> Result<(),
     write(directory, &name, &b.finish()?, [THREADS / 128, 1, 1], buffers, &[])
 }
 
-/// An atomic instruction on elements of each thread's own, in a buffer and in shared memory.
+/// An atomic instruction on one element per thread, in a buffer and in shared memory.
 fn atomic(directory: &Path, op: Opcode, ty: Type) -> Result<(), Box<dyn Error>> {
     let operands = op.info().signature.operands().len() - 1;
     let mut random = Random(8);
@@ -97,7 +98,7 @@ fn atomic(directory: &Path, op: Opcode, ty: Type) -> Result<(), Box<dyn Error>> 
     b.store(tile, t, first);
     let mut args: Vec<Value> = inputs.iter().map(|x| b.load(*x, i)).collect();
     if op == Opcode::AtomicCompareExchange {
-        // Half of the comparisons hold.
+        // Half of the comparisons succeed.
         let odd = b.and(i, 1u32);
         let odd = b.cvt(Type::Bool, odd);
         args[0] = b.select(odd, first, args[0]);
@@ -142,7 +143,7 @@ fn write(
     });
     let mut types: Vec<String> = types.collect();
     let mut memories: Vec<(Vec<u8>, Vec<u8>)> = buffers.into_iter().zip(after).collect();
-    // No fault is noted, and the arguments stay.
+    // No fault is recorded, and the arguments are unchanged.
     for memory in [words, vec![0; 32]] {
         types.push("\"u8\"".into());
         memories.push((memory.clone(), memory));

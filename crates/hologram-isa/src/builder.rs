@@ -4,8 +4,8 @@ use crate::program::*;
 use crate::table::Signature;
 use crate::{Opcode, Type};
 
-/// An operand with its type, as the builder's methods take and return it. Rust's `f32`, `f64`, `i32`,
-/// `u32`, `i64`, `u64` and `bool` convert into it.
+/// An operand with its type, for the builder's methods. Rust's `f32`, `f64`, `i32`, `u32`, `i64`, `u64` and `bool`
+/// convert into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The operand.
@@ -36,26 +36,26 @@ constant! {
 /// A handle to a buffer parameter or a shared array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Which memory.
+    /// The memory.
     pub memory: Memory,
     /// Element type.
     pub element: Type,
 }
 
-/// Builds a [`Program`]. Type errors do not panic: the first one is kept and returned by [`Builder::finish`].
+/// Builds a [`Program`]. Type errors do not panic: [`Builder::finish`] returns the first one.
 #[derive(Debug)]
 pub struct Builder {
     program: Program,
     /// Open blocks, innermost last.
     blocks: Vec<Vec<Stmt>>,
-    /// Whether operations that have a `.fast` form are appended in it.
+    /// Whether to append operations in their `.fast` form, if they have one.
     fast: bool,
     error: Option<String>,
 }
 
-/// Declares one method for each operation of a shape.
+/// One method per operation of a shape.
 impl Builder {
-    /// Starts a program with a workgroup of these sizes.
+    /// Starts a program with this workgroup size.
     pub fn new(name: impl Into<String>, workgroup: [u32; 3]) -> Builder {
         Builder {
             program: Program {
@@ -72,10 +72,10 @@ impl Builder {
         }
     }
 
-    /// Ends the program and verifies it.
+    /// Finishes the program and verifies it.
     ///
     /// # Errors
-    /// The first type error made while building, or what the verifier finds.
+    /// The first type error of the builder, or the verifier's error.
     pub fn finish(mut self) -> Result<Program, crate::IsaError> {
         if let Some(message) = self.error {
             return Err(crate::IsaError::Build { program: self.program.name, message });
@@ -85,7 +85,7 @@ impl Builder {
         Ok(self.program)
     }
 
-    /// From here on, operations that have a `.fast` form are appended in it, or no longer; returns what held before.
+    /// Turns the `.fast` form of operations on or off, for those that have one. Returns the previous setting.
     pub fn fast(&mut self, on: bool) -> bool {
         std::mem::replace(&mut self.fast, on)
     }
@@ -111,7 +111,7 @@ impl Builder {
         Array { memory: Memory::Shared(index), element }
     }
 
-    /// Declares a mutable register with a first value; change it by [`Builder::assign`].
+    /// Declares a mutable register with an initial value. [`Builder::assign`] changes it.
     pub fn var(&mut self, init: impl Into<Value>) -> Value {
         let init = init.into();
         let (reg, value) = self.register(init.ty);
@@ -138,7 +138,7 @@ impl Builder {
         }
     }
 
-    /// [`Opcode::TileFma`] on tiles of elements `ty`: c + a·b.
+    /// [`Opcode::TileFma`] on tiles with elements of type `ty`: c + a·b.
     pub fn tile_fma(&mut self, ty: Type, a: impl Into<Value>, b: impl Into<Value>, c: impl Into<Value>) -> Value {
         self.inst(Opcode::TileFma, ty, &[a.into(), b.into(), c.into()])
     }
@@ -149,7 +149,7 @@ impl Builder {
         self.inst(Opcode::Select, a.ty, &[cond.into(), a, b.into()])
     }
 
-    /// [`Opcode::Cvt`]; no instruction when the type is already `ty`.
+    /// [`Opcode::Cvt`]; no instruction if the type is already `ty`.
     pub fn cvt(&mut self, ty: Type, a: impl Into<Value>) -> Value {
         let a = a.into();
         if a.ty == ty { a } else { self.inst(Opcode::Cvt, ty, &[a]) }
@@ -183,13 +183,14 @@ impl Builder {
         self.cvt(Type::F32, v)
     }
 
-    /// [`Opcode::Store`]; the value is converted to the element type first.
+    /// [`Opcode::Store`]. The value is first converted to the element type.
     pub fn store(&mut self, array: Array, index: impl Into<Value>, value: impl Into<Value>) {
         let value = self.cvt(array.element, value);
         self.push_inst(Opcode::Store, array.element, None, Some(array.memory), &[index.into(), value]);
     }
 
-    /// An atomic operation such as [`Opcode::AtomicAdd`]; `args` follow the index. The result is the element as it was before.
+    /// An atomic operation such as [`Opcode::AtomicAdd`]; `args` follow the index. The result is the element's previous
+    /// value.
     pub fn atomic(&mut self, op: Opcode, array: Array, index: impl Into<Value>, args: &[Value]) -> Value {
         let (reg, value) = self.register(array.element);
         let args: Vec<Value> = std::iter::once(index.into()).chain(args.iter().copied()).collect();
@@ -202,12 +203,12 @@ impl Builder {
         self.push_inst(Opcode::Barrier, Type::U32, None, None, &[]);
     }
 
-    /// Runs `then` where `cond` is true.
+    /// Runs `then` on threads where `cond` is true.
     pub fn if_(&mut self, cond: impl Into<Value>, then: impl FnOnce(&mut Builder)) {
         self.if_else(cond, then, |_| {});
     }
 
-    /// Runs `then` where `cond` is true and `otherwise` elsewhere.
+    /// Runs `then` on threads where `cond` is true and `otherwise` on the others.
     pub fn if_else(
         &mut self,
         cond: impl Into<Value>,
@@ -238,27 +239,27 @@ impl Builder {
         self.push(StmtKind::For { var, start: start.operand, end: end.operand, step: step.operand, body });
     }
 
-    /// A loop that ends by [`Builder::break_if`], or after `max` rounds.
+    /// A loop that ends by [`Builder::break_if`] or after `max` iterations.
     pub fn loop_(&mut self, max: u32, body: impl FnOnce(&mut Builder)) {
         let body = self.block(body);
         self.push(StmtKind::Loop { max, body });
     }
 
-    /// Leaves the innermost loop where `cond` is true.
+    /// Leaves the innermost loop on threads where `cond` is true.
     pub fn break_if(&mut self, cond: impl Into<Value>) {
         let cond = cond.into();
         self.expect(cond, Type::Bool, "the condition of break");
         self.push(StmtKind::Break { depth: 0, cond: Some(cond.operand) });
     }
 
-    /// Goes to the next round of the innermost loop where `cond` is true.
+    /// Continues with the next iteration of the innermost loop on threads where `cond` is true.
     pub fn continue_if(&mut self, cond: impl Into<Value>) {
         let cond = cond.into();
         self.expect(cond, Type::Bool, "the condition of continue");
         self.push(StmtKind::Continue { depth: 0, cond: Some(cond.operand) });
     }
 
-    /// Appends any operation with a result of the type its signature gives, checking the operands' types.
+    /// Appends any operation after checking the operands' types. The result's type follows from the signature.
     pub fn inst(&mut self, op: Opcode, ty: Type, args: &[Value]) -> Value {
         let result = op.info().signature.result(ty).unwrap_or(ty);
         let (reg, value) = self.register(result);
@@ -294,7 +295,7 @@ impl Builder {
         self.end_block()
     }
 
-    /// Opens a block: what follows goes into it.
+    /// Opens a block for the following statements.
     pub(crate) fn begin_block(&mut self) {
         self.blocks.push(Vec::new());
     }
@@ -315,7 +316,7 @@ impl Builder {
     }
 }
 
-/// Checks operand types against the table: the one rule that the builder, the parser and the verifier share.
+/// Checks operand types against the table, for the builder, the parser and the verifier.
 pub(crate) fn check_args(op: Opcode, ty: Type, args: &[Value]) -> Result<(), String> {
     let info = op.info();
     let name = info.mnemonic;
@@ -326,7 +327,7 @@ pub(crate) fn check_args(op: Opcode, ty: Type, args: &[Value]) -> Result<(), Str
     let want = info.signature.operands();
     if want.len() != args.len() {
         let s = if want.len() == 1 { "" } else { "s" };
-        return Err(format!("{name} takes {} operand{s}, not {}", want.len(), args.len()));
+        return Err(format!("{name} has {} operand{s}, not {}", want.len(), args.len()));
     }
     for (i, (w, a)) in want.iter().zip(args).enumerate() {
         if let Some(w) = w.resolve(ty)

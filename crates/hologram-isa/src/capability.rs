@@ -1,17 +1,17 @@
-//! What a program may need that not every device has.
+//! Optional features that programs may need.
 
 use crate::program::*;
 use crate::{Inst, Opcode, Type};
 
-/// Something that a device may lack. A backend's device information lists what it has, and a program that needs more is refused when it
-/// is compiled.
+/// A feature that a device may lack. A backend's device information lists its features; compiling a program that needs
+/// another one fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
     /// Values of type `f64`.
     F64,
     /// Atomic operations on 64 bits.
     Atomic64,
-    /// Products of matrix tiles that a subgroup holds.
+    /// Matrix-tile products across a subgroup.
     MatrixTile,
 }
 
@@ -51,7 +51,8 @@ impl std::fmt::Display for Capability {
     }
 }
 
-/// Whether an instruction has a constant of type `f64`: `cvt.i32 1.5:f64` needs neither register nor parameter of it.
+/// Whether an instruction has a constant of type `f64`: `cvt.i32 1.5:f64` needs neither a register nor a parameter of
+/// that type.
 fn names_f64(inst: &Inst) -> bool {
     inst.ty == Type::F64 || inst.args.iter().any(|a| matches!(a, Operand::Const(Type::F64, _)))
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a program or its run.
+//! Errors of programs and their runs.
 
 /// An error of the Atlas crate.
 #[derive(thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum IsaError {
         /// What is wrong.
         message: String,
     },
-    /// A text could not be read.
+    /// A text could not be parsed.
     #[error("line {line}: {message}")]
     Parse {
         /// 1-based line.
@@ -24,10 +24,10 @@ pub enum IsaError {
     Binary {
         /// Offset in the file.
         at: usize,
-        /// What is wrong.
+        /// What was expected.
         message: String,
     },
-    /// The verifier rejects a program.
+    /// The verifier rejected a program.
     #[error("program {program}, line {line}: {message}")]
     Verify {
         /// The program's name.
@@ -37,7 +37,7 @@ pub enum IsaError {
         /// What is wrong.
         message: String,
     },
-    /// A launch does not fit the program: arguments, grid.
+    /// The arguments or the grid do not fit the program.
     #[error("program {program}: {message}")]
     Launch {
         /// The program's name.
@@ -45,7 +45,7 @@ pub enum IsaError {
         /// What is wrong.
         message: String,
     },
-    /// A run failed: an index outside a buffer, a division by zero, a divergent barrier.
+    /// A run failed: an index out of bounds, a division by zero, a divergent barrier.
     #[error("program {program}, line {line}, workgroup {group:?}, thread {thread}: {message}")]
     Run {
         /// The program's name.
@@ -61,15 +61,14 @@ pub enum IsaError {
     },
 }
 
-/// The message, so that a `main` that returns the error prints a sentence.
+/// Same as `Display`, so that a `main` that returns the error prints a sentence.
 impl std::fmt::Debug for IsaError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// An index as faults name it: one that is hardly meant as it stands, 2³¹ or more, as the negative number that it likely was first, then
-/// as it is.
+/// An index in a fault's message. From 2³¹ on it is shown as the negative number that it likely was, then as it is.
 pub fn shown_index(index: u32) -> String {
     if index as i32 >= 0 { index.to_string() } else { format!("{} ({index})", index as i32) }
 }

@@ -1,4 +1,4 @@
-//! Which statements hold operations across a subgroup, and which jumps leave them: what printers for devices need to know of control flow.
+//! Control-flow queries for printers: which statements contain subgroup operations, and which jumps leave them.
 
 use crate::Opcode;
 use crate::program::{Stmt, StmtKind};
@@ -14,12 +14,12 @@ pub(crate) fn inner(kind: &StmtKind) -> impl Iterator<Item = &[Stmt]> {
     [a, b].into_iter()
 }
 
-/// Whether a block holds a subgroup operation.
+/// Whether a block contains a subgroup operation.
 pub(crate) fn is_joint(block: &[Stmt]) -> bool {
     block.iter().any(is_joint_stmt)
 }
 
-/// Whether a statement holds a subgroup operation.
+/// Whether a statement contains a subgroup operation.
 pub(crate) fn is_joint_stmt(stmt: &Stmt) -> bool {
     match &stmt.kind {
         StmtKind::Inst(inst) => is_subgroup(inst.op),
@@ -27,12 +27,12 @@ pub(crate) fn is_joint_stmt(stmt: &Stmt) -> bool {
     }
 }
 
-/// Whether an operation's result depends on other lanes, of which only the active ones take part.
+/// Whether an operation's result depends on the other active lanes.
 pub(crate) fn is_subgroup(op: Opcode) -> bool {
     matches!(op.info().signature, Signature::Reduce | Signature::Shuffle) || op == Opcode::Broadcast
 }
 
-/// Whether a `break` or `continue` in a statement leaves `loops` loops around it, or more.
+/// Whether a `break` or `continue` in a statement leaves at least `loops` loops around it.
 pub(crate) fn leaves(kind: &StmtKind, loops: u32) -> bool {
     match kind {
         StmtKind::Inst(_) => false,

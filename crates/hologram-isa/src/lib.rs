@@ -1,9 +1,10 @@
 //! Atlas: portable kernel programs.
 //!
-//! A [`Program`] is one kernel as data: typed parameters, a workgroup size, shared memory and a structured body. It is built from
-//! Rust with a [`Builder`], or read from text with [`parse`] or from its [binary form](binary); [`verify()`] checks it,
-//! [`interpret`](interp::interpret) runs it and thereby defines what it means. Devices compile programs; they never change what they compute: the arithmetic is correctly
-//! rounded everywhere, and `exp` and its kin are fixed decompositions into it ([`decompose`]).
+//! A [`Program`] is one kernel as data: typed parameters, a workgroup size, shared memory and a structured body. It is
+//! built from Rust with a [`Builder`], or read from text with [`parse`] or from its [binary form](binary). [`verify()`]
+//! checks it; [`interpret`](interp::interpret) runs it and thereby defines its meaning. Devices compile programs
+//! without changing their results: arithmetic is correctly rounded everywhere, and functions such as `exp` are fixed
+//! decompositions into it ([`decompose`]).
 
 pub mod binary;
 mod builder;

@@ -1,18 +1,19 @@
-//! What each instruction means for one thread, on the register words described at [`Type`], and how elements lie in memory.
+//! The meaning of each instruction for one thread, on register words as described at [`Type`], and the layout of
+//! elements in memory.
 //!
-//! Which of the NaN patterns an arithmetic instruction gives is not defined; everything else is, to the bit.
+//! The NaN pattern that an arithmetic instruction returns is undefined; everything else is defined to the bit.
 
 use half::{bf16, f16};
 
 use crate::{Opcode, SUBGROUP_SIZE, Type, TypeSet};
 
-/// Threads of a subgroup.
+/// Threads per subgroup.
 const LANES: usize = SUBGROUP_SIZE as usize;
 
-/// The result of a lane-wise instruction (one that depends on the thread's own operands alone).
+/// The result of a lane-wise instruction, which depends only on the thread's own operands.
 ///
-/// `ty` is the type that the mnemonic carries; `from` is the first operand's type, which only `cvt` and `bitcast` look at. Operands
-/// and result are register words. `None` where the operation is not lane-wise, or does not exist for these types and operands.
+/// `ty` is the mnemonic's type; `from` is the first operand's type, used only by `cvt` and `bitcast`. Operands and
+/// result are register words. `None` if the operation is not lane-wise or does not exist for these types and operands.
 pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
     match (op, args) {
         (Opcode::Mov, &[a]) => Some(a),
@@ -35,7 +36,7 @@ pub fn eval(op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
     }
 }
 
-/// The instructions on a float type with bits of a word type, and its functions defined by decomposition.
+/// The instructions on a float type and its word type, and the functions defined by decomposition.
 macro_rules! floats {
     ($($module:ident $float:ident $word:ident $function:path;)*) => {$(
         mod $module {
@@ -69,7 +70,7 @@ macro_rules! floats {
                 Some(value.to_bits().into())
             }
 
-            /// The lesser; a NaN loses against a number, and −0 is less than +0.
+            /// The minimum. A number beats NaN, and −0 is less than +0.
             fn min(a: $float, b: $float) -> $float {
                 let a_is_less = a < b || (a == b && a.is_sign_negative());
                 if a_is_less || b.is_nan() { a } else { b }
@@ -82,7 +83,7 @@ floats! {
     double f64 u64 decompose::double::function;
 }
 
-/// The instructions on an integer type: its word, and the integer of twice the width.
+/// The instructions on an integer type, with its word and the integer of twice the width.
 macro_rules! integers {
     ($($module:ident $int:ident $word:ident $twice:ident;)*) => {$(
         mod $module {
@@ -105,7 +106,8 @@ macro_rules! integers {
                     (Opcode::Abs, &[a]) if SIGNED && (a as $int) >> (BITS - 1) == 0 => a as $int,
                     (Opcode::Abs | Opcode::Neg, &[a]) if SIGNED => (a as $int).wrapping_neg(),
                     (Opcode::Shl, &[a, n]) => (a as $int).checked_shl(n as u32).unwrap_or(0),
-                    // Twice, because a shift by the width itself is not defined; the second shifts what fills.
+                    // Shifted twice, because a shift by the width is undefined; the second step shifts in the fill
+                    // bits.
                     (Opcode::Shr, &[a, n]) => match (a as $int).checked_shr(n as u32) {
                         Some(shifted) => shifted,
                         None => (a as $int) >> (BITS - 1) >> 1,
@@ -147,13 +149,14 @@ integers! {
     unsigned64 u64 u64 u128;
 }
 
-/// [`Opcode::TileFma`] on tiles of a type: the operands and the result of each lane of a subgroup. `None` for any other type.
+/// [`Opcode::TileFma`] on tiles of a type: the operands and the result of each lane of a subgroup. `None` for other
+/// types.
 pub fn tile(ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> Option<[u64; LANES]> {
     if !TypeSet::TILE.contains(ty) {
         return None;
     }
     let bits = 8 * ty.size() as u32;
-    // The elements of a row of A, or of a column of B.
+    // The elements of a row of A or a column of B.
     let elements = |words: &[u32; LANES], line: usize| {
         let words: [u32; 4] = std::array::from_fn(|q| words[4 * line + q]);
         words
@@ -175,7 +178,8 @@ pub fn tile(ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> O
     }))
 }
 
-/// What an atomic instruction sets an element with the word `old` to. `None` where it does not exist for these types and operands.
+/// The new value of an element with the word `old` after an atomic instruction. `None` if it does not exist for these
+/// types and operands.
 pub fn update(op: Opcode, ty: Type, old: u64, args: &[u64]) -> Option<u64> {
     let combine = |op, args: &[u64]| match args {
         &[a] => eval(op, ty, ty, &[old, a]),
@@ -194,12 +198,12 @@ pub fn update(op: Opcode, ty: Type, old: u64, args: &[u64]) -> Option<u64> {
     }
 }
 
-/// Equality of two words of a type: of numbers for floats.
+/// Equality of two words of a type; for floats, numeric equality.
 fn equal(ty: Type, a: u64, b: u64) -> bool {
     if ty.is_float() { to_f64(ty, a) == to_f64(ty, b) } else { a == b }
 }
 
-/// The value of a float type's word, exactly.
+/// The exact value of a float type's word.
 fn to_f64(ty: Type, word: u64) -> f64 {
     match ty {
         Type::F16 => f16::from_bits(word as u16).to_f64(),
@@ -209,7 +213,7 @@ fn to_f64(ty: Type, word: u64) -> f64 {
     }
 }
 
-/// A number to be converted: what `as` does with it is what [`Opcode::Cvt`] does, but for the types that Rust does not have.
+/// A number to convert. [`Opcode::Cvt`] equals Rust's `as`, except for types that Rust does not have.
 macro_rules! narrow {
     ($to:expr, $v:expr, $odd:expr, $zero:expr) => {
         match $to {
@@ -246,18 +250,18 @@ pub fn convert(to: Type, from: Type, word: u64) -> u64 {
         _ => i128::from(word as u32 as i32),
     };
     let near = v as f32;
-    // An f32 near a 64-bit number is a whole number.
+    // An f32 of such magnitude is an integer.
     narrow!(to, v, to_odd(near, (near as i128).abs() > v.abs(), near as i128 != v), 0)
 }
 
-/// The `f32` nearest to a number, rounded so that a further rounding to a shorter type gives what rounding the number itself would:
-/// toward zero, and the last bit set where anything was lost.
+/// The `f32` nearest to a number, rounded to odd (toward zero, with the last bit set if inexact), so that rounding
+/// again to a shorter type equals rounding once.
 fn to_odd(near: f32, beyond: bool, inexact: bool) -> f32 {
     let toward_zero = near.to_bits() - u32::from(beyond);
     f32::from_bits(toward_zero | u32::from(inexact))
 }
 
-/// [`Opcode::Bitcast`] of a word to a type of the same size; to `bool` every byte but 0 is true.
+/// [`Opcode::Bitcast`] of a word to a type of the same size. For `bool`, every nonzero byte is true.
 fn bitcast(to: Type, word: u64) -> u64 {
     match to {
         Type::Bool => (word & 0xff != 0) as u64,
@@ -269,7 +273,7 @@ fn bitcast(to: Type, word: u64) -> u64 {
     }
 }
 
-/// The element `index` of `bytes` (little-endian) as a register word, or `None` outside.
+/// The element `index` of `bytes` (little-endian) as a register word; `None` if out of bounds.
 pub fn read_element(ty: Type, bytes: &[u8], index: usize) -> Option<u64> {
     let start = index.checked_mul(ty.size())?;
     let element = bytes.get(start..start.checked_add(ty.size())?)?;
@@ -278,7 +282,7 @@ pub fn read_element(ty: Type, bytes: &[u8], index: usize) -> Option<u64> {
     Some(bitcast(ty, u64::from_le_bytes(word)))
 }
 
-/// Sets the element `index` of `bytes` from a register word; `None` outside.
+/// Sets the element `index` of `bytes` from a register word; `None` if out of bounds.
 pub fn write_element(ty: Type, bytes: &mut [u8], index: usize, word: u64) -> Option<()> {
     let start = index.checked_mul(ty.size())?;
     let element = bytes.get_mut(start..start.checked_add(ty.size())?)?;

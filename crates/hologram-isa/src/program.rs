@@ -2,17 +2,17 @@
 
 use crate::{Opcode, Type};
 
-/// Threads in a subgroup, on every device: lane `l` of subgroup `s` is thread `32·s + l` of the workgroup.
+/// Threads per subgroup on every device: lane `l` of subgroup `s` is thread `32·s + l` of the workgroup.
 pub const SUBGROUP_SIZE: u32 = 32;
 
-/// The most threads in a workgroup.
+/// Maximum threads per workgroup.
 pub const MAX_WORKGROUP: u32 = 1024;
 
-/// The most bytes of shared memory a program may declare.
+/// Maximum bytes of shared memory per program.
 pub const MAX_SHARED_BYTES: usize = 32 * 1024;
 
-/// The deepest nesting of blocks, the most statements, registers, and parameters or shared arrays of a program, and the longest
-/// name in bytes: far above what a kernel needs, and low enough that a hostile file exhausts neither stack nor memory.
+/// Maximum nesting of blocks, statements, registers, parameters or shared arrays, and name length in bytes of a
+/// program: far above the needs of a kernel, and low enough that a hostile file exhausts neither stack nor memory.
 pub const MAX_NESTING: usize = 64;
 /// See [`MAX_NESTING`].
 pub const MAX_STATEMENTS: usize = 1 << 16;
@@ -30,18 +30,18 @@ pub struct Program {
     pub name: String,
     /// Parameters in binding order.
     pub params: Vec<Param>,
-    /// Threads of a workgroup in x, y, z; their product is at most [`MAX_WORKGROUP`].
+    /// Threads per workgroup in x, y, z; their product is at most [`MAX_WORKGROUP`].
     pub workgroup: [u32; 3],
-    /// Shared arrays, one instance for each workgroup, with undefined content at the start.
+    /// Shared arrays, one instance per workgroup, with undefined initial content.
     pub shared: Vec<SharedArray>,
     /// Registers, private to each thread.
     pub registers: Vec<Register>,
-    /// The body; it ends the thread.
+    /// The body of each thread.
     pub body: Vec<Stmt>,
 }
 
 impl Program {
-    /// Threads of a workgroup.
+    /// Threads per workgroup.
     pub fn workgroup_threads(&self) -> u32 {
         self.workgroup.iter().product()
     }
@@ -63,14 +63,14 @@ pub enum ParamKind {
     Buffer {
         /// Element type.
         element: Type,
-        /// What the program may do with it.
+        /// The allowed accesses.
         access: Access,
     },
-    /// A value that is the same for every thread.
+    /// A value that is equal for all threads.
     Scalar(Type),
 }
 
-/// What a program may do with a buffer.
+/// Allowed accesses to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Loads only.
@@ -92,7 +92,7 @@ pub struct SharedArray {
     pub len: u32,
 }
 
-/// A register declaration: registers are typed and mutable, and must be assigned before they are read.
+/// A register declaration. Registers are typed and mutable, and must be assigned before they are read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Register {
     /// The name in the text form, without `%`; unique within the program.
@@ -116,7 +116,7 @@ pub enum Operand {
     Const(Type, u64),
 }
 
-/// The memory that a load or store addresses, by element.
+/// The memory of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// A buffer parameter, by its index in [`Program::params`].
@@ -134,7 +134,7 @@ pub struct Stmt {
     pub kind: StmtKind,
 }
 
-/// Lines are where a statement stood, not what it means.
+/// Lines are ignored: they are not part of the meaning.
 impl PartialEq for Stmt {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind
@@ -155,8 +155,8 @@ pub enum StmtKind {
         /// The block for false; empty when there is none.
         otherwise: Vec<Stmt>,
     },
-    /// A counted loop: `var` takes `start`, `start + step`, … while less than `end`. The three operands are read once, before the
-    /// loop; `step` must not be 0 (for `i32` it must be positive), and the count ends rather than wrap.
+    /// A counted loop: `var` takes `start`, `start + step`, … while less than `end`. The three operands are read once,
+    /// before the loop. `step` must not be 0 (for `i32` it must be positive). The count ends instead of wrapping.
     For {
         /// The counter, an `i32` or `u32` that the body must not assign.
         var: Reg,
@@ -169,9 +169,9 @@ pub enum StmtKind {
         /// Loop body.
         body: Vec<Stmt>,
     },
-    /// A loop that ends by `break`, or after `max` rounds.
+    /// A loop that ends by `break` or after `max` iterations.
     Loop {
-        /// The most rounds, at least 1.
+        /// Maximum iterations, at least 1.
         max: u32,
         /// Loop body.
         body: Vec<Stmt>,
@@ -183,7 +183,7 @@ pub enum StmtKind {
         /// Only on threads where this `bool` is true.
         cond: Option<Operand>,
     },
-    /// Goes to the next round of an enclosing loop.
+    /// Continues with the next iteration of an enclosing loop.
     Continue {
         /// 0 for the innermost loop, 1 for the next, …
         depth: u32,
@@ -192,17 +192,17 @@ pub enum StmtKind {
     },
 }
 
-/// One instruction: what [`Opcode::info`] describes, with its operands.
+/// One instruction with its operands; see [`Opcode::info`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inst {
     /// The operation.
     pub op: Opcode,
-    /// Whether a device may give the result with the error that [`OpInfo::fast`](crate::OpInfo::fast) states; only for operations and
-    /// types that have the form ([`Opcode::has_fast`]).
+    /// Whether a device may use the error bound of [`OpInfo::fast`](crate::OpInfo::fast). Only for operations and types
+    /// that have the form ([`Opcode::has_fast`]).
     pub fast: bool,
-    /// The type that the mnemonic carries: the type operated on, for `cvt` and `bitcast` the result's, for memory the element's.
+    /// The mnemonic's type: the type operated on; for `cvt` and `bitcast` the result's, for memory the element's.
     pub ty: Type,
-    /// The register written, where the operation has a result.
+    /// The register written, if the operation has a result.
     pub dst: Option<Reg>,
     /// The memory addressed by loads and stores.
     pub memory: Option<Memory>,

@@ -1,5 +1,5 @@
-//! Random programs that the verifier accepts, that stay inside their buffers, end, and race with nobody: devices are tested by running
-//! them beside the reference interpreter.
+//! Random programs that pass the verifier, stay inside their buffers, terminate, and are free of races. Devices are
+//! tested by running them against the reference interpreter.
 
 use crate::{
     Access, Array, Builder, Capability, IsaError, Opcode, ParamKind, Program, SUBGROUP_SIZE, Stmt, StmtKind, Type,
@@ -8,7 +8,7 @@ use crate::{
 
 /// Elements of each input buffer, a power of two.
 pub const INPUT_LEN: u32 = 4096;
-/// Elements of each buffer that threads update together.
+/// Elements of each buffer that all threads update.
 pub const TALLIES: u32 = 128;
 /// Results that each thread may store into the output buffer of a type.
 pub const SLOTS: u32 = 6;
@@ -25,7 +25,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; 0 for none.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n.max(1)
     }
@@ -38,7 +38,7 @@ impl Random {
         items[self.below(items.len())]
     }
 
-    /// A register word of a type: often a special value.
+    /// A register word of a type, often a special value.
     pub fn word(&mut self, ty: Type) -> u64 {
         const FLOATS: [f64; 14] =
             [0.0, -0.0, 1.0, -1.0, 0.5, 3.25, 100.0, 1e-3, 65520.0, f64::INFINITY, f64::NAN, 1e-40, 3e9, -7.5];
@@ -72,8 +72,8 @@ impl Random {
 /// A program with the number of workgroups to launch.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The program: an input buffer `in_T` and an output buffer `out_T` for each type, buffers `all_T` that threads update together, then
-    /// [`SCALARS`]; without those of a type that the device lacks.
+    /// The program: an input buffer `in_T` and an output buffer `out_T` per type, buffers `all_T` that all threads
+    /// update, then [`SCALARS`]; without types that the device lacks.
     pub program: Program,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -91,7 +91,7 @@ pub struct Arguments {
 /// The types of a random program's scalars, in order.
 pub const SCALARS: [Type; 6] = [Type::F32, Type::U32, Type::I32, Type::Bool, Type::F64, Type::I64];
 
-/// Arguments from a seed for a program that [`case`] made, or what is left of it.
+/// Arguments from a seed for a program of [`case`], or its shrunk version.
 pub fn arguments(program: &Program, grid: [u32; 3], seed: u64) -> Arguments {
     let mut random = Random(seed ^ 0x5555);
     let threads = program.workgroup_threads() * grid.iter().product::<u32>();
@@ -122,7 +122,8 @@ struct Generator<'r> {
     threads: u32,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
-    /// Buffers whose elements all threads update, each by one operation whose order does not matter; and a shared array.
+    /// Buffers whose elements all threads update, each by one operation whose order does not matter, and a shared
+    /// array.
     tallies: Vec<Array>,
     shared: Array,
     shared_tally: Array,
@@ -141,12 +142,12 @@ struct Generator<'r> {
 /// A program from a seed.
 ///
 /// # Errors
-/// When the program is not one that the verifier accepts, which is a fault of this generator.
+/// When the verifier rejects the program, which is a bug of this generator.
 pub fn case(seed: u64) -> Result<Case, IsaError> {
     case_without(seed, &[])
 }
 
-/// The same for a device that lacks something; with nothing lacking [`case`].
+/// As [`case`], without the capabilities that a device lacks.
 ///
 /// # Errors
 /// As [`case`].
@@ -181,7 +182,7 @@ pub fn case_without(seed: u64, lacking: &[Capability]) -> Result<Case, IsaError>
     let whole: Vec<Type> = [Type::I32, Type::U32, Type::I64, Type::U64].into_iter().filter(atomic).collect();
     let tally_type = random.pick(&whole);
     let shared_tally = b.shared("tally", tally_type, threads.min(16));
-    // The thread's index in the grid, in a form that the device may know to be affine.
+    // The thread's index in the grid, in a form that the device may recognise as affine.
     let (y, z) = (b.builtin(Opcode::GroupY), b.builtin(Opcode::GroupZ));
     let (nx, ny) = (b.builtin(Opcode::GridX), b.builtin(Opcode::GridY));
     let z = b.mul(z, ny);
@@ -228,7 +229,7 @@ pub fn case_without(seed: u64, lacking: &[Capability]) -> Result<Case, IsaError>
     Ok(Case { program, grid })
 }
 
-/// x + X·(y + Y·z); for a workgroup of one dimension that index itself.
+/// x + X·(y + Y·z), or for a one-dimensional workgroup simply x.
 fn linear_thread(b: &mut Builder, [x, y, z]: [u32; 3]) -> Value {
     let tx = b.builtin(Opcode::ThreadX);
     if y == 1 && z == 1 {
@@ -253,7 +254,7 @@ impl Generator<'_> {
         if there.is_empty() || self.random.chance(15) {
             return self.const_of(ty);
         }
-        // Rather a late one.
+        // Prefer recent values.
         let near = self.random.chance(60);
         let from = if near { there.len().saturating_sub(4) } else { 0 };
         there[from + self.random.below(there.len() - from)]
@@ -322,7 +323,7 @@ impl Generator<'_> {
             _ => (self.value(Type::Bool), false),
         };
         let (then, otherwise) = (1 + self.random.below(6), self.random.below(5));
-        // The builder's closures are called one after the other, but both exist at once.
+        // The closures run one after another, but both borrow `self`.
         let this = std::cell::RefCell::new(self);
         b.if_else(
             cond,
@@ -335,7 +336,8 @@ impl Generator<'_> {
         let length = 2 + self.random.below(7);
         let values = self.values.len();
         self.loops += 1;
-        // Jumps may make threads leave at different times, so nothing in a loop counts as uniform unless it has no jumps.
+        // Jumps may make threads leave at different times, so values in a loop count as uniform only if it has no
+        // jumps.
         match self.random.below(5) {
             0 => {
                 let rounds = 1 + self.random.below(5) as u32;
@@ -351,7 +353,7 @@ impl Generator<'_> {
                 self.loops = jumps;
             }
             2 => {
-                // A row-wise loop: thread to n step threads.
+                // A row-wise loop: from the thread's index to n in steps of the number of threads.
                 let thread = linear_thread(b, self.workgroup);
                 let step = self.threads.max(20);
                 let end = self.random.below(5) as u32 * step / 2 + 3;
@@ -380,7 +382,7 @@ impl Generator<'_> {
             _ => {
                 let ends: Vec<Value> = (0..3).map(|_| self.value(Type::U32)).collect();
                 let start = b.and(ends[0], 3u32);
-                // Also near the greatest number, where the count must end instead of wrapping.
+                // Sometimes near the maximum, where the count must end instead of wrapping.
                 let high = if self.random.chance(30) { u32::MAX - 6 } else { 0 };
                 let start = b.add(start, high);
                 let end = b.and(ends[1], 7u32);
@@ -437,7 +439,7 @@ impl Generator<'_> {
                 let from = self.random.pick(&same);
                 let mut a = self.value(from);
                 if from.is_float() {
-                    // Which pattern a NaN has is not defined, so none may be seen.
+                    // NaN patterns are undefined, so they must not be observable.
                     let number = b.eq(a, a);
                     a = b.select(number, a, Value { operand: crate::Operand::Const(from, 0), ty: from });
                 }
@@ -486,7 +488,7 @@ impl Generator<'_> {
         self.keep(result);
     }
 
-    /// Products of tiles, one or two by the same right one; those of floats are not the same on every device.
+    /// Products of tiles, one or two with the same right tile. Those of floats differ between devices.
     fn tile(&mut self, b: &mut Builder) {
         let right = self.value(Type::U32);
         let pairs: Vec<[Value; 2]> =
@@ -521,7 +523,7 @@ impl Generator<'_> {
         let all = b.mul(all, y);
         let all = b.mul(all, z);
         let start = b.mul(all, slot * self.threads);
-        // Both orders are known to be affine; the sum the other way round once more by a detour that is not.
+        // Both orders are recognised as affine; the third adds a detour that is not.
         let index = match self.random.below(3) {
             0 => b.add(start, self.id),
             1 => b.add(self.id, start),
@@ -540,7 +542,7 @@ impl Generator<'_> {
         }
     }
 
-    /// An atomic operation of which the order does not matter, with its number.
+    /// An atomic operation whose order does not matter, with its number.
     fn atomic(&mut self, ty: Type) -> (Opcode, u32) {
         use Opcode::*;
         let all = [AtomicAdd, AtomicMin, AtomicMax, AtomicAnd, AtomicOr, AtomicXor];
@@ -548,7 +550,7 @@ impl Generator<'_> {
         (all[number], number as u32)
     }
 
-    /// Updates an element that other threads may update too. Sums of floats depend on the order.
+    /// Updates an element that other threads may update too. Float sums are excluded because they depend on the order.
     fn tally(&mut self, b: &mut Builder) {
         let array = self.random.pick(&self.tallies.clone());
         if array.element.is_float() {
@@ -562,7 +564,7 @@ impl Generator<'_> {
         b.atomic(op, array, at, &[value]);
     }
 
-    /// Threads update shared elements together, between barriers, and read the outcome.
+    /// All threads update shared elements between barriers and read the result.
     fn tally_shared(&mut self, b: &mut Builder) {
         let array = self.shared_tally;
         let (first, value, len) = (self.value(array.element), self.value(array.element), self.threads.min(16));
@@ -585,7 +587,7 @@ impl Generator<'_> {
         self.keep(got);
     }
 
-    /// Every thread leaves a value in shared memory and reads another's.
+    /// Every thread stores a value in shared memory and reads another thread's.
     fn exchange(&mut self, b: &mut Builder) {
         let value = self.value(self.shared.element);
         let own = linear_thread(b, self.workgroup);
@@ -601,7 +603,7 @@ impl Generator<'_> {
     }
 }
 
-/// Makes some jumps unconditional, and some leave an outer loop, where the verifier allows it.
+/// Makes some jumps unconditional and lets some leave an outer loop, where the verifier allows it.
 fn change_jumps(program: &mut Program, random: &mut Random) {
     for change in 0..6 {
         let before = program.body.clone();
@@ -637,7 +639,7 @@ fn change_jump(block: &mut [Stmt], skip: &mut usize, outward: bool) -> bool {
     false
 }
 
-/// Removes statements from a program as long as it still shows a fault and the verifier accepts it.
+/// Removes statements from a program as long as it still fails and passes the verifier.
 pub fn shrink(mut program: Program, faulty: impl Fn(&Program) -> bool) -> Program {
     loop {
         let mut index = 0;

@@ -1,8 +1,8 @@
-//! The instruction table: every instruction's mnemonic, operand and type rule, and documentation, once.
+//! The instruction table: the only definition of each instruction's mnemonic, operand and type rule, and documentation.
 
 use crate::{Type, TypeSet, Value};
 
-/// The operand and type rule of an instruction, in terms of the type `T` that its mnemonic carries.
+/// The operand and type rule of an instruction, in terms of its mnemonic's type `T`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// `() → u32`, written without a type.
@@ -31,9 +31,9 @@ pub enum Signature {
     Load,
     /// `memory[u32] = T`, no result.
     Store,
-    /// `memory[u32] op= T`, giving the element as it was before.
+    /// `memory[u32] op= T`, returns the previous value.
     Atomic,
-    /// `memory[u32] = the second T where it is the first`, giving the element as it was before.
+    /// Compare-exchange: `memory[u32] = the second T if it equals the first`, returns the previous value.
     Exchange,
     /// No operands, no result, written without a type.
     Barrier,
@@ -41,10 +41,10 @@ pub enum Signature {
     Tile,
 }
 
-/// What the type of one operand must be.
+/// The required type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandType {
-    /// The type `T` that the mnemonic carries.
+    /// The mnemonic's type `T`.
     Carried,
     /// Always this type.
     Fixed(Type),
@@ -53,7 +53,7 @@ pub enum OperandType {
 }
 
 impl OperandType {
-    /// The required type for a mnemonic that carries `ty`; `None` when any will do.
+    /// The required type for a mnemonic with type `ty`; `None` if any type is allowed.
     pub const fn resolve(self, ty: Type) -> Option<Type> {
         match self {
             OperandType::Carried => Some(ty),
@@ -82,7 +82,7 @@ impl Signature {
         }
     }
 
-    /// The result's type for a mnemonic that carries `ty`, or `None` where there is no result.
+    /// The result's type for a mnemonic with type `ty`; `None` without a result.
     pub const fn result(self, ty: Type) -> Option<Type> {
         match self {
             Signature::Store | Signature::Barrier => None,
@@ -93,7 +93,7 @@ impl Signature {
         }
     }
 
-    /// Whether the mnemonic carries a type; those that do not keep [`Type::U32`] in [`Inst::ty`](crate::Inst::ty).
+    /// Whether the mnemonic has a type. Without one, [`Inst::ty`](crate::Inst::ty) is [`Type::U32`].
     pub const fn carries_type(self) -> bool {
         !matches!(self, Signature::Builtin | Signature::Barrier)
     }
@@ -103,13 +103,13 @@ impl Signature {
         matches!(self, Signature::Load | Signature::Store) || self.is_atomic()
     }
 
-    /// Whether the instruction reads an element and sets it at once.
+    /// Whether the instruction reads and sets an element atomically.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Signature::Atomic | Signature::Exchange)
     }
 }
 
-/// What the table says of an instruction.
+/// An instruction's row of the table.
 #[derive(Debug)]
 pub struct OpInfo {
     /// The name in the text form, before `.type`.
@@ -120,8 +120,8 @@ pub struct OpInfo {
     pub types: TypeSet,
     /// What it does, for the language page.
     pub doc: &'static str,
-    /// The error bound of the `.fast` form on `f32`, for the operations that have one. The form permits a device this error; the
-    /// interpreter and the CPU give the exact result.
+    /// The error bound of the `.fast` form on `f32`, for operations that have one. A device may use it; the interpreter
+    /// and the CPU are exact.
     pub fast: Option<&'static str>,
 }
 
@@ -181,7 +181,7 @@ macro_rules! method {
 }
 
 instructions! {
-    // Where a thread is.
+    // Positions.
     ThreadX "thread.x" Builtin ANY "The thread's x index in its workgroup.";
     ThreadY "thread.y" Builtin ANY "The thread's y index in its workgroup.";
     ThreadZ "thread.z" Builtin ANY "The thread's z index in its workgroup.";
@@ -206,30 +206,30 @@ instructions! {
     Sub sub "sub" Binary ARITH "Difference.";
     Mul mul "mul" Binary ARITH "Product (integers: its low half).";
     MulHi mulhi "mulhi" Binary INT "The high half of the product of twice the width.";
-    Div div "div" Binary ARITH "Quotient; integers toward zero. The least number by -1 gives itself. An integer division by zero is an error of the run." fast "within 3 ulp; operands and results below the least normal number may count as 0.";
-    Rem rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: an error of the run.";
+    Div div "div" Binary ARITH "Quotient; integers toward zero. The minimum divided by -1 gives itself. An integer division by zero is a run-time error." fast "within 3 ulp; subnormal operands and results may count as 0.";
+    Rem rem "rem" Binary INT "Remainder with the dividend's sign: a - (a div b)·b. By zero: a run-time error.";
     Fma fma "fma" Ternary FLOAT "a·b + c with one rounding.";
     Dot4 dot4 "dot4" Ternary WORD "The third operand plus the products of the four bytes of the first with those of the second, signed for i32, unsigned for u32; wrapping.";
-    Min min "min" Binary ARITH "The lesser; for floats a NaN loses against a number and -0 is less than +0.";
-    Max max "max" Binary ARITH "The greater; for floats a NaN loses against a number and +0 is greater than -0.";
-    Abs abs "abs" Unary SIGNED "Absolute value; of the least integer itself. Clears a float's sign bit.";
+    Min min "min" Binary ARITH "Minimum; for floats a number beats NaN, and -0 is less than +0.";
+    Max max "max" Binary ARITH "Maximum; for floats a number beats NaN, and +0 is greater than -0.";
+    Abs abs "abs" Unary SIGNED "Absolute value; the minimum integer gives itself. Clears a float's sign bit.";
     Neg neg "neg" Unary SIGNED "Negation, wrapping. Flips a float's sign bit.";
     Sqrt sqrt "sqrt" Unary FLOAT "Square root, correctly rounded." fast "within 1 ulp.";
-    Floor floor "floor" Unary FLOAT "The greatest whole number not above.";
-    Ceil ceil "ceil" Unary FLOAT "The least whole number not below.";
-    Trunc trunc "trunc" Unary FLOAT "The whole part.";
-    Round round "round" Unary FLOAT "The nearest whole number, ties to even.";
+    Floor floor "floor" Unary FLOAT "Rounds down to an integer.";
+    Ceil ceil "ceil" Unary FLOAT "Rounds up to an integer.";
+    Trunc trunc "trunc" Unary FLOAT "Rounds toward zero to an integer.";
+    Round round "round" Unary FLOAT "Rounds to the nearest integer, ties to even.";
 
     // Bits.
     And and "and" Binary LOGIC "Bitwise and.";
     Or or "or" Binary LOGIC "Bitwise or.";
     Xor xor "xor" Binary LOGIC "Bitwise exclusive or.";
     Not not "not" Unary LOGIC "Bitwise complement; of a bool its negation.";
-    Shl shl "shl" Shift INT "Shift left by a u32; by the width or more gives 0.";
-    Shr shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; by the width or more leaves only what fills.";
+    Shl shl "shl" Shift INT "Shift left by a u32; a shift by the width or more gives 0.";
+    Shr shr "shr" Shift INT "Shift right by a u32, filling with the sign for signed integers, else with 0; a shift by the width or more leaves only fill bits.";
 
-    PopCount popcount "popcount" Unary INT "The number of bits that are 1.";
-    LeadingZeros clz "clz" Unary INT "The number of bits that are 0 before the highest 1; of 0 the width.";
+    PopCount popcount "popcount" Unary INT "The number of 1 bits.";
+    LeadingZeros clz "clz" Unary INT "The number of 0 bits above the highest 1; for 0 the width.";
 
     // Comparisons: false where a float operand is NaN, except ne.
     Eq eq "eq" Compare ANY "Equal.";
@@ -240,8 +240,8 @@ instructions! {
     Ge ge "ge" Compare ARITH "Greater or equal.";
 
     // Functions defined by decomposition into the arithmetic above: the same bits on every device.
-    Exp exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; a result below the least normal number may be 0.";
-    Exp2 exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; a result below the least normal number may be 0.";
+    Exp exp "exp" Unary FLOAT "e to the power of the operand." fast "within 3 + 1.2·|x| ulp; subnormal results may be 0.";
+    Exp2 exp2 "exp2" Unary FLOAT "2 to the power of the operand." fast "within 3 ulp; subnormal results may be 0.";
     Log log "log" Unary FLOAT "Natural logarithm." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
     Log2 log2 "log2" Unary FLOAT "Logarithm to base 2." fast "within 2⁻²¹, absolute where x lies between 0.5 and 2, else relative.";
     Sin sin "sin" Unary FLOAT "Sine of radians." fast "within 2⁻²⁰ for |x| ≤ π, absolute; beyond, the error grows with |x|, up to 2.";
@@ -250,26 +250,26 @@ instructions! {
     Erf erf "erf" Unary FLOAT "The error function.";
 
     // Memory, barrier.
-    Load "load" Load ANY "The element at an index. An index outside is an error with the line.";
-    Store "store" Store ANY "Sets the element at an index. An index outside is an error with the line.";
-    Barrier "barrier" Barrier ANY "Waits for the whole workgroup and makes its shared and global writes visible to it. Every thread must arrive.";
+    Load "load" Load ANY "The element at an index. An index out of bounds is a run-time error that names the line.";
+    Store "store" Store ANY "Sets the element at an index. An index out of bounds is a run-time error that names the line.";
+    Barrier "barrier" Barrier ANY "Waits for the whole workgroup and makes its shared and global writes visible to it. Every thread must reach it.";
 
-    // Atomic: what several threads do to an element happens one after the other, in an order that is not defined; the buffer is
-    // `readwrite`. Each gives the element as it was before. Nothing is said of the order of other memory accesses.
-    AtomicAdd "atomic.add" Atomic SUMS "Adds to the element at an index; gives what was there. On f32 a device may take numbers below the least normal one for 0.";
-    AtomicMin "atomic.min" Atomic WORD "Sets the element at an index to the lesser of itself and the operand; gives what was there.";
-    AtomicMax "atomic.max" Atomic WORD "Sets the element at an index to the greater of itself and the operand; gives what was there.";
-    AtomicAnd "atomic.and" Atomic WORD "Sets the element at an index to the bitwise and of itself and the operand; gives what was there.";
-    AtomicOr "atomic.or" Atomic WORD "Sets the element at an index to the bitwise or of itself and the operand; gives what was there.";
-    AtomicXor "atomic.xor" Atomic WORD "Sets the element at an index to the bitwise exclusive or of itself and the operand; gives what was there.";
-    AtomicExchange "atomic.exchange" Atomic WORD "Sets the element at an index; gives what was there.";
-    AtomicCompareExchange "atomic.cas" Exchange WORD "Sets the element at an index to the third operand if it is the second; gives what was there.";
+    // Atomic: several threads' accesses to an element happen one after another, in undefined order; the buffer is
+    // `readwrite`. Each returns the previous value. The order of other memory accesses is not affected.
+    AtomicAdd "atomic.add" Atomic SUMS "Adds to the element at an index; returns the previous value. On f32 a device may treat subnormal numbers as 0.";
+    AtomicMin "atomic.min" Atomic WORD "Sets the element at an index to the minimum of itself and the operand; returns the previous value.";
+    AtomicMax "atomic.max" Atomic WORD "Sets the element at an index to the maximum of itself and the operand; returns the previous value.";
+    AtomicAnd "atomic.and" Atomic WORD "Sets the element at an index to the bitwise and of itself and the operand; returns the previous value.";
+    AtomicOr "atomic.or" Atomic WORD "Sets the element at an index to the bitwise or of itself and the operand; returns the previous value.";
+    AtomicXor "atomic.xor" Atomic WORD "Sets the element at an index to the bitwise exclusive or of itself and the operand; returns the previous value.";
+    AtomicExchange "atomic.exchange" Atomic WORD "Sets the element at an index; returns the previous value.";
+    AtomicCompareExchange "atomic.cas" Exchange WORD "Sets the element at an index to the third operand if it equals the second; returns the previous value.";
 
-    // Subgroup: only active lanes take part.
-    SubgroupAdd subgroup_add "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, inactive lanes counting 0 (floats: -0).";
-    SubgroupMin subgroup_min "subgroup.min" Reduce ARITH "Least over the active lanes.";
-    SubgroupMax subgroup_max "subgroup.max" Reduce ARITH "Greatest over the active lanes.";
-    Shuffle shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value where that lane is inactive or does not exist.";
+    // Subgroup: only active lanes participate.
+    SubgroupAdd subgroup_add "subgroup.add" Reduce ARITH "Sum over the active lanes, as a butterfly: v += value of lane xor 16, 8, 4, 2, 1 in turn, where inactive lanes count as 0 (floats: -0).";
+    SubgroupMin subgroup_min "subgroup.min" Reduce ARITH "Minimum over the active lanes.";
+    SubgroupMax subgroup_max "subgroup.max" Reduce ARITH "Maximum over the active lanes.";
+    Shuffle shuffle "shuffle" Shuffle ANY "The value of the lane with the given index mod 32; the reader's own value if that lane is inactive or does not exist.";
     Broadcast broadcast "broadcast" Unary ANY "The value of the lowest active lane of the subgroup.";
 
     // Matrix tiles: every thread of the workgroup must arrive.
@@ -282,7 +282,8 @@ impl Opcode {
         self.info().fast.is_some() && ty == Type::F32
     }
 
-    /// Whether the result depends on the thread's own operands alone, so that [`eval`](crate::meaning::eval) gives it.
+    /// Whether the result depends only on the thread's own operands, so that [`eval`](crate::meaning::eval) computes
+    /// it.
     pub fn is_lane_wise(self) -> bool {
         use Signature as S;
         let signature = self.info().signature;

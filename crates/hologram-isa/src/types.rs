@@ -2,12 +2,13 @@
 
 /// The type of a register, a scalar parameter or a memory element.
 ///
-/// Arithmetic is defined on [`Type::I32`], [`Type::U32`], [`Type::I64`], [`Type::U64`], [`Type::F32`] and [`Type::F64`]; logic also on
-/// [`Type::Bool`]. The narrow types exist in memory and in conversions: a program loads `f16`, converts to `f32`, computes, converts
-/// back and stores.
+/// Arithmetic is defined on [`Type::I32`], [`Type::U32`], [`Type::I64`], [`Type::U64`], [`Type::F32`] and
+/// [`Type::F64`]; logic also on [`Type::Bool`]. The narrow types exist in memory and in conversions: a program loads
+/// `f16`, converts to `f32`, computes, converts back and stores.
 ///
-/// A value is written as a *register word*, a `u64`: the types of 64 bits fill it, all others leave the upper 32 bits 0. In the lower
-/// ones `i8` and `i16` are sign-extended, `u8` and `u16` zero-extended, `f16` and `bf16` are their bits, `bool` is 0 or 1.
+/// A value is stored as a *register word*, a `u64`. 64-bit types fill it; for all others the upper 32 bits are 0. In
+/// the lower bits, `i8` and `i16` are sign-extended, `u8` and `u16` zero-extended, `f16` and `bf16` are their bits,
+/// `bool` is 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
     /// True or false; one byte in memory (0 or 1; any other byte reads as true).

@@ -1,4 +1,4 @@
-//! The binary form: what is written reads back as the same program, and nothing in a file makes the reader panic.
+//! The binary form: programs are read back unchanged, and no file makes the reader panic.
 
 mod common;
 
@@ -7,7 +7,7 @@ use hologram_isa::binary::{MAGIC, VERSION, decode, encode, is_binary};
 use hologram_isa::random::Random;
 use hologram_isa::*;
 
-/// A file with this content and a header that fits it.
+/// A file with this content and a matching header.
 fn file(content: &[u8]) -> Vec<u8> {
     // CRC-32, bit by bit.
     let crc = !content.iter().fold(!0u32, |crc, byte| {
@@ -42,7 +42,7 @@ fn programs_round_trip() {
     }
 }
 
-/// The form of one program, byte for byte: a change of it needs a new version.
+/// The form of one program, byte for byte. A change requires a new version.
 #[test]
 fn the_form_is_stable() {
     let text = "kernel k(x: buffer<f32, write>, n: u32) workgroup(8, 2) shared(t: i8[3]) {
@@ -68,22 +68,23 @@ fn the_form_is_stable() {
 }
 
 #[test]
-fn wrong_files_are_refused_with_the_place() {
+fn wrong_files_are_rejected_with_the_place() {
     let good = encode(&parse("kernel k() workgroup(1) {\n}").unwrap());
     let with = |at: usize, byte: u8| {
         let mut file = good.clone();
         file[at] = byte;
         file
     };
-    // No types and instructions, kernel k of one thread, without parameters, shared arrays and registers: the body follows.
+    // Kernel k of one thread without types, instructions, parameters, shared arrays and registers: only the body
+    // follows.
     let body = |body: &[u8]| file(&[b"\x00\x00\x01k\x01\x01\x01\x00\x00\x00", body].concat());
     let nested = (0..70).fold(Vec::new(), |inner, _| [&b"\x01\x03\x01"[..], &inner].concat());
     let cases: [(Vec<u8>, &str); 26] = [
         (Vec::new(), "byte 0: the file ends after 0 bytes, within the header of 24"),
         (good[..20].to_vec(), "byte 0: the file ends after 20 bytes"),
-        (b"\x89PNG\r\n\x1a\n".repeat(4), "byte 0: this is no binary Atlas program"),
-        (b"\x89ATLAS\n".repeat(4), "byte 0: this is no binary Atlas program"),
-        (with(8, 9), "byte 8: this binary program has version 9; this is a reader of version 1"),
+        (b"\x89PNG\r\n\x1a\n".repeat(4), "byte 0: not a binary Atlas program"),
+        (b"\x89ATLAS\n".repeat(4), "byte 0: not a binary Atlas program"),
+        (with(8, 9), "byte 8: unsupported version 9 of the binary form (supported: 1)"),
         (with(12, good[12] ^ 1), "byte 12: the program is damaged: its checksum is"),
         (with(30, 7), "byte 12: the program is damaged"),
         (with(23, 1), "byte 16: the header is followed by 11 bytes, but promises 72057594037927947"),
@@ -91,19 +92,19 @@ fn wrong_files_are_refused_with_the_place() {
         ([&good[..], b"\0"].concat(), "byte 16: the header is followed by 12 bytes, but promises 11"),
         (file(&vec![0; 16 << 20]), "byte 16: the program is longer than 16777216 bytes"),
         (file(b""), "byte 24: the program ends in the middle"),
-        (file(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "byte 24: 18446744073709551615 types, more than"),
+        (file(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "byte 24: 18446744073709551615 types, but at most"),
         (file(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"), "byte 24: a number has more than 64 bits"),
         (file(&[0x80; 20]), "byte 24: a number has more than 64 bits"),
-        (file(b"\x01\x03f31"), "byte 25: the type \"f31\" is not known"),
-        (file(b"\x00\x01\x03adf"), "byte 26: the instruction \"adf\" is not known"),
+        (file(b"\x01\x03f31"), "byte 25: unknown type \"f31\""),
+        (file(b"\x00\x01\x03adf"), "byte 26: unknown instruction \"adf\""),
         (file(b"\x00\x00\x02\xff\xff"), "byte 26: a name is not UTF-8"),
         (file(b"\x00\x00\x64k"), "byte 26: the program ends within a name"),
-        (file(b"\x00\x00\x81\x01k"), "byte 26: a name of 129 bytes, more than 128"),
-        (file(b"\x00\x00\x01k\x01\x01\x80\x80\x80\x80\x10"), "byte 30: the number 4294967296 is too large here"),
+        (file(b"\x00\x00\x81\x01k"), "byte 26: a name of 129 bytes, but at most 128 are allowed"),
+        (file(b"\x00\x00\x01k\x01\x01\x80\x80\x80\x80\x10"), "byte 30: the number 4294967296 is too large"),
         (body(b"\x05"), "byte 34: 5 statements, but 0 bytes are left"),
-        (body(b"\x01\x63"), "byte 35: 99 is no kind of statement"),
-        (body(b"\x01\x00\x0c"), "byte 36: 0xc are no flags of an instruction"),
-        (body(b"\x01\x00\x00\x07"), "byte 37: instruction 7 of a list of 0"),
+        (body(b"\x01\x63"), "byte 35: 99 is not a kind of statement"),
+        (body(b"\x01\x00\x0c"), "byte 36: 0xc are not valid flags of an instruction"),
+        (body(b"\x01\x00\x00\x07"), "byte 37: instruction 7 is outside the list of 0"),
         (body(&nested), "blocks are nested more than 64 deep"),
     ];
     for (file, expected) in cases {
@@ -113,8 +114,8 @@ fn wrong_files_are_refused_with_the_place() {
     assert!(message(&body(b"\x00\x00")).contains("byte 35: 1 bytes follow the program's end"));
 }
 
-/// Every flip of a bit and every cut is found by the header; with a header made for the damaged content, it is an error or a program that
-/// keeps the promises made for all.
+/// The header detects every bit flip and every truncation. With a header for the damaged content, the result is an
+/// error or a program that keeps all invariants.
 #[test]
 fn damaged_files_never_panic() {
     let texts = cases("good").into_iter().chain(examples());
@@ -148,7 +149,7 @@ fn damaged_files_never_panic() {
         }
         let Ok(program) = decode(&file(&content)) else { continue };
         read += 1;
-        // Also an invalid program can be written and read, and named in an error.
+        // Even an invalid program can be written, read, and named in an error.
         assert_eq!(decode(&encode(&program)).unwrap(), program);
         if verify(&program).is_ok() {
             valid += 1;

@@ -1,9 +1,9 @@
-//! The reference interpreter: control flow, barriers and shared memory, subgroups, and every error that it finds.
+//! The reference interpreter: control flow, barriers and shared memory, subgroups, and every error that it detects.
 
 use hologram_isa::interp::{Binding, Bytes, interpret, interpret_in};
 use hologram_isa::{Access, Builder, IsaError, Opcode, ParamKind, Program, Type, parse, verify};
 
-/// Runs a text on buffers of 32-bit elements, bound to the parameters in order, without verifying it.
+/// Runs a text without verifying it, on buffers of 32-bit elements that are bound to the parameters in order.
 fn run(text: &str, grid: [u32; 3], buffers: &mut [Vec<u32>]) -> Result<(), IsaError> {
     let program = parse(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
     let mut memories: Vec<Vec<u8>> = buffers.iter().map(|b| b.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
@@ -17,7 +17,7 @@ fn run(text: &str, grid: [u32; 3], buffers: &mut [Vec<u32>]) -> Result<(), IsaEr
     result
 }
 
-/// The content of the one buffer of a verified program that writes `len` words.
+/// The content of the only buffer of a verified program that writes `len` words.
 fn output(text: &str, grid: [u32; 3], len: usize) -> Vec<u32> {
     let program = parse(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
     verify(&program).unwrap_or_else(|e| panic!("{e} in\n{text}"));
@@ -158,7 +158,7 @@ fn shared_memory_and_barriers() {
 
 #[test]
 fn subgroup_instructions_see_the_active_lanes() {
-    // 40 threads: a whole subgroup and one of 8. Threads divisible by 3 do not take part.
+    // 40 threads: a whole subgroup and one of 8. Threads divisible by 3 are inactive.
     let text = "kernel subgroups(out: buffer<u32, write>) workgroup(40) {
         %t = thread.x
         %at = mul.u32 %t, 8
@@ -200,7 +200,7 @@ fn subgroup_instructions_see_the_active_lanes() {
         }
     }";
     let out = output(text, [1, 1, 1], 40 * 8);
-    // The butterfly: after the exchange over `distance`, a lane holds the sum of two lanes of the one before.
+    // The butterfly: after the exchange over `distance`, a lane holds the sum of two lanes of the previous step.
     fn butterfly(lane: u32, distance: u32, leaf: &dyn Fn(u32) -> f32) -> f32 {
         if distance == 32 {
             leaf(lane)
@@ -266,7 +266,7 @@ fn atomic_operations_give_the_value_before() {
 
 #[test]
 fn one_memory_as_two_views() {
-    // A block as quantised weights have it: a scale in f16, then four codes.
+    // A block like those of quantized weights: a scale in f16, then four codes.
     let text = "kernel block(codes: buffer<i8>, scales: buffer<f16>, out: buffer<f32, write>) workgroup(4) {
         %t = thread.x
         %h = load.f16 scales[0]
@@ -364,7 +364,7 @@ fn the_softmax_example() {
         let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
         for (v, bytes) in row.iter().zip(got.chunks(4)) {
             let (want, got) = ((*v as f64).exp() / sum, f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            // The rounding of x − max, which is at most 20.3, to f32 comes back as a relative error of 2^-20.
+            // Rounding x − max, which is at most 20.3, to f32 gives a relative error of 2^-20.
             assert!((got as f64 - want).abs() <= 2e-6 * want, "softmax of {v}: {got:e}, not {want:e}");
         }
     }
@@ -397,7 +397,8 @@ fn a_built_program_has_the_lines_of_its_text() {
     assert!(error.to_string().starts_with(&expected), "{error} is not {expected}");
 }
 
-/// Memory for reading serves parameters that are read, and nothing writes it, whatever an unchecked program says of its parameters.
+/// Read-only memory can be bound to parameters that are read, and is never written, whatever an unchecked program says
+/// of its parameters.
 #[test]
 fn memory_for_reading_is_not_written() {
     let text = "kernel k(x: buffer<u32>, y: buffer<u32, readwrite>) workgroup(1) {
@@ -413,13 +414,13 @@ fn memory_for_reading_is_not_written() {
     run(&program, &mut [Bytes::Read(&x), Bytes::Write(&mut y)]).unwrap();
     assert_eq!(y, x);
     let error = run(&program, &mut [Bytes::Read(&x), Bytes::Read(&x)]).unwrap_err();
-    assert!(error.contains("parameter y: it is written, memory 1 is only for reading"), "{error}");
+    assert!(error.contains("parameter y: it is writable, but memory 1 is read-only"), "{error}");
     let mut wrong = program.clone();
     for param in &mut wrong.params {
         param.kind = ParamKind::Buffer { element: Type::U32, access: Access::Read };
     }
     let error = run(&wrong, &mut [Bytes::Read(&x), Bytes::Read(&x)]).unwrap_err();
-    assert!(error.contains("is only for reading"), "{error}");
+    assert!(error.contains("is read-only"), "{error}");
 }
 
 #[test]
@@ -432,10 +433,10 @@ fn launches_that_do_not_fit() {
         (&[p, p], "parameter x: it is a buffer, a scalar is bound"),
         (&[x(0, 0, 16), x(0, 0, 16)], "parameter p: it is a scalar bool, a buffer is bound"),
         (&[x(0, 0, 16), Binding::Scalar(2)], "parameter p: 0x2 is not the register word of a bool"),
-        (&[x(1, 0, 16), p], "parameter x: memory 1 of 1 is bound"),
+        (&[x(1, 0, 16), p], "parameter x: memory 1 is bound, but there are only 1"),
         (&[x(0, 2, 8), p], "parameter x: 8 bytes from byte 2 are not whole, aligned elements of f32"),
         (&[x(0, 0, 7), p], "parameter x: 7 bytes from byte 0 are not whole"),
-        (&[x(0, 8, 12), p], "parameter x: 12 bytes from byte 8 do not fit into 16 bytes"),
+        (&[x(0, 8, 12), p], "parameter x: 12 bytes from byte 8 do not fit in 16 bytes"),
         (&[x(0, usize::MAX - 3, 8), p], "do not fit"),
     ];
     for (bindings, message) in cases {

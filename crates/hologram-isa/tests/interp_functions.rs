@@ -1,4 +1,4 @@
-//! The functions defined by decomposition: distance from the true value over all of f32 and f64, and the exact cases.
+//! The functions defined by decomposition: error over all of f32 and f64, and the exact cases.
 
 use hologram_isa::decompose::{self, Scalar, double};
 use hologram_isa::interp::{Binding, interpret};
@@ -37,7 +37,7 @@ fn erf(x: f64) -> f64 {
     v.copysign(x)
 }
 
-/// |got − want| in units of the spacing of f32 at `want`; 0 where both are the same infinity, NaN or zero.
+/// |got − want| in units of the spacing of f32 at `want`; 0 if both are the same infinity, NaN or zero.
 fn ulps(got: f32, want: f64) -> f64 {
     let nearest = want as f32;
     if nearest.is_nan() || got.is_nan() {
@@ -62,7 +62,7 @@ fn spacing(v: f64) -> f64 {
 #[rustfmt::skip] // The tables of places and cases are denser than the formatter likes.
 #[test]
 fn accuracy() {
-    // A prime stride over every bit pattern, and the neighbours of the places where the definitions change.
+    // A prime stride over every bit pattern, and the neighbours of the points where the definitions change.
     let mut inputs: Vec<f32> = (0..=u32::MAX).step_by(2039).map(f32::from_bits).collect();
     let places = [
         0.0,
@@ -184,7 +184,7 @@ fn bound(op: Opcode) -> f64 {
     }
 }
 
-/// Values worked out in many digits by `tools/polynomials/golden.py`; `HOLOGRAM_FUNCTIONS` names a file with more of them.
+/// High-precision values from `tools/polynomials/golden.py`; `HOLOGRAM_FUNCTIONS` names a file with more of them.
 #[test]
 fn accuracy_of_f64() {
     let text = match std::env::var("HOLOGRAM_FUNCTIONS") {
@@ -199,7 +199,7 @@ fn accuracy_of_f64() {
         let rest: f64 = rest.parse::<f64>().unwrap() / 1000.0;
         let op = Opcode::from_mnemonic(name).unwrap();
         let got = double::function(&Scalar, op, x).unwrap();
-        // Neighbours of one sign differ by 1 as words; infinity is the neighbour of the greatest number.
+        // Neighbours of the same sign differ by 1 as words; infinity is the neighbour of the largest number.
         assert!(got.is_sign_negative() == near.is_sign_negative(), "{name}({x:e}) is {got:e}, not {near:e}");
         let error = (got.to_bits() as i64 - near.to_bits() as i64) as f64 - rest * near.signum();
         let (most, at) = worst.entry(op).or_insert((0.0, 0.0));
@@ -242,7 +242,7 @@ fn exact_cases_of_f64() {
     }
 }
 
-/// The expansion into instructions gives the bits of the function, and so does the instruction itself.
+/// The expansion into instructions gives the same bits as the function, and so does the instruction itself.
 #[test]
 fn expansions_give_the_same_bits() {
     let inputs: Vec<u64> = (0..=u32::MAX).step_by(262139).chain(0x7f80_0000..0x7f80_0004).map(u64::from).collect();

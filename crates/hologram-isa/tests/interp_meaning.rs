@@ -1,9 +1,10 @@
-//! What single instructions mean: conversions between all types against exact arithmetic in f64, and the corner cases of the table.
+//! The meaning of single instructions: conversions between all types against exact arithmetic in f64, and the corner
+//! cases of the table.
 
 use hologram_isa::meaning::{convert, eval, read_element, write_element};
 use hologram_isa::{Opcode, Type};
 
-/// A number, exactly: ±m·2^e.
+/// An exact number: ±m·2^e.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Nan,
@@ -27,7 +28,7 @@ impl PartialEq for Number {
     }
 }
 
-/// Significand bits and least exponent of a normal number, of a float type.
+/// Significand bits and minimum exponent of normal numbers of a float type.
 fn float_format(ty: Type) -> (i32, i32) {
     match ty {
         Type::F16 => (11, -14),
@@ -37,7 +38,7 @@ fn float_format(ty: Type) -> (i32, i32) {
     }
 }
 
-/// The least and the greatest of an integer type; `None` for others.
+/// The minimum and maximum of an integer type; `None` for others.
 fn range(ty: Type) -> Option<(i128, i128)> {
     let bits = 8 * ty.size();
     match ty {
@@ -47,7 +48,7 @@ fn range(ty: Type) -> Option<(i128, i128)> {
     }
 }
 
-/// The number that a register word stands for.
+/// The number of a register word.
 fn value(ty: Type, word: u64) -> Number {
     let whole = |v: i128| Finite { negative: v < 0, m: v.unsigned_abs(), e: 0 };
     match ty {
@@ -69,7 +70,7 @@ fn value(ty: Type, word: u64) -> Number {
     }
 }
 
-/// The number nearest to ±m·2^e in a float type, ties to even.
+/// The number of a float type nearest to ±m·2^e, ties to even.
 fn nearest(ty: Type, negative: bool, m: u128, e: i32) -> Number {
     let (bits, least) = float_format(ty);
     let length = |m: u128| 128 - m.leading_zeros() as i32;
@@ -91,7 +92,7 @@ fn nearest(ty: Type, negative: bool, m: u128, e: i32) -> Number {
     Finite { negative, m: rounded, e: quantum }
 }
 
-/// What `cvt` gives for a number.
+/// The expected result of `cvt`.
 fn converted(to: Type, from: Type, v: Number) -> Number {
     let whole = |v: i128| Finite { negative: v < 0, m: v.unsigned_abs(), e: 0 };
     let Some((least, greatest)) = range(to) else {
@@ -122,18 +123,18 @@ fn converted(to: Type, from: Type, v: Number) -> Number {
     }
 }
 
-/// Words of a type: all of the narrow ones, for the others a stride and the neighbours of every power of two.
+/// Words of a type: all words of narrow types; otherwise a stride and the neighbours of every power of two.
 fn words(ty: Type) -> Vec<u64> {
     let near = |v: u64| (-3..=3).map(move |d: i64| v.wrapping_add_signed(d));
     if ty.size() <= 2 {
         return (0..1u64 << (8 * ty.size())).filter_map(|v| read_element(ty, &v.to_le_bytes(), 0)).collect();
     }
-    // Halfway cases of the shorter floats, with and without a bit beyond.
+    // Ties of the shorter floats, with and without a lower bit.
     let halves = (0..65536u64).step_by(37).flat_map(|h| near(h << 16 | 0x8000).chain(near(h << 16 | 0x1000)));
     if ty.is_wide() {
         let spread = (0..=u64::MAX).step_by(0x0001_2345_6789_abcd);
         let powers = (0..64).flat_map(|k| near(1 << k).chain(near((1u64 << k).wrapping_neg())));
-        // As floats too: halfway between numbers of each shorter type, a little less and a little more.
+        // Also as floats: ties between numbers of each shorter type, and slightly less and more.
         let singles = words(Type::F32).into_iter().step_by(3).flat_map(|w| {
             let wide = f64::from(f32::from_bits(w as u32)).to_bits();
             near(wide).chain(near(wide + (1 << 28))).chain([wide + 1])

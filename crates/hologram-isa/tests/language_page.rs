@@ -1,4 +1,4 @@
-//! The language page is what the tables give, and its programs are what it says of them.
+//! The language page agrees with the tables, and its programs behave as it says.
 
 use hologram_isa::*;
 
@@ -24,7 +24,8 @@ fn the_page_is_made_from_the_tables() {
     }
 }
 
-/// Every program of the page is valid and without warnings, or is refused on the line of its comment `// error: …` in these words.
+/// Every program of the page is valid and without warnings, or is rejected with the message of its comment `// error:
+/// …` on that line.
 #[test]
 fn the_programs_of_the_page_are_what_it_says() {
     let page = generator::page();

@@ -1,4 +1,4 @@
-//! The Metal text of programs, as far as it can be judged without a compiler: what it must and must not contain. The example `msl_cases`
+//! The Metal text of programs, checked without a compiler: what it must and must not contain. The example `msl_cases`
 //! writes it with inputs and results, for `tools/metal` to compile and run.
 
 use hologram_isa::msl::{MslArgument, MslKernel, MslTarget, print};
@@ -13,7 +13,7 @@ fn kernel(program: &str) -> Result<MslKernel, IsaError> {
     print(&parse(program).unwrap(), &TARGET)
 }
 
-fn refused(program: &str) -> String {
+fn rejected(program: &str) -> String {
     kernel(program).unwrap_err().to_string()
 }
 
@@ -71,24 +71,24 @@ kernel void hologram_scale_by(device const ushort *b0 [[buffer(0)]],
 #[test]
 fn every_instruction_has_a_form() {
     single::programs(|op, ty, types, program| {
-        let refused = |ty: &Type| *ty == Type::F64 || (op.info().signature.is_atomic() && ty.is_wide());
+        let rejected = |ty: &Type| *ty == Type::F64 || (op.info().signature.is_atomic() && ty.is_wide());
         let printed = print(program, &TARGET);
-        assert_eq!(printed.is_err(), refused(&ty) || types.iter().any(refused), "{op:?} {ty} {printed:?}");
+        assert_eq!(printed.is_err(), rejected(&ty) || types.iter().any(rejected), "{op:?} {ty} {printed:?}");
     });
 }
 
 #[test]
-fn what_metal_lacks_is_refused_by_name() {
+fn what_metal_lacks_is_rejected_by_name() {
     let wide = "kernel k(x: buffer<f64>) workgroup(32) {\n}";
-    assert!(refused(wide).contains(Capability::F64.name()));
+    assert!(rejected(wide).contains(Capability::F64.name()));
     let atomic = "kernel k(x: buffer<u64, readwrite>) workgroup(32) {\n%a = atomic.add.u64 x[0], 1\n}";
-    assert!(refused(atomic).contains(Capability::Atomic64.name()));
+    assert!(rejected(atomic).contains(Capability::Atomic64.name()));
     let list = |n: usize| (0..n).map(|i| format!("b{i}: buffer<u8>, s{i}: u32")).collect::<Vec<_>>().join(", ");
     let many = |n| format!("kernel k({}) workgroup(32) {{\n}}", list(n));
     assert!(kernel(&many(29)).is_ok());
-    assert!(refused(&many(30)).contains("30 buffers"));
+    assert!(rejected(&many(30)).contains("30 buffers"));
     let shared = "kernel k() workgroup(1) shared(a: i8[1], b: i8[32767]) {\n}";
-    assert!(refused(shared).contains("32784 bytes"), "{}", refused(shared));
+    assert!(rejected(shared).contains("32784 bytes"), "{}", rejected(shared));
     let old = print(&parse("kernel k() workgroup(1) {\n}").unwrap(), &MslTarget { version: (2, 2) });
     assert!(old.unwrap_err().to_string().contains("2.2"));
 }

@@ -1,5 +1,5 @@
-//! The PTX of programs, as far as it can be judged without an assembler: what instructions it must and must not contain. The example
-//! `print_programs` of hologram-core writes it for assembling; what it computes is tested on a device.
+//! The PTX of programs, checked without an assembler: which instructions it must and must not contain. The example
+//! `print_programs` of hologram-core writes it for assembling; its results are tested on a device.
 
 use hologram_isa::ptx::{PtxTarget, print};
 use hologram_isa::{IsaError, parse, random};
@@ -61,11 +61,11 @@ fn four_neighbours_move_together() {
             assert_eq!(v4(&moves(first, order, "")), (1, 1), "{first}");
         }
     }
-    // Not known to be a multiple of four; or not four different ones.
+    // Not known to be a multiple of four, or not four different elements.
     for first in ["shl.u32 %g, 1", "add.u32 %g, 4", "mul.u32 %g, n", "or.u32 %g, 4"] {
         assert_eq!(v4(&moves(first, [0, 1, 2, 3], "")), (0, 0), "{first}");
     }
-    // Buffers may overlap: a store moves over no load and over no store to another buffer.
+    // Buffers may overlap: a store does not move across a load or a store to another buffer.
     for between in ["%w = load.f16 x[%g]", "store.f16 z[%g], %v0", "barrier", "if true {\n}"] {
         assert_eq!(v4(&moves("shl.u32 %g, 2", [0, 1, 2, 3], between)), (1, 0), "{between}");
     }
@@ -74,7 +74,7 @@ fn four_neighbours_move_together() {
 
 #[test]
 fn lanes_that_take_part_are_the_programs() {
-    // No subgroup operation: threads go their own way.
+    // Without a subgroup operation threads follow their own paths.
     let body = |inside: &str| {
         text(&format!(
             "kernel k(y: buffer<f32, write>) workgroup(48) {{
@@ -82,7 +82,7 @@ fn lanes_that_take_part_are_the_programs() {
         ))
     };
     assert!(!body("store.f32 y[%l], %v").contains("sync"));
-    // The vote after the `if` that some leave by, one for each round; a part of the second subgroup exists.
+    // One vote after the `if` that some leave, one per iteration; and the second subgroup is incomplete.
     let joint = body("%s = subgroup.add.f32 %v");
     assert_eq!(joint.matches("vote.sync.ballot").count(), 2, "{joint}");
     assert!(joint.contains("shl.b32") && joint.contains("shfl.sync.bfly.b32"), "{joint}");
@@ -98,7 +98,7 @@ fn fast_forms_are_the_devices_own() {
 }
 
 #[test]
-fn old_targets_are_refused() {
+fn old_targets_are_rejected() {
     let program = parse("kernel a.b() workgroup(1) {\n}").unwrap();
     assert_eq!(print(&program, &SM_90).unwrap().entry, "hologram_a_b");
     for (capability, version) in [(75, (8, 0)), (80, (6, 5)), (90, (7, 7))] {

@@ -1,4 +1,4 @@
-//! The text form: what is printed reads back as the same program, and nothing in a file makes the parser or verifier panic.
+//! The text form: printed programs are read back unchanged, and no file makes the parser or verifier panic.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{cases, examples};
 use hologram_isa::random::Random;
 use hologram_isa::*;
 
-/// Prints and reads back a program; the text must not change either.
+/// Prints and reads back a program. The text must not change either.
 fn round_trip(program: &Program) -> Program {
     let text = print(program);
     let back = parse(&text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
@@ -44,9 +44,10 @@ fn good_programs_are_accepted() {
     }
 }
 
-/// Each program of `tests/bad` is refused at the line with the comment `// error: …`, by a message that contains the comment.
+/// Each program of `tests/bad` is rejected at the line of its comment `// error: …`, with a message that contains the
+/// comment.
 #[test]
-fn bad_programs_are_refused_with_the_line() {
+fn bad_programs_are_rejected_with_the_line() {
     for (place, text) in cases("bad") {
         let mut expected =
             (1..).zip(text.lines()).filter_map(|(n, line)| Some((n, line.split_once("// error: ")?.1.trim())));
@@ -62,8 +63,8 @@ fn bad_programs_are_refused_with_the_line() {
     }
 }
 
-/// Each program of `tests/odd` is valid, with just the warnings of its comments `// warning: …`; those of the header have no line and
-/// stand on the first. The examples have none.
+/// Each program of `tests/odd` is valid, with exactly the warnings of its comments `// warning: …`; those of the header
+/// have no line and stand on the first. The examples have no warnings.
 #[test]
 fn odd_programs_are_accepted_with_warnings() {
     for (place, text) in cases("odd").into_iter().chain(examples()) {
@@ -77,7 +78,7 @@ fn odd_programs_are_accepted_with_warnings() {
     }
 }
 
-/// Every operation with every type that the table gives it, with registers, scalars and constants as operands.
+/// Every operation with every type that the table allows, with registers, scalars and constants as operands.
 #[test]
 fn every_operation_and_type_round_trips() {
     for &op in Opcode::ALL {
@@ -133,7 +134,7 @@ fn value_of(ty: Type, word: u64) -> Value {
     Value { operand: Operand::Const(ty, word), ty }
 }
 
-/// A program built in memory has no lines of its own: errors name those of the printed text.
+/// A program built in memory has no lines: errors name those of the printed text.
 #[test]
 fn errors_of_built_programs_name_the_printed_line() {
     let mut b = Builder::new("diverging", [64, 1, 1]);
@@ -149,9 +150,9 @@ fn errors_of_built_programs_name_the_printed_line() {
     }
 }
 
-/// What no text can express, but a program built in memory may contain.
+/// Faults that no text can express, but a program built in memory can.
 #[test]
-fn the_verifier_refuses_what_text_cannot_say() {
+fn the_verifier_rejects_faults_that_text_cannot_express() {
     let text = "kernel k(x: buffer<f32>, n: u32) workgroup(1) shared(t: f32[1]) {
         %a = mov.u32 1
         loop max 1 {
@@ -181,24 +182,24 @@ fn the_verifier_refuses_what_text_cannot_say() {
         (inst(Opcode::Mov, Type::U32, a, None, &[Operand::Reg(Reg(9))]), "no register 9"),
         (inst(Opcode::Mov, Type::U32, a, None, &[Operand::Scalar(2)]), "no parameter 2"),
         (inst(Opcode::Mov, Type::U32, a, None, &[Operand::Scalar(0)]), "x is a buffer, not a scalar"),
-        (inst(Opcode::Mov, Type::U32, a, None, &[]), "takes 1 operand, not 0"),
-        (inst(Opcode::Mov, Type::U32, None, None, &[one]), "needs a register"),
-        (inst(Opcode::Mov, Type::U32, a, Some(Memory::Param(0)), &[one]), "addresses no memory"),
+        (inst(Opcode::Mov, Type::U32, a, None, &[]), "has 1 operand, not 0"),
+        (inst(Opcode::Mov, Type::U32, None, None, &[one]), "requires a register"),
+        (inst(Opcode::Mov, Type::U32, a, Some(Memory::Param(0)), &[one]), "has no memory operand"),
         (inst(Opcode::Mov, Type::F32, a, None, &[Operand::Const(Type::F32, 0)]), "mov gives f32, but %a is u32"),
         (inst(Opcode::Add, Type::F16, a, None, &[one, one]), "add does not exist for f16"),
-        (inst(Opcode::ThreadX, Type::F32, a, None, &[]), "carries no type"),
+        (inst(Opcode::ThreadX, Type::F32, a, None, &[]), "has no type"),
         (inst(Opcode::Barrier, Type::U32, a, None, &[]), "has no result"),
-        (inst(Opcode::Cvt, Type::U32, a, None, &[Operand::Const(Type::I8, 0xff)]), "no constant of type i8"),
-        (inst(Opcode::Cvt, Type::U32, a, None, &[Operand::Const(Type::Bool, 2)]), "no constant of type bool"),
-        (inst(Opcode::Load, Type::U32, a, None, &[one]), "needs a buffer"),
+        (inst(Opcode::Cvt, Type::U32, a, None, &[Operand::Const(Type::I8, 0xff)]), "not a constant of type i8"),
+        (inst(Opcode::Cvt, Type::U32, a, None, &[Operand::Const(Type::Bool, 2)]), "not a constant of type bool"),
+        (inst(Opcode::Load, Type::U32, a, None, &[one]), "requires a buffer"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Param(1)), &[one]), "n is a scalar"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Param(0)), &[one]), "x holds f32, not u32"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Param(7)), &[one]), "no parameter 7"),
         (inst(Opcode::Load, Type::U32, a, Some(Memory::Shared(1)), &[one]), "no shared array 1"),
         (fast(Opcode::Div, Type::U32), "div.u32 has no fast form"),
         (fast(Opcode::Mul, Type::F32), "mul.f32 has no fast form"),
-        (StmtKind::Break { depth: 1, cond: None }, "break names loop 1"),
-        (StmtKind::Continue { depth: u32::MAX, cond: None }, "continue names loop"),
+        (StmtKind::Break { depth: 1, cond: None }, "break refers to the enclosing loop 1"),
+        (StmtKind::Continue { depth: u32::MAX, cond: None }, "continue refers to the enclosing loop"),
         (deep, "nested more than 64 deep"),
     ];
     for (kind, substring) in statements {
@@ -226,7 +227,7 @@ fn the_verifier_refuses_what_text_cannot_say() {
     }
 }
 
-/// Files made to exhaust stack or memory meet a limit instead.
+/// Files made to exhaust stack or memory reach a limit instead.
 #[test]
 fn hostile_files_meet_a_limit() {
     let kernel = |body: String| format!("kernel k() workgroup(1) {{\n{body}");
@@ -250,7 +251,7 @@ fn hostile_files_meet_a_limit() {
     assert!(message.contains("more than 65536 registers"), "{message}");
 }
 
-/// Damaged programs give an error or, if they are still valid, keep the promises made for valid ones; nothing panics.
+/// Damaged programs give an error or, if they are still valid, keep all invariants; nothing panics.
 #[test]
 fn damaged_programs_never_panic() {
     let texts = |cases: Vec<(String, String)>| cases.into_iter().map(|(_, text)| text).collect::<Vec<_>>();
@@ -280,7 +281,7 @@ fn damaged_programs_never_panic() {
                     lines.swap(a, b);
                     bytes = lines.join(&b'\n');
                 }
-                // One word or number takes the place of another: what most often gives a program that is read, and wrong.
+                // One word or number replaces another: this most often gives a program that parses but is wrong.
                 _ => {
                     let ends: Vec<usize> = (0..bytes.len()).filter(|i| b" ,[]()\n".contains(&bytes[*i])).collect();
                     let mut words: Vec<_> = ends.windows(2).map(|w| w[0] + 1..w[1]).collect();
@@ -303,7 +304,7 @@ fn damaged_programs_never_panic() {
     );
 }
 
-/// The hash is FNV-1a over the printed text, a value that must not change between releases.
+/// The hash is FNV-1a over the printed text. It must not change between releases.
 #[test]
 fn the_text_hash_is_stable() {
     let program = check("kernel k() workgroup(1) {}").unwrap();

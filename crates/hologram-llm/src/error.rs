@@ -1,10 +1,10 @@
-//! What can go wrong between a model file and its words.
+//! Errors of loading and running models.
 
 use hologram_backends::BackendError;
 use hologram_core::CoreError;
 use std::path::PathBuf;
 
-/// An error of this crate; its text is one sentence that names the file, the thing and what to do.
+/// An error of this crate. Its message is one sentence: the file, the problem and a remedy.
 #[derive(thiserror::Error)]
 pub enum LlmError {
     /// The file could not be opened or mapped.
@@ -12,28 +12,28 @@ pub enum LlmError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: std::io::Error,
     },
-    /// The file is not what it claims to be: truncated, contradictory, or another format.
+    /// The file is truncated, contradicts itself or has another format.
     #[error("cannot read {} as a GGUF file: {reason}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// What is wrong.
         reason: String,
     },
-    /// A file of a model's folder is truncated, contradictory or missing.
+    /// A file of a model folder is missing, truncated or contradicts another.
     #[error("{}: {reason}", path.display())]
     BadFile {
         /// The file or the folder.
         path: PathBuf,
-        /// What does not fit.
+        /// What is wrong.
         reason: String,
     },
-    /// The device has not enough memory for the weights.
+    /// The device lacks the memory for the weights.
     #[error(
-        "{model} has {:.2} GB of weights, but {device} has only {:.2} GB of memory left; choose a smaller model or type",
+        "{model} has {:.2} GB of weights, but {device} has only {:.2} GB of free memory; use a smaller model or weight type",
         *needed as f64 / 1e9, *available as f64 / 1e9
     )]
     Memory {
@@ -43,10 +43,10 @@ pub enum LlmError {
         needed: u64,
         /// The device's kind and name.
         device: String,
-        /// Bytes that it can still take.
+        /// Bytes still available.
         available: u64,
     },
-    /// The metadata lacks a key that is needed.
+    /// A required metadata key is missing.
     #[error("{}: missing key {key}", path.display())]
     MissingKey {
         /// The file.
@@ -54,17 +54,17 @@ pub enum LlmError {
         /// The key.
         key: String,
     },
-    /// A key holds a value of another type or out of its range.
+    /// A key's value has the wrong type or is out of range.
     #[error("{}: key {key} {reason}", path.display())]
     BadKey {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// For instance "is a string, not an integer".
+        /// For instance "is a string, but must be u32".
         reason: String,
     },
-    /// A tensor that is needed is not in the file.
+    /// A required tensor is missing.
     #[error("{}: missing tensor {tensor}", path.display())]
     MissingTensor {
         /// The file.
@@ -72,25 +72,27 @@ pub enum LlmError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor is stored in a type that nothing here computes with.
-    #[error("{}: unsupported type {ty} of tensor {tensor}, supported are {supported}", path.display())]
+    /// No device computes with the type of a tensor.
+    #[error("{}: tensor {tensor} has type {ty}, which is not supported; supported: {supported}", path.display())]
     UnsupportedType {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// GGUF's name of the type.
+        /// The type's name in GGUF.
         ty: &'static str,
         /// The names of the supported types.
         supported: String,
     },
-    /// The file is sound, but holds something that is not supported, such as an unknown architecture.
-    #[error("{}: {what} is not supported", path.display())]
+    /// The file is valid but uses an unsupported feature, such as an unknown architecture.
+    #[error("{}: {what} is not supported{}", path.display(), list(supported))]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What it is, and what is supported instead.
+        /// The unsupported feature, as the subject of the message.
         what: String,
+        /// The supported alternatives; may be empty.
+        supported: String,
     },
     /// The tokenizer of the file is missing or cannot be used.
     #[error("{}: {reason}", path.display())]
@@ -100,70 +102,70 @@ pub enum LlmError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The chat template cannot be used, or not for this conversation.
+    /// The chat template is invalid or rejects this conversation.
     #[error("{}: the chat template {reason}", path.display())]
     Template {
         /// The file.
         path: PathBuf,
-        /// "refuses the conversation: …", "fails in line 3: …".
+        /// "rejects the conversation: …", "fails in line 3: …".
         reason: String,
     },
     /// The model has no chat template and no tokens of a known format.
     #[error(
-        "{} has no chat template, and its vocabulary lacks the tokens of ChatML: it was not made for conversations; hologram run continues a text with it", path.display()
+        "{} has no chat template, and its vocabulary lacks ChatML's tokens: it is not a chat model; use `hologram run` to continue a text", path.display()
     )]
     NoTemplate {
         /// The model.
         path: PathBuf,
     },
-    /// An option is out of its range.
+    /// An option is out of range.
     #[error("{option} {reason}")]
     Option {
-        /// The option as users write it, without dashes.
+        /// The option's name on the command line, without dashes.
         option: &'static str,
         /// For instance "is -1, but must be 0 or more".
         reason: String,
     },
-    /// A prompt has more tokens than the context holds.
+    /// A prompt is longer than the context.
     #[error(
-        "the prompt has {tokens} token{}, but the context holds {context}: shorten the prompt or give a larger --ctx",
+        "the prompt has {tokens} token{}, but the context holds {context}: shorten the prompt or increase --ctx",
         if *tokens == 1 { "" } else { "s" }
     )]
     PromptTooLong {
         /// Tokens of the prompt, special tokens included.
         tokens: usize,
-        /// Positions of the context.
+        /// Context length in tokens.
         context: usize,
     },
-    /// A sequence cannot grow further.
-    #[error("the context of {context} positions is full")]
+    /// The context is full.
+    #[error("the context of {context} tokens is full")]
     ContextFull {
-        /// Positions of the context.
+        /// Context length in tokens.
         context: usize,
     },
-    /// The device cannot hold a KV cache of this size.
+    /// The device lacks the memory for the KV cache.
     #[error(
-        "a KV cache of {sequences} × {context} positions takes {bytes} bytes, which cannot be had; ask for a shorter context or fewer sequences ({cause})"
+        "cannot allocate a KV cache of {sequences} × {context} positions ({bytes} bytes); use a shorter context or fewer sequences ({cause})"
     )]
     CacheTooLarge {
         /// Sequences.
         sequences: usize,
-        /// Positions of a sequence.
+        /// Context length in tokens.
         context: usize,
         /// Bytes of the whole cache.
         bytes: u128,
-        /// What the device said.
+        /// The device's error.
         cause: CoreError,
     },
-    /// No token can be chosen from these logits.
+    /// The logits are invalid.
     #[error("cannot sample a token at position {position}: {reason}")]
     Logits {
-        /// The position of the token that was to be chosen.
+        /// The position of the token to choose.
         position: u64,
         /// What is wrong with the logits.
         reason: String,
     },
-    /// A graph or a tensor could not be made or run.
+    /// A graph or tensor could not be created or run.
     #[error(transparent)]
     Core(#[from] CoreError),
     /// A device failed.
@@ -171,12 +173,17 @@ pub enum LlmError {
     Backend(#[from] BackendError),
 }
 
-/// The message, so that a `main` that returns the error prints a sentence.
+/// The end of a message that lists the supported alternatives.
+fn list(supported: &str) -> String {
+    if supported.is_empty() { String::new() } else { format!("; supported: {supported}") }
+}
+
+/// Same as `Display`, so that a `main` that returns the error prints a sentence.
 impl std::fmt::Debug for LlmError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// A result with an [`LlmError`].
+/// A `Result` with [`LlmError`].
 pub type Result<T> = std::result::Result<T, LlmError>;

@@ -1,4 +1,4 @@
-//! A model's files: one in GGUF, or a folder of safetensors.
+//! A model's files: a GGUF file or a folder of safetensors.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,10 +19,10 @@ pub enum ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens a folder as such, anything else as a GGUF file.
+    /// Opens a folder as safetensors, anything else as GGUF.
     ///
     /// # Errors
-    /// What is missing, damaged or of another kind.
+    /// When a file is missing, damaged or of another kind.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFiles> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -31,7 +31,7 @@ impl ModelFiles {
         if path.extension().is_some_and(|end| end == "safetensors")
             || path.file_name().is_some_and(|n| n == "config.json")
         {
-            let reason = "a model of safetensors files is given as the folder that holds them".into();
+            let reason = "to load a safetensors model, give the folder that contains its files".into();
             return Err(LlmError::BadFile { path: path.into(), reason });
         }
         Ok(ModelFiles::Gguf(GgufFile::open(path)?))
@@ -45,10 +45,10 @@ impl ModelFiles {
         }
     }
 
-    /// The sizes of the model.
+    /// The model's hyperparameters.
     ///
     /// # Errors
-    /// An unknown architecture, a missing key, or sizes that contradict each other.
+    /// When the architecture is unknown, a key is missing, or sizes contradict each other.
     pub fn config(&self) -> Result<Config> {
         match self {
             ModelFiles::Gguf(file) => Config::from_gguf(file),
@@ -67,10 +67,10 @@ impl ModelFiles {
         }
     }
 
-    /// The chat template; where there is none, ChatML if the vocabulary has its tokens.
+    /// The chat template. If there is none, ChatML's, provided that the vocabulary has its tokens.
     ///
     /// # Errors
-    /// When there is none, or its syntax is wrong.
+    /// When there is neither, or the template's syntax is wrong.
     pub fn chat_template(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
         match self {
             ModelFiles::Gguf(file) => ChatTemplate::from_gguf(file, tokenizer),
@@ -86,20 +86,20 @@ impl ModelFiles {
         }
     }
 
-    /// Bytes of all tensors on a device that reads blocks as they are in files.
+    /// Bytes of all tensors on a device that uses the files' block layout.
     pub(crate) fn loaded_bytes(&self) -> u64 {
         match self {
             ModelFiles::Gguf(file) => file.tensors().map(|t| t.loaded_bytes() as u64).sum(),
-            // What is rounded or packed anew takes less than it does in the files: then the device is asked matrix by matrix.
+            // Rounding and repacking shrink these weights, so memory is checked only as each matrix is allocated.
             ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config") => 0,
             ModelFiles::Folder(_) => self.tensor_bytes(),
         }
     }
 
-    /// The tokens that end a text or a turn, as the metadata have them.
+    /// The end-of-text and end-of-turn tokens of the metadata.
     ///
     /// # Errors
-    /// Metadata that are damaged.
+    /// When the metadata are damaged.
     pub fn end_tokens(&self) -> Result<Vec<u32>> {
         match self {
             ModelFiles::Folder(folder) => folder.end_tokens(),
@@ -116,10 +116,10 @@ impl ModelFiles {
     }
 }
 
-/// Opens a regular file. What is none is not opened at all: a pipe would wait for its writer, a device may do anything.
+/// Opens a regular file. Anything else is never opened: a pipe would block, and opening a device may have side effects.
 ///
 /// # Errors
-/// When it cannot be opened or is no regular file.
+/// When the file cannot be opened or is not a regular file.
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
     let io = |reason| LlmError::Io { path: path.into(), reason };
     if !std::fs::metadata(path).map_err(io)?.is_file() {

@@ -11,18 +11,18 @@ use crate::session::{Logits, Session, SessionOptions};
 use crate::stop::StopFilter;
 use crate::tokenizer::TokenDecoder;
 
-/// How text is generated.
+/// Options of a generation.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
-    /// The most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// How tokens are chosen.
+    /// How tokens are sampled.
     pub sampling: SamplerConfig,
-    /// Positions of the context; the default is the model's, but at most 4096.
+    /// Context length in tokens. Default: the model's, at most 4096.
     pub context: Option<usize>,
-    /// Elements of the KV cache, as [`SessionOptions::kv`].
+    /// Element type of the KV cache; see [`SessionOptions::kv`].
     pub kv: Option<Format>,
-    /// The text ends before any of these, none of them empty.
+    /// Stop texts: generation ends before any of these. None may be empty.
     pub stop: Vec<String>,
 }
 
@@ -41,13 +41,13 @@ impl Default for GenerateOptions {
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model ended its text.
+    /// The model sent an end token.
     EndOfText,
     /// The limit of tokens was reached.
     MaxTokens,
     /// The context is full.
     ContextFull,
-    /// One of the texts that end it was found.
+    /// A stop text was found.
     Stop,
 }
 
@@ -56,18 +56,18 @@ pub enum Finish {
 pub struct Piece {
     /// The token.
     pub id: u32,
-    /// The text that it completes; empty where a character is still incomplete.
+    /// The text that the token completes; empty while a character is incomplete.
     pub text: String,
 }
 
-/// Figures of a generation.
+/// Statistics of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerationStats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// How many of these were in the cache already.
+    /// Prompt tokens that were already cached.
     pub cached_tokens: usize,
-    /// Time for the prompt, until the first token was chosen.
+    /// Time from the start to the first generated token.
     pub prompt_time: Duration,
     /// Tokens generated.
     pub generated_tokens: usize,
@@ -77,14 +77,14 @@ pub struct GenerationStats {
     pub decode_steps: usize,
 }
 
-/// A running generation; iterate over it for the text.
+/// A running generation: an iterator over pieces of text.
 pub struct Generation<'a> {
     model: &'a Model,
-    session: Holder<'a>,
+    session: SessionRef<'a>,
     sampler: Sampler,
     decoder: TokenDecoder,
     stop: StopFilter,
-    /// Tokens that the model has not seen yet: the prompt, then the last token.
+    /// Input tokens of the next step: the prompt, then the last token.
     pending: Vec<u32>,
     remaining: usize,
     finish: Option<Finish>,
@@ -92,26 +92,26 @@ pub struct Generation<'a> {
     stats: GenerationStats,
 }
 
-/// A session of the generation's own, or one that others go on with.
-enum Holder<'a> {
-    Own(Box<Session>),
-    Lent(&'a mut Session),
+/// A session that belongs to the generation, or one that the caller keeps.
+enum SessionRef<'a> {
+    Owned(Box<Session>),
+    Borrowed(&'a mut Session),
 }
 
-impl Holder<'_> {
+impl SessionRef<'_> {
     fn get(&mut self) -> &mut Session {
         match self {
-            Holder::Own(session) => session,
-            Holder::Lent(session) => session,
+            SessionRef::Owned(session) => session,
+            SessionRef::Borrowed(session) => session,
         }
     }
 }
 
-/// The context when neither the user nor the model asks for less.
+/// The default context length, unless the model's is shorter.
 const DEFAULT_CONTEXT: usize = 4096;
 
 impl GenerateOptions {
-    /// How a session for such generations is set up.
+    /// Options of a session for these generations.
     pub(crate) fn session(&self, model: &Model) -> SessionOptions {
         let context = self.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT));
         SessionOptions { context, kv: self.kv, ..SessionOptions::default() }
@@ -119,7 +119,7 @@ impl GenerateOptions {
 
     fn check(&self) -> Result<()> {
         if self.stop.iter().any(String::is_empty) {
-            return Err(LlmError::Option { option: "stop", reason: "is an empty text, which is everywhere".into() });
+            return Err(LlmError::Option { option: "stop", reason: "must not be empty".into() });
         }
         Ok(())
     }
@@ -131,21 +131,22 @@ impl<'a> Generation<'a> {
         let tokenizer = model.loaded_tokenizer()?;
         let mut pending = tokenizer.encode(prompt, true)?;
         if pending.is_empty() {
-            // Without a first token there is nothing to continue: begin as a text begins.
+            // An empty prompt starts from BOS.
             match tokenizer.bos() {
                 Some(bos) => pending.push(bos),
-                None => return Err(LlmError::Option { option: "prompt", reason: "is empty".into() }),
+                None => return Err(LlmError::Option { option: "prompt", reason: "must not be empty".into() }),
             }
         }
         let settings = options.session(model);
         if pending.len() > settings.context {
             return Err(LlmError::PromptTooLong { tokens: pending.len(), context: settings.context });
         }
-        let session = Holder::Own(Box::new(model.session(settings)?));
+        let session = SessionRef::Owned(Box::new(model.session(settings)?));
         Generation::new(model, session, pending, 0, options)
     }
 
-    /// Goes on from `tokens` in a session's first sequence, computing only what does not begin as what is there.
+    /// Continues `tokens` in a session's first sequence. Only tokens after the common prefix with the cache are
+    /// computed.
     pub(crate) fn resume(
         model: &'a Model,
         session: &'a mut Session,
@@ -155,18 +156,18 @@ impl<'a> Generation<'a> {
         options.check()?;
         model.loaded_tokenizer()?;
         if tokens.is_empty() {
-            return Err(LlmError::Option { option: "prompt", reason: "is empty".into() });
+            return Err(LlmError::Option { option: "prompt", reason: "must not be empty".into() });
         }
         if tokens.len() > session.context() {
             return Err(LlmError::PromptTooLong { tokens: tokens.len(), context: session.context() });
         }
         let cached = session.keep_prefix(0, tokens);
-        Generation::new(model, Holder::Lent(session), tokens[cached..].to_vec(), cached, options)
+        Generation::new(model, SessionRef::Borrowed(session), tokens[cached..].to_vec(), cached, options)
     }
 
     fn new(
         model: &'a Model,
-        session: Holder<'a>,
+        session: SessionRef<'a>,
         pending: Vec<u32>,
         cached: usize,
         options: &GenerateOptions,
@@ -212,7 +213,7 @@ impl<'a> Generation<'a> {
         self.model
     }
 
-    /// Figures so far.
+    /// Statistics so far.
     pub fn stats(&self) -> GenerationStats {
         self.stats
     }
@@ -255,7 +256,7 @@ impl<'a> Generation<'a> {
         Ok(Some(Piece { id, text }))
     }
 
-    /// Ends the generation; a character left incomplete is shown as U+FFFD.
+    /// Ends the generation. An incomplete character becomes U+FFFD.
     fn end(&mut self, finish: Finish) -> Option<Piece> {
         self.finish = Some(finish);
         let (mut text, stopped) = self.stop.push(self.decoder.finish());

@@ -1,4 +1,4 @@
-//! The paged KV cache: blocks of positions in a pool for each layer, handed to sequences as they grow.
+//! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
 use hologram_backends::Format;
 use hologram_core::{Executor, Tensor};
@@ -6,19 +6,19 @@ use hologram_core::{Executor, Tensor};
 use crate::error::{LlmError, Result};
 use crate::models::config::Config;
 
-/// Positions in a block.
+/// Positions per block.
 pub const BLOCK_SIZE: usize = 32;
 
-/// Keys and values of every layer in device memory, at fixed addresses, and the host's book of which block belongs to whom.
+/// Keys and values of every layer in device memory at fixed addresses. The host tracks which sequence owns which block.
 pub(crate) struct KvCache {
-    /// For each layer keys and values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`.
+    /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`.
     layers: Vec<(Tensor, Tensor)>,
     blocks_per_sequence: usize,
     free: Vec<u32>,
     sequences: Vec<Sequence>,
 }
 
-/// A sequence's blocks in order, and how many positions are in use.
+/// A sequence's blocks in order, and the number of positions in use.
 #[derive(Clone, Debug, Default)]
 struct Sequence {
     blocks: Vec<u32>,
@@ -26,7 +26,8 @@ struct Sequence {
 }
 
 impl KvCache {
-    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16` or 8 bits in planes).
+    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16`
+    /// or 8 bits in planes).
     ///
     /// # Errors
     /// [`LlmError::CacheTooLarge`].
@@ -53,7 +54,8 @@ impl KvCache {
         })
     }
 
-    /// After a run that failed, once the sequences are as they were before it: what is left of them the run has not touched.
+    /// Clears the errors of a failed run, once the sequences are truncated to their state before it. That state is
+    /// intact.
     ///
     /// # Errors
     /// Those of the device.
@@ -70,14 +72,14 @@ impl KvCache {
         (&self.layers[index].0, &self.layers[index].1)
     }
 
-    /// Bytes of the keys and values of a position in a layer.
+    /// Bytes of keys and values per position in a layer.
     pub fn bytes_per_position(&self, layer: usize) -> usize {
         let (keys, values) = &self.layers[layer];
         let positions = self.sequences.len() * self.context();
         (keys.bytes() + values.bytes()) / positions.max(1)
     }
 
-    /// The most sequences.
+    /// The maximum number of sequences.
     pub fn max_sequences(&self) -> usize {
         self.sequences.len()
     }
@@ -87,7 +89,7 @@ impl KvCache {
         self.blocks_per_sequence
     }
 
-    /// Positions that a sequence can hold.
+    /// The context length of a sequence in positions.
     pub fn context(&self) -> usize {
         self.blocks_per_sequence * BLOCK_SIZE
     }
@@ -97,7 +99,7 @@ impl KvCache {
         self.sequences[sequence].len
     }
 
-    /// Appends a position to a sequence; returns its slot, block · BLOCK_SIZE + offset.
+    /// Appends a position to a sequence and returns its slot, block · BLOCK_SIZE + offset.
     ///
     /// # Errors
     /// When the sequence or the pool is full.
@@ -115,7 +117,7 @@ impl KvCache {
         Ok(s.blocks[block] * BLOCK_SIZE as u32 + offset as u32)
     }
 
-    /// Shortens a sequence to `len` positions and gives back the blocks it no longer needs.
+    /// Truncates a sequence to `len` positions and frees the blocks that it no longer needs.
     pub fn truncate(&mut self, sequence: usize, len: usize) {
         let s = &mut self.sequences[sequence];
         s.len = s.len.min(len);

@@ -27,8 +27,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a model, a GGUF file or a folder of safetensors, onto the best device of this machine. The tokenizer is read when it is
-    /// first needed.
+    /// Loads a GGUF file or a folder of safetensors onto the best device of this machine. The tokenizer is read on
+    /// first use.
     ///
     /// # Errors
     /// When a file is damaged, or its architecture or types are not supported.
@@ -60,7 +60,7 @@ impl Model {
         Model::from_files_with(files, executor, &mut |_, _| ())
     }
 
-    /// As [`Model::from_files`]; `progress` is told now and then how many bytes of how many are loaded.
+    /// As [`Model::from_files`], but calls `progress` from time to time with the bytes loaded and the total.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -71,7 +71,7 @@ impl Model {
     ) -> Result<Model> {
         let files = files.into();
         let (config, end_tokens, bytes) = (files.config()?, files.end_tokens()?, files.tensor_bytes());
-        // Blocks are alike: a part of them is that part of the bytes.
+        // Layers have equal sizes, so their count gives the share of bytes.
         let mut progress = |part: usize, of: usize| {
             let done = u128::from(bytes) * part as u128 / of.max(1) as u128;
             progress(u64::try_from(done).unwrap_or(bytes), bytes);
@@ -88,10 +88,10 @@ impl Model {
         Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: None, end_tokens })
     }
 
-    /// A model of a known shape with random weights, made on the device: for measuring speed without a download.
+    /// A model of a known shape with random weights, made on the device, to measure speed without a download.
     ///
     /// # Errors
-    /// When the formats do not fit the shape or the device has not that much memory.
+    /// When a format does not fit the shape or the device lacks the memory.
     pub fn random(shape: &Shape, types: impl Into<WeightTypes>, executor: &Executor) -> Result<Model> {
         let types = types.into();
         let weights = RandomWeights::new(executor, shape, types);
@@ -100,7 +100,7 @@ impl Model {
         Ok(Model { executor: executor.clone(), decoder, files: None, tokenizer: None, end_tokens: Vec::new() })
     }
 
-    /// Sizes and constants.
+    /// The model's hyperparameters.
     pub fn config(&self) -> &Config {
         &self.decoder.config
     }
@@ -110,17 +110,17 @@ impl Model {
         &self.executor
     }
 
-    /// The files that it was loaded from.
+    /// The files that the model was loaded from.
     pub fn files(&self) -> Option<&ModelFiles> {
         self.files.as_deref()
     }
 
-    /// The tokens that end a text or a turn, as the metadata have them.
+    /// The end-of-text and end-of-turn tokens of the metadata.
     pub fn end_tokens(&self) -> &[u32] {
         &self.end_tokens
     }
 
-    /// Bytes of weights that one decoded token reads.
+    /// Bytes of weights read per decoded token.
     pub fn bytes_per_token(&self) -> usize {
         self.decoder.bytes_per_token()
     }
@@ -130,10 +130,10 @@ impl Model {
         self.decoder.bytes()
     }
 
-    /// The tokenizer in the model's file or folder.
+    /// The tokenizer of the model's file or folder.
     ///
     /// # Errors
-    /// When the file has none, one of an unknown kind, or one with more tokens than the model.
+    /// When there is none, its kind is unknown, or it has more tokens than the model.
     pub fn tokenizer(&mut self) -> Result<&Tokenizer> {
         let tokenizer = match self.tokenizer.take() {
             Some(tokenizer) => tokenizer,
@@ -150,15 +150,15 @@ impl Model {
         Ok(self.tokenizer.insert(tokenizer))
     }
 
-    /// Starts a session: a KV cache and the plans that run the model on it.
+    /// Starts a session: a KV cache and the plans that run the model.
     ///
     /// # Errors
-    /// When an option is out of range or the device has not enough memory.
+    /// When an option is out of range or the device lacks the memory.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         Session::new(&self.executor, &self.decoder, options)
     }
 
-    /// Continues a prompt: an iterator of pieces of text.
+    /// Continues a prompt. Returns an iterator over pieces of text.
     ///
     /// # Errors
     /// When the model has no tokenizer, an option is out of range, or the prompt is longer than the context.
@@ -167,7 +167,7 @@ impl Model {
         Generation::start(self, prompt, options)
     }
 
-    /// A session as [`Model::generate`] would use with these options, for several calls of [`Model::reply`].
+    /// A session with these options for several calls of [`Model::reply`].
     ///
     /// # Errors
     /// As [`Model::session`].
@@ -175,11 +175,11 @@ impl Model {
         self.session(options.session(self))
     }
 
-    /// Continues a text given by its tokens, such as a conversation written by a chat template, in a session that is used again and
-    /// again: what the text has in common with the last one is not computed again. The tokenizer must have been loaded.
+    /// Continues `tokens`, such as a conversation formatted by a chat template, in a session that can be reused: the
+    /// longest common prefix with the cached tokens is not computed again. The tokenizer must be loaded.
     ///
     /// # Errors
-    /// When an option is out of range, or the text is longer than the context.
+    /// When an option is out of range, or there are more tokens than the context holds.
     pub fn reply<'a>(
         &'a self,
         session: &'a mut Session,

@@ -21,9 +21,9 @@ pub struct Shape {
     pub architecture: &'static str,
     /// Transformer blocks.
     pub layers: usize,
-    /// Elements of a token's hidden state: a multiple of `heads`.
+    /// Width of the residual stream: a multiple of `heads`.
     pub width: usize,
-    /// Elements within the feed-forward network.
+    /// Width of the feed-forward network.
     pub ffn: usize,
     /// Query heads: a multiple of `kv_heads`.
     pub heads: usize,
@@ -31,15 +31,14 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// The base of the rotary frequencies.
+    /// The rotary base.
     pub rope_base: f32,
-    /// The format of an embedding that is the output matrix too; `None` where they are two matrices of the format of
-    /// the others.
+    /// The format of an embedding that is also the output matrix. `None`: two matrices in the format of the others.
     pub tied_embedding: Option<Format>,
 }
 
-/// The known shapes: Llama 3.1 8B; Llama 3.2 1B with an output matrix of its own; TinyLlama 1.1B; BitNet b1.58 2B4T with its tied
-/// embedding in `Q8_0`.
+/// The known shapes: Llama 3.1 8B; Llama 3.2 1B with a separate output matrix; TinyLlama 1.1B; BitNet b1.58 2B4T with
+/// its tied embedding in `Q8_0`.
 pub const SHAPES: &[Shape] = &[
     Shape {
         name: "llama-8b",
@@ -122,12 +121,12 @@ impl Shape {
     }
 }
 
-/// The formats of a model's matrices, as files have them.
+/// The formats of a model's matrices, as in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightTypes {
-    /// That of most matrices.
+    /// Format of most matrices.
     most: Format,
-    /// That of the output matrix, and in half of the layers of the values' and the last product's.
+    /// Format of the output matrix and, in half of the layers, of `attn_v` and `ffn_down`.
     better: Option<Format>,
 }
 
@@ -138,7 +137,7 @@ impl From<Format> for WeightTypes {
 }
 
 impl WeightTypes {
-    /// Every choice, one format or llama.cpp's mixtures for Llama models.
+    /// All choices: single formats, and llama.cpp's mixtures for Llama models.
     pub fn all() -> impl Iterator<Item = WeightTypes> {
         let plain = [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS);
         let mixed = [Format::Q4_K, Format::Q5_K];
@@ -152,7 +151,7 @@ impl WeightTypes {
         if self.better.is_some() { name + "_M" } else { name }
     }
 
-    /// The format of a matrix of a model with so many layers.
+    /// The format of a matrix in a model of `layers` layers.
     fn of(self, name: &str, layers: usize) -> Format {
         let Some(better) = self.better else { return self.most };
         let mut parts = name.split('.');
@@ -169,27 +168,27 @@ impl WeightTypes {
     }
 }
 
-/// The standard deviation of the products of queries and keys, as softmax sees them; that of queries, and of keys, is its
-/// root.
+/// The standard deviation of attention scores. Queries and keys each have its square root.
 ///
-/// With 0 each position would weigh the same, and the mean of n random values shrinks as 1/√n: at some hundred
-/// positions a token would see nothing of its context. With s the weights are log-normal, and count as n·e^(−s²) equal
-/// ones as long as that is above 1: for 500 positions as 9, whose mean has a third of a value's deviation.
+/// With deviation 0 all positions would have equal weight, and the mean of n random values shrinks as 1/√n: after some
+/// hundred positions the context would have no effect. With deviation s the weights are log-normal and count like
+/// n·e^(−s²) equal ones, as long as that exceeds 1: for 500 positions like 9, whose mean has a third of a value's
+/// deviation.
 const SCORE_DEVIATION: f32 = 2.0;
 
-/// Random weights by which a model uses its context as a trained one does, however large it is.
+/// Random weights with which a model depends on its context as a trained one does, at any size.
 ///
-/// A product with a matrix of deviation g/√k, of k elements to a row, has g times the deviation of its input, as long
-/// as the matrix has a mean of 0; with a mean of m its results would share m·Σx, which grows as k and not as √k, and
-/// after a few blocks all hidden states would be that one vector. So:
+/// A matrix with deviation g/√k, where k is the row length, multiplies the deviation of its input by g, provided that
+/// its mean is 0. With mean m all results would contain m·Σx, which grows as k instead of √k; after a few blocks all
+/// hidden states would be the same vector. Therefore:
 ///
-/// - the embedding has a deviation of 1, and each norm, with weights of 1, gives a deviation of 1;
-/// - queries and keys have √[`SCORE_DEVIATION`], so that attention looks at a few positions and not at the mean of all;
-/// - every other matrix keeps the deviation. What attention and the feed-forward network add is then from 0.3 to 1
-///   times what a token began with, at any width; hidden states grow as the root of the number of blocks, no part of
-///   them outgrows the others, and norms undo the growth;
-/// - logits have a deviation of 1. An embedding that is the output matrix too makes them √width times as large, which
-///   the weights of the last norm undo.
+/// - The embedding has deviation 1. Each norm has weights of 1 and restores deviation 1.
+/// - Queries and keys have deviation √[`SCORE_DEVIATION`], so that attention focuses on a few positions.
+/// - Every other matrix preserves the deviation. Attention and the feed-forward network then each add 0.3 to 1 times
+///   the initial hidden state, at any width. Hidden states grow as the square root of the number of blocks, all parts
+///   alike, and norms undo the growth.
+/// - Logits have deviation 1. A tied embedding would make them √width times as large; the weights of the last norm undo
+///   that.
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,
@@ -201,7 +200,7 @@ impl<'a> RandomWeights<'a> {
         RandomWeights { executor, shape, types }
     }
 
-    /// Bytes of all matrices; beside them the rest is nothing.
+    /// Bytes of all matrices; all other weights are negligible.
     pub fn bytes(&self) -> u64 {
         let c = self.shape.config();
         let bytes =
@@ -280,15 +279,14 @@ impl Weights for RandomWeights<'_> {
     }
 }
 
-/// Threads of a workgroup, and workgroups in x; larger grids go on in y.
+/// Threads per workgroup, and maximum workgroups in x; larger grids continue in y.
 const THREADS: u32 = 256;
 const GRID_X: u32 = 1 << 15;
 
-/// A tensor of random values of about the size that trained weights have, computed on the device: with a mean of 0 and
-/// a standard deviation of 0.02.
+/// A tensor of random values in the range of trained weights, computed on the device: mean 0, standard deviation 0.02.
 ///
 /// # Errors
-/// When the shape does not fit the format or the device has not that much memory.
+/// When the shape does not fit the format or the device lacks the memory.
 pub fn random_tensor(
     executor: &Executor,
     format: Format,
@@ -336,8 +334,8 @@ fn random_values(
     Ok(tensor)
 }
 
-/// A program with one thread an item: its buffer, what is hashed for an item, and the body with the buffer, the item's
-/// index, the hash and the scalar `size` where the item exists.
+/// A program with one thread per item. `counter` selects what is hashed; the body gets the buffer, the item's index,
+/// the hash and the scalar `size`, and runs only for existing items.
 fn per_item(
     name: &str,
     ty: Type,
@@ -391,24 +389,24 @@ fn fill_values(ty: Type) -> std::result::Result<Program, CoreError> {
     )
 }
 
-/// Where a block has its factors: how many times the block's `f16` numbers the scale and the minimum of each run are.
+/// The position of the scales and minimums of each run, as multiples of the block's `f16` numbers.
 struct Factors {
-    /// Bytes of minimums; those of their scales are 4 bytes before.
+    /// Bytes of minimums. The bytes of their scales lie 4 bytes before.
     minimums: Range<u32>,
-    /// Bytes whose low half belongs to a scale and whose high half to its minimum.
-    halves: Range<u32>,
-    /// What [`Format::unit_numbers`], which go with independent factors, are multiplied with for a deviation of 1.
+    /// Bytes whose low nibble belongs to a scale and whose high nibble to its minimum.
+    nibbles: Range<u32>,
+    /// Factor of [`Format::unit_numbers`] that gives deviation 1: those are meant for independent scales and minimums.
     numbers: f32,
 }
 
 impl Factors {
-    /// Those of a format whose runs have scales and minimums of their own; `None` for others. Numbers are multiplied with
-    /// the deviation of d·s·code - m·t for independent factors s and t, divided by that for equal ones.
+    /// The layout of a format whose runs have separate scales and minimums; `None` for others. `numbers` is the
+    /// deviation of d·s·code - m·t with independent s and t, divided by that with equal ones.
     fn of(format: Format) -> Option<Factors> {
         match format {
-            Format::Q2_K => Some(Factors { minimums: 0..0, halves: 0..16, numbers: 14.0 / 9.8 }),
-            Format::Q4_K => Some(Factors { minimums: 8..12, halves: 12..16, numbers: 260.0 / 168.0 }),
-            Format::Q5_K => Some(Factors { minimums: 8..12, halves: 12..16, numbers: 530.0 / 337.0 }),
+            Format::Q2_K => Some(Factors { minimums: 0..0, nibbles: 0..16, numbers: 14.0 / 9.8 }),
+            Format::Q4_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 260.0 / 168.0 }),
+            Format::Q5_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 530.0 / 337.0 }),
             _ => None,
         }
     }
@@ -420,17 +418,17 @@ fn within(b: &mut Builder, i: Value, range: &Range<u32>) -> Value {
     b.lt(from_start, range.end - range.start)
 }
 
-/// Random codes in every byte of a block format's first view, which may hold the scales too.
+/// Random codes in every byte of a block format's first view, which may also hold the scales.
 ///
-/// A minimum has the factor of its scale, so that each run has a mean of about 0, as those of trained weights have.
-/// With independent factors the means would hold a share p = 0.6 of the power of `Q4_K`. The runs of an embedding would
-/// have such means as well, so that products with a matrix would be √((1 - p)² + 32·p²) = 3.4 times as large as without
-/// them, and the scores of attention 11 times: softmax would choose one position or another by a rounding.
+/// A minimum equals its scale's factor, so that each run has a mean of about 0, like trained weights. If they were
+/// independent, the means would hold a share p = 0.6 of the power of `Q4_K`. The runs of an embedding would have such
+/// means too, so products with a matrix would be √((1 - p)² + 32·p²) = 3.4 times as large and attention scores 11
+/// times: rounding would decide which position softmax selects.
 fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     let ty = format.views(1, format.block_len()).first().map_or(Type::U8, |view| view.element);
     let factors = Factors::of(format);
     let in_block = |b: &mut Builder, i: Value| b.rem(i, format.block_bytes() as u32);
-    // Codes in a plane are those that a block has in the file's layout, so that a model is the same on every device.
+    // Codes in planes equal those of the file layout, so that a model is the same on every device.
     let counter = |b: &mut Builder, i: Value| {
         if let Some(factors) = &factors {
             let at = in_block(b, i);
@@ -450,7 +448,7 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
     per_item("random_codes", ty, counter, |b, out, i, hash, _| {
         let mut byte = b.and(hash, 255u32);
         if format.row().is_some_and(|row| row.values == Values::Ternary && matches!(row.codes, Codes::Bits(..))) {
-            // A ternary code is 0, 1 or 2: where both bits of a pair are set, clear the higher. Half the weights are
+            // Ternary codes are 0, 1 or 2. Where both bits of a pair are set, clear the higher. Half of the weights are
             // then 0.
             let low = b.shl(byte, 1u32);
             let both = b.and(byte, low);
@@ -459,21 +457,20 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
         }
         if let Some(factors) = &factors {
             let at = in_block(b, i);
-            let halves = within(b, at, &factors.halves);
+            let nibbles = within(b, at, &factors.nibbles);
             let low = b.and(byte, 15u32);
-            let twice = b.mul(low, 17u32);
-            byte = b.select(halves, twice, byte);
+            let both = b.mul(low, 17u32);
+            byte = b.select(nibbles, both, byte);
         }
         let byte = b.cvt(ty, byte);
         b.store(out, i, byte);
     })
 }
 
-/// One of the `f16` numbers of every block, of the magnitude `size`.
+/// One of the `f16` numbers of every block, with magnitude `size`.
 ///
-/// The codes of a format need not have a mean of 0: those of `Q4_0` are from -8 to 7. All numbers of a block, chosen at
-/// random, have therefore the same sign or the other. Ternary codes do have that mean, and blocks of one sign, as
-/// models have them.
+/// The codes of some formats have a mean other than 0: those of `Q4_0` are from -8 to 7. Therefore each block has a
+/// random sign. Ternary codes have mean 0, and their blocks all have the same sign, as in real models.
 fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, CoreError> {
     // In units of 2 bytes.
     let (stride, offset) = match format.numbers_at().get(number) {
@@ -489,7 +486,7 @@ fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, C
             let at = b.add(at, offset);
             let mut number = size;
             if !format.is_ternary() {
-                // Codes are the lowest bits of their hashes.
+                // Codes use the low bits of the hash.
                 let sign = b.and(hash, 1u32 << 31);
                 let bits = b.bitcast(Type::U32, size);
                 let bits = b.xor(bits, sign);
@@ -530,7 +527,7 @@ mod tests {
             let power = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
             let len = format.scale_len();
             let means: Vec<f32> = values.chunks(len).map(|run| run.iter().sum::<f32>() / len as f32).collect();
-            // Of independent values it would be 1 / len; codes that have no mean of 0 add up to 0.05.
+            // Independent values would give 1 / len; codes whose mean is not 0 would give 0.05.
             let share = power(&means) / power(&values);
             assert!(share < 1.0 / len as f32 + 0.07, "{}: {share}", format.name());
         }

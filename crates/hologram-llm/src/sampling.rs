@@ -1,51 +1,56 @@
-//! The choice of the next token from logits.
+//! Sampling: chooses the next token from logits.
 //!
-//! The steps are those of llama.cpp's default chain, in its order: penalties change the logits of recent tokens; the `top_k` highest
-//! logits are kept; of these the fewest whose probabilities (at temperature 1, among the kept) add up to `top_p`; of these the ones that
-//! are at least `min_p` times as probable as the best; the rest compete with the probabilities `softmax(logit / temperature)`.
+//! The steps follow llama.cpp's default chain:
+//!
+//! 1. Penalties change the logits of recent tokens.
+//! 2. Top-k keeps the `top_k` highest logits.
+//! 3. Top-p keeps the smallest set of the most probable tokens whose probabilities (at temperature 1) sum to `top_p`.
+//! 4. Min-p keeps tokens that are at least `min_p` times as probable as the best.
+//! 5. The token is drawn from `softmax(logit / temperature)`.
+//!
 //! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
-//! The random number is a function of the seed and the position alone, so a run can be repeated, and a token chosen again, without
-//! carrying a generator's state. The operation `sample` of the core makes the same choice on a device, in `f32`, but for `min_p` and
-//! penalties: with these, tokens are chosen on the host.
+//! The random number depends only on the seed and the position, so runs are reproducible without a generator's state.
+//! The core operation `sample` makes the same choice on a device in `f32`, without `min_p` and penalties; these require
+//! sampling on the host.
 
 pub use hologram_core::ops::philox4x32_10;
 
 use crate::error::{LlmError, Result};
 
-/// How tokens are chosen.
+/// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplerConfig {
     /// Divides the logits; 0 always takes the most probable token.
     pub temperature: f32,
-    /// The number of most probable tokens that compete; 0 for all.
+    /// Number of most probable tokens to keep; 0 keeps all.
     pub top_k: usize,
-    /// The share of the probability that competes, above 0; 1 for all.
+    /// Cumulative probability to keep, above 0; 1 keeps all.
     pub top_p: f32,
-    /// Tokens less probable than this share of the most probable one do not compete; 0 for no such limit.
+    /// Minimum probability relative to the most probable token; 0 keeps all.
     pub min_p: f32,
-    /// Logits of recent tokens are divided by this where they are positive, else multiplied; 1 changes nothing.
+    /// Divides positive logits of recent tokens and multiplies negative ones; 1 has no effect.
     pub repeat_penalty: f32,
-    /// Taken from the logits of recent tokens.
+    /// Subtracted from the logits of recent tokens.
     pub presence_penalty: f32,
-    /// Taken from the logits of recent tokens once for each time that they occur.
+    /// Subtracted from the logits of recent tokens, once per occurrence.
     pub frequency_penalty: f32,
-    /// Chooses the sequence of random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// The recent tokens that penalties look at: the last ones of prompt and text.
+/// The number of recent tokens, of prompt and text, that penalties apply to.
 pub const RECENT: usize = 64;
 
 impl Default for SamplerConfig {
-    /// Temperature 0.8, the 40 most probable tokens, 0.95 of the probability, no penalties, seed 0.
+    /// Temperature 0.8, top-k 40, top-p 0.95, no penalties, seed 0.
     fn default() -> Self {
         SamplerConfig { temperature: 0.8, top_k: 40, top_p: 0.95, ..SamplerConfig::GREEDY }
     }
 }
 
 impl SamplerConfig {
-    /// Always the most probable token.
+    /// Always takes the most probable token.
     pub const GREEDY: SamplerConfig = SamplerConfig {
         temperature: 0.0,
         top_k: 0,
@@ -57,14 +62,14 @@ impl SamplerConfig {
         seed: 0,
     };
 
-    /// Checks the options.
+    /// Checks the parameters.
     ///
     /// # Errors
     /// Names the option that is out of range.
     pub fn validate(&self) -> Result<()> {
         let fail = |option, reason| Err(LlmError::Option { option, reason });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return fail("temperature", format!("is {}, but must be a number of 0 or more", self.temperature));
+            return fail("temperature", format!("is {}, but must be 0 or more", self.temperature));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return fail("top-p", format!("is {}, but must be above 0 and at most 1", self.top_p));
@@ -73,35 +78,36 @@ impl SamplerConfig {
             return fail("min-p", format!("is {}, but must be from 0 to 1", self.min_p));
         }
         if !(self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0) {
-            return fail("repeat-penalty", format!("is {}, but must be a number above 0", self.repeat_penalty));
+            return fail("repeat-penalty", format!("is {}, but must be above 0", self.repeat_penalty));
         }
         let penalties = [("presence-penalty", self.presence_penalty), ("frequency-penalty", self.frequency_penalty)];
         for (option, penalty) in penalties {
             if !penalty.is_finite() {
-                return fail(option, format!("is {penalty}, but must be a number"));
+                return fail(option, format!("is {penalty}, but must be finite"));
             }
         }
         Ok(())
     }
 
-    /// Whether recent tokens matter.
+    /// Whether any penalty has an effect.
     pub fn penalises(&self) -> bool {
         self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether the operation `sample` can make this choice.
+    /// Whether the operation `sample` supports these parameters.
     pub fn fits_device(&self) -> bool {
         self.min_p == 0.0 && !self.penalises()
     }
 
-    /// What the operation `sample` takes for a token at this position: a row of its numbers and a row of its words.
+    /// The parameters of the operation `sample` for a token at this position: a row of its `f32` and of its `u32`
+    /// input.
     pub fn row(&self, position: u64) -> ([f32; 2], [u32; 4]) {
         let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
         ([self.temperature, self.top_p], [top_k, self.seed as u32, (self.seed >> 32) as u32, position as u32])
     }
 }
 
-/// Chooses tokens; keeps its buffers between calls and nothing else.
+/// Samples tokens. Its only state is buffers that are reused between calls.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
@@ -113,30 +119,30 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler with these options.
+    /// A sampler with these parameters.
     ///
     /// # Errors
-    /// An option out of range.
+    /// When a parameter is out of range.
     pub fn new(config: SamplerConfig) -> Result<Sampler> {
         config.validate()?;
         Ok(Sampler { config, keys: Vec::new(), weights: Vec::new(), penalised: Vec::new() })
     }
 
-    /// The options.
+    /// The parameters.
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
 
-    /// Chooses the token that will stand at `position` from the logits of the whole vocabulary. The same logits, seed and position
-    /// give the same token.
+    /// Samples the token at `position` from the logits of the whole vocabulary. The same logits, seed and position give
+    /// the same token.
     ///
     /// # Errors
-    /// No logits, a NaN or positive infinity among them, or none above negative infinity.
+    /// When there are no logits, one is NaN or positive infinity, or none is above negative infinity.
     pub fn sample(&mut self, logits: &[f32], position: u64) -> Result<u32> {
         self.sample_after(logits, &[], position)
     }
 
-    /// As [`Sampler::sample`], where `text` are the tokens before it, of which the last [`RECENT`] are penalised.
+    /// As [`Sampler::sample`]. Penalties apply to the last [`RECENT`] tokens of `text`, the tokens before it.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -163,7 +169,7 @@ impl Sampler {
     fn choose(&mut self, logits: &[f32], position: u64) -> Result<u32> {
         let fail = |reason: String| LlmError::Logits { position, reason };
         if u32::try_from(logits.len()).is_err() {
-            return Err(fail(format!("there are {} logits, more than token ids", logits.len())));
+            return Err(fail(format!("there are {} logits, more than possible token ids", logits.len())));
         }
         let best = argmax(logits).map_err(fail)?;
         if self.config.temperature == 0.0 || self.config.top_k == 1 {
@@ -176,7 +182,7 @@ impl Sampler {
             let least = max + f64::from(self.config.min_p).ln();
             self.keys.retain(|&k| logit(k) >= least);
         }
-        // The running sum goes through the tokens in the order of their ids, which needs no full sort on a device.
+        // The running sum follows the order of token ids, which needs no full sort on a device.
         if self.keys.len() < logits.len() || self.config.top_p < 1.0 {
             self.keys.sort_unstable_by_key(|&k| id(k));
         }
@@ -191,12 +197,12 @@ impl Sampler {
             }
             left -= w;
         }
-        // Rounding may leave a remainder after the last token; it then belongs to the last one that had a chance.
+        // Rounding may leave a remainder after the last token; it goes to the last token with a nonzero weight.
         let last = self.keys.iter().zip(&self.weights).rev().find(|(_, w)| **w > 0.0);
         Ok(last.map_or(best, |(&k, _)| id(k)))
     }
 
-    /// Leaves in `keys` the `top_k` best, best first, or all in the order of their ids.
+    /// Keeps the `top_k` best in `keys`, best first, or all in the order of their ids.
     fn keep_top_k(&mut self, logits: &[f32]) {
         self.keys.clear();
         self.keys.extend(logits.iter().zip(0..).map(|(&l, i)| key(l, i)));
@@ -208,7 +214,7 @@ impl Sampler {
         }
     }
 
-    /// Leaves in `keys` the fewest of the best whose probabilities reach `top_p`.
+    /// Keeps in `keys` the smallest set of best tokens whose probabilities reach `top_p`.
     fn keep_top_p(&mut self, logits: &[f32], max: f64) {
         let p = f64::from(self.config.top_p);
         if p >= 1.0 {
@@ -216,7 +222,7 @@ impl Sampler {
         }
         let sorted = self.keys.len() < logits.len();
         let total: f64 = self.keys.iter().map(|&k| (logit(k) - max).exp()).sum();
-        // Usually a few tokens hold most of the probability: sort only as many of the best as it takes, four times more each time.
+        // A few tokens usually hold most of the probability, so sort only the best, four times as many in each round.
         let (mut done, mut sum) = (0, 0.0);
         let mut chunk = if sorted { self.keys.len() } else { 256 };
         while done < self.keys.len() {
@@ -241,7 +247,7 @@ impl Sampler {
     }
 }
 
-/// The highest logit's token, the lowest of equals.
+/// The token with the highest logit; of equals the lowest id.
 fn argmax(logits: &[f32]) -> std::result::Result<u32, String> {
     let mut best = (f32::NEG_INFINITY, None);
     for (&l, i) in logits.iter().zip(0u32..) {
@@ -252,10 +258,10 @@ fn argmax(logits: &[f32]) -> std::result::Result<u32, String> {
             best = (l, Some(i));
         }
     }
-    best.1.ok_or_else(|| format!("none of {} logits is above negative infinity", logits.len()))
+    best.1.ok_or_else(|| format!("none of the {} logits is above negative infinity", logits.len()))
 }
 
-/// A number that sorts by falling logit, then by rising token id.
+/// A key that sorts by falling logit, then by rising token id.
 fn key(logit: f32, id: u32) -> u64 {
     let bits = (logit + 0.0).to_bits(); // -0 becomes 0
     let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };

@@ -13,21 +13,21 @@ use crate::kv::KvCache;
 use crate::models::decoder::{Bucket, Decoder};
 use crate::sampling::{Sampler, SamplerConfig};
 
-/// How a session is set up.
+/// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Positions that a sequence can hold.
+    /// Context length of a sequence in tokens.
     pub context: usize,
-    /// The most tokens in one step; longer prompts take several.
+    /// Maximum tokens per step; longer prompts take several steps.
     pub batch: usize,
-    /// Sequences held at the same time.
+    /// Number of concurrent sequences.
     pub sequences: usize,
-    /// Elements of the KV cache: [`Format::F32`], [`Format::F16`] or, for heads of whole blocks of 32 elements, 8 bits
-    /// ([`Format::Q8Planes`]); by default what suits the device, and [`Format::F32`] for models
-    /// whose matrices are in `F32` or `F16` or ternary.
+    /// Element type of the KV cache: [`Format::F32`], [`Format::F16`] or 8 bits ([`Format::Q8Planes`], for heads of
+    /// whole blocks of 32 elements). Default: what suits the device, or [`Format::F32`] if the model's matrices are in
+    /// `F32`, in `F16` or ternary.
     pub kv: Option<Format>,
-    /// Whether [`Session::sample`] chooses tokens on the device, so that only they come back, instead of on the host from all logits;
-    /// `None` for where the device has a kernel of its own for it.
+    /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
+    /// `None`: on the device if it has a native kernel for it.
     pub device_sampling: Option<bool>,
 }
 
@@ -42,7 +42,7 @@ impl Default for SessionOptions {
 pub enum Logits {
     /// None.
     None,
-    /// The last one.
+    /// The last.
     Last,
     /// All.
     All,
@@ -53,28 +53,27 @@ pub struct Session {
     executor: Executor,
     decoder: Arc<Decoder>,
     cache: KvCache,
-    /// The tokens of each sequence.
-    held: Vec<Vec<u32>>,
+    /// The cached tokens of each sequence.
+    cached: Vec<Vec<u32>>,
     options: SessionOptions,
-    /// Plans by the greatest sizes of their steps, powers of two; each is made when the first such step runs.
+    /// Compiled plans. Sizes are rounded up to powers of two; each plan is compiled on first use.
     plans: HashMap<Bucket, Plan>,
-    /// Whether steps of exactly so many tokens, in a fixed precision or none, have plans of their own, where that was
-    /// asked.
+    /// Cached answers of [`Decoder::prefers_fixed`], by tokens and precision.
     prefers_fixed: HashMap<(usize, Option<usize>), bool>,
-    /// The tokens, a bucket's, of the steps in whose precision all are computed.
+    /// The step size that determines the precision of all steps.
     precision: Option<usize>,
     device_sampling: bool,
-    /// The plan of the last step.
+    /// The bucket of the last step's plan.
     last: Option<Bucket>,
     scratch: Scratch,
 }
 
-/// Host copies of what steps take and give, kept to avoid allocation.
+/// Host buffers for inputs and outputs of steps, kept to avoid allocation.
 #[derive(Default)]
 struct Scratch {
-    /// What is fed: sequences and tokens.
-    fed: Vec<(usize, u32)>,
-    /// By sequence, its length before and the tokens that it gets.
+    /// Input tokens with their sequences.
+    input: Vec<(usize, u32)>,
+    /// Per sequence its previous length and the number of tokens added.
     growth: Vec<(usize, usize)>,
     ids: Vec<u32>,
     positions: Vec<u32>,
@@ -82,18 +81,18 @@ struct Scratch {
     slots: Vec<u32>,
     rows: Vec<u32>,
     table: Vec<u32>,
-    /// Memory of logits, of which the first `filled` belong to the last call.
+    /// Buffer of logits, of which the first `filled` belong to the last call.
     logits: Vec<f32>,
     filled: usize,
-    /// How the wanted tokens are chosen, and what was.
+    /// Sampling parameters of the output tokens, and the tokens chosen.
     numbers: Vec<f32>,
     words: Vec<u32>,
     chosen: Vec<u32>,
 }
 
-/// What a run gives for its wanted tokens.
+/// The output of a run.
 #[derive(Clone, Copy)]
-enum Give<'a> {
+enum Output<'a> {
     Logits,
     Tokens(&'a SamplerConfig),
 }
@@ -114,16 +113,15 @@ impl Session {
         }
         let head_dim = decoder.config.head_dim;
         if !head_dim.is_multiple_of(kv.block_len()) {
-            let reason = format!("is q8, but heads of {head_dim} elements are not whole blocks of {}", kv.block_len());
+            let reason = format!("is q8, but the head size {head_dim} is not a multiple of {}", kv.block_len());
             return Err(LlmError::Option { option: "kv", reason });
         }
         if let Some(limit) = decoder.config.context_limit().filter(|limit| options.context > *limit) {
-            let reason =
-                format!("is {}, but with rope scaling of the kind dynamic the most is {limit}", options.context);
+            let reason = format!("is {}, but must be at most {limit} with dynamic rope scaling", options.context);
             return Err(LlmError::Option { option: "ctx", reason });
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
-        // A model whose weights do not fit together is refused here, not at the first step.
+        // Reports weights that do not fit together here, not at the first step.
         decoder.graph(
             executor,
             &cache,
@@ -132,12 +130,12 @@ impl Session {
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
         let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
-        let held = vec![Vec::new(); options.sequences];
+        let cached = vec![Vec::new(); options.sequences];
         Ok(Session {
             executor,
             decoder,
             cache,
-            held,
+            cached,
             options,
             plans,
             prefers_fixed,
@@ -148,22 +146,23 @@ impl Session {
         })
     }
 
-    /// Positions in use in a sequence.
+    /// The number of cached tokens of a sequence.
     pub fn len(&self, sequence: usize) -> usize {
         if sequence < self.cache.max_sequences() { self.cache.len(sequence) } else { 0 }
     }
 
-    /// Whether no sequence holds a position.
+    /// Whether no sequence has cached tokens.
     pub fn is_empty(&self) -> bool {
         (0..self.cache.max_sequences()).all(|s| self.cache.len(s) == 0)
     }
 
-    /// Positions that a sequence can hold.
+    /// The context length of a sequence.
     pub fn context(&self) -> usize {
         self.options.context.min(self.cache.context())
     }
 
-    /// Bytes of keys and values that a step reads for tokens of one sequence at these positions, each at least once.
+    /// Bytes of keys and values that a step reads for tokens of one sequence at these positions, each counted at least
+    /// once.
     pub fn cache_bytes(&self, positions: Range<usize>) -> u64 {
         let end = positions.end.min(self.context());
         if positions.start >= end {
@@ -177,7 +176,7 @@ impl Session {
         (0..config.layers).map(|layer| (seen(layer) * self.cache.bytes_per_position(layer)) as u64).sum()
     }
 
-    /// The most tokens in one step.
+    /// Maximum tokens per step.
     pub(crate) fn batch(&self) -> usize {
         self.options.batch
     }
@@ -187,100 +186,101 @@ impl Session {
         self.decoder.config.vocab
     }
 
-    /// Computes the steps that follow in the precision of steps of `tokens` tokens, whatever their own number; with
-    /// `None` each in that of its own number, as at first.
+    /// Computes the following steps in the precision of steps of `tokens` tokens, whatever their size. `None`: each in
+    /// that of its own size, the default.
     ///
-    /// Where the formats of a model's weights leave a choice, a device computes activations and attention of a prompt
-    /// in another precision than those of a few tokens, because that is faster there. So what else is in a step has a
-    /// part in a token's logits. With a fixed number it has none but for the order of sums.
+    /// Some weight formats leave a choice of precision, and devices compute the activations and attention of long steps
+    /// in another precision than those of short ones because that is faster. A token's logits thus depend on the size
+    /// of its step. With a fixed precision they depend on it only through the order of sums.
     pub fn fix_precision(&mut self, tokens: Option<usize>) {
         self.precision = tokens.map(|n| self.bucket_size(n));
     }
 
-    /// The greatest number of tokens, or outputs, that shares a plan with this one.
+    /// Rounds a number of tokens or outputs up to the size of its plan.
     fn bucket_size(&self, n: usize) -> usize {
         n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX).min(self.options.batch)
     }
 
-    /// Shortens a sequence to its first `len` positions.
+    /// Truncates a sequence to its first `len` tokens.
     pub fn truncate(&mut self, sequence: usize, len: usize) {
-        if let Some(held) = self.held.get_mut(sequence) {
-            held.truncate(len);
+        if let Some(cached) = self.cached.get_mut(sequence) {
+            cached.truncate(len);
             self.cache.truncate(sequence, len);
         }
     }
 
-    /// Shortens a sequence to what it has in common with these tokens from their start, but for the last of them, and returns how many
-    /// that are: `tokens[n..]` is what remains to be fed. So a prompt that continues or changes an earlier one reuses what is cached.
+    /// Truncates the cache to the longest common prefix with `tokens`, leaving at least one token to feed. Returns its
+    /// length: `tokens[n..]` remains to be input.
     pub fn keep_prefix(&mut self, sequence: usize, tokens: &[u32]) -> usize {
-        let Some(held) = self.held.get(sequence) else { return 0 };
-        let alike = held.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let Some(cached) = self.cached.get(sequence) else { return 0 };
+        let alike = cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let n = alike.min(tokens.len().saturating_sub(1));
         self.truncate(sequence, n);
         n
     }
 
-    /// The tokens that a sequence holds.
+    /// The cached tokens of a sequence.
     pub fn tokens(&self, sequence: usize) -> &[u32] {
-        self.held.get(sequence).map_or(&[], Vec::as_slice)
+        self.cached.get(sequence).map_or(&[], Vec::as_slice)
     }
 
-    /// Appends tokens to a sequence and computes them in steps of at most a batch. Returns the wanted logits, row-major
-    /// `[wanted tokens, vocabulary]`.
+    /// Appends tokens to a sequence and computes them in steps of at most `batch` tokens. Returns the requested logits,
+    /// row-major `[outputs, vocabulary]`.
     ///
     /// # Errors
-    /// When a token is not in the vocabulary, the context is full or the device fails; the sequence is then as it was before.
+    /// When a token is not in the vocabulary, the context is full or the device fails. The sequence is then unchanged.
     pub fn feed(&mut self, sequence: usize, tokens: &[u32], logits: Logits) -> Result<&[f32]> {
-        self.scratch.fed.clear();
-        self.scratch.fed.extend(tokens.iter().map(|token| (sequence, *token)));
-        self.run(logits, Give::Logits)?;
+        self.scratch.input.clear();
+        self.scratch.input.extend(tokens.iter().map(|token| (sequence, *token)));
+        self.run(logits, Output::Logits)?;
         Ok(&self.scratch.logits[..self.scratch.filled])
     }
 
-    /// Appends tokens, at least one, to a sequence and chooses the token that follows them, for its position.
+    /// Appends at least one token to a sequence and samples the token that follows.
     ///
     /// # Errors
-    /// As [`Session::feed`]; logits that no token can be chosen from. The sequence is then as it was before.
+    /// As [`Session::feed`], and when the logits are invalid. The sequence is then unchanged.
     pub fn sample(&mut self, sequence: usize, tokens: &[u32], sampler: &mut Sampler) -> Result<u32> {
-        self.scratch.fed.clear();
-        self.scratch.fed.extend(tokens.iter().map(|token| (sequence, *token)));
+        self.scratch.input.clear();
+        self.scratch.input.extend(tokens.iter().map(|token| (sequence, *token)));
         self.choose(Logits::Last, sampler)?;
         self.scratch
             .chosen
             .first()
             .copied()
-            .ok_or_else(|| LlmError::Option { option: "tokens", reason: "are none".into() })
+            .ok_or_else(|| LlmError::Option { option: "tokens", reason: "must not be empty".into() })
     }
 
-    /// Appends one token to each of several sequences, as [`Session::feed_batch`] does, and chooses the tokens that follow them.
+    /// Appends one token to each of several sequences, as [`Session::feed_batch`], and samples the tokens that follow.
     ///
     /// # Errors
     /// As [`Session::sample`].
     pub fn sample_batch(&mut self, tokens: &[(usize, u32)], sampler: &mut Sampler) -> Result<&[u32]> {
-        self.scratch.fed.clear();
-        self.scratch.fed.extend_from_slice(tokens);
+        self.scratch.input.clear();
+        self.scratch.input.extend_from_slice(tokens);
         self.choose(Logits::All, sampler)?;
         Ok(&self.scratch.chosen)
     }
 
-    /// Appends one token to each of several sequences and computes them together, in steps of at most a batch. Returns their logits in
-    /// order, row-major `[tokens, vocabulary]`. A sequence may come several times; its tokens follow each other.
+    /// Appends one token to each of several sequences and computes them together, in steps of at most `batch` tokens.
+    /// Returns their logits in order, row-major `[tokens, vocabulary]`. If a sequence occurs several times, its tokens
+    /// follow each other.
     ///
     /// # Errors
-    /// As [`Session::feed`]; all sequences are then as they were before.
+    /// As [`Session::feed`]. All sequences are then unchanged.
     pub fn feed_batch(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32]> {
-        self.scratch.fed.clear();
-        self.scratch.fed.extend_from_slice(tokens);
-        self.run(Logits::All, Give::Logits)?;
+        self.scratch.input.clear();
+        self.scratch.input.extend_from_slice(tokens);
+        self.run(Logits::All, Output::Logits)?;
         Ok(&self.scratch.logits[..self.scratch.filled])
     }
 
-    /// Computes what is in `scratch.fed` and chooses a token for each wanted one of it.
-    fn choose(&mut self, wanted: Logits, sampler: &mut Sampler) -> Result<()> {
+    /// Computes the input tokens and samples a token for each output.
+    fn choose(&mut self, requested: Logits, sampler: &mut Sampler) -> Result<()> {
         let chosen = if self.device_sampling && sampler.config().fits_device() {
-            self.run(wanted, Give::Tokens(sampler.config())).and_then(|()| self.check_chosen(wanted))
+            self.run(requested, Output::Tokens(sampler.config())).and_then(|()| self.check_chosen(requested))
         } else {
-            self.run(wanted, Give::Logits).and_then(|()| self.choose_on_host(wanted, sampler))
+            self.run(requested, Output::Logits).and_then(|()| self.choose_on_host(requested, sampler))
         };
         if chosen.is_err() {
             self.restore();
@@ -288,45 +288,46 @@ impl Session {
         chosen
     }
 
-    fn choose_on_host(&mut self, wanted: Logits, sampler: &mut Sampler) -> Result<()> {
+    fn choose_on_host(&mut self, requested: Logits, sampler: &mut Sampler) -> Result<()> {
         let s = &mut self.scratch;
         s.chosen.clear();
         let rows = s.logits[..s.filled].chunks(self.decoder.config.vocab.max(1));
-        for (row, (sequence, position)) in rows.zip(wanted_positions(&s.growth, &s.fed, wanted)) {
-            let held = &self.held[sequence];
-            s.chosen.push(sampler.sample_after(row, &held[..held.len().min(position as usize)], position)?);
+        for (row, (sequence, position)) in rows.zip(output_positions(&s.growth, &s.input, requested)) {
+            let cached = &self.cached[sequence];
+            s.chosen.push(sampler.sample_after(row, &cached[..cached.len().min(position as usize)], position)?);
         }
         Ok(())
     }
 
-    /// Whether the device found a token everywhere.
-    fn check_chosen(&self, wanted: Logits) -> Result<()> {
+    /// Checks that the device found a token for every output.
+    fn check_chosen(&self, requested: Logits) -> Result<()> {
         let s = &self.scratch;
         let vocab = self.vocab();
-        let bad = s.chosen.iter().zip(wanted_positions(&s.growth, &s.fed, wanted)).find(|(t, _)| **t as usize >= vocab);
+        let bad =
+            s.chosen.iter().zip(output_positions(&s.growth, &s.input, requested)).find(|(t, _)| **t as usize >= vocab);
         match bad {
             None => Ok(()),
             Some((_, (_, position))) => {
-                let reason = "one is NaN or infinite, or none is above negative infinity".into();
+                let reason = "one logit is NaN or infinite, or none is above negative infinity".into();
                 Err(LlmError::Logits { position, reason })
             }
         }
     }
 
-    /// Shortens the sequences to what they were before the last run. A device that is lost says so at the next run.
+    /// Truncates the sequences to their state before the last run. A lost device is reported by the next run.
     fn restore(&mut self) {
         for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
             self.cache.truncate(sequence, *before);
-            self.held[sequence].truncate(*before);
+            self.cached[sequence].truncate(*before);
         }
         let _ = self.cache.clear_errors();
     }
 
-    /// Runs the kernels of the last step once more, one by one, and gives for each its name and the seconds it took on the device. What
-    /// the session holds stays as it is; before the first step there is nothing.
+    /// Runs the kernels of the last step again, one by one. Returns each kernel's name and seconds on the device;
+    /// nothing before the first step. The cached tokens do not change.
     ///
     /// # Errors
-    /// A device that cannot measure them; an error of the run.
+    /// When the device cannot measure times or the run fails.
     pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
         match self.last.and_then(|bucket| self.plans.get(&bucket)) {
             Some(plan) => Ok(plan.profile()?),
@@ -334,20 +335,21 @@ impl Session {
         }
     }
 
-    /// Computes what is in `scratch.fed`.
-    fn run(&mut self, logits: Logits, give: Give<'_>) -> Result<()> {
+    /// Computes the input tokens.
+    fn run(&mut self, logits: Logits, output: Output<'_>) -> Result<()> {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
         self.check()?;
-        let (fed, batch) = (self.scratch.fed.len(), self.options.batch);
-        for start in (0..fed).step_by(batch) {
-            let step = start..(start + batch).min(fed);
-            let wanted = match logits {
+        let (count, batch) = (self.scratch.input.len(), self.options.batch);
+        for start in (0..count).step_by(batch) {
+            let step = start..(start + batch).min(count);
+            let requested = match logits {
                 Logits::None => 0,
-                Logits::Last => usize::from(step.end == fed),
+                Logits::Last => usize::from(step.end == count),
                 Logits::All => step.len(),
             };
-            let done = self.step(step.clone(), wanted, give).and_then(|()| match step.end == fed && wanted == 0 {
+            let last = step.end == count;
+            let done = self.step(step, requested, output).and_then(|()| match last && requested == 0 {
                 true => Ok(self.executor.backend().synchronize()?),
                 false => Ok(()),
             });
@@ -359,19 +361,19 @@ impl Session {
         Ok(())
     }
 
-    /// Whether what is fed exists and fits; notes how the sequences grow.
+    /// Checks the input tokens and counts how the sequences grow.
     fn check(&mut self) -> Result<()> {
         let (sequences, vocab, context) = (self.cache.max_sequences(), self.vocab(), self.context());
         let growth = &mut self.scratch.growth;
         growth.clear();
         growth.extend((0..sequences).map(|s| (self.cache.len(s), 0)));
-        for (sequence, token) in &self.scratch.fed {
+        for (sequence, token) in &self.scratch.input {
             let Some((before, added)) = growth.get_mut(*sequence) else {
-                let reason = format!("{sequence} is not one of {sequences} sequences");
+                let reason = format!("{sequence} does not exist; there are {sequences}, counted from 0");
                 return Err(LlmError::Option { option: "sequence", reason });
             };
             if *token as usize >= vocab {
-                let reason = format!("has token {token}, but the vocabulary has {vocab} tokens");
+                let reason = format!("must be below {vocab}, the size of the vocabulary, but one is {token}");
                 return Err(LlmError::Option { option: "tokens", reason });
             }
             *added += 1;
@@ -382,28 +384,29 @@ impl Session {
         Ok(())
     }
 
-    /// One run of the graph: appends tokens to their sequences and adds what the last `wanted` give to the scratch.
-    fn step(&mut self, range: Range<usize>, wanted: usize, give: Give<'_>) -> Result<()> {
-        let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(wanted));
+    /// Runs the graph once: appends `range` of the input tokens and stores the output of the last `requested` of them.
+    fn step(&mut self, range: Range<usize>, requested: usize, output: Output<'_>) -> Result<()> {
+        let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(requested));
         let s = &mut self.scratch;
-        let fed = &s.fed[range];
+        let input = &s.input[range];
         for list in [&mut s.ids, &mut s.positions, &mut s.sequences, &mut s.slots, &mut s.rows] {
             list.clear();
         }
-        for (sequence, token) in fed {
+        for (sequence, token) in input {
             s.ids.push(*token);
             s.sequences.push(*sequence as u32);
             s.positions.push(self.cache.len(*sequence) as u32);
             s.slots.push(self.cache.append(*sequence)?);
-            self.held[*sequence].push(*token);
+            self.cached[*sequence].push(*token);
         }
-        s.rows.extend((fed.len() - wanted..fed.len()).map(|r| r as u32));
+        s.rows.extend((input.len() - requested..input.len()).map(|r| r as u32));
         self.cache.write_table(&mut s.table);
 
-        let sampled = wanted > 0 && matches!(give, Give::Tokens(_));
+        let sampled = requested > 0 && matches!(output, Output::Tokens(_));
         let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
         let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens, precision);
-        let full = fed.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
+        let full =
+            input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
         let bucket = Bucket { tokens, full, outputs, sampled, precision };
         self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
@@ -420,13 +423,13 @@ impl Session {
         plan.write("rows", &s.rows)?;
         plan.write("block_table", &s.table)?;
         if !full {
-            plan.set_extent("tokens", fed.len())?;
+            plan.set_extent("tokens", input.len())?;
         }
-        plan.set_extent("outputs", wanted)?;
-        if let (true, Give::Tokens(config)) = (sampled, give) {
+        plan.set_extent("outputs", requested)?;
+        if let (true, Output::Tokens(config)) = (sampled, output) {
             s.numbers.clear();
             s.words.clear();
-            for position in &s.positions[fed.len() - wanted..] {
+            for position in &s.positions[input.len() - requested..] {
                 let (numbers, words) = config.row(u64::from(*position) + 1);
                 s.numbers.extend(numbers);
                 s.words.extend(words);
@@ -435,13 +438,13 @@ impl Session {
             plan.write("sampling_words", &s.words)?;
             plan.run()?;
             let from = s.chosen.len();
-            s.chosen.resize(from + wanted, 0);
+            s.chosen.resize(from + requested, 0);
             return Ok(plan.read_into("chosen", &mut s.chosen[from..])?);
         }
         plan.run()?;
-        if wanted > 0 {
-            let end = s.filled + wanted * self.decoder.config.vocab;
-            // Not cleared between calls: half a megabyte a token would be.
+        if requested > 0 {
+            let end = s.filled + requested * self.decoder.config.vocab;
+            // Not cleared between calls: that would write half a megabyte per token.
             s.logits.resize(end.max(s.logits.len()), 0.0);
             plan.read_into("logits", &mut s.logits[s.filled..end])?;
             s.filled = end;
@@ -450,21 +453,21 @@ impl Session {
     }
 }
 
-/// The sequences and positions at which the tokens that follow the wanted ones will stand.
-fn wanted_positions(
+/// The sequences and positions of the tokens to sample.
+fn output_positions(
     growth: &[(usize, usize)],
-    fed: &[(usize, u32)],
-    wanted: Logits,
+    input: &[(usize, u32)],
+    requested: Logits,
 ) -> impl Iterator<Item = (usize, u64)> {
     let mut next: Vec<u64> = growth.iter().map(|(before, _)| *before as u64).collect();
-    let mut positions: Vec<(usize, u64)> = Vec::with_capacity(fed.len());
-    for (sequence, _) in fed {
+    let mut positions: Vec<(usize, u64)> = Vec::with_capacity(input.len());
+    for (sequence, _) in input {
         if let Some(next) = next.get_mut(*sequence) {
             *next += 1;
             positions.push((*sequence, *next));
         }
     }
-    let skip = match wanted {
+    let skip = match requested {
         Logits::All => 0,
         Logits::Last => positions.len().saturating_sub(1),
         Logits::None => positions.len(),
@@ -472,7 +475,7 @@ fn wanted_positions(
     positions.into_iter().skip(skip)
 }
 
-/// Whether the device has a kernel of its own that chooses tokens.
+/// Whether the device has a native kernel for sampling.
 fn has_sampling(executor: &Executor, vocab: usize) -> bool {
     let tensor =
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };

@@ -1,37 +1,37 @@
-//! Texts that end a generation wherever they appear, across tokens too.
+//! Stop texts: they end a generation wherever they appear, also across tokens.
 
-/// Passes a text on as it comes, but for what may become a stop text, and ends it before one.
+/// Passes text on, except the end that may become a stop text. Ends before a stop text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopFilter {
     stops: Vec<String>,
-    /// The end of the text so far, with which a stop text may begin.
-    held: String,
+    /// The end of the text so far, which may begin a stop text.
+    pending: String,
 }
 
 impl StopFilter {
     pub fn new(stops: &[String]) -> StopFilter {
-        StopFilter { stops: stops.to_vec(), held: String::new() }
+        StopFilter { stops: stops.to_vec(), pending: String::new() }
     }
 
-    /// Takes more of the text; returns what may be shown of it, and whether a stop text was found behind that.
+    /// Takes more text. Returns the text to show, and whether a stop text follows it.
     pub fn push(&mut self, text: &str) -> (String, bool) {
-        self.held.push_str(text);
-        if let Some(at) = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min() {
-            self.held.truncate(at);
-            return (std::mem::take(&mut self.held), true);
+        self.pending.push_str(text);
+        if let Some(at) = self.stops.iter().filter_map(|s| self.pending.find(s.as_str())).min() {
+            self.pending.truncate(at);
+            return (std::mem::take(&mut self.pending), true);
         }
-        let keep = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, rest), false)
+        let keep = self.stops.iter().map(|s| overlap(&self.pending, s)).max().unwrap_or(0);
+        let rest = self.pending.split_off(self.pending.len() - keep);
+        (std::mem::replace(&mut self.pending, rest), false)
     }
 
-    /// What was held back, at the end of the text.
+    /// The withheld text, at the end of the generation.
     pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 }
 
-/// Bytes at the end of a text that begin the stop text and are not all of it.
+/// The length of the longest proper prefix of `stop` that ends the text.
 fn overlap(text: &str, stop: &str) -> usize {
     let lengths = stop.char_indices().map(|(at, _)| at).skip(1);
     lengths.filter(|&n| text.ends_with(&stop[..n])).max().unwrap_or(0)
@@ -41,7 +41,7 @@ fn overlap(text: &str, stop: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// Every way to cut a text into pieces shows the same, and never a part of a stop text that is found.
+    /// Any division of a text into pieces shows the same text, without any part of a stop text that is found.
     #[test]
     fn stop_texts_across_pieces() {
         let cases: [(&[&str], &str, &str, bool); 8] = [

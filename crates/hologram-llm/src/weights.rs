@@ -1,4 +1,4 @@
-//! Where a model's weights come from: a mapped file, used in place or uploaded tensor by tensor.
+//! Sources of weights: a mapped file, used in place or uploaded tensor by tensor.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -14,35 +14,36 @@ use crate::safetensors::ternary::split_scale;
 
 /// A source of weights.
 pub(crate) trait Weights {
-    /// The device that they go to.
+    /// The target device.
     fn executor(&self) -> &Executor;
 
-    /// A matrix, in the layout of its format that the device's kernels read.
+    /// A matrix, in the layout that the device's kernels read.
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor>;
 
-    /// A matrix that a model may lack.
+    /// An optional matrix.
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>>;
 
     /// A vector in `f32`.
     fn vector(&self, name: &str, len: usize) -> Result<Tensor>;
 
-    /// A vector in `f32` that a model may lack.
+    /// An optional vector in `f32`.
     fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>>;
 
-    /// The values of a vector that a model may lack.
+    /// The values of an optional vector.
     fn optional_values(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>>;
 
-    /// The factor of a matrix that is not part of its elements, where it has one.
+    /// The factor of a matrix that its elements do not include, if any.
     fn scale(&self, name: &str) -> Result<Option<f32>>;
 
-    /// Called when all is taken: refuses what would have been of no effect.
+    /// Called after loading. Rejects unused tensors, which would have no effect.
     fn finish(&self) -> Result<()>;
 }
 
 /// The name of the table of token embeddings.
 const EMBEDDING: &str = "token_embd.weight";
 
-/// Refuses weights that the device has no room for, before any of it is filled. A device that does not tell is asked piece by piece.
+/// Rejects weights that do not fit into the device's memory before anything is uploaded. If the device does not report
+/// its free memory, each allocation checks.
 ///
 /// # Errors
 /// One sentence with both sizes.
@@ -57,26 +58,26 @@ pub(crate) fn check_memory(executor: &Executor, model: &str, needed: u64) -> Res
     }
 }
 
-/// What may stand in a file without a use: tables that are computed anew, and scales of activations for devices that need them.
+/// Tensors that may stay unused: tables that are recomputed, and activation scales for devices that need them.
 pub(crate) fn may_be_unused(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".input_scale"].iter().any(|end| name.ends_with(end))
 }
 
-/// The weights of a GGUF file, in the layouts that the device's kernels read: used in place where the device shares the host's memory,
-/// else uploaded one after the other, so that the file is never on the device as a whole beside them.
+/// The weights of a GGUF file in the device's layouts: used in place if the device shares host memory, else uploaded
+/// one at a time, so that the device never holds the whole file as well.
 pub(crate) struct FileWeights<'a> {
     executor: &'a Executor,
     file: &'a GgufFile,
-    /// The whole files as device memory, where the device shares the host's.
+    /// The files as device memory, if the device shares host memory.
     shared: Option<Vec<Buffer>>,
-    /// Factors that matrices of `I2_S` have beside their elements.
+    /// Factors of `I2_S` matrices.
     factors: RefCell<HashMap<String, f32>>,
-    /// The tensors that were taken.
+    /// The tensors used so far.
     taken: RefCell<HashSet<String>>,
 }
 
 impl<'a> FileWeights<'a> {
-    /// Hands the mapped file to a device that shares the host's memory.
+    /// Hands the mapped file to a device that shares host memory.
     ///
     /// # Errors
     /// When the device cannot take it.
@@ -91,7 +92,7 @@ impl<'a> FileWeights<'a> {
         Ok(FileWeights { executor, file, shared, factors: RefCell::default(), taken: RefCell::default() })
     }
 
-    /// A tensor of the file as it is, or in the device's layout for matrices.
+    /// A tensor in the file's layout or, for matrices, in the device's.
     fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: Format, shape: &[usize]) -> Result<Tensor> {
         let format = tensor.format()?;
         match self.shared.as_ref().and_then(|files| files.get(tensor.part())) {
@@ -106,20 +107,24 @@ impl<'a> FileWeights<'a> {
         }
     }
 
-    /// A matrix in `I2_S`, as [`Format::TQ2_0`] in the device's layout. A scale that `f16` does not hold becomes a factor of its own.
+    /// A matrix in `I2_S`, as [`Format::TQ2_0`] in the device's layout. A scale that `f16` cannot represent becomes a
+    /// separate factor.
     fn i2_s(&self, tensor: &crate::gguf::Tensor<'_>, codes: &[u8], scale: f32, shape: &[usize]) -> Result<Tensor> {
         let (name, block) = (tensor.name(), Format::TQ2_0.block_len());
         let bad = |reason: String| malformed(self.file, format!("tensor {name} of type I2_S {reason}"));
         if !tensor.row_len().is_multiple_of(block) {
-            return Err(bad(format!("has rows of {} elements, not whole blocks of {block}", tensor.row_len())));
+            return Err(bad(format!(
+                "has {} elements per row, which is not a multiple of the block size {block}",
+                tensor.row_len()
+            )));
         }
         if !scale.is_finite() {
-            return Err(bad(format!("has the scale {scale}")));
+            return Err(bad(format!("has the invalid scale {scale}")));
         }
         let (of_blocks, factor) = split_scale(scale);
         if let Some(factor) = factor {
             if name == EMBEDDING {
-                return Err(bad(format!("has the scale {scale}, which f16 does not hold, and is looked up by rows")));
+                return Err(bad(format!("is the embedding and has the scale {scale}, which f16 cannot represent")));
             }
             self.factors.borrow_mut().insert(name.into(), factor);
         }
@@ -138,7 +143,7 @@ impl<'a> FileWeights<'a> {
         let tensor = self.file.tensor(name)?;
         self.taken.borrow_mut().insert(name.into());
         if tensor.shape() != shape {
-            let reason = format!("tensor {name} has shape {:?}, but the metadata ask for {shape:?}", tensor.shape());
+            let reason = format!("tensor {name} has shape {:?}, but the metadata require {shape:?}", tensor.shape());
             return Err(malformed(self.file, reason));
         }
         Ok(tensor)
@@ -177,7 +182,7 @@ impl Weights for FileWeights<'_> {
         self.file.tensor_opt(name).map(|_| self.vector(name, len)).transpose()
     }
 
-    /// The tensor beside a matrix whose name ends with `scale` instead of `weight`, times the factor of its own.
+    /// The tensor whose name ends in `scale` instead of `weight`, times the matrix's separate factor.
     fn scale(&self, name: &str) -> Result<Option<f32>> {
         let own = self.factors.borrow().get(name).copied();
         let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(own) };
@@ -185,7 +190,7 @@ impl Weights for FileWeights<'_> {
         self.taken.borrow_mut().insert(name);
         match tensor.to_f32()?[..] {
             [scale] => Ok(Some(scale * own.unwrap_or(1.0))),
-            _ => Err(malformed(self.file, format!("tensor {} is not one number", tensor.name()))),
+            _ => Err(malformed(self.file, format!("tensor {} is not a single number", tensor.name()))),
         }
     }
 
@@ -194,8 +199,8 @@ impl Weights for FileWeights<'_> {
         match self.file.tensors().find(|t| !taken.contains(t.name()) && !may_be_unused(t.name())) {
             None => Ok(()),
             Some(t) => {
-                let what = format!("tensor {}, for which models of this architecture have no use,", t.name());
-                Err(LlmError::Unsupported { path: self.file.path().into(), what })
+                let what = format!("tensor {} in a model of this architecture", t.name());
+                Err(LlmError::Unsupported { path: self.file.path().into(), what, supported: String::new() })
             }
         }
     }

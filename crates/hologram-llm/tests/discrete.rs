@@ -1,4 +1,5 @@
-//! Models on a device with memory and weight layouts of its own, as GPUs have: the CPU, that is, behind such a device's answers.
+//! Models on a device with separate memory and its own weight layouts, like a GPU: the CPU behind such a device's
+//! interface.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ fn weights_in_other_layouts_give_the_same_logits() {
     let discrete = Executor::from_backend(Arc::new(Discrete::new(2, None)));
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
     let shipped = "../../assets/rust-docs-bitnet.gguf";
-    // The shipped model's tied head is in 8 bits: with many outputs its activations are bf16 here and 8-bit codes there.
+    // The shipped model's tied head is in 8 bits. With many outputs its activations are bf16 on one device and 8-bit
+    // codes on the other.
     for (model, n, bound) in [
         ("tests/fixtures/llama-tiny.gguf", 40, 1e-5),
         ("tests/fixtures/llama-tiny.gguf", 32, 1e-5),
@@ -54,7 +56,7 @@ fn weights_in_other_layouts_give_the_same_logits() {
 }
 
 #[test]
-fn a_model_that_is_too_large_is_refused_at_once() {
+fn a_model_that_is_too_large_is_rejected_at_once() {
     let device = |left| Executor::from_backend(Arc::new(Discrete::new(1, Some(left))));
     let path = file("tests/fixtures/bitnet-tiny.gguf");
     let bytes = std::fs::metadata(&path).unwrap().len();

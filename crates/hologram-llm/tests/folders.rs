@@ -1,5 +1,5 @@
-//! Models as folders of safetensors, and as the GGUF files made of them, against the reference implementation's logits
-//! (`tools/fixtures` says how they were made); folders that are damaged.
+//! Model folders, and the GGUF files converted from them, against the reference implementation's logits
+//! (`tools/fixtures` tells how they were made); damaged folders.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,9 +9,9 @@ use hologram_llm::safetensors::Folder;
 use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
 use serde_json::{Value, json};
 
-/// Folders and their GGUF files, with the greatest relative error allowed for their logits in `f32`: 1e-4, and 2e-3 for BitNet. They hold
-/// linear, `llama3` and YaRN scaling, biases everywhere, windows in all and in some blocks, norms of heads, tied and own outputs, one
-/// and several files, both places of the rotary base, and both conventions of ternary scales.
+/// Folders and their GGUF files, with the maximum relative error of their logits in `f32`: 1e-4, and 2e-3 for BitNet.
+/// They cover linear, `llama3` and YaRN scaling, biases everywhere, windows in all and in some layers, head norms, tied
+/// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
 const MODELS: [(&str, &str, f64); 12] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
@@ -31,12 +31,12 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// What the reference library computed.
+/// Results of the reference library.
 struct Expected {
     tokens: Vec<u32>,
     /// Row-major `[tokens, vocabulary]`.
     logits: Vec<f32>,
-    /// The continuation, and by how much the best logit of each step is above the second.
+    /// The greedy continuation, and the margin of each step's best logit over the second.
     greedy: Vec<u32>,
     gaps: Vec<f64>,
 }
@@ -69,7 +69,8 @@ fn options(batch: usize) -> SessionOptions {
     SessionOptions { context: 64, batch, ..SessionOptions::default() }
 }
 
-/// Logits in one step, in steps of 8 and token by token, tokens of several sequences at a time, and greedy continuations.
+/// Checks logits in one step, in steps of 8, token by token and with tokens of several sequences at once, and greedy
+/// continuations.
 fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
     let want = expected(name);
     let model = Model::load_on(path, executor).unwrap();
@@ -79,7 +80,7 @@ fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
         let error = relative_error(session.feed(0, &want.tokens, Logits::All).unwrap(), &want.logits);
         assert!(error < bound, "{}, batch {batch}: {error:.2e}", path.display());
     }
-    // Five sequences, each a token ahead of the one before.
+    // Five sequences, each one token ahead of the previous.
     let mut session = model.session(SessionOptions { sequences: 5, ..options(16) }).unwrap();
     for s in 0..5 {
         session.feed(s, &want.tokens[..8 + s], Logits::None).unwrap();
@@ -134,7 +135,7 @@ fn an_nvidia_gpu_agrees() {
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// A copy of a fixture's folder, removed in the end.
+/// A copy of a fixture's folder, removed when dropped.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -190,7 +191,7 @@ impl Drop for Copy {
     }
 }
 
-/// Weights as they are trained, of which the model's definition makes those of the packed fixture.
+/// Unrounded weights that quantize to those of the packed fixture.
 #[test]
 fn ternary_weights_that_are_rounded_at_load() {
     let copy = Copy::of("bitnet-packed");
@@ -204,7 +205,7 @@ fn ternary_weights_that_are_rounded_at_load() {
             return (name.clone(), *dtype, shape.clone(), bytes.clone());
         }
         let (packed_rows, cols) = (shape[0], shape[1]);
-        // Near -1, 0 and 1, and then all scaled so that the mean of magnitudes is the scale.
+        // Near -1, 0 and 1, then all scaled so that the mean magnitude is the scale.
         let near = |i: usize| {
             let (r, c) = (i / cols, i % cols);
             let code = (bytes[r % packed_rows * cols + c] >> (2 * (r / packed_rows))) & 3;
@@ -221,7 +222,7 @@ fn ternary_weights_that_are_rounded_at_load() {
     agrees(&Executor::open("cpu", Some(2)).unwrap(), "bitnet-packed", &copy.0, 1e-5);
 }
 
-/// Tensors that no processor could read in place, types beside one another, and ternary codes as numbers.
+/// Misaligned tensors, mixed types, and ternary codes as numbers.
 #[test]
 fn other_ways_to_hold_the_same_weights() {
     let executor = Executor::open("cpu", Some(2)).unwrap();
@@ -254,7 +255,7 @@ fn other_ways_to_hold_the_same_weights() {
     agrees(&executor, "bitnet-packed", &copy.0, 1e-5);
 }
 
-/// Caches in 8 bits: the same continuation where it is clear, and logits that are off by what 8 bits leave.
+/// 8-bit caches: the same continuation where the margin is large, and logits within the precision of 8 bits.
 #[test]
 fn a_cache_in_8_bits() {
     for device in ["cpu", "reference"] {
@@ -272,11 +273,11 @@ fn a_cache_in_8_bits() {
     }
     let executor = Executor::open("cpu", None).unwrap();
     let model = Model::load_on(fixture("mistral"), &executor).unwrap();
-    let refused = model.session(SessionOptions { kv: Some(Format::Q8Planes), ..options(8) });
-    assert!(refused.err().unwrap().to_string().contains("heads of 16 elements"));
+    let rejected = model.session(SessionOptions { kv: Some(Format::Q8Planes), ..options(8) });
+    assert!(rejected.err().unwrap().to_string().contains("the head size 16"));
 }
 
-/// Bytes of the cache that steps read: of the positions in a window of 9, or of all, in each format.
+/// Bytes of the cache that steps read, for a window of 9 or all positions, in each format.
 #[test]
 fn a_step_reads_the_positions_that_its_tokens_see() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
@@ -300,7 +301,7 @@ fn a_step_reads_the_positions_that_its_tokens_see() {
     assert_eq!(whole.cache_bytes(20..21), 21 * whole.cache_bytes(0..1));
 }
 
-/// What a cache holds of an earlier prompt is not computed again.
+/// Cached tokens of an earlier prompt are not computed again.
 #[test]
 fn a_prompt_reuses_what_it_has_in_common_with_the_last() {
     let executor = Executor::open("cpu", Some(2)).unwrap();
@@ -316,11 +317,11 @@ fn a_prompt_reuses_what_it_has_in_common_with_the_last() {
     assert_eq!((kept, session.len(0)), (20, 20));
     let got = session.feed(0, &want.tokens[kept..], Logits::All).unwrap();
     assert!(relative_error(got, &want.logits[kept * vocab..]) < 1e-5);
-    // The last token is always fed: its logits are what is wanted.
+    // The last token is always fed, because its logits are needed.
     assert_eq!(session.keep_prefix(0, &want.tokens), want.tokens.len() - 1);
     assert_eq!(session.keep_prefix(0, &[]), 0);
     assert_eq!((session.keep_prefix(1, &want.tokens), session.keep_prefix(7, &want.tokens)), (0, 0));
-    // A refused call leaves the tokens as they were.
+    // A rejected call leaves the tokens unchanged.
     session.feed(1, &want.tokens[..3], Logits::None).unwrap();
     session.feed(1, &[1, 9999], Logits::None).unwrap_err();
     assert_eq!(session.tokens(1), &want.tokens[..3]);
@@ -336,26 +337,38 @@ fn the_tokens_that_end_a_text() {
     assert_eq!(ends(&fixture("tok-spm.gguf")), [2]);
 }
 
-/// Every kind of damage is one sentence that names the file or the thing.
+/// Every kind of damage gives one sentence that names the file or the tensor.
 #[test]
 fn wrong_folders_are_named() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
-    let refused = |copy: &Copy, want: &[&str]| {
+    let rejected = |copy: &Copy, want: &[&str]| {
         let error = Model::load_on(&copy.0, &executor).map(|_| ()).expect_err(want[0]).to_string();
         assert!(want.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{want:?}: {error}");
     };
     type Damage = (&'static str, fn(&mut Value), &'static [&'static str]);
     let of_config: &[Damage] = &[
-        ("qwen3", |c| c["model_type"] = json!(""), &["model_type is empty"]),
+        ("qwen3", |c| c["model_type"] = json!(""), &["model_type must not be empty"]),
         ("qwen3", |c| c["partial_rotary_factor"] = json!(0.5), &["partial_rotary_factor 0.5 is not supported"]),
         ("qwen3", |c| c["num_experts"] = json!(8), &["a mixture of 8 experts (num_experts) is not supported"]),
         ("mistral", |c| c["num_local_experts"] = json!(2), &["a mixture of 2 experts (num_local_experts)"]),
         ("qwen3", |c| c["num_experts"] = json!("8"), &["num_experts is a string"]),
         ("qwen3", |c| c["logit_scale"] = json!(0.0625), &["logit_scale 0.0625 is not supported"]),
-        ("qwen3", |c| c["attention_multiplier"] = json!(0.5), &["attention_multiplier 0.5 (supported: 0.17"]),
-        ("qwen3", |c| c["query_pre_attn_scalar"] = json!(64), &["query_pre_attn_scalar 64 (supported: 32)"]),
+        (
+            "qwen3",
+            |c| c["attention_multiplier"] = json!(0.5),
+            &["attention_multiplier 0.5 is not supported; supported: 0.17"],
+        ),
+        (
+            "qwen3",
+            |c| c["query_pre_attn_scalar"] = json!(64),
+            &["query_pre_attn_scalar 64 is not supported; supported: 32"],
+        ),
         ("qwen3", |c| c["final_logit_softcapping"] = json!(30.0), &["final_logit_softcapping 30"]),
-        ("qwen3", |c| c["tie_word_embeddings"] = json!("yes"), &["tie_word_embeddings is a string, not true or false"]),
+        (
+            "qwen3",
+            |c| c["tie_word_embeddings"] = json!("yes"),
+            &["tie_word_embeddings is a string, but must be true or false"],
+        ),
         ("qwen2-yarn", |c| c["rope_scaling"]["factor"] = json!(null), &["missing key rope_scaling.factor"]),
         (
             "qwen2-yarn",
@@ -365,11 +378,11 @@ fn wrong_folders_are_named() {
         (
             "qwen2-yarn",
             |c| c["rope_parameters"] = json!({ "rope_type": "default" }),
-            &["rope_scaling and rope_parameters name different types"],
+            &["rope_scaling and rope_parameters specify different types"],
         ),
         ("llama-linear", |c| c["rope_scaling"]["type"] = json!(null), &["missing key rope_scaling.rope_type"]),
-        ("mistral", |c| c["rope_theta"] = json!(1e300), &["rope_theta is 1e300, which is beyond f32"]),
-        ("qwen3", |c| c["rope_theta"] = json!(500), &["rope_theta is 500, but 1000000 beside the scaling"]),
+        ("mistral", |c| c["rope_theta"] = json!(1e300), &["rope_theta is 1e300, which does not fit in f32"]),
+        ("qwen3", |c| c["rope_theta"] = json!(500), &["rope_theta is 500, but 1000000 in the scaling's object"]),
         (
             "llama3-scaled",
             |c| c["layer_types"] = json!(["chunked_attention", "full_attention"]),
@@ -378,7 +391,7 @@ fn wrong_folders_are_named() {
         (
             "qwen3",
             |c| c["layer_types"][1] = json!("sliding_attention"),
-            &["layer_types names sliding_attention, but the model has no window in use"],
+            &["layer_types has sliding_attention, but the model uses no sliding window"],
         ),
         (
             "qwen3",
@@ -390,21 +403,25 @@ fn wrong_folders_are_named() {
             |c| c["architectures"] = json!(["Qwen3ForSequenceClassification"]),
             &["Qwen3ForSequenceClassification"],
         ),
-        ("qwen3", |c| c["hidden_size"] = json!(64), &["has shape [32], but config.json asks for [64]"]),
+        ("qwen3", |c| c["hidden_size"] = json!(64), &["has shape [32], but config.json requires [64]"]),
         ("qwen3", |c| c["hidden_size"] = json!("32"), &["hidden_size", "is a string"]),
         ("qwen3", |c| c["hidden_size"] = json!(0), &["hidden_size", "is 0"]),
-        ("qwen3", |c| c["num_hidden_layers"] = json!(3), &["layer_types", "each of 3 layers"]),
+        ("qwen3", |c| c["num_hidden_layers"] = json!(3), &["layer_types", "each of the 3 layers"]),
         ("llama3-scaled", |c| c["num_hidden_layers"] = json!(3), &["missing tensor model.layers.2."]),
-        ("llama3-scaled", |c| c["num_hidden_layers"] = json!(1), &["model.layers.1.", "no use"]),
+        (
+            "llama3-scaled",
+            |c| c["num_hidden_layers"] = json!(1),
+            &["model.layers.1.", "in a model of this architecture"],
+        ),
         ("qwen3", |c| c["vocab_size"] = json!(null), &["missing key vocab_size"]),
-        ("qwen3", |c| c["vocab_size"] = json!(-1), &["key vocab_size is -1, not a whole number"]),
-        ("qwen3", |c| c["num_key_value_heads"] = json!(3), &["num_key_value_heads", "does not divide"]),
+        ("qwen3", |c| c["vocab_size"] = json!(-1), &["key vocab_size is -1, but must be a whole number"]),
+        ("qwen3", |c| c["num_key_value_heads"] = json!(3), &["num_key_value_heads", "must divide"]),
         ("qwen3", |c| c["hidden_act"] = json!("gelu"), &["activation gelu"]),
         ("qwen3", |c| c["tie_word_embeddings"] = json!(false), &["missing tensor lm_head.weight"]),
         (
             "llama-linear",
             |c| c["mlp_bias"] = json!(false),
-            &["mlp_bias false, but there is a tensor model.layers.0.mlp."],
+            &["mlp_bias is false in config.json, but tensor model.layers.0.mlp."],
         ),
         (
             "llama3-scaled",
@@ -414,19 +431,23 @@ fn wrong_folders_are_named() {
         (
             "mistral",
             |c| c["tie_word_embeddings"] = json!(true),
-            &["tie_word_embeddings true, but lm_head.weight is another matrix than model.embed_tokens.weight"],
+            &["tie_word_embeddings is true in config.json, but lm_head.weight differs from model.embed_tokens.weight"],
         ),
         ("qwen3", |c| c["rope_parameters"] = json!({ "rope_type": "spiral" }), &["rope scaling spiral", "yarn"]),
         ("qwen3", |c| c["quantization_config"] = json!({ "quant_method": "gptq" }), &["gptq"]),
         ("qwen2", |c| c["layer_types"] = json!(["full_attention"]), &["layer_types", "3 layers"]),
         ("qwen2-yarn", |c| c["rope_scaling"]["factor"] = json!(-1), &["rope_scaling.factor", "is -1"]),
-        ("bitnet-packed", |c| c["quantization_config"] = json!(null), &["unsupported type U8", "F32, F16, BF16"]),
+        (
+            "bitnet-packed",
+            |c| c["quantization_config"] = json!(null),
+            &["has type U8, which is not supported", "F32, F16, BF16"],
+        ),
         ("bitnet-packed", |c| c["quantization_config"]["linear_class"] = json!("tri"), &["linear class tri"]),
     ];
     for (name, change, want) in of_config {
         let copy = Copy::of(name);
         copy.config(change);
-        refused(&copy, want);
+        rejected(&copy, want);
     }
     type Broken = (&'static str, fn(&Path), &'static [&'static str]);
     let of_files: [Broken; 8] = [
@@ -440,13 +461,13 @@ fn wrong_folders_are_named() {
         (
             "qwen3",
             |f| std::fs::write(f.join("generation_config.json"), "{\"eos_token_id\":[1,99999]}").unwrap(),
-            &["generation_config.json", "key eos_token_id is 99999, but the vocabulary has"],
+            &["generation_config.json", "key eos_token_id is 99999, but must be below"],
         ),
         ("qwen2", |f| std::fs::remove_file(f.join("model.safetensors")).unwrap(), &["neither model.safetensors nor"]),
         (
             "qwen3",
             |f| std::fs::remove_file(f.join("model-00002-of-00003.safetensors")).unwrap(),
-            &["index.json", "names model-00002-of-00003.safetensors, which is not in the folder"],
+            &["index.json", "lists model-00002-of-00003.safetensors, which is not in the folder"],
         ),
         (
             "qwen3",
@@ -454,7 +475,7 @@ fn wrong_folders_are_named() {
                 let (a, b) = (f.join("model-00001-of-00003.safetensors"), f.join("model-00002-of-00003.safetensors"));
                 std::fs::copy(a, b).unwrap();
             },
-            &["model-00002-of-00003.safetensors holds tensor", "not there"],
+            &["in model-00002-of-00003.safetensors, which does not contain it"],
         ),
         (
             "qwen3",
@@ -463,15 +484,15 @@ fn wrong_folders_are_named() {
                 let text = std::fs::read_to_string(&index).unwrap();
                 std::fs::write(index, text.replace("model-00001", "../model-00001")).unwrap();
             },
-            &["no name of a file in the folder"],
+            &["not the name of a file in the folder"],
         ),
     ];
     for (name, damage, want) in of_files {
         let copy = Copy::of(name);
         damage(&copy.0);
-        refused(&copy, want);
+        rejected(&copy, want);
     }
-    // Codes that no weight has, rows that are not whole blocks, scales that are no number.
+    // Invalid codes, rows that are not whole blocks, scales that are not finite.
     let copy = Copy::of("bitnet-packed");
     let tensors = copy.tensors();
     let at = |end: &str| tensors.iter().position(|t| t.0.ends_with(end)).unwrap();
@@ -479,22 +500,22 @@ fn wrong_folders_are_named() {
     let mut damaged = tensors.clone();
     damaged[weight].3[5] = 0xff;
     copy.write(&damaged, 0);
-    refused(&copy, &["0.mlp.up_proj.weight", "a code of no weight"]);
+    rejected(&copy, &["0.mlp.up_proj.weight", "the invalid code 3"]);
     let mut damaged = tensors.clone();
     damaged[scale].3 = vec![0, 0];
     copy.config(|c| c["quantization_config"] = json!({ "quant_method": "bitnet" }));
     copy.write(&damaged, 0);
-    refused(&copy, &["0.mlp.up_proj.weight", "scale inf"]);
-    // Cut anywhere, a file is refused.
+    rejected(&copy, &["0.mlp.up_proj.weight", "scale inf"]);
+    // A file truncated anywhere is rejected.
     let copy = Copy::of("qwen2");
     let file = std::fs::read(copy.0.join("model.safetensors")).unwrap();
     for n in (0..file.len()).step_by(997) {
         std::fs::write(copy.0.join("model.safetensors"), &file[..n]).unwrap();
-        refused(&copy, &["model.safetensors"]);
+        rejected(&copy, &["model.safetensors"]);
     }
 }
 
-/// Keys at the values that change nothing.
+/// Keys at the values that have no effect.
 #[test]
 fn keys_that_change_nothing() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
@@ -512,7 +533,7 @@ fn keys_that_change_nothing() {
     agrees(&executor, "qwen3", &copy.0, 1e-5);
 }
 
-/// A tokenizer that has tokens without a row in the model: those that were added are told, others refused.
+/// Tokens without a row in the model: those that were added give a note, others are rejected.
 #[test]
 fn tokenizers_larger_than_the_model() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
@@ -522,7 +543,7 @@ fn tokenizers_larger_than_the_model() {
     };
     let write = |own: usize, added: Value| {
         let mut vocabulary = letters(own);
-        // Texts need a token for what has none.
+        // The tokenizer needs a token for unknown text.
         vocabulary.insert("<unk>".into(), json!(own));
         let spec = json!({
             "model": { "type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>" },
@@ -535,16 +556,16 @@ fn tokenizers_larger_than_the_model() {
     };
     assert_eq!(write(95, json!([])), Ok((96, vec![])));
     let error = write(96, json!([])).unwrap_err();
-    assert!(error.ends_with("the tokenizer has 97 tokens, but the model only 96"), "{error}");
+    assert!(error.ends_with("the tokenizer has 97 tokens, but the model has only 96"), "{error}");
     let pad = json!([{
         "id": 96, "content": "<pad>", "special": true,
         "single_word": false, "lstrip": false, "rstrip": false, "normalized": false
     }]);
-    let note = "the tokenizer has 97 tokens, but the model only 96: <pad> and what follows it cannot be used";
+    let note = "the tokenizer has 97 tokens, but the model has only 96: tokens from <pad> on cannot be used";
     assert_eq!(write(95, pad), Ok((97, vec![note.into()])));
 }
 
-/// Nothing is waited for: a pipe in a file's place is refused before it is opened.
+/// Nothing blocks: a pipe in place of a file is rejected before it is opened.
 #[cfg(unix)]
 #[test]
 fn files_that_are_none() {
@@ -560,7 +581,7 @@ fn files_that_are_none() {
     }
 }
 
-/// What `config.json` says matters: a little wrong, and the logits show it.
+/// Small errors in `config.json` show in the logits.
 #[test]
 fn a_wrong_constant_is_seen() {
     let executor = Executor::open("cpu", Some(2)).unwrap();
@@ -587,7 +608,7 @@ fn a_wrong_constant_is_seen() {
     }
 }
 
-/// With rope scaling of the kind dynamic the trained context is what can be used.
+/// Dynamic rope scaling limits a session to the trained context.
 #[test]
 fn dynamic_scaling_within_the_trained_context() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
@@ -599,5 +620,5 @@ fn dynamic_scaling_within_the_trained_context() {
     let model = Model::load_on(&copy.0, &executor).unwrap();
     let session = |context| model.session(SessionOptions { context, ..options(8) });
     assert!(session(48).is_ok());
-    assert!(session(49).err().unwrap().to_string().contains("dynamic the most is 48"));
+    assert!(session(49).err().unwrap().to_string().contains("at most 48 with dynamic"));
 }

@@ -1,4 +1,4 @@
-//! The GGUF reader on files made by the reference writer, on files made wrong on purpose, and on damaged files.
+//! The GGUF reader on files of the reference writer, on files with deliberate errors, and on randomly damaged files.
 
 use hologram_backends::Format;
 use hologram_llm::gguf::{FileBytes, GgufFile, TensorType, Value};
@@ -148,18 +148,21 @@ fn values_and_tensors_of_every_type() {
 
     let messages = [
         (file.get::<u32>("none").unwrap_err(), "test.gguf: missing key none"),
-        (file.get::<u32>("string").unwrap_err(), "test.gguf: key string is a string, not u32"),
-        (file.get::<u32>("i32").unwrap_err(), "test.gguf: key i32 is -7, which does not fit u32"),
-        (file.get::<u32>("f32").unwrap_err(), "test.gguf: key f32 is of type f32, not u32"),
-        (file.get::<&str>("strings").unwrap_err(), "test.gguf: key strings is an array of strings, not a string"),
+        (file.get::<u32>("string").unwrap_err(), "test.gguf: key string is a string, but must be u32"),
+        (file.get::<u32>("i32").unwrap_err(), "test.gguf: key i32 is -7, which does not fit in u32"),
+        (file.get::<u32>("f32").unwrap_err(), "test.gguf: key f32 is of type f32, but must be u32"),
+        (
+            file.get::<&str>("strings").unwrap_err(),
+            "test.gguf: key strings is an array of strings, but must be a string",
+        ),
         (
             file.get::<Vec<u32>>("numbers").unwrap_err(),
-            "key numbers has an element 1 that is -4, which does not fit u32",
+            "key numbers has an element 1 that is -4, which does not fit in u32",
         ),
         (file.tensor("x").unwrap_err(), "test.gguf: missing tensor x"),
         (
             file.tensor("iq3_s").unwrap().format().unwrap_err(),
-            "test.gguf: unsupported type IQ3_S of tensor iq3_s, supported are F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
+            "test.gguf: tensor iq3_s has type IQ3_S, which is not supported; supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
              Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0, I2_S",
         ),
     ];
@@ -174,7 +177,7 @@ fn wrong_files_are_named() {
     let key = |b: fn(Bytes) -> Bytes| one(b(Bytes::header(3, 0, 1)));
     let tensor = |ne: &[u64], ty, offset| one(Bytes::header(3, 1, 0).tensor("t", ne, ty, offset));
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (b"GGUF".to_vec(), "has 4 bytes, fewer than any GGUF file"),
+        (b"GGUF".to_vec(), "has only 4 bytes"),
         (vec![0x50; 100], "starts with \"PPPP\" instead of \"GGUF\""),
         (one(Bytes::header(1, 0, 0)), "version 1"),
         (one(Bytes::header(4, 0, 0)), "version 4"),
@@ -184,29 +187,29 @@ fn wrong_files_are_named() {
         (key(|b| b.u64(1 << 63)), "the length of key 0 is 9223372036854775808"),
         (key(|b| b.u64(2).raw(&[0xff, 0xff])), "key 0 is not UTF-8"),
         (key(|b| b.str("k").u32(13)), "key k has the unknown type 13"),
-        (key(|b| b.str("k").u32(7).raw(&[2])), "key k holds the bool 2"),
+        (key(|b| b.str("k").u32(7).raw(&[2])), "key k has the bool 2"),
         (key(|b| b.str("k").u32(8).u64(1000)), "value of key k is 1000, more than the remaining"),
         (key(|b| b.str("k").u32(8).u64(1).raw(&[0x80])), "the value of key k is not UTF-8"),
         (key(|b| b.str("k").u32(9).u32(10).u64(1 << 61)), "array of key k is 2305843009213693952"),
         (key(|b| b.str("k").u32(9).u32(8).u64(2).u64(90)), "string 0 of key k is 90 bytes long"),
-        (key(|b| b.str("k").u32(9).u32(9).u64(0)), "arrays in an array"),
+        (key(|b| b.str("k").u32(9).u32(9).u64(0)), "nested arrays"),
         (key(|b| b.str("general.alignment").u32(4).u32(24)), "general.alignment is 24"),
         (key(|b| b.str("general.alignment").u32(4).u32(0)), "general.alignment is 0"),
         (key(|b| b.str("general.alignment").u32(8).str("32")), "general.alignment is not of type u32"),
         (one(Bytes::header(3, 0, 2).str("k").u32(0).raw(&[1]).str("k").u32(0).raw(&[1])), "key k occurs twice"),
-        (
-            key(|b| b.str("split.count").u32(2).raw(&[3, 0])),
-            "it is part 1 of 3, which only the path of a file can lead to",
-        ),
-        (tensor(&[4], 31, 0), "tensor t has the type Q4_0_4_4, which is no longer in use; convert the model anew"),
+        (key(|b| b.str("split.count").u32(2).raw(&[3, 0])), "it is part 1 of 3; a split model must be opened by path"),
+        (tensor(&[4], 31, 0), "tensor t has the type Q4_0_4_4, which is no longer in use; convert the model again"),
         (tensor(&[4], 77, 0), "tensor t has the unknown type 77"),
         (tensor(&[1, 1, 1, 1, 1], 0, 0), "tensor t has 5 dimensions"),
-        (tensor(&[1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
-        (tensor(&[0, 1 << 32, 1 << 32], 0, 0), "tensor t has dimensions whose product is too large"),
-        (tensor(&[u64::MAX], 0, 0), "tensor t has dimensions whose product is too large"),
-        (tensor(&[1 << 62], 28, 0), "tensor t of type F64 is larger than any file"),
+        (tensor(&[1 << 32, 1 << 32], 0, 0), "tensor t has too many elements"),
+        (tensor(&[0, 1 << 32, 1 << 32], 0, 0), "tensor t has too many elements"),
+        (tensor(&[u64::MAX], 0, 0), "tensor t has too many elements"),
+        (tensor(&[1 << 62], 28, 0), "tensor t of type F64 is larger than the largest possible file"),
         (tensor(&[4], 99, 0), "tensor t has the unknown type 99"),
-        (tensor(&[48], 8, 0), "tensor t of type Q8_0 has rows of 48 elements, not whole blocks of 32"),
+        (
+            tensor(&[48], 8, 0),
+            "tensor t of type Q8_0 has 48 elements per row, which is not a multiple of the block size 32",
+        ),
         (tensor(&[4], 0, 4), "tensor t has offset 4, which is not a multiple of the alignment 32"),
         (tensor(&[4], 0, 64), "tensor t of 16 bytes at data offset 64 ends beyond the file"),
         (tensor(&[4], 0, u64::MAX - 31), "ends beyond the file"),
@@ -226,7 +229,7 @@ fn wrong_files_are_named() {
 }
 
 #[test]
-fn a_tokenizer_larger_than_the_vocabulary_is_refused() {
+fn a_tokenizer_larger_than_the_vocabulary_is_rejected() {
     let file = |tokens: u64| {
         let b = Bytes::header(3, 1, 2).str("general.architecture").u32(8).str("llama");
         let b = b.str("tokenizer.ggml.tokens").u32(9).u32(8).u64(tokens);
@@ -234,11 +237,11 @@ fn a_tokenizer_larger_than_the_vocabulary_is_refused() {
         parse(&b.tensor("token_embd.weight", &[4, 2], 0, 0).data(32).0).unwrap()
     };
     let error = |tokens| Config::from_gguf(&file(tokens)).unwrap_err().to_string();
-    assert!(error(3).ends_with("the tokenizer has 3 tokens, but token_embd.weight only 2 rows"), "{}", error(3));
+    assert!(error(3).ends_with("the tokenizer has 3 tokens, but token_embd.weight has only 2 rows"), "{}", error(3));
     assert!(error(2).ends_with("missing key llama.embedding_length"), "{}", error(2));
 }
 
-/// Keys that change the numbers in ways that no graph has are refused by name, unless they hold what changes nothing.
+/// Keys that change a model in unsupported ways are rejected by name, unless their value has no effect.
 #[test]
 fn keys_that_nothing_serves() {
     let config = |key: &str, value: f32| {
@@ -286,7 +289,7 @@ fn sizes_of_types_and_versions() {
     assert_eq!(parse(&Bytes::header(2, 1, 0).tensor("t", &[4], 0, 0).data(16).0).unwrap().version(), 2);
 }
 
-/// The files of the reference writer, and the decoders bit for bit against the reference package.
+/// Files of the reference writer, and dequantization bit for bit against the reference package.
 #[test]
 fn reference_files_and_blocks() {
     let file = GgufFile::open(fixture("llama-tiny.gguf")).unwrap();
@@ -339,7 +342,7 @@ fn ternary_types_hold_the_same() {
 /// Names and contents of files.
 type Set<'a> = Vec<(&'a str, Vec<u8>)>;
 
-/// A folder of files for one test, gone at its end.
+/// A folder of files for one test, removed when dropped.
 struct Files(PathBuf);
 
 impl Files {
@@ -381,12 +384,12 @@ fn sets_of_files_are_checked() {
         files
     };
     let cases: Vec<(Set<'_>, &str, &str)> = vec![
-        (whole(), names[1], "it is part 2 of 3; give the first, m-00001-of-00003.gguf"),
-        (whole().drain(..2).collect(), names[0], "m-00003-of-00003.gguf, which belongs to it, is missing"),
-        (whole().drain(..1).collect(), names[0], "is missing, the first of 2 that are missing of 3 parts"),
-        (vec![("m.gguf", good(0))], "m.gguf", "its name does not end with -00001-of-00003.gguf"),
-        (with(1, good(2)), names[0], "it should be part 2 of 3, but holds part 3"),
-        (with(1, good(0)), names[0], "it should be part 2 of 3, but holds part 1"),
+        (whole(), names[1], "it is part 2 of 3; open the first part, m-00001-of-00003.gguf"),
+        (whole().drain(..2).collect(), names[0], "m-00003-of-00003.gguf is missing"),
+        (whole().drain(..1).collect(), names[0], "is missing (2 of 3 parts are missing)"),
+        (vec![("m.gguf", good(0))], "m.gguf", "its name must end with -00001-of-00003.gguf"),
+        (with(1, good(2)), names[0], "it should be part 2 of 3, but contains part 3"),
+        (with(1, good(0)), names[0], "it should be part 2 of 3, but contains part 1"),
         (with(2, part(2, 4, 3, "llama", "c")), names[0], "but is part 3 of 4 of another model"),
         (with(2, part(2, 3, 9, "llama", "c")), names[0], "but is part 3 of 3 of another model"),
         (with(2, part(2, 3, 3, "qwen2", "c")), names[0], "but is part 3 of 3 of another model"),
@@ -405,7 +408,7 @@ fn sets_of_files_are_checked() {
     }
 }
 
-/// Uses everything that an open file offers.
+/// Uses the whole interface of an open file.
 fn walk(file: &GgufFile) -> usize {
     let values: usize = file.metadata().map(|(k, v)| k.len() + v.to_string().len()).sum();
     let tensors: usize = file.tensors().map(|t| t.data().len() + t.rows() + t.to_f32().map_or(0, |v| v.len())).sum();
@@ -423,13 +426,13 @@ fn damaged_files_give_errors_not_panics() {
     for len in (0..tiny.len()).step_by(97) {
         assert!(parse(&tiny[..len.max(1)]).is_err(), "accepted at {len} of {}", tiny.len());
     }
-    // A fixed sequence of random damage: one to four bytes, half of it to interesting values.
+    // A fixed sequence of random damage: one to four bytes, half of it to special values.
     let mut state = 1u64;
     let mut random = |n: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) as usize % n
     };
-    let (mut accepted, mut refused) = (0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for _ in 0..20_000 {
         let mut bytes = good.clone();
         for _ in 0..=random(4) {
@@ -438,8 +441,8 @@ fn damaged_files_give_errors_not_panics() {
         }
         match parse(&bytes) {
             Ok(file) => accepted += usize::from(walk(&file) > 0),
-            Err(_) => refused += 1,
+            Err(_) => rejected += 1,
         }
     }
-    assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+    assert!(accepted > 1000 && rejected > 1000, "{accepted} accepted, {rejected} rejected");
 }

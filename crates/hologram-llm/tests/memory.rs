@@ -1,5 +1,5 @@
-//! Memory while a model is loaded whose weights are converted: the pages of what was converted are given back. One test, as it measures
-//! its process.
+//! Memory use while loading a model whose weights are converted: pages of converted weights are released. A single
+//! test, because it measures its process.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufWriter, Write};
@@ -8,7 +8,7 @@ use hologram_core::Executor;
 use hologram_llm::Model;
 use serde_json::{Value, json};
 
-/// The most memory that this process has had, mapped pages included, in bytes.
+/// This process's peak memory in bytes, including mapped pages.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
@@ -47,7 +47,7 @@ fn converted_weights_are_not_held_twice() {
     let mut file = BufWriter::new(std::fs::File::create(folder.join("model.safetensors")).unwrap());
     file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
     file.write_all(header.as_bytes()).unwrap();
-    // Numbers around 0.01 of either sign.
+    // Numbers around ±0.01.
     for i in 0..at as u32 / 2 {
         let random = i.wrapping_mul(0x9e37_79b9) >> 16;
         file.write_all(&(0x3c00 | (random & 0x80ff) as u16).to_le_bytes()).unwrap();
@@ -66,7 +66,7 @@ fn converted_weights_are_not_held_twice() {
     let grown = peak() - before;
     std::fs::remove_dir_all(&folder).unwrap();
     let weights = model.unwrap().weight_bytes();
-    // A matrix of the file is held while it is converted, and its result while that is taken over.
+    // A matrix of the file is resident while it is converted, and so is its result until it is uploaded.
     let of_one = 2 * ffn * width + ffn * width / 2;
     let most = weights * 5 / 4 + of_one + (16 << 20);
     assert!(weights < at / 7 && grown < most, "{grown} bytes for weights of {weights}, made of {at}");

@@ -1,4 +1,5 @@
-//! Small random models against the reference implementations' logits (`tools/fixtures` says how they were made), on every device.
+//! Small random models against the reference implementations' logits (`tools/fixtures` tells how they were made), on
+//! every device.
 
 use std::path::PathBuf;
 
@@ -8,10 +9,10 @@ use hologram_llm::gguf::GgufFile;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{LlmError, Logits, Model, SessionOptions};
 
-/// The fixtures with the greatest relative error allowed for their logits. Weights are F32, F16 and ternary with F32.
+/// The fixtures with the maximum relative error of their logits. Weights are F32, F16, and ternary with F32.
 const MODELS: [(&str, f64); 3] = [("llama-tiny", 1e-5), ("llama3-tiny", 1e-5), ("bitnet-tiny", 1e-5)];
 
-/// bitnet-tiny in two files and in I2_S, with scales that `f16` does not hold for its Q and K.
+/// bitnet-tiny in two files and in I2_S, with scales of Q and K that `f16` cannot represent.
 const I2_S: &str = "bitnet-i2_s-00001-of-00002.gguf";
 
 fn fixture(name: &str) -> PathBuf {
@@ -57,12 +58,12 @@ fn logits_agree_with_the_reference_implementation() {
     }
 }
 
-/// Bounds below `least` are raised to it, for devices that sum in another precision.
+/// Raises bounds to at least `least`, for devices that sum in another precision.
 fn logits_agree(executor: &Executor, least: f64) {
     for (name, bound) in MODELS {
         let model = load(name, executor);
         for sequence in ["a", "b"] {
-            // One step for all tokens, several steps, and token by token.
+            // All tokens in one step, in several steps, and token by token.
             for batch in [64, 8, 1] {
                 let mut session = model.session(options(batch)).unwrap();
                 let got = session.feed(0, &tokens(name, sequence), Logits::All).unwrap();
@@ -88,7 +89,7 @@ fn i2_s(executor: &Executor, bound: f64) {
     }
 }
 
-/// The greatest relative error of logits on a GPU.
+/// The maximum relative error of logits on a GPU.
 const GPU: f64 = 1e-3;
 
 #[test]
@@ -121,11 +122,11 @@ fn a_broken_weight_is_seen() {
     what_is_no_number_comes_out(&Executor::open("cpu", Some(2)).unwrap(), &BROKEN, &["norm", "blk.1.ffn_gate"]);
 }
 
-/// The models of which a weight is broken on the devices that are fast.
+/// The models whose weights are corrupted on fast devices.
 const BROKEN: [&str; 2] = ["llama-tiny", "bitnet-tiny"];
 
-/// A NaN in these models' tensors with such names, or an infinity in a norm, reaches the logits, through activations of 8 bits and gates as
-/// well.
+/// A NaN in one of these tensors, or an infinity in a norm, reaches the logits, also through 8-bit activations and
+/// gates.
 fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], names: &[&str]) {
     for name in models {
         let path = fixture(&format!("{name}.gguf"));
@@ -133,7 +134,7 @@ fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], names: &[&s
         let gguf = GgufFile::open(&path).unwrap();
         for tensor in gguf.tensors().filter(|t| names.iter().any(|name| t.name().contains(name))) {
             let at = whole.windows(tensor.data().len()).position(|w| w == tensor.data()).unwrap();
-            // An infinite gate may be one that is closed.
+            // An infinite gate may be a closed one.
             let values = [f32::NAN, f32::INFINITY];
             for value in &values[..if tensor.name().contains("norm") { 2 } else { 1 }] {
                 let mut broken = whole.clone();
@@ -196,7 +197,7 @@ fn sequences_apart(executor: &Executor, bound: f64) {
     let model = load("llama-tiny", executor);
     let (a, b) = (tokens("llama-tiny", "a"), tokens("llama-tiny", "b"));
     let mut session = model.session(SessionOptions { sequences: 2, ..options(16) }).unwrap();
-    // Two sequences in turn, a piece at a time.
+    // Two sequences in turn, one piece at a time.
     let (mut got_a, mut got_b) = (Vec::new(), Vec::new());
     got_a.extend_from_slice(session.feed(0, &a[..2], Logits::All).unwrap());
     got_b.extend_from_slice(session.feed(1, &b[..33], Logits::All).unwrap());
@@ -204,7 +205,7 @@ fn sequences_apart(executor: &Executor, bound: f64) {
     got_b.extend_from_slice(session.feed(1, &b[33..], Logits::All).unwrap());
     assert!(relative_error(&got_a, &logits("llama-tiny", "a")) < bound);
     assert!(relative_error(&got_b, &logits("llama-tiny", "b")) < bound);
-    // After other tokens in their place, the same tokens give the same logits.
+    // The same tokens give the same logits after other tokens took their place.
     session.truncate(1, 30);
     session.feed(1, &a, Logits::None).unwrap();
     session.truncate(1, 30);
@@ -221,7 +222,7 @@ fn a_token_of_each_of_many_sequences_at_once() {
 fn many_sequences(executor: &Executor, bound: f64) {
     let model = load("llama-tiny", executor);
     let (b, want) = (tokens("llama-tiny", "b"), logits("llama-tiny", "b"));
-    // Sequence s has s + 1 tokens before; all lengths advance together, in steps of 16 of the 24 sequences.
+    // Sequence s has s + 1 cached tokens. All advance together, in steps of 16 of the 24 sequences.
     let n = 24;
     let mut session = model.session(SessionOptions { sequences: n, ..options(16) }).unwrap();
     let vocab = session.vocab();
@@ -238,7 +239,7 @@ fn many_sequences(executor: &Executor, bound: f64) {
             assert!(error < bound, "sequence {s}, step {step}: {error:.2e}");
         }
     }
-    // A refused batch leaves every sequence as it was.
+    // A rejected batch leaves every sequence unchanged.
     session.feed(3, &[1; 64 - 7], Logits::None).unwrap();
     let batch: Vec<(usize, u32)> = (0..n).map(|s| (s, 1)).collect();
     assert!(session.feed_batch(&batch).unwrap_err().to_string().contains("full"));
@@ -251,10 +252,10 @@ fn wrong_use_is_named() {
     let model = load("llama-tiny", &executor);
     let mut session = model.session(options(16)).unwrap();
     let message = |r: Result<&[f32], LlmError>| r.unwrap_err().to_string();
-    assert!(message(session.feed(0, &[9999], Logits::Last)).contains("token 9999"));
+    assert!(message(session.feed(0, &[9999], Logits::Last)).contains("one is 9999"));
     assert!(message(session.feed(1, &[1], Logits::Last)).contains("sequence"));
     assert!(message(session.feed(0, &[1; 65], Logits::Last)).contains("context of 64"));
-    assert_eq!(session.len(0), 0, "a refused call leaves the sequence as it was");
+    assert_eq!(session.len(0), 0, "a rejected call leaves the sequence unchanged");
     session.feed(0, &[1; 64], Logits::None).unwrap();
     assert!(message(session.feed(0, &[1], Logits::Last)).contains("full"));
     for (options, name) in [
@@ -266,7 +267,7 @@ fn wrong_use_is_named() {
     }
 }
 
-/// A session chooses the same tokens on the device and on the host, one sequence or several at a time.
+/// A session samples the same tokens on the device and on the host, for one and for several sequences.
 #[test]
 fn sampling_on_the_device_is_that_of_the_host() {
     let executor = Executor::open("cpu", None).unwrap();

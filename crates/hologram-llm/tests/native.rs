@@ -1,5 +1,5 @@
-//! A step of each model family runs native kernels on each device; the elementwise programs that it runs beside them are
-//! listed here. GPUs are asked what they would launch, on any machine.
+//! Every model family runs native kernels on each device; the remaining elementwise programs are listed here. For GPUs
+//! the launches are planned, on any machine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, Session, SessionOptions};
 
-/// A device, which tells the programs of a session's last step.
+/// A device that can list the programs of a session's last step.
 struct Device {
     name: &'static str,
     executor: Executor,
@@ -40,19 +40,20 @@ impl Device {
     }
 }
 
-/// A fixture of each family, with the programs of a step: on the CPU, on GPUs. Names are those of chains of elementwise operations.
+/// A fixture of each family, with the programs of a step on the CPU and on GPUs, by the names of their elementwise
+/// operations.
 const FAMILIES: [(&str, &[&str], &[&str]); 7] = [
     ("llama-tiny.gguf", &[], &[]),
     ("llama3-tiny.gguf", &[], &[]),
     ("bitnet-tiny.gguf", &[], &[]),
     ("bitnet-packed", &[], &[]),
     ("mistral", &[], &[]),
-    // A bias repeats along the rows.
+    // A bias is broadcast along the rows.
     ("qwen2", &["add"], &[]),
     ("qwen3", &[], &[]),
 ];
 
-/// Numbers of tokens of a step, each with a plan of its own.
+/// Step sizes, each with a separate plan.
 const STEPS: [usize; 5] = [1, 2, 5, 9, 33];
 
 #[test]

@@ -1,5 +1,5 @@
-//! On an NVIDIA GPU models run by native kernels alone: no program is compiled between loading and the last token, whatever the format of
-//! the weights and the number of tokens of a step.
+//! On an NVIDIA GPU models run only native kernels: no program is compiled between loading and the last token, for any
+//! weight format and step size.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SessionOptions, Shape, WeightTypes};
 
-/// Programs that a session compiles for steps of each of these numbers of tokens, and for tokens of several sequences.
+/// The programs that a session compiles for steps of each of these sizes, and for several sequences.
 fn compiled(model: &Model, name: &str, kv: Option<Format>) -> Vec<String> {
     let executor = model.executor();
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn compiled(model: &Model, name: &str, kv: Option<Format>) -> Vec<String> {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn no_program_is_compiled_in_a_run_of_a_model() {
     let mut found = Vec::new();
-    // Ternary weights belong to BitNet.
+    // Only BitNet has ternary weights.
     let types = WeightTypes::all().filter(|types| !types.name().starts_with("TQ"));
     let mut models: Vec<_> = types.map(|types| ("llama-1b", types, None)).collect();
     models.push(("llama-1b", Format::Q4_K.into(), Some(Format::Q8Planes)));
@@ -74,13 +74,13 @@ fn steps_of_fixed_sizes_give_the_same_logits() {
     let model = Model::random(Shape::find("llama-1b").unwrap(), Format::BF16, &executor).unwrap();
     let ids: Vec<u32> = (0..256).map(|i| i * 7919 % model.config().vocab as u32).collect();
     let mut session = model.session(SessionOptions { context: 1024, ..SessionOptions::default() }).unwrap();
-    // Powers of two may have plans of their own; other numbers of tokens run in plans for more.
+    // Powers of two may have separate plans; other sizes use the plan of a larger size.
     let whole = session.feed(0, &ids, Logits::Last).unwrap().to_vec();
     session.truncate(0, 0);
     session.feed(0, &ids[..200], Logits::None).unwrap();
     let parts = session.feed(0, &ids[200..], Logits::Last).unwrap();
     let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     let error = norm(&mut whole.iter().zip(parts).map(|(a, b)| a - b)) / norm(&mut parts.iter().copied());
-    // Sums in another order flip roundings to bf16, each by 2⁻⁹ of a value: nine of them in each of 16 layers.
+    // Another order of sums flips roundings to bf16, each by 2⁻⁹ of a value: nine per layer in 16 layers.
     assert!(error < 2e-2, "{error:.2e}");
 }

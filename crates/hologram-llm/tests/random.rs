@@ -1,20 +1,20 @@
-//! Models with random weights use their context, whatever their shape, depth and type.
+//! Models with random weights depend on their context, whatever their shape, depth and type.
 
 use hologram_backends::Format;
 use hologram_core::Executor;
 use hologram_llm::{Logits, Model, SHAPES, SessionOptions, Shape, WeightTypes};
 
-/// The least that another context must change, in standard deviations of the logits.
+/// The minimum change by another context, in standard deviations of the logits.
 const LEAST: f32 = 0.3;
 
-/// A shape with heads of the same size, but four of them, for one key/value head.
+/// A shape with heads of the same size, but only four of them and one key/value head.
 fn narrow(shape: &Shape, layers: usize) -> Shape {
     let head = shape.width / shape.heads;
     let ffn = (4 * head * shape.ffn / shape.width).next_multiple_of(256);
     Shape { layers, width: 4 * head, ffn, heads: 4, kv_heads: 1, vocab: 1024, ..shape.clone() }
 }
 
-/// The greatest difference between the logits of the same token after two contexts, in standard deviations of the
+/// The largest difference between the logits of the same token after two contexts, in standard deviations of the
 /// logits.
 fn change(shape: &Shape, types: WeightTypes, executor: &Executor, len: u32) -> f32 {
     let model = Model::random(shape, types, executor).unwrap();
@@ -28,7 +28,7 @@ fn change(shape: &Shape, types: WeightTypes, executor: &Executor, len: u32) -> f
     let (a, b) = (logits(0), logits(10_000));
     let mean = a.iter().sum::<f32>() / a.len() as f32;
     let deviation = (a.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / a.len() as f32).sqrt();
-    // A model that has no two logits alike would make a share of anything.
+    // Nearly equal logits would make the ratio meaningless.
     assert!((0.5..2.0).contains(&deviation), "{} {}: logits of {deviation}", shape.name, types.name());
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / deviation
 }
@@ -51,19 +51,19 @@ fn check(shapes: impl Iterator<Item = Shape>, types: impl Fn(WeightTypes) -> boo
 
 #[test]
 fn another_context_gives_other_logits() {
-    // One of Llama's shapes and BitNet's, of all types.
+    // A Llama shape and BitNet's, in all types.
     let shapes = SHAPES.iter().filter(|s| ["llama-1b", "bitnet-2b"].contains(&s.name));
     check(shapes.map(|s| narrow(s, 2)), |_| true, 40);
 }
 
-/// All shapes as deep as they are.
+/// All shapes at full depth.
 #[test]
 #[ignore = "takes some minutes: for a nightly run"]
 fn nightly_another_context_gives_other_logits_in_deep_models() {
     check(SHAPES.iter().map(|s| narrow(s, s.layers)), |_| true, 400);
 }
 
-/// As wide as they are, where a mean of the weights would outgrow all else.
+/// All shapes at full width, where a nonzero mean of the weights would dominate.
 #[test]
 #[ignore = "takes some minutes and GB: for a nightly run"]
 fn nightly_another_context_gives_other_logits_in_wide_models() {

@@ -1,4 +1,4 @@
-//! The choice of tokens: a table of exact cases, frequencies, and the generator's published vectors.
+//! Sampling: exact cases, frequencies, and the published vectors of the random generator.
 
 use hologram_core::{Dim, Executor, Format, Graph};
 use hologram_llm::sampling::{Sampler, SamplerConfig, philox4x32_10};
@@ -32,9 +32,9 @@ fn shares_follow_the_options() {
         (config(1.0, 0, 0.74), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
         (config(1.0, 0, 0.8), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
         (config(1.0, 0, 1e-6), [0.0, 1.0, 0.0, 0.0]),
-        // top-p counts among what top-k kept: 2/3 of the two best is the best alone.
+        // top-p applies to the tokens kept by top-k: the best alone has 2/3 of the two best.
         (config(1.0, 2, 0.66), [0.0, 1.0, 0.0, 0.0]),
-        // Temperature comes last: it does not change what top-p keeps; squares at temperature 1/2.
+        // Temperature comes last and does not change the tokens kept by top-p; squares at temperature 1/2.
         (config(0.5, 0, 1.0), [1.0 / 22.0, 16.0 / 22.0, 1.0 / 22.0, 4.0 / 22.0]),
         (config(0.5, 0, 0.8), [1.0 / 21.0, 16.0 / 21.0, 0.0, 4.0 / 21.0]),
         (config(1e6, 0, 0.8), [1.0 / 3.0, 1.0 / 3.0, 0.0, 1.0 / 3.0]),
@@ -43,7 +43,7 @@ fn shares_follow_the_options() {
     ];
     let min_p = |min_p, config: SamplerConfig| SamplerConfig { min_p, ..config };
     let more = [
-        // A quarter is half of the best, an eighth is not; temperature comes after.
+        // 1/4 is half of the best, 1/8 is not; temperature comes last.
         (min_p(0.4, config(1.0, 0, 1.0)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
         (min_p(0.4, config(0.5, 0, 1.0)), [0.0, 0.8, 0.0, 0.2]),
         (min_p(0.2, config(1.0, 3, 1.0)), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
@@ -53,7 +53,7 @@ fn shares_follow_the_options() {
     for (config, want) in cases.into_iter().chain(more) {
         let got = shares(config, &logits);
         for (g, w) in got.iter().zip(want) {
-            // Five standard deviations; exactly none where none is due.
+            // Five standard deviations; exactly zero where the probability is zero.
             let bound = 5.0 * (w * (1.0 - w) / 20_000.0f64).sqrt();
             assert!((g - w).abs() <= bound, "{config:?}: {got:?}, not {want:?}");
         }
@@ -63,7 +63,7 @@ fn shares_follow_the_options() {
     assert!(got[0] == 0.0 && got[3] == 0.0 && (got[1] - 0.5).abs() < 0.02, "{got:?}");
 }
 
-/// Penalties change the logits of recent tokens as llama.cpp's do, by how often they occur.
+/// Penalties change the logits of recent tokens by their number of occurrences, as in llama.cpp.
 #[test]
 fn penalties() {
     let logits = [1.0f32, 4.0, -1.0, 3.5];
@@ -78,7 +78,7 @@ fn penalties() {
         (SamplerConfig { frequency_penalty: 0.4, ..greedy }, &[1], 1),
         (SamplerConfig { frequency_penalty: 0.4, ..greedy }, &[1, 0, 1], 3),
         (SamplerConfig { frequency_penalty: -3.0, ..greedy }, &[0, 0], 0),
-        // A negative logit is multiplied: all of them recent, the last of them least likely.
+        // Negative logits are multiplied: all are recent, and the last becomes the least likely.
         (SamplerConfig { repeat_penalty: 100.0, ..greedy }, &[0, 1, 2, 3], 1),
     ];
     for (config, text, want) in cases {
@@ -108,7 +108,7 @@ fn partial_sorting_keeps_the_right_tokens() {
         let total: f64 = weights[..kept].iter().sum();
         let mut sum = 0.0;
         let nucleus = weights[..kept].iter().take_while(|&&w| (sum < f64::from(top_p) * total, sum += w).0).count();
-        // A high temperature makes all that are kept equally likely, so nearly all of them appear, and no other.
+        // A high temperature makes all kept tokens equally likely, so nearly all of them appear, and no others.
         let mut sampler = Sampler::new(config(1e9, top_k, top_p)).unwrap();
         let mut seen = vec![false; 1500];
         let draws = 12 * nucleus as u64;
@@ -133,7 +133,7 @@ fn repeatable_and_dependent_on_seed_and_position() {
     assert_ne!(run(1, 0), run(1, 1 << 32));
 }
 
-/// The known answers that come with the generator's publication (Random123, `philox4x32 10`).
+/// The known answers published with the generator (Random123, `philox4x32 10`).
 #[test]
 fn philox_known_answers() {
     let ones = u32::MAX;
@@ -166,10 +166,10 @@ fn bad_options_and_logits_are_named() {
     for temperature in [0.0, 0.7] {
         let mut s = Sampler::new(config(temperature, 40, 0.9)).unwrap();
         for (logits, want) in [
-            (&[][..], "none of 0 logits"),
+            (&[][..], "none of the 0 logits"),
             (&[0.0, f32::NAN], "position 5: the logit of token 1 is NaN"),
             (&[f32::INFINITY, 0.0], "the logit of token 0 is inf"),
-            (&[f32::NEG_INFINITY; 3], "none of 3 logits is above negative infinity"),
+            (&[f32::NEG_INFINITY; 3], "none of the 3 logits is above negative infinity"),
         ] {
             assert!(s.sample(logits, 5).unwrap_err().to_string().contains(want));
         }
@@ -178,7 +178,7 @@ fn bad_options_and_logits_are_named() {
     assert_eq!(Sampler::new(SamplerConfig::GREEDY).unwrap().sample(&[1.0, 3.0, 3.0], 0).unwrap(), 1);
 }
 
-/// The operation `sample` chooses what the host chooses, but for its error of `f32`, which decides none of these.
+/// The operation `sample` chooses the same tokens as the host. Its `f32` error decides none of these cases.
 #[test]
 fn devices_choose_what_the_host_chooses() {
     const VOCAB: usize = 1000;
@@ -205,7 +205,7 @@ fn devices_choose_what_the_host_chooses() {
         let mut sampler = Sampler::new(config).unwrap();
         let (mut all, mut numbers, mut words, mut want) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for position in 1000..1064 {
-            // Whole numbers now and then, so that some are equal.
+            // Some whole numbers, so that some logits are equal.
             let logit = |i| {
                 let [a, b, ..] = philox4x32_10([i, position, 0, 0], [5, 6]);
                 let v = (a >> 8) as f32 / (1 << 21) as f32;

@@ -1,4 +1,5 @@
-//! Many sequences decoded at once give what each gives alone: on the CPU, and on a device whose steps have fixed sizes.
+//! Decoding many sequences at once gives the same results as each alone: on the CPU, and on a device whose steps have
+//! fixed sizes.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ mod discrete_device;
 #[path = "common/sequences.rs"]
 mod sequences;
 
-/// What takes a few seconds.
+/// A check of a few seconds.
 const QUICK: Work<'_> = Work { counts: &[2, 3, 5, 9, 64], longest: 70, precision: None };
 
 fn types(name: &str) -> WeightTypes {
@@ -54,7 +55,7 @@ fn steps_of_fixed_sizes_are_as_others() {
     assert!([2, 64].iter().all(|n| fixed.contains(n)) && !fixed.contains(&3), "{fixed:?}");
 }
 
-/// All types of weights, caches and heads, all numbers of sequences.
+/// All types of weights, caches and heads, and all numbers of sequences.
 #[test]
 #[ignore = "takes many minutes: for a nightly run"]
 fn nightly_all_types_and_numbers_of_sequences_are_as_alone() {

@@ -1,4 +1,4 @@
-//! Many sequences decoded at once on an NVIDIA GPU give what each gives alone.
+//! Decoding many sequences at once on an NVIDIA GPU gives the same results as each alone.
 
 use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
 use hologram_core::Executor;
@@ -7,12 +7,12 @@ use sequences::{COUNTS, Case, Work, cases, check_all, shape};
 #[path = "common/sequences.rs"]
 mod sequences;
 
-/// Rows of hidden states, and of the feed-forward network: its last product is large enough for cuBLASLt, with which
-/// steps have fixed sizes.
+/// Row length of hidden states and of the feed-forward network, whose last product is large enough for cuBLASLt and
+/// therefore for steps of fixed size.
 const WIDTH: usize = 512;
 const FFN: usize = 8192;
 
-/// Whether steps of this many tokens have fixed sizes with `bf16` weights, because cuBLASLt was found.
+/// Whether steps of this many tokens have fixed sizes with `bf16` weights, which shows that cuBLASLt was found.
 fn prefers_fixed(executor: &Executor, tokens: usize) -> bool {
     let tensor = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
     executor.backend().kernels().prefers_fixed(&KernelSpec {
@@ -40,7 +40,7 @@ fn sequences_at_once_are_as_alone() {
     assert!(!with_bf16.is_empty() && with_bf16.iter().all(|(_, counts)| *counts == fixed), "{by_blas:?}");
 }
 
-/// Steps of many tokens in the precision of those of one: 8-bit activations where the weights have such, and attention
+/// Steps of many tokens in the precision of single tokens: 8-bit activations if the weights allow them, and attention
 /// in `f32`.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]

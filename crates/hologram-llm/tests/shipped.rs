@@ -1,4 +1,4 @@
-//! The shipped model against what a plain reference computes from the same file (`tools/demo-model/reference.py`).
+//! The shipped model against a plain reference that reads the same file (`tools/demo-model/reference.py`).
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ fn agrees(executor: &Executor) {
         assert_eq!(model.tokenizer().unwrap().encode(prompt, true).unwrap(), tokens);
         let mut session = model.session(SessionOptions { context: 256, ..SessionOptions::default() }).unwrap();
         let logits = session.feed(0, &tokens, Logits::Last).unwrap();
-        // The reference multiplies the head with float activations, this program with 8-bit ones: about one part in a hundred.
+        // The reference uses float activations for the head, this program 8-bit ones: they differ by about 1 %.
         for top in run["top5"].as_array().unwrap() {
             let (id, want) = (top["id"].as_u64().unwrap() as usize, top["logit"].as_f64().unwrap());
             let got = f64::from(logits[id]);
@@ -84,7 +84,7 @@ fn repeats(executor: &Executor) {
     assert_eq!((finish, tokens), (Finish::MaxTokens, 24));
     assert_eq!(text(7, 24, 256).0, first);
     assert_ne!(text(8, 24, 256).0, first);
-    // The prompt has 6 tokens; the last token of a full context needs no position any more.
+    // The prompt has 6 tokens. The last token of a full context needs no position.
     let (short, finish, tokens) = text(7, 24, 16);
     assert_eq!((finish, tokens), (Finish::ContextFull, 11));
     assert!(first.starts_with(&short));

@@ -1,4 +1,4 @@
-//! Chat templates against what the transformers library makes of the same conversations, and templates with faults.
+//! Chat templates against the transformers library's output for the same conversations; faulty templates.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn fixture(name: &str) -> PathBuf {
 #[test]
 fn the_texts_of_the_reference_library() {
     let table: Value = serde_json::from_str(&std::fs::read_to_string(fixture("templates.json")).unwrap()).unwrap();
-    let (mut texts, mut refusals) = (0, 0);
+    let (mut texts, mut rejections) = (0, 0);
     for (name, entry) in table["templates"].as_object().unwrap() {
         let tokens = entry["tokens"].as_object().unwrap();
         let tokens: BTreeMap<String, String> =
@@ -30,8 +30,8 @@ fn the_texts_of_the_reference_library() {
             let got = template.render(&messages, case["prompt"].as_bool().unwrap());
             match case["error"].as_str() {
                 Some(error) => {
-                    refusals += 1;
-                    let want = format!("model.gguf: the chat template refuses the conversation: {error}");
+                    rejections += 1;
+                    let want = format!("model.gguf: the chat template rejects the conversation: {error}");
                     assert_eq!(got.expect_err(name).to_string(), want);
                 }
                 None => {
@@ -41,7 +41,7 @@ fn the_texts_of_the_reference_library() {
             }
         }
     }
-    assert!(texts > 80 && refusals > 20, "{texts} texts, {refusals} refusals");
+    assert!(texts > 80 && rejections > 20, "{texts} texts, {rejections} rejections");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn faults_are_one_sentence_with_the_line() {
         ("\n{{ missing.field }}", "the chat template fails in line 2: undefined value"),
         ("\n\n{{ messages[0].content.frobnicate() }}", "the chat template fails in line 3: unknown method"),
         ("{{ 1 + 'a' }}", "fails in line 1"),
-        ("{{ strftime_now('%Q') }}", "strftime_now does not know %Q"),
+        ("{{ strftime_now('%Q') }}", "strftime_now does not support %Q"),
         (
             "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
             "fails in line 1: engine ran out of fuel",
@@ -77,32 +77,32 @@ fn faults_are_one_sentence_with_the_line() {
         "{{% set n = namespace(x=[]) %}}{{% for i in range(99999) %}}{{% set n.x = {}n.x{} %}}{{% endfor %}}",
         lists.0, lists.1
     );
-    let values = "its values take more than 512 MiB";
+    let values = "its values exceed 512 MiB";
     let text = "a long raw text ".repeat(10_000);
     let capture = format!("{{% set a %}}{{% for i in range(90000) %}}{text}{{% endfor %}}{{% endset %}}");
     let nested =
         format!("{{% for a in [1] recursive %}}{{{{ loop({}a{}) }}}}{{% endfor %}}", "[".repeat(60), "]".repeat(60));
     let chain = format!("\n{{{{ {}1 }}}}", "not ".repeat(501));
-    // A few characters that ask for more text than there is memory, and lists in lists that are deeper than a stack.
+    // Templates of a few characters that request more text than there is memory, or lists nested deeper than the stack.
     let cases = [
-        ("{{ messages | tojson(indent=99999999) }}", "gives a text of more than 64 MiB"),
-        ("{{ messages | tojson(indent=9223372036854775807) }}", "gives a text of more than 64 MiB"),
-        ("{{ messages | tojson(separators=['x' * 90000000, ':']) }}", "gives a text of more than 64 MiB"),
-        ("{{ 'x' * 90000000 }}", "gives a text of more than 64 MiB"),
-        ("{% for i in range(1000) %}{{ 'x' * 90000 }}{% endfor %}", "gives a text of more than 64 MiB"),
+        ("{{ messages | tojson(indent=99999999) }}", "writes more than 64 MiB of text"),
+        ("{{ messages | tojson(indent=9223372036854775807) }}", "writes more than 64 MiB of text"),
+        ("{{ messages | tojson(separators=['x' * 90000000, ':']) }}", "writes more than 64 MiB of text"),
+        ("{{ 'x' * 90000000 }}", "writes more than 64 MiB of text"),
+        ("{% for i in range(1000) %}{{ 'x' * 90000 }}{% endfor %}", "writes more than 64 MiB of text"),
         (
             "{% set a %}{% for i in range(1000) %}{{ 'x' * 90000 }}{% endfor %}{% endset %}",
-            "gives a text of more than 64 MiB",
+            "writes more than 64 MiB of text",
         ),
         ("{% for i in range(90000) %}{% for i in range(900) %}a long raw text{% endfor %}{% endfor %}", "out of fuel"),
-        ("{{ 'a\nb' | indent(999999999) }}", "a filter takes numbers up to 10000"),
-        ("{{ 'a\nb' | indent(width=999999999) }}", "a filter takes numbers up to 10000"),
-        ("{{ [1] | batch(99999999999, 1) }}", "a filter takes numbers up to 10000"),
-        ("{{ [1] | slice(99999999999) }}", "a filter takes numbers up to 10000"),
-        ("{{ '%99999999999d' | format(1) }}{{ 1 }}", "a format takes no widths beyond 9999"),
-        ("{{ '{:99999999999}'.format(1) }}", "a format takes no widths beyond 9999"),
+        ("{{ 'a\nb' | indent(999999999) }}", "a filter's number must be at most 10000"),
+        ("{{ 'a\nb' | indent(width=999999999) }}", "a filter's number must be at most 10000"),
+        ("{{ [1] | batch(99999999999, 1) }}", "a filter's number must be at most 10000"),
+        ("{{ [1] | slice(99999999999) }}", "a filter's number must be at most 10000"),
+        ("{{ '%99999999999d' | format(1) }}{{ 1 }}", "a format's width must be below 10000"),
+        ("{{ '{:99999999999}'.format(1) }}", "a format's width must be below 10000"),
         (&deep, "out of fuel"),
-        // Little text that becomes much in few steps.
+        // Short text that grows large in few steps.
         ("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}", values),
         ("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", values),
         ("{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", values),
@@ -127,8 +127,8 @@ fn faults_are_one_sentence_with_the_line() {
             values,
         ),
         ("{% macro f(x, n) %}{{ f([x, x], n - 1) if n else x == x }}{% endmacro %}{{ f(1, 25) }}", values),
-        (&capture, "gives a text of more than 64 MiB"),
-        // What calls itself.
+        (&capture, "writes more than 64 MiB of text"),
+        // Recursion.
         ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(1000) }}", "recursion limit exceeded"),
         ("{% include 'chat' %}", "could not render include"),
         ("{% block a %}{{ self.a() }}{% endblock %}", "recursion limit exceeded"),
@@ -179,9 +179,7 @@ fn where_templates_come_from() {
     let chatml = Tokenizer::from_folder(fixture("hf-bpe")).unwrap();
     let plain = Tokenizer::from_folder(fixture("hf-spm")).unwrap();
     assert_eq!(render(&chatml).unwrap(), ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n".into(), true));
-    assert!(
-        render(&plain).unwrap_err().contains("has no chat template, and its vocabulary lacks the tokens of ChatML")
-    );
+    assert!(render(&plain).unwrap_err().contains("has no chat template, and its vocabulary lacks ChatML's tokens"));
     write("tokenizer_config.json", r#"{"chat_template": "A{{ bos_token }}", "bos_token": {"content": "<s>"}}"#);
     assert_eq!(render(&plain).unwrap(), ("A<s>".into(), false));
     let list = r#"{"chat_template": [{"name": "tool", "template": "T"}, {"name": "default", "template": "D"}]}"#;
@@ -189,7 +187,7 @@ fn where_templates_come_from() {
     assert_eq!(render(&plain).unwrap().0, "D");
     for wrong in ["5", "[\"a\"]", "[{\"name\": \"x\"}]", "{\"a\": 1}"] {
         write("tokenizer_config.json", &format!("{{\"chat_template\": {wrong}}}"));
-        assert!(render(&chatml).unwrap_err().contains("the chat template is neither a string nor a list"), "{wrong}");
+        assert!(render(&chatml).unwrap_err().contains("the chat template must be a string or a list"), "{wrong}");
     }
     write("chat_template.jinja", "F{{ messages[0].content }}");
     assert_eq!(render(&plain).unwrap().0, "FHi");

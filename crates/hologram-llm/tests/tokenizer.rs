@@ -1,4 +1,4 @@
-//! Tokenizers against the tables that the reference libraries produced, and on vocabularies made for one question each.
+//! Tokenizers against tables of the reference libraries, and on vocabularies that test one feature each.
 
 use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::tokenizer::{TokenDecoder, Tokenizer};
@@ -17,7 +17,7 @@ fn ids(case: &Value) -> Vec<u32> {
     case["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
 }
 
-/// The text as the tokens come one by one.
+/// The text of tokens decoded one by one.
 fn stream(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let mut decoder = TokenDecoder::with_control();
     let mut text: String = ids.iter().map(|&id| decoder.push(tokenizer, id).to_string()).collect();
@@ -48,7 +48,7 @@ fn the_tables_of_the_reference_libraries() {
     }
 }
 
-/// The tokenizers of Hugging Face folders give what the library in Python gives.
+/// The tokenizers of Hugging Face folders agree with the Python library.
 #[test]
 fn folders_give_what_the_library_gives() {
     for (name, bos, eos) in [("hf-bpe", None, 602), ("hf-spm", Some(1), 2), ("hf-unigram", None, 1)] {
@@ -70,14 +70,14 @@ fn folders_give_what_the_library_gives() {
                 begun.remove(0); // a text that begins with BOS gets no second one
             }
             assert_eq!(tokenizer.encode_with(text, true, parse).unwrap(), begun, "{name}: {text:?}");
-            // The library spells out added tokens with spaces between where nothing decodes them; unknown ones lose the text.
+            // The library separates spelled-out added tokens by spaces if there is no decoder, and drops unknown text.
             let decoded = case["decoded"].as_str().unwrap();
             assert_eq!(tokenizer.decode(&want, true), decoded, "{name}: {text:?}");
         }
     }
 }
 
-/// Damaged and unusable folders give one sentence.
+/// Damaged and unusable folders give a one-sentence error.
 #[test]
 fn folders_that_cannot_be_used() {
     let fixture = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -100,36 +100,36 @@ fn folders_that_cannot_be_used() {
     let byte_level = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}";
     let swell = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaa\"}";
     let cases = [
-        (good[..good.len() / 2].to_string(), "{}", "model/tokenizer.json: this is no tokenizer: EOF while parsing"),
-        ("[]".into(), "{}", "this is no tokenizer: the file holds no JSON object"),
-        ("{}".into(), "{}", "a tokenizer with the decoder none is not supported"),
+        (good[..good.len() / 2].to_string(), "{}", "model/tokenizer.json: not a valid tokenizer: EOF while parsing"),
+        ("[]".into(), "{}", "not a valid tokenizer: the file is not a JSON object"),
+        ("{}".into(), "{}", "a tokenizer with decoder none is not supported"),
         (
             spm.replace(
                 "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}",
                 "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}}",
             ),
             "{}",
-            "the post_processor leaves texts out",
+            "the post_processor drops the text",
         ),
-        (changed("\"type\":\"BPE\"", "\"type\":\"Klingon\""), "{}", "this is no tokenizer: "),
+        (changed("\"type\":\"BPE\"", "\"type\":\"Klingon\""), "{}", "not a valid tokenizer: "),
         (
             changed("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\""),
             "{}",
-            "the decoder WordPiece",
+            "a tokenizer with decoder WordPiece",
         ),
         (changed(":599}", ":4000000000}"), "{}", "the vocabulary has 4000000001 tokens"),
         // The library panics on these.
         (
             bare("\"vocab\":{\"a\":0,\"b\":5},\"merges\":[\"a b\"]"),
             "{}",
-            "this is no tokenizer: its parts contradict each other (merging \"a\" and \"b\" gives no token)",
+            "not a valid tokenizer: its parts contradict each other (merging \"a\" and \"b\" does not give a token)",
         ),
         (
             bare("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"],\"continuing_subword_prefix\":\"##\""),
             "{}",
-            "its parts contradict each other (merging \"a\" and \"b\" gives no token)",
+            "its parts contradict each other (merging \"a\" and \"b\" does not give a token)",
         ),
-        (spm.replace("\"ids\":[1]", "\"ids\":[99999]"), "{}", "texts get the token 99999, but the vocabulary has"),
+        (spm.replace("\"ids\":[1]", "\"ids\":[99999]"), "{}", "a text gets token 99999, but the vocabulary has only"),
         (
             spm.replace("\"SpecialToken\":{\"id\":\"<s>\"", "\"SpecialToken\":{\"id\":\"<zz>\""),
             "{}",
@@ -146,7 +146,7 @@ fn folders_that_cannot_be_used() {
                 &format!("\"normalizer\":{{\"type\":\"Sequence\",\"normalizers\":[{}]}}", [swell; 9].join(",")),
             ),
             "{}",
-            "the normalizer and the pre-tokenizer make texts up to 20155392 times as long",
+            "the normalizer and the pre-tokenizer can make a text 20155392 times as long",
         ),
         (
             changed(
@@ -154,11 +154,11 @@ fn folders_that_cannot_be_used() {
                 &format!("\"type\":\"Sequence\",\"pretokenizers\":[{}],\"x\":0", [byte_level; 14].join(",")),
             ),
             "{}",
-            "the normalizer and the pre-tokenizer make texts up to 16384 times as long",
+            "the normalizer and the pre-tokenizer can make a text 16384 times as long",
         ),
-        (spm.replace("\"content\":\" \"}", "\"content\":\"e\"}"), "{}", "a tokenizer with the decoder {"),
+        (spm.replace("\"content\":\" \"}", "\"content\":\"e\"}"), "{}", "a tokenizer with decoder {"),
         (good.clone(), "{\"eos_token\": \"<eos>\"}", "the eos_token \"<eos>\" is not in the vocabulary"),
-        (good.clone(), "{\"add_bos_token\": true}", "add_bos_token is true, but the settings name no such token"),
+        (good.clone(), "{\"add_bos_token\": true}", "add_bos_token is true, but the settings do not define that token"),
     ];
     for (json, settings, want) in cases {
         let error = load(&json, settings).expect_err(want);
@@ -171,7 +171,7 @@ fn folders_that_cannot_be_used() {
     .unwrap();
     let error = Tokenizer::from_folder(fixture("blocks")).unwrap_err().to_string();
     assert!(error.contains("the folder has no tokenizer.json"), "{error}");
-    // Whatever a byte of the file becomes, it is a tokenizer or an error.
+    // Any change of a byte gives a tokenizer or an error.
     let mut state = 11u64;
     for name in ["hf-bpe", "hf-spm", "hf-unigram"] {
         let good = std::fs::read(fixture(name).join("tokenizer.json")).unwrap();
@@ -180,7 +180,7 @@ fn folders_that_cannot_be_used() {
             for _ in 0..2 {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let at = (state >> 33) as usize % bytes.len();
-                // Mostly within the settings at the front, which say what the rest means.
+                // Mostly in the settings at the front, which determine the meaning of the rest.
                 let at = if state & 1 == 0 { at % 2000 } else { at };
                 bytes[at] = b"0123456789\"{}[],:truefalsnx\\ "[(state >> 20) as usize % 29];
             }
@@ -204,13 +204,13 @@ fn control_tokens_and_lookups() {
     let hello = bpe.encode_with("Hello<|eot_id|>", false, true).unwrap();
     assert_eq!((bpe.decode(&hello, false).as_str(), bpe.decode(&hello, true).as_str()), ("Hello", "Hello<|eot_id|>"));
     assert_eq!((bpe.token_text(907), bpe.decode(&[907], false).as_str()), (None, "\u{fffd}"));
-    // A token after a control token begins a text of its own: SentencePiece puts a space in front of it.
+    // Text after a control token is encoded like a new text: SentencePiece puts a space in front of it.
     let (spm, _) = load("tok-spm");
     let twice = spm.encode_with("a</s>a", false, true).unwrap();
     assert_eq!(twice, [spm.encode("a", false).unwrap(), vec![2], spm.encode("a", false).unwrap()].concat());
 }
 
-/// No half character is ever shown, and bytes that cannot become one turn into U+FFFD.
+/// Incomplete characters are never shown, and invalid bytes turn into U+FFFD.
 #[test]
 fn streaming_holds_back_half_characters() {
     let (spm, _) = load("tok-spm");
@@ -231,7 +231,7 @@ fn streaming_holds_back_half_characters() {
     }
 }
 
-/// Long words take n log n steps: quadratic merging would not come back from a word of this length.
+/// Long words take n log n steps; quadratic merging would take forever on this word.
 #[test]
 fn long_words() {
     for name in ["tok-spm", "tok-bpe"] {
@@ -289,7 +289,7 @@ impl Vocabulary {
     }
 }
 
-/// GPT-2's printable stand-ins for all bytes, as a vocabulary without merges: a token is a byte, whatever the words.
+/// GPT-2's printable characters for all bytes, as a vocabulary without merges: each byte is a token.
 fn letters() -> Vec<String> {
     let printable = |b: &u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let (mut keep, mut extra): (Vec<u32>, Vec<u32>) = ((0..256).filter(printable).collect(), Vec::new());
@@ -298,7 +298,7 @@ fn letters() -> Vec<String> {
     keep.iter().map(|&c| char::from_u32(c).unwrap().to_string()).collect()
 }
 
-/// How each pre-tokenizer cuts a text, seen through a vocabulary in which every word of up to four letters becomes one token.
+/// How each pre-tokenizer splits a text, shown by a vocabulary in which every word of up to four letters is one token.
 #[test]
 fn pre_tokenizers_cut_as_published() {
     let alphabet = ["a", "s", "S", "'", "1", ".", "Ġ", "Ċ"];
@@ -349,7 +349,7 @@ fn pre_tokenizers_cut_as_published() {
 
 #[test]
 fn small_vocabularies() {
-    // Merges go by rank, then from the left; a merge whose result is no token falls back to bytes.
+    // Merges go by rank, then from the left. A merge whose result is not a token falls back to bytes.
     let mut tokens = letters();
     tokens.extend(["ab", "bc", "aa", "<x>", "<|begin_of_text|>"].map(String::from));
     let tokens: Vec<&str> = tokens.iter().map(|s| &**s).collect();
@@ -375,9 +375,10 @@ fn small_vocabularies() {
     assert_eq!(cut("aab"), ["a", "ab"]);
     assert_eq!(cut("de"), ["d", "e"]);
     assert_eq!(cut("a<x>b"), ["a", "<x>", "b"]);
-    assert!(tokenizer.notes()[0].contains("split as by llama-bpe") && tokenizer.adds_bos());
+    assert!(tokenizer.notes()[0].contains("using the pre-tokenizer llama-bpe") && tokenizer.adds_bos());
 
-    // Without byte tokens a character becomes the unknown token; unused pieces are merged through and cut again.
+    // Without byte tokens a character becomes the unknown token. Unused pieces take part in merging and are split
+    // again.
     let spm = |types: &[i32]| {
         Vocabulary::default()
             .str("model", "llama")
@@ -403,15 +404,18 @@ fn small_vocabularies() {
         (Vocabulary::default().str("model", "gpt2"), "missing key tokenizer.ggml.tokens"),
         (Vocabulary::default().str("model", "gpt2").strings("tokens", &[]), "the vocabulary has 0 tokens"),
         (base(), "missing key tokenizer.ggml.merges"),
-        (base().strings("merges", &["a b", "ab"]), "merge 1 is \"ab\", not two tokens with a space between"),
-        (base().strings("merges", &["a "]), "merge 0 is \"a \", not two tokens"),
-        (base().str("pre", "klingon"), "unknown pre-tokenizer klingon, supported are llama-bpe"),
-        (base().id("bos_token_id", 2), "key tokenizer.ggml.bos_token_id is 2, but the vocabulary has 2 tokens"),
+        (base().strings("merges", &["a b", "ab"]), "merge 1 is \"ab\", but must be two tokens separated by a space"),
+        (base().strings("merges", &["a "]), "merge 0 is \"a \", but must be two tokens"),
+        (base().str("pre", "klingon"), "unknown pre-tokenizer klingon; supported: llama-bpe"),
+        (base().id("bos_token_id", 2), "key tokenizer.ggml.bos_token_id is 2, but must be below 2"),
         (base().strings("merges", &[]).key("add_bos_token", 7, &[1]), "add_bos_token is true, but there is no"),
-        (base().types(&[1]), "has 1 elements for 2 tokens"),
+        (base().types(&[1]), "has 1 elements, but there are 2 tokens"),
         (llama(), "missing key tokenizer.ggml.scores"),
         (llama().scores(&[0.0]), "1 scores for 2 tokens"),
-        (Vocabulary::default().str("model", "llama").id("tokens", 1), "is of type u32, not an array of strings"),
+        (
+            Vocabulary::default().str("model", "llama").id("tokens", 1),
+            "is of type u32, but must be an array of strings",
+        ),
     ];
     for (vocabulary, want) in cases {
         let error = vocabulary.load().expect_err(want);
@@ -422,7 +426,7 @@ fn small_vocabularies() {
     assert_eq!(lossy.encode("abc", false).unwrap(), [0, 1]);
 }
 
-/// Damaged vocabularies load or give an error, and what loads encodes and decodes any text.
+/// Damaged vocabularies load or give an error; those that load encode and decode any text.
 #[test]
 fn damaged_vocabularies_do_not_panic() {
     let mut state = 7u64;

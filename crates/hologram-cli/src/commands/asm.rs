@@ -1,4 +1,4 @@
-//! `hologram asm` and `hologram disasm`: a program from text to its binary form, and back.
+//! `hologram asm` and `hologram disasm`: convert a program from text to binary form and back.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,20 +11,21 @@ use crate::args::{AsmArgs, DisasmArgs, usage};
 use crate::output;
 use crate::status::status;
 
-/// The ending of binary programs, where the user gives no name.
+/// The default extension of binary programs.
 const ENDING: &str = "atlasb";
 
-/// Writes a text's program in binary form.
+/// Writes a text program in binary form.
 ///
 /// # Errors
-/// When the program is rejected, or is in binary form already, or comes from standard input and `-o` is missing, or a file cannot be read or written.
+/// When the program is rejected or already binary, when it comes from standard input without `-o`, or when a file
+/// cannot be read or written.
 pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
     if args.out.is_none() && args.file == Path::new("-") {
-        return usage("a program from standard input has no name: say where its binary form goes with -o");
+        return usage("a program from standard input has no file name: give the output file with -o");
     }
     let source = read(&args.file)?;
     if matches!(source, Source::Binary(_)) {
-        bail!("{} is in binary form already; `hologram disasm` prints it as text", args.file.display());
+        bail!("{} is already in binary form; `hologram disasm` prints it as text", args.file.display());
     }
     let bytes = binary::encode(&source.program(&args.file)?);
     if args.out.as_deref() == Some(Path::new("-")) {
@@ -32,7 +33,7 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
     }
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension(ENDING));
     if out == args.file {
-        bail!("the binary program would replace its text {}: give another name with -o", out.display());
+        bail!("the output would overwrite the source {}: give another file with -o", out.display());
     }
     output::write(&out, &bytes)?;
     status!("wrote {} ({} bytes)\n", out.display(), bytes.len());
@@ -42,11 +43,11 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
 /// Prints a binary program as text.
 ///
 /// # Errors
-/// When the program is damaged or rejected, or is text already, or the file cannot be read.
+/// When the program is damaged, rejected or already text, or the file cannot be read.
 pub fn disasm(args: &DisasmArgs) -> anyhow::Result<()> {
     let source = read(&args.file)?;
     if matches!(source, Source::Text(_)) {
-        bail!("{} is no binary program; `hologram asm` makes one of a text", args.file.display());
+        bail!("{} is not a binary program; `hologram asm` converts text to binary form", args.file.display());
     }
     let text = hologram_isa::print(&source.program(&args.file)?);
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)

@@ -1,5 +1,5 @@
-//! `hologram bench`: prefill and decode speed, beside the memory bandwidth measured in the same run, with what is read
-//! of weights and cache.
+//! `hologram bench`: prefill and decode speed, with the memory bandwidth measured in the same run and the bytes read of
+//! weights and cache.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,25 +23,25 @@ use crate::trace::{self, Trace};
 
 /// One line of the table.
 struct Test {
-    /// The name, as `llama-bench` has it.
+    /// The name, as in `llama-bench`.
     name: String,
-    /// What is fed: at once, or one by one.
+    /// The input tokens: fed at once, or one by one.
     tokens: Vec<u32>,
     prefill: bool,
-    /// Tokens in the context before.
+    /// Tokens in the context before the test.
     depth: usize,
     /// Sequences.
     batch: usize,
     /// What it reads.
     reads: Reads,
-    /// Tokens per second of each repetition, of all sequences together, in ascending order.
+    /// Tokens per second of each repetition, summed over all sequences, in ascending order.
     rates: Vec<f64>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When an option is out of range, the device or the model fails, or a figure cannot be right.
+/// When an option is out of range, the device or the model fails, or a result is impossible.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match measure_all(args)?.first() {
         Some(impossible) => bail!("{impossible}"),
@@ -49,14 +49,14 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Measures and prints; gives a sentence about each figure that cannot be right.
+/// Measures and prints. Returns a sentence per impossible result.
 fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     let (prompt, decode) = (args.prompt as usize, args.decode as usize);
     if prompt == 0 && decode == 0 {
         return usage("nothing to measure: -p and -n are both 0");
     }
     if args.model.as_deref().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
-        return usage("options of `bench ops` stand after it: hologram bench ops [OPTIONS]");
+        return usage("give the options of `bench ops` after it: hologram bench ops [OPTIONS]");
     }
     if args.dry_run {
         return super::bench_dry::run(args).map(|()| Vec::new());
@@ -65,16 +65,16 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     let trace = Trace::create(args.profile.as_deref())?;
     let executor = trace::open(&args.device, &trace)?;
     if executor.info().backend == BackendType::Reference {
-        bail!("the reference interpreter is not made for speed; measure another device");
+        bail!("the reference interpreter is too slow to benchmark; choose another device");
     }
     let capture = Capture::of(args.capture.as_deref(), &executor)?;
-    // Launches that are measured one by one are not those whose speed counts.
+    // Tracing serialises launches, so traced steps are not timed.
     if let Some(trace) = &trace {
         trace.turn(false);
     }
     let (model, name) = match random {
         Some((shape, types)) => {
-            status!("making random weights …\n");
+            status!("creating random weights …\n");
             (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name()))
         }
         None => {
@@ -87,11 +87,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     let options = SessionOptions { context: depth + prompt.max(decode), sequences: batch, ..SessionOptions::default() };
     let context = model.config().context;
     if options.context > context {
-        let tests = if depth > 0 { format!("-d {depth} and the test after it") } else { "the test".into() };
-        return usage(format!(
-            "{tests} take {} positions of the context, but the model has {context}",
-            options.context
-        ));
+        let tests = if depth > 0 { format!("-d {depth} and the test take") } else { "the test takes".into() };
+        return usage(format!("{tests} {} tokens of context, but the model has {context}", options.context));
     }
     let mut session = model.session(options)?;
     let token = |i: usize| (i * 7919 % model.config().vocab) as u32;
@@ -119,7 +116,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             session.feed(sequence, &context, Logits::None)?;
         }
     }
-    // The first round compiles and warms up and is not counted. Bandwidth and tests take turns, so that all see the same machine.
+    // The first round compiles and warms up and is not counted. Bandwidth and tests alternate, so that all see the same
+    // state of the machine.
     let (mut bandwidths, mut bound) = (Vec::new(), "");
     for round in 0..=args.repetitions {
         let (kind, bandwidth) = ceiling(&executor)?;
@@ -138,7 +136,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     }
     bandwidths.sort_by(f64::total_cmp);
     let bandwidth = median(&bandwidths);
-    // The best that memory gave is what no test can exceed.
+    // No test can exceed the best bandwidth.
     let best = bandwidths.last().copied().unwrap_or(0.0);
     let info = executor.info();
     let caches = bench_bytes::caches(info.backend);
@@ -151,7 +149,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
         let (weights, read) = (model.weight_bytes() as f64 / 1e6, weights as f64 / 1e6);
         writeln!(
             out,
-            "weights {weights:.1} MB, {read:.1} MB read a token; {bound} bandwidth {:.1} GB/s",
+            "weights {weights:.1} MB, {read:.1} MB read per token; {bound} bandwidth {:.1} GB/s",
             bandwidth / 1e9
         )?;
         writeln!(
@@ -208,8 +206,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     Ok(impossible)
 }
 
-/// What bounds kernels that wait for memory: its kind, and bytes per second. A GPU's is that of copies, which the device's own engine
-/// makes; a CPU's that of reads.
+/// The memory ceiling: its kind and bytes per second. For a GPU, copies by its copy engine; for a CPU, reads.
 fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
     let backend = executor.backend();
     Ok(match backend.info().backend {
@@ -218,13 +215,13 @@ fn ceiling(executor: &Executor) -> anyhow::Result<(&'static str, f64)> {
     })
 }
 
-/// Steps of a decode test that a trace or a capture shows.
+/// Steps of a decode test in a trace or capture.
 const TRACED_STEPS: usize = 4;
 
-/// How often the last step is profiled; the median of each kernel counts.
+/// Number of times that the last step is profiled; each kernel's median counts.
 const PROFILES: usize = 7;
 
-/// The kernels of a session's last step: those of one name together, the longest first.
+/// Prints the kernels of a session's last step, grouped by name, slowest first.
 fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
     let runs = (0..PROFILES).map(|_| session.profile()).collect::<Result<Vec<_>, _>>()?;
     let mut kernels: Vec<(&KernelName, usize, f64)> = Vec::new();
@@ -259,7 +256,7 @@ fn print_profile(test: &str, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Feeds these tokens of a test and gives the tokens per second of all sequences together.
+/// Feeds these tokens of a test. Returns the tokens per second of all sequences.
 fn measure(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<f64> {
     rewind(session, test);
     let started = Instant::now();
@@ -267,14 +264,14 @@ fn measure(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result
     Ok((tokens.len() * test.batch) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Takes the sequences back to where a test begins.
+/// Resets the sequences to the start of a test.
 fn rewind(session: &mut Session, test: &Test) {
     for sequence in 0..test.batch {
         session.truncate(sequence, test.depth);
     }
 }
 
-/// Feeds a test's tokens up to the last steps, and gives those of these.
+/// Feeds a test's tokens except those of the last steps, which it returns.
 fn last_steps<'a>(session: &mut Session, test: &'a Test) -> anyhow::Result<&'a [u32]> {
     let before = if test.prefill { 0 } else { test.tokens.len().saturating_sub(TRACED_STEPS) };
     let (before, last) = test.tokens.split_at(before);
@@ -287,7 +284,7 @@ fn last_steps<'a>(session: &mut Session, test: &'a Test) -> anyhow::Result<&'a [
 
 /// Feeds tokens of a test.
 fn extend(session: &mut Session, test: &Test, tokens: &[u32]) -> anyhow::Result<()> {
-    // The most probable token is chosen, as a generation would, but the test goes on with tokens of its own.
+    // Samples like a generation, but continues with the test's own tokens.
     let mut sampler = Sampler::new(SamplerConfig::GREEDY)?;
     if test.prefill {
         session.sample(0, tokens, &mut sampler)?;
@@ -310,21 +307,21 @@ pub(super) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The shape and the types of random weights, where they are asked for.
+/// The shape and types of random weights, if requested.
 ///
 /// # Errors
-/// A usage error where there is no such shape or type, or no type is given.
+/// A usage error for an unknown shape or type, or if the type is missing.
 pub(super) fn random_weights(args: &BenchArgs) -> anyhow::Result<Option<(&'static Shape, WeightTypes)>> {
     let Some(shape) = &args.shape else {
         return match &args.format {
-            Some(_) => usage("--type is the format of random weights: it needs --shape; a file has its own"),
+            Some(_) => usage("--type sets the type of random weights and requires --shape; a file has its own types"),
             None => Ok(None),
         };
     };
     let shape = parse_shape(shape)?;
     match &args.format {
         Some(types) => Ok(Some((shape, parse_types(types)?))),
-        None => usage(format!("--shape {} needs the format of its weights, for instance --type Q8_0", shape.name)),
+        None => usage(format!("--shape {} requires a type of weights, for example --type Q8_0", shape.name)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! `hologram bench --dry-run`: what a step would launch on an Apple GPU, and the bounds that memory sets, on any machine.
+//! `hologram bench --dry-run`: the launches of a step on an Apple GPU, and the bounds set by memory bandwidth, on any
+//! machine.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,8 +16,8 @@ use super::shipped;
 use crate::args::{BenchArgs, usage};
 use crate::text::{NAME, printable};
 
-/// Chips with their memory bandwidth in 10⁹ bytes per second, as Apple publishes it ("Tech Specs" of the Macs with them; of chips sold with several
-/// the greatest).
+/// Chips with their memory bandwidth in 10⁹ bytes per second, from Apple's "Tech Specs" of the Macs that have them; the
+/// highest if a chip comes with several.
 const CHIPS: [(&str, f64); 18] = [
     ("M1", 68.25),
     ("M1 Pro", 200.0),
@@ -38,10 +39,10 @@ const CHIPS: [(&str, f64); 18] = [
     ("M5 Max", 614.0),
 ];
 
-/// Tokens of the prompt: more than the kernels of few tokens serve.
+/// Tokens of the prompt: more than the few-token kernels handle.
 const PROMPT: usize = 32;
 
-/// The programs of the last step, each once.
+/// The distinct programs of the last step.
 fn names(device: &DryGpu) -> Vec<String> {
     device.last_programs().iter().map(|name| name.to_string()).collect()
 }
@@ -49,10 +50,10 @@ fn names(device: &DryGpu) -> Vec<String> {
 /// Runs the command.
 ///
 /// # Errors
-/// When the device is not Metal, or the model fails.
+/// When the device is not Metal or the model fails.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if !args.device.device.eq_ignore_ascii_case("metal") {
-        return usage("--dry-run plans for Apple GPUs: it needs --device metal");
+        return usage("--dry-run is for Apple GPUs and requires --device metal");
     }
     let random = random_weights(args)?;
     let device = Arc::new(DryGpu::new(Target::APPLE));
@@ -69,7 +70,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut sampler = Sampler::new(SamplerConfig::GREEDY)?;
     session.sample(0, &[0; PROMPT], &mut sampler)?;
     let (prompt, prompt_programs) = (device.last(), names(&device));
-    // Single tokens: the last step is one of decoding.
+    // Single tokens, so that the last step is a decode step.
     for _ in 0..2 {
         session.sample(0, &[0], &mut sampler)?;
     }
@@ -120,6 +121,6 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     for (chip, bandwidth, bound) in bounds {
         writeln!(out, "{chip:<9} {bandwidth:>6.1} {bound:>21.1}")?;
     }
-    writeln!(out, "The bounds are those of reading the weights once at the published bandwidth, no prediction.")?;
+    writeln!(out, "Upper bounds from reading the weights once at the published bandwidth; not a prediction.")?;
     Ok(())
 }

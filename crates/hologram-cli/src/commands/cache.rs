@@ -1,4 +1,4 @@
-//! `hologram cache`: the kernels that were compiled at run time, kept on disk.
+//! `hologram cache`: the cache of kernels compiled at run time.
 
 use std::io::Write;
 
@@ -25,8 +25,11 @@ pub fn run(args: &CacheArgs) -> anyhow::Result<()> {
         writeln!(out, "{line}")?;
     } else {
         let what = if args.clear { "removed" } else { "holds" };
-        let directory = directory.unwrap_or_else(|| "no place for caches".into());
-        writeln!(out, "{directory}: {what} {} entries, {} bytes", info.entries, info.bytes)?;
+        let entries = if info.entries == 1 { "entry" } else { "entries" };
+        match directory {
+            Some(directory) => writeln!(out, "{directory}: {what} {} {entries}, {} bytes", info.entries, info.bytes)?,
+            None => writeln!(out, "there is no cache directory: set HOLOGRAM_CACHE")?,
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::args::CheckArgs;
 use crate::status::status;
 use crate::text::{MESSAGE, printable};
 
-/// Runs the command: every file is checked, whatever becomes of the others.
+/// Runs the command. Every file is checked, even after errors.
 ///
 /// # Errors
 /// When a file cannot be read or its program is rejected.

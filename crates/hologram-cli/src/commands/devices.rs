@@ -32,7 +32,7 @@ pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a device cannot be used; its name stands before it.
+/// Why a device is unavailable; its name is printed before it.
 fn reason(error: BackendError) -> String {
     match error {
         BackendError::Unavailable { reason, .. } => reason,
@@ -53,7 +53,7 @@ fn in_json(name: &str, info: &DeviceInfo) -> Value {
     line.into()
 }
 
-/// What computes side by side in a device; Metal does not tell how many cores there are.
+/// The device's parallel units. Metal does not report the number of cores.
 pub(super) fn workers(info: &DeviceInfo) -> Option<String> {
     match info.backend {
         BackendType::Metal => None,

@@ -17,7 +17,7 @@ use crate::npy::{self, Array, MAX_DIMENSIONS};
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
-/// Elements of a result that are printed.
+/// Elements of a result to print.
 const SHOWN: usize = 16;
 
 /// Runs the command.
@@ -35,10 +35,10 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
 fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     let trace = Trace::create(args.profile.profile.as_deref())?;
     let program = step(&trace, "read the program", || program::load(file))?;
-    let see = format!("`hologram exec {} --help` shows what it takes", file.display());
+    let see = format!("`hologram exec {} --help` shows its parameters", file.display());
     let Some(grid) = &args.grid else {
         let threads = program.workgroup_threads();
-        return usage(format!("--grid is missing: the number of workgroups, each of {threads} threads; {see}"));
+        return usage(format!("--grid is missing: give the number of workgroups of {threads} threads; {see}"));
     };
     let grid = parse_grid(grid)?;
     let given = parse_arguments(args)?;
@@ -94,12 +94,12 @@ fn is_output(kind: ParamKind) -> bool {
     matches!(kind, ParamKind::Buffer { access: Access::Write | Access::ReadWrite, .. })
 }
 
-/// A parameter's kind in words, with how it is given.
+/// A parameter's kind, and how to pass it.
 fn describe(kind: ParamKind) -> String {
     match kind {
         ParamKind::Scalar(ty) => format!("a scalar of type {ty}"),
         ParamKind::Buffer { element, .. } => {
-            format!("a buffer of {element}, given as @FILE.npy or out:{element}[LENGTH]")
+            format!("a buffer of {element}, as @FILE.npy or out:{element}[LENGTH]")
         }
     }
 }
@@ -120,7 +120,7 @@ fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
     let given = shown(text);
     let parts: Vec<&str> = text.split([',', 'x']).collect();
     if parts.len() > 3 {
-        return usage(format!("--grid is {given}, but has at most three sizes: X,Y,Z"));
+        return usage(format!("--grid is {given}, but must have at most three sizes: X,Y,Z"));
     }
     for (g, part) in grid.iter_mut().zip(&parts) {
         match part.trim().parse() {
@@ -131,7 +131,7 @@ fn parse_grid(text: &str) -> anyhow::Result<[u32; 3]> {
         }
     }
     if grid.iter().map(|n| u128::from(*n)).product::<u128>() > u128::from(u32::MAX) {
-        return usage(format!("--grid is {given}, but may have at most {} workgroups in all", u32::MAX));
+        return usage(format!("--grid is {given}, but must have at most {} workgroups in total", u32::MAX));
     }
     Ok(grid)
 }
@@ -153,7 +153,7 @@ fn parse_arguments(args: &ExecArgs) -> anyhow::Result<HashMap<&str, &str>> {
     Ok(given)
 }
 
-/// A scalar as its register word.
+/// Parses a scalar to its register word.
 fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u64> {
     if text.starts_with('@') || text.starts_with("out:") {
         return usage(format!("--arg {name}={text}: {name} is a scalar of type {ty}, not a buffer"));
@@ -164,18 +164,18 @@ fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u64> {
     }
 }
 
-/// The first content of a buffer argument: a file's array, or zeros.
+/// The initial content of a buffer argument: an array from a file, or zeros.
 fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Array> {
     if let Some(path) = text.strip_prefix('@') {
         let mut array = npy::read(&PathBuf::from(path)).with_context(|| format!("--arg {name}"))?;
-        // NumPy has no bf16: a file holds its bits.
+        // NumPy has no bf16: files store its bits.
         if array.ty == Type::U16 && element == Type::BF16 {
             array.ty = element;
         }
         if array.ty != element {
-            bail!("--arg {name}: {path} has elements of type {}, but the parameter takes {element}", array.ty);
+            bail!("--arg {name}: {path} has elements of type {}, but the parameter has {element}", array.ty);
         }
-        // Every byte of a bool buffer is 0 or 1.
+        // Every byte of a bool buffer must be 0 or 1.
         if element == Type::Bool {
             array.bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
         }
@@ -184,11 +184,11 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     let parsed = text.strip_prefix("out:").and_then(|t| t.strip_suffix(']')).and_then(|t| t.split_once('['));
     let Some((ty, len)) = parsed else {
         return usage(format!(
-            "--arg {name}={text}: {name} is a buffer of {element}: a buffer is given as @FILE.npy or out:{element}[LENGTH]"
+            "--arg {name}={text}: {name} is a buffer of {element}; give it as @FILE.npy or out:{element}[LENGTH]"
         ));
     };
     if Type::from_name(ty) != Some(element) {
-        return usage(format!("--arg {name}={text}: the parameter takes {element}: write {name}=out:{element}[{len}]"));
+        return usage(format!("--arg {name}={text}: the parameter has {element}; write {name}=out:{element}[{len}]"));
     }
     let shape: Result<Vec<usize>, ParseIntError> = len.split(',').map(|n| n.trim().parse()).collect();
     let shape = match shape {
@@ -211,7 +211,7 @@ fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Arra
     };
     let mut zeros = Vec::new();
     if zeros.try_reserve_exact(bytes).is_err() {
-        bail!("--arg {name}={text}: there is no memory for its {bytes} bytes");
+        bail!("--arg {name}={text}: cannot allocate {bytes} bytes");
     }
     zeros.resize(bytes, 0);
     Ok(Array { ty: element, shape, bytes: zeros })
@@ -222,33 +222,33 @@ fn output_files<'a>(args: &'a ExecArgs, program: &'a Program) -> anyhow::Result<
     let written = program.params.iter().filter(|p| is_output(p.kind));
     let known: Vec<&str> = written.map(|p| p.name.as_str()).collect();
     let there = match known.as_slice() {
-        [] => format!("program {} writes none", program.name),
-        known => format!("there are {}", known.join(", ")),
+        [] => format!("program {} has no output buffers", program.name),
+        known => format!("choose from {}", known.join(", ")),
     };
     let mut files = HashMap::new();
     for out in &args.out {
         let (name, path) = match (out.split_once('='), known.as_slice()) {
             (Some((name, path)), _) => (name, path),
             (None, [only]) => (*only, out.as_str()),
-            (None, _) => return usage(format!("--out {out}: name the buffer, as NAME={out}; {there}")),
+            (None, _) => return usage(format!("--out {out}: give the buffer's name, as in NAME={out}; {there}")),
         };
         if !known.contains(&name) {
             return usage(format!("--out {out}: {} is not a buffer that the program writes; {there}", shown(name)));
         }
         if path.is_empty() {
-            return usage(format!("--out {}: the name of the file is missing", shown(out)));
+            return usage(format!("--out {}: the file name is missing", shown(out)));
         }
         if path == "-" {
             return usage(format!(
-                "--out {out}: standard output takes no .npy file; without --out the buffer is printed there"
+                "--out {out}: cannot write .npy to standard output; omit --out to print the buffer there"
             ));
         }
         let file = PathBuf::from(path);
         if files.values().chain(&args.profile.profile).any(|other| *other == file) {
-            return usage(format!("--out {out}: another option writes {path} already"));
+            return usage(format!("--out {out}: another option already writes {path}"));
         }
         if files.insert(name, file).is_some() {
-            return usage(format!("--out {out}: {name} has a file already"));
+            return usage(format!("--out {out}: {name} already has a file"));
         }
     }
     Ok(files)

@@ -13,10 +13,10 @@ use crate::text::{NAME, printable};
 /// Prints the options of the command.
 ///
 /// # Errors
-/// When standard output takes nothing.
+/// When standard output fails.
 pub fn of_command() -> anyhow::Result<()> {
     let mut cli = Cli::command();
-    // Gives the command the name that its usage line shows.
+    // Sets the command's name in its usage line.
     cli.build();
     if let Some(exec) = cli.find_subcommand_mut("exec") {
         exec.print_help()?;
@@ -24,7 +24,7 @@ pub fn of_command() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what a program takes, and a command line that runs it.
+/// Prints a program's parameters and a command line that runs it.
 ///
 /// # Errors
 /// When the file cannot be read or its program is rejected.
@@ -37,7 +37,13 @@ pub fn of_program(path: &Path) -> anyhow::Result<()> {
     let threads = program.workgroup_threads();
     writeln!(out, "{name}: workgroups of {threads} threads ({x} × {y} × {z})")?;
     for array in &program.shared {
-        writeln!(out, "shared memory of each: {}: {}[{}]", printable(&array.name, NAME), array.element, array.len)?;
+        writeln!(
+            out,
+            "shared memory per workgroup: {}: {}[{}]",
+            printable(&array.name, NAME),
+            array.element,
+            array.len
+        )?;
     }
     for capability in Capability::ALL.into_iter().filter(|c| c.is_needed_by(&program)) {
         writeln!(out, "needs a device that has {capability}")?;
@@ -101,7 +107,7 @@ fn example(path: &Path, program: &Program) -> String {
                 ParamKind::Scalar(ty) if ty.is_float() => format!("{name}=1.0"),
                 ParamKind::Scalar(_) => format!("{name}=1"),
                 ParamKind::Buffer { access: Access::Read, .. } => format!("{name}=@{name}.npy"),
-                // The brackets mean something to some shells.
+                // Quoted because some shells interpret brackets.
                 ParamKind::Buffer { element, .. } => format!("'{name}=out:{element}[{threads}]'"),
             }
         )

@@ -1,4 +1,4 @@
-//! `hologram inspect`: what is in a model file.
+//! `hologram inspect`: the content of a model file.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::shipped;
 use crate::args::InspectArgs;
 use crate::text::{MESSAGE, NAME, counted, printable};
 
-/// Elements of an array that are shown.
+/// Elements of an array to show.
 const SHOWN: usize = 6;
 
 /// Runs the command.
@@ -28,7 +28,7 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
 fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     let weights: u64 = file.tensors().map(|t| t.data().len() as u64).sum();
     let parameters: u64 = file.tensors().map(|t| t.elements() as u64).sum();
-    // A file of an architecture that cannot be run can still be looked into.
+    // Models of unsupported architectures can still be inspected.
     let config = Config::from_gguf(file);
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -46,7 +46,7 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     table(&mut out, file.tensors().map(|t| (t.name(), t.ty().name, t.shape())))?;
     writeln!(out, "\ntypes")?;
     for (ty, tensors, bytes) in types(file) {
-        // What nothing here computes with is said where somebody looks for it.
+        // Mark unsupported types.
         let note = if ty.is_supported() { "" } else { ", cannot be run" };
         writeln!(out, "  {:<8} {} ({:.1} MB){note}", ty.name, counted(tensors, "tensor"), bytes as f64 / 1e6)?;
     }
@@ -55,7 +55,7 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
 
 fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
     let weights: u64 = folder.tensors().map(|t| t.bytes as u64).sum();
-    // Packed ternary weights are four a byte.
+    // Packed ternary weights are four per byte.
     let count =
         |t: &FolderTensor<'_>| t.shape.iter().product::<usize>() as u64 * if t.dtype.name == "U8" { 4 } else { 1 };
     let parameters: u64 = folder.tensors().map(|t| count(&t)).sum();
@@ -89,7 +89,7 @@ fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
     memory(&mut out, weights, parameters, config)
 }
 
-/// Names, types and shapes, each in its column.
+/// Prints names, types and shapes in columns.
 fn table<'a>(
     out: &mut impl Write,
     tensors: impl Iterator<Item = (&'a str, &'a str, &'a [usize])>,
@@ -117,14 +117,14 @@ fn memory(
             let context = c.context.min(4096);
             let bytes = c.kv_bytes_per_position(4);
             let total = (bytes * context) as f64 / 1e6;
-            writeln!(out, "  KV cache: {bytes} bytes a position in f32, {total:.1} MB for {context} positions")?;
+            writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total:.1} MB for {context} positions")?;
         }
         Err(e) => writeln!(out, "  cannot be run: {}", printable(&e.to_string(), MESSAGE))?,
     }
     Ok(())
 }
 
-/// The types in a file, with the number of tensors and their bytes, the largest first.
+/// The types in a file, with the number of tensors and their bytes, largest first.
 fn types(file: &GgufFile) -> Vec<(&'static TensorType, usize, usize)> {
     let mut types: Vec<(&'static TensorType, usize, usize)> = Vec::new();
     for t in file.tensors() {
@@ -160,7 +160,7 @@ fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Confi
     })
 }
 
-/// A value as one line of text; long arrays and strings are cut.
+/// A value as one line of text; long arrays and strings are shortened.
 fn show(value: &Value<'_>) -> String {
     let list = |shown: Vec<String>, len: usize| {
         let more = if len > shown.len() { format!(", … ({len} in all)") } else { String::new() };

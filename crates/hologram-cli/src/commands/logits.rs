@@ -6,7 +6,7 @@ use crate::args::LogitsArgs;
 use crate::npy::{self, Array};
 use crate::status::status;
 
-/// Tokens in one step: bounds the memory of a step's logits.
+/// Tokens per step, which bounds the memory of a step's logits.
 const BATCH: usize = 64;
 
 /// Runs the command.
@@ -24,7 +24,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     status!("wrote {} (float32 {shape:?})\n", args.out.display());
     let broken = logits.iter().filter(|l| !l.is_finite()).count();
     if broken > 0 {
-        status!("note: {broken} of them are NaN or infinite\n");
+        status!("note: {broken} logits are NaN or infinite\n");
     }
     Ok(())
 }

@@ -22,12 +22,12 @@ mod tokenize;
 
 use clap::Parser;
 
-use crate::args::{BenchCommand, Cli, Command, check_command, print_help_or_refuse};
+use crate::args::{BenchCommand, Cli, Command, check_command, print_help_or_reject};
 
-/// Runs the command of the command line.
+/// Runs the command.
 ///
 /// # Errors
-/// What failed, as one sentence with its causes.
+/// One sentence with its causes.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => run::sample(),
@@ -52,9 +52,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             check_command(&args.command)?;
             let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);
             match Cli::try_parse_from(words) {
-                // A command that prints its help itself.
+                // A command with its own help.
                 Ok(cli) => run(cli),
-                Err(e) => print_help_or_refuse(&e),
+                Err(e) => print_help_or_reject(&e),
             }
         }
     }

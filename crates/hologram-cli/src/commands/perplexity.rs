@@ -1,7 +1,7 @@
 //! `hologram perplexity`: how well a model predicts a text.
 //!
-//! As llama.cpp measures it: the text's tokens are cut into windows that do not overlap, each is computed by itself, with the first
-//! token replaced by BOS where the model expects one, and the tokens after the middle of each window count.
+//! The method is llama.cpp's: the tokens are split into windows without overlap; each is computed separately, with the
+//! first token replaced by BOS if the model expects one; the tokens after the middle of each window count.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,10 +18,10 @@ use crate::progress::Progress;
 use crate::status::status;
 use crate::text::{NAME, printable, read_file, read_input};
 
-/// Bytes of a text.
+/// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
 
-/// Tokens whose logits are fetched at once.
+/// Tokens whose logits are read at once.
 const STEP: usize = 64;
 
 /// Runs the command.
@@ -45,7 +45,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let size = args.ctx as usize;
     ensure!(
         tokens.len() >= size,
-        "{name} has {} tokens, fewer than a window of {size}: give a longer text or a smaller --ctx",
+        "{name} has {} tokens, fewer than a window of {size}: use a longer text or a smaller --ctx",
         tokens.len()
     );
     if let Some(note) = beyond_trained(size, model.config().context) {
@@ -69,14 +69,14 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
         }
         session.truncate(0, 0);
         session.feed(0, &window[..middle], Logits::None)?;
-        // Row i predicts token i + 1; the last row predicts nothing that is in the window.
+        // Row i predicts token i + 1; the last row predicts a token outside the window.
         for start in (middle..size - 1).step_by(STEP) {
             let end = (start + STEP).min(size - 1);
             progress.at((n * size + start) as u64, (windows * size) as u64);
             let logits = session.feed(0, &window[start..end], Logits::All)?;
             let costs = costs(logits, vocab, &window[start + 1..=end]);
             for cost in costs {
-                ensure!(cost.is_finite(), "the logits of window {} hold NaN or infinity", n + 1);
+                ensure!(cost.is_finite(), "the logits of window {} contain NaN or infinity", n + 1);
                 sum += cost;
                 squares += cost * cost;
                 count += 1;
@@ -86,7 +86,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     drop(progress);
     let mean = sum / count as f64;
     let perplexity = mean.exp();
-    // The standard error of the mean, carried over to the perplexity.
+    // The standard error of the mean, propagated to the perplexity.
     let variance = (squares / count as f64 - mean * mean).max(0.0);
     let error = perplexity * (variance / (count as f64 - 1.0).max(1.0)).sqrt();
     let seconds = started.elapsed().as_secs_f64();
@@ -113,7 +113,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// −ln of the probability of each token by its row of logits, shared among the machine's threads.
+/// −ln of each token's probability by its row of logits, on all threads of the machine.
 fn costs(logits: &[f32], vocab: usize, targets: &[u32]) -> Vec<f64> {
     let cost = |row: &[f32], target: u32| {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -131,7 +131,7 @@ fn costs(logits: &[f32], vocab: usize, targets: &[u32]) -> Vec<f64> {
                 scope.spawn(move || rows.chunks(vocab).zip(targets).map(|(row, t)| cost(row, *t)).collect::<Vec<f64>>())
             })
             .collect();
-        // A thread that panics, which none does, would count as no number.
+        // A thread never panics; if it did, its result would be NaN.
         parts.into_iter().flat_map(|p| p.join().unwrap_or_else(|_| vec![f64::NAN])).collect()
     })
 }

@@ -1,4 +1,4 @@
-//! Atlas programs in files, as text or in binary form.
+//! Atlas program files in text or binary form.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use hologram_isa::{IsaError, Program, binary};
 
 use crate::text::read_input;
 
-/// Bytes of a program's file.
+/// Maximum bytes of a program file.
 const MAX_PROGRAM: u64 = 16 << 20;
 
-/// The content of a program's file.
+/// The content of a program file.
 pub enum Source {
     /// A text.
     Text(String),
-    /// The binary form, damaged or not.
+    /// The binary form, not yet verified.
     Binary(Vec<u8>),
 }
 
-/// Reads a program's file, a pipe, or standard input (`-`). The content says which form it has, not the file's name.
+/// Reads a program from a file, a pipe or standard input (`-`). The content determines the form, not the file's name.
 ///
 /// # Errors
-/// With the file's name: when it cannot be read, or is neither.
+/// Names the file: when it cannot be read or has neither form.
 pub fn read(path: &Path) -> anyhow::Result<Source> {
     let bytes = read_input(path, MAX_PROGRAM)?;
     if binary::is_binary(&bytes) {
@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> anyhow::Result<Source> {
     let text = String::from_utf8(bytes);
     text.map(Source::Text).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
-        anyhow!("{} is no binary program, and no text either: its byte {at} is not UTF-8", path.display())
+        anyhow!("{} is neither a binary program nor text: byte {at} is not UTF-8", path.display())
     })
 }
 
@@ -38,7 +38,7 @@ impl Source {
     /// The verified program.
     ///
     /// # Errors
-    /// With the file and the line, or the byte of a binary program.
+    /// Names the file and the line, or the byte of a binary program.
     pub fn program(&self, path: &Path) -> anyhow::Result<Program> {
         let load = || {
             let program = match self {

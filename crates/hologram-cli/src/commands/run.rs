@@ -19,13 +19,13 @@ use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
 
-/// Bytes of a prompt on standard input: many times any context.
+/// Maximum bytes of a prompt on standard input: many times any context.
 const MAX_PROMPT: u64 = 64 << 20;
 
-/// What the shipped model continues when nobody gives it a prompt.
+/// The prompt when the program is called without a command.
 const SAMPLE_PROMPT: &str = "A closure in Rust is";
 
-/// The program called without a command.
+/// Runs the program without a command.
 ///
 /// # Errors
 /// When the device or the model fails.
@@ -45,7 +45,7 @@ pub fn sample() -> anyhow::Result<()> {
 /// When an option is out of range, or the device or the model fails.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.stop.iter().any(String::is_empty) {
-        return usage("--stop is an empty text, which is everywhere");
+        return usage("--stop must not be empty");
     }
     let options = GenerateOptions {
         max_tokens: args.max_tokens,
@@ -63,7 +63,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     stream(args.model.as_deref(), &prompt, &options, &args.device, &args.profile, args.json)
 }
 
-/// The text on standard input, without the newline that ends its last line; `what` it is stands in messages.
+/// Reads the text on standard input without the newline that ends its last line. `what` names it in messages.
 ///
 /// # Errors
 /// When it is not UTF-8 or too long.
@@ -74,7 +74,7 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
     Ok(text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string())
 }
 
-/// Prints the prompt's continuation as it is generated, or all of it at the end as JSON, and the figures at the end.
+/// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(
     path: Option<&Path>,
     prompt: &str,
@@ -90,7 +90,7 @@ fn stream(
     let mut model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     if json || trace.is_some() || capture.is_some() {
-        // What is written at the end is written then too; a second Ctrl-C ends the program at once.
+        // After Ctrl-C the statistics are still written; a second Ctrl-C ends the program at once.
         let end = signal_hook::flag::register_conditional_shutdown;
         end(SIGINT, INTERRUPTED.into(), interrupted.clone()).context("cannot watch for Ctrl-C")?;
         signal_hook::flag::register(SIGINT, interrupted.clone()).context("cannot watch for Ctrl-C")?;
@@ -107,7 +107,7 @@ fn stream(
     }
     let mut out = std::io::stdout().lock();
     if !json {
-        // The prompt is no output: on a terminal it stands before its continuation all the same.
+        // The prompt is not output, but a terminal shows it before the continuation.
         status!("\n{prompt}");
     }
     let mut first_token = None;
@@ -172,12 +172,13 @@ fn stream(
     if interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
 }
 
-/// The note on a context longer than the one that the model was trained for.
+/// A warning if the context is longer than the trained one.
 pub fn beyond_trained(context: usize, trained: usize) -> Option<String> {
-    (context > trained).then(|| format!("the model was trained for {trained} positions; text beyond them gets worse"))
+    (context > trained)
+        .then(|| format!("the model was trained for {trained} tokens of context; text beyond that gets worse"))
 }
 
-/// How many tokens there were, and how fast.
+/// The numbers of tokens and their speed.
 pub fn figures(stats: &GenerationStats) -> String {
     let tokens = |n: usize| counted(n, "token");
     let rate = |n: usize, time: Duration| match n {
@@ -186,7 +187,7 @@ pub fn figures(stats: &GenerationStats) -> String {
     };
     let mut figures = format!("prompt: {}", tokens(stats.prompt_tokens));
     if stats.cached_tokens > 0 {
-        figures += &format!(", of which {} from the cache", stats.cached_tokens);
+        figures += &format!(", {} of them cached", stats.cached_tokens);
     }
     if stats.generated_tokens > 0 {
         figures += &rate(stats.prompt_tokens - stats.cached_tokens, stats.prompt_time);

@@ -1,4 +1,4 @@
-//! `hologram selftest`: every operation's cases and random programs on the user's own device.
+//! `hologram selftest`: every operation's test cases and random programs on the user's device.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use serde_json::json;
 use crate::args::SelftestArgs;
 use crate::status::status;
 
-/// Random programs, unless the environment says otherwise: so many, but no more than [`LEAST_PROGRAMS`] once the test has taken [`TIME`],
-/// because a GPU's driver takes a tenth of a second to compile one.
+/// Default number of random programs. After [`TIME`] no more than [`LEAST_PROGRAMS`] run, because a GPU's driver
+/// takes a tenth of a second to compile one.
 const PROGRAMS: u64 = 300;
 const LEAST_PROGRAMS: u64 = 50;
 const TIME: Duration = Duration::from_secs(14);
-/// The environment variable with the number of random programs, which the tests of devices read too.
+/// The environment variable for the number of random programs, also read by the tests of devices.
 const PROGRAMS_VARIABLE: &str = "HOLOGRAM_RANDOM_PROGRAMS";
-/// The size of the cases, in multiplications, that the reference interpreter, which is slow by design, is given.
+/// Maximum size of test cases, in multiplications, for the reference interpreter, which is slow by design.
 const INTERPRETER_WORK: usize = 100_000;
 
-/// One line: how many cases were run, and what was wrong with those that failed.
+/// One line: the number of test cases and the failures.
 struct Line {
     op: String,
     dtype: String,
@@ -32,7 +32,7 @@ struct Line {
 /// Runs the command.
 ///
 /// # Errors
-/// When the device cannot be opened, a case fails or standard output does.
+/// When the device cannot be opened, a test case fails, or standard output fails.
 pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     let started = Instant::now();
     let (programs, least) = match std::env::var(PROGRAMS_VARIABLE) {

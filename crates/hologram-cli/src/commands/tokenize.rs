@@ -1,4 +1,4 @@
-//! `hologram tokenize`: how a model cuts a text into tokens.
+//! `hologram tokenize`: splits a text into tokens.
 
 use std::io::Write;
 
@@ -10,12 +10,12 @@ use super::shipped;
 use crate::args::TokenizeArgs;
 use crate::status::status;
 
-/// Runs the command: the tokens are those that `run` gives to the model, with BOS where the model expects it.
+/// Runs the command. The tokens are the same as `run` uses, with BOS if the model expects it.
 ///
 /// # Errors
 /// When the model has no tokenizer, or the text is not UTF-8.
 pub fn run(args: &TokenizeArgs) -> anyhow::Result<()> {
-    // A folder's tokenizer needs no weights beside it.
+    // A folder's tokenizer does not need the weights.
     let tokenizer = match args.model.is_dir() {
         true => Tokenizer::from_folder(&args.model)?,
         false => shipped::open(Some(&args.model))?.tokenizer()?,

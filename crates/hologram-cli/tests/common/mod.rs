@@ -1,4 +1,4 @@
-//! What the tests of the built command share.
+//! Helpers for tests of the built command.
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
@@ -14,7 +14,7 @@ pub const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/te
 pub const BITNET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/bitnet-tiny.gguf");
 pub const VECTOR_ADD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vector_add.atlas");
 
-/// A folder of a test's own, removed at its end.
+/// A folder for one test, removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -57,7 +57,7 @@ pub fn ok(args: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// A call with this standard input, of which it may leave what it does not need: a refusal can end before it is written.
+/// Runs a call with this standard input. A rejected call may end before it has read all of it.
 pub fn with_input(args: &[&str], input: &[u8]) -> Output {
     let mut child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     if let Err(error) = child.stdin.take().unwrap().write_all(input) {
@@ -66,9 +66,9 @@ pub fn with_input(args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Checks that a call was refused with this exit code and a message of one line (usage errors of the parser have several) that
+/// Checks that a call failed with this exit code and a message of one line (clap's usage errors have several) that
 /// contains `substrings`.
-pub fn check_refusal(what: &dyn std::fmt::Debug, output: &Output, code: i32, substrings: &[&str]) {
+pub fn check_rejection(what: &dyn std::fmt::Debug, output: &Output, code: i32, substrings: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{what:?}: {message}");
     assert_eq!(text(&output.stdout), "", "{what:?}");
@@ -81,8 +81,8 @@ pub fn check_refusal(what: &dyn std::fmt::Debug, output: &Output, code: i32, sub
     }
 }
 
-pub fn refused(args: &[&str], code: i32, substrings: &[&str]) {
-    check_refusal(&args, &command(args).output().unwrap(), code, substrings);
+pub fn rejected(args: &[&str], code: i32, substrings: &[&str]) {
+    check_rejection(&args, &command(args).output().unwrap(), code, substrings);
 }
 
 /// A `.npy` file of version 1 with these 4-byte elements.

@@ -4,25 +4,26 @@ use super::{HEADER, MAGIC, MAX_BINARY, VERSION, crc32, flag, tag};
 use crate::program::*;
 use crate::{IsaError, Opcode, Type};
 
-/// Reads a program in binary form. Like [`parse()`](crate::parse()) it looks at the form alone: [`verify()`](crate::verify()) has the
-/// rules that the program must keep beyond it.
+/// Reads a program in binary form. Like [`parse()`](crate::parse()) it checks only the form;
+/// [`verify()`](crate::verify()) checks the other rules.
 ///
 /// # Errors
-/// [`IsaError::Binary`] with the place and what was expected there: a file of another kind, version or length, a wrong checksum, a
-/// number beyond what the list, the format or the limits of programs allow, an instruction or type that this version does not know.
+/// [`IsaError::Binary`] with the position and the expected content: a file of another kind, version or length, a wrong
+/// checksum, a number beyond the list, the format or the limits of programs, an instruction or type unknown to this
+/// version.
 pub fn decode(file: &[u8]) -> Result<Program> {
     let Some(header) = file.first_chunk::<HEADER>().filter(|h| h.starts_with(&MAGIC)) else {
         let message = if MAGIC.starts_with(file) || file.starts_with(&MAGIC) {
             format!("the file ends after {} bytes, within the header of {HEADER}", file.len())
         } else {
-            "this is no binary Atlas program: its first bytes are others".into()
+            "not a binary Atlas program: the first bytes are wrong".into()
         };
         return Err(IsaError::Binary { at: 0, message });
     };
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let version = word(8);
     if version != VERSION {
-        let message = format!("this binary program has version {version}; this is a reader of version {VERSION}");
+        let message = format!("unsupported version {version} of the binary form (supported: {VERSION})");
         return Err(IsaError::Binary { at: 8, message });
     }
     let length = u64::from(word(16)) | u64::from(word(20)) << 32;
@@ -49,12 +50,12 @@ pub fn decode(file: &[u8]) -> Result<Program> {
 
 struct Reader<'a> {
     file: &'a [u8],
-    /// The next byte.
+    /// The position of the next byte.
     at: usize,
-    /// What indices of types and operations mean.
+    /// The lists that indices of types and operations refer to.
     types: Vec<Type>,
     ops: Vec<Opcode>,
-    /// Statements begun so far.
+    /// Statements read so far.
     statements: usize,
 }
 
@@ -65,13 +66,13 @@ impl Reader<'_> {
         self.types = self.list(Type::ALL.len(), "types", |r| {
             let at = r.at;
             let name = r.name()?;
-            Type::from_name(&name).map_or_else(|| r.error(at, format!("the type {name:?} is not known")), Ok)
+            Type::from_name(&name).map_or_else(|| r.error(at, format!("unknown type {name:?}")), Ok)
         })?;
         self.ops = self.list(Opcode::ALL.len(), "instructions", |r| {
             let at = r.at;
             let name = r.name()?;
             let op = Opcode::from_mnemonic(&name);
-            op.map_or_else(|| r.error(at, format!("the instruction {name:?} is not known")), Ok)
+            op.map_or_else(|| r.error(at, format!("unknown instruction {name:?}")), Ok)
         })?;
         let name = self.name()?;
         let mut workgroup = [0; 3];
@@ -88,7 +89,7 @@ impl Reader<'_> {
                 1 => ParamKind::Buffer { element, access: Access::Read },
                 2 => ParamKind::Buffer { element, access: Access::Write },
                 3 => ParamKind::Buffer { element, access: Access::ReadWrite },
-                _ => return r.error(at, format!("{kind} is no kind of parameter")),
+                _ => return r.error(at, format!("{kind} is not a kind of parameter")),
             };
             Ok(Param { name, kind })
         })?;
@@ -133,7 +134,7 @@ impl Reader<'_> {
             tag::BREAK_IF => StmtKind::Break { depth: self.number()?, cond: Some(self.operand()?) },
             tag::CONTINUE => StmtKind::Continue { depth: self.number()?, cond: None },
             tag::CONTINUE_IF => StmtKind::Continue { depth: self.number()?, cond: Some(self.operand()?) },
-            _ => return self.error(at, format!("{kind} is no kind of statement")),
+            _ => return self.error(at, format!("{kind} is not a kind of statement")),
         })
     }
 
@@ -142,12 +143,12 @@ impl Reader<'_> {
         let flags = self.byte()?;
         let known = flag::FAST | flag::RESULT | flag::PARAM | flag::SHARED;
         if flags & !known != 0 || flags & (flag::PARAM | flag::SHARED) == flag::PARAM | flag::SHARED {
-            return self.error(at, format!("{flags:#x} are no flags of an instruction"));
+            return self.error(at, format!("{flags:#x} are not valid flags of an instruction"));
         }
         let at = self.at;
         let index: u32 = self.number()?;
         let Some(&op) = self.ops.get(index as usize) else {
-            return self.error(at, format!("instruction {index} of a list of {}", self.ops.len()));
+            return self.error(at, format!("instruction {index} is outside the list of {}", self.ops.len()));
         };
         let ty = self.ty()?;
         let dst = if flags & flag::RESULT != 0 { Some(Reg(self.number()?)) } else { None };
@@ -167,7 +168,7 @@ impl Reader<'_> {
             0 => Operand::Reg(Reg(self.number()?)),
             1 => Operand::Scalar(self.number()?),
             2 => Operand::Const(self.ty()?, self.number()?),
-            kind => return self.error(at, format!("{kind} is no kind of operand")),
+            kind => return self.error(at, format!("{kind} is not a kind of operand")),
         })
     }
 
@@ -176,16 +177,16 @@ impl Reader<'_> {
         let index: u32 = self.number()?;
         match self.types.get(index as usize) {
             Some(ty) => Ok(*ty),
-            None => self.error(at, format!("type {index} of a list of {}", self.types.len())),
+            None => self.error(at, format!("type {index} is outside the list of {}", self.types.len())),
         }
     }
 
-    /// Every item takes a byte at least, so that a length is believed only as far as the file goes.
+    /// Every item takes at least one byte, so the length is limited by the rest of the file.
     fn list<T>(&mut self, most: usize, what: &str, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let at = self.at;
         let count = self.number::<u64>()?;
         if count > most as u64 {
-            return self.error(at, format!("{count} {what}, more than {most}"));
+            return self.error(at, format!("{count} {what}, but at most {most} are allowed"));
         }
         let left = self.file.len() - self.at;
         if count > left as u64 {
@@ -198,7 +199,7 @@ impl Reader<'_> {
         let at = self.at;
         let length = self.number::<u64>()?;
         if length > MAX_NAME as u64 {
-            return self.error(at, format!("a name of {length} bytes, more than {MAX_NAME}"));
+            return self.error(at, format!("a name of {length} bytes, but at most {MAX_NAME} are allowed"));
         }
         let bytes = self.file.get(self.at..self.at + length as usize);
         match bytes.map(std::str::from_utf8) {
@@ -211,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number of the type that is asked for.
+    /// A number of the requested type.
     fn number<T: TryFrom<u64>>(&mut self) -> Result<T> {
         let at = self.at;
         let mut value = 0u64;
@@ -225,7 +226,7 @@ impl Reader<'_> {
             if byte & 0x80 == 0 {
                 return match T::try_from(value) {
                     Ok(value) => Ok(value),
-                    Err(_) => self.error(at, format!("the number {value} is too large here")),
+                    Err(_) => self.error(at, format!("the number {value} is too large")),
                 };
             }
         }

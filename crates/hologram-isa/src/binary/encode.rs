@@ -4,7 +4,7 @@ use super::{HEADER, MAGIC, VERSION, crc32, flag, tag};
 use crate::program::*;
 use crate::{Opcode, Type};
 
-/// The program in binary form: the same bytes for equal programs.
+/// The program in binary form. Equal programs give equal bytes.
 pub fn encode(program: &Program) -> Vec<u8> {
     let mut writer = Writer { out: Vec::new(), types: Vec::new(), ops: Vec::new() };
     writer.program(program);
@@ -25,7 +25,7 @@ pub fn encode(program: &Program) -> Vec<u8> {
 
 struct Writer {
     out: Vec<u8>,
-    /// Types and operations so far, in the order of their first use.
+    /// Types and operations in the order of their first use.
     types: Vec<Type>,
     ops: Vec<Opcode>,
 }
@@ -167,7 +167,7 @@ impl Writer {
     }
 }
 
-/// The index of an item in a list, to whose end it is put at its first use.
+/// The index of an item in a list, to which it is appended on first use.
 fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     let index = list.iter().position(|i| *i == item).unwrap_or_else(|| {
         list.push(item);

@@ -8,16 +8,18 @@
 //! | 8 | length of the content in bytes |
 //! | … | the content |
 //!
-//! The numbers of this header are little-endian. In the content a *number* is LEB128: seven bits a byte, the low ones first, the top bit
-//! set on all but the last byte; a *name* is its length and its UTF-8 bytes; a *list* is its length and its items. The content is
+//! The numbers of this header are little-endian. In the content a *number* is LEB128: seven bits a byte, the low ones
+//! first, the top bit set on all but the last byte; a *name* is its length and its UTF-8 bytes; a *list* is its length
+//! and its items. The content is
 //!
-//! 1. the list of the types that the program uses, by name, and of the instructions, by mnemonic. What follows gives types and
-//!    instructions as indices of these lists, so that a file keeps its meaning when the table of instructions grows;
+//! 1. the list of the types that the program uses, by name, and of the instructions, by mnemonic. What follows gives
+//!    types and instructions as indices of these lists, so that a file keeps its meaning when the table of instructions
+//!    grows;
 //! 2. the kernel's name and its three workgroup sizes;
-//! 3. the lists of parameters (name; 0 for a scalar, 1, 2, 3 for a buffer to read, write, or both; type), of shared arrays (name,
-//!    type, length) and of registers (name, type);
-//! 4. the body: a list of statements, each one byte that says what it is, then its fields in the order of [`StmtKind`]. An
-//!    operand is 0 and a register, 1 and a parameter, or 2, a type and the constant's register word.
+//! 3. the lists of parameters (name; 0 for a scalar, 1, 2, 3 for a buffer to read, write, or both; type), of shared
+//!    arrays (name, type, length) and of registers (name, type);
+//! 4. the body: a list of statements, each one byte that says what it is, then its fields in the order of [`StmtKind`].
+//!    An operand is 0 and a register, 1 and a parameter, or 2, a type and the constant's register word.
 //!
 //! Lines and comments of a text are not kept: the lines in errors are those of the printed text.
 
@@ -39,15 +41,15 @@ pub const VERSION: u32 = 1;
 /// Bytes before the content.
 const HEADER: usize = 24;
 
-/// The longest binary program that [`decode`] reads, in bytes.
+/// Maximum bytes that [`decode`] reads.
 const MAX_BINARY: usize = 16 << 20;
 
-/// Whether a file holds a program in binary form, damaged or not: no text begins with this byte.
+/// Whether a file contains a binary program, possibly damaged: no text begins with this byte.
 pub fn is_binary(file: &[u8]) -> bool {
     file.first() == Some(&MAGIC[0])
 }
 
-/// What the byte before a statement's fields says.
+/// The byte before a statement's fields.
 mod tag {
     pub const INST: u8 = 0;
     pub const IF: u8 = 1;
@@ -59,7 +61,7 @@ mod tag {
     pub const CONTINUE_IF: u8 = 7;
 }
 
-/// Bits of the byte that begins an instruction.
+/// Bits of an instruction's first byte.
 mod flag {
     pub const FAST: u8 = 1;
     pub const RESULT: u8 = 2;

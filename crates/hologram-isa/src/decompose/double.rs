@@ -5,7 +5,7 @@ use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, LN_2, LOG2_E};
 use super::{Arith, Binary, after_turns, clamp, keep_nan, odd, poly, scale};
 use crate::Opcode;
 
-/// The function of the table that `op` is (`exp` … `erf`); `None` for any other operation.
+/// The table's function `op` (`exp` … `erf`); `None` for any other operation.
 #[inline(always)]
 pub fn function<A: Arith<f64>>(a: &A, op: Opcode, x: A::F) -> Option<A::F> {
     Some(match op {
@@ -201,7 +201,7 @@ fn split<A: Arith<f64>>(a: &A, x: A::F) -> (A::F, A::F, A::F) {
     (f, rest, e)
 }
 
-/// `v`, but the limits of a logarithm where `x` is zero, negative, infinite or NaN.
+/// `v`, or the logarithm's limit if `x` is zero, negative, infinite or NaN.
 #[inline(always)]
 fn log_limits<A: Arith<f64>>(a: &A, x: A::F, v: A::F) -> A::F {
     let v = a.select(a.lt(x, A::f(f64::INFINITY)), v, x);
@@ -226,10 +226,10 @@ pub fn log2<A: Arith<f64>>(a: &A, x: A::F) -> A::F {
     log_limits(a, x, a.add(e, a.fma(f, A::f(LOG2_E), tail)))
 }
 
-/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (a trifle more by rounding); q modulo 4 counts.
+/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding). Only q modulo 4 matters.
 #[inline(always)]
 fn reduce<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
-    // x − n·PI_2[0] is exact, and up to 2^30 the two other parts bring the rest.
+    // x − n·PI_2[0] is exact; up to 2^30 the other two parts give the rest.
     let t = a.fma(x, A::f(FRAC_2_PI), A::f(MAGIC));
     let n = a.sub(t, A::f(MAGIC));
     let r = a.fma(n, A::f(-PI_2[1]), a.fma(n, A::f(-PI_2[0]), x));
@@ -237,8 +237,8 @@ fn reduce<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     a.rare(a.lt(A::f((1u64 << 30) as f64), x), (a.bits_of(t), r), || reduce_large(a, x))
 }
 
-/// [`reduce`] for finite x ≥ 2^30, in whole numbers (Payne and Hanek): x is m·2^(e−1075); of the bits of 2/π only 192 matter, those
-/// that give multiples of 4 and those far behind the point being left out.
+/// [`reduce`] for finite x ≥ 2^30 in integers (Payne and Hanek). x is m·2^(e−1075). Only 192 bits of 2/π matter: the
+/// bits above give multiples of 4, those below are negligible.
 #[inline(always)]
 fn reduce_large<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     let bits = a.bits_of(x);
@@ -246,7 +246,7 @@ fn reduce_large<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     let first = a.sub_u(a.shr(bits, A::u(52)), A::u(1013));
     let (word, shift) = (a.shr(first, A::u(6)), a.and(first, A::u(63)));
     let back = a.sub_u(A::u(63), shift);
-    // Four words from `word`, which is at most 16, by moving the table bit by bit of it.
+    // Selects four words from index `word` (at most 16) by conditional moves of the table, bit by bit.
     let mut w = TWO_OVER_PI.map(A::u);
     for (step, count) in [(16, 4), (8, 11), (4, 7), (2, 5), (1, 4)] {
         let bit = a.lt_u(A::u(0), a.and(word, A::u(step as u64)));
@@ -256,12 +256,12 @@ fn reduce_large<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     }
     let window = |j: usize| a.or(a.shl(w[j], shift), a.shr(a.shr(w[j + 1], A::u(1)), back));
     let (w0, w1, w2) = (window(0), window(1), window(2));
-    // The product modulo 4, as quarter turns: 2 bits before the point, 126 after it.
+    // The product modulo 4 in quarter turns: 2 bits before the binary point, 126 after it.
     let carried = a.mulhi_u(m, w2);
     let low = a.add_u(a.mul_u(m, w1), carried);
     let carry = a.select_u(a.lt_u(low, carried), A::u(1), A::u(0));
     let high = a.add_u(a.add_u(a.mul_u(m, w0), a.mulhi_u(m, w1)), carry);
-    // To the nearest quarter; the signed rest as a magnitude (the complement's last bit is of no account).
+    // Rounds to the nearest quarter; the signed rest as a magnitude (the last bit of the complement is negligible).
     let q = a.shr(a.add_u(high, A::u(1 << 61)), A::u(62));
     let rest = a.sub_u(high, a.shl(q, A::u(62)));
     let mask = a.sub_u(A::u(0), a.shr(rest, A::u(63)));
@@ -315,7 +315,7 @@ pub fn tanh<A: Arith<f64>>(a: &A, x: A::F) -> A::F {
 pub fn erf<A: Arith<f64>>(a: &A, x: A::F) -> A::F {
     let y = a.abs(x);
     let near = a.fma(poly(a, a.mul(y, y), ERF), y, y);
-    // 1 − erfc; beyond 6 it is 1.
+    // 1 − erfc; 1 beyond 6.
     let y_far = clamp(a, y, 0.0, 6.0);
     let t = a.div(A::f(1.0), a.add(y_far, A::f(2.0)));
     let gauss = exp(a, a.mul(y_far, a.mul(y_far, A::f(-1.0))));

@@ -1,12 +1,12 @@
-//! The functions that Atlas defines by decomposition: `exp`, `exp2`, `log`, `log2`, `sin`, `cos`, `tanh` and `erf`, on `f32`
-//! (re-exported here) and on `f64` ([`double`]).
+//! The functions that Atlas defines by decomposition: `exp`, `exp2`, `log`, `log2`, `sin`, `cos`, `tanh` and `erf`, on
+//! `f32` (re-exported here) and on `f64` ([`double`]).
 //!
-//! Each is written once, over the [`Arith`] trait, in operations that every device rounds correctly: so every device computes the
-//! same bits. [`Scalar`] computes on Rust's own numbers (this is the meaning; a loop over it vectorises), [`Emit`] appends the
-//! expansion to a program, and a backend may implement [`Arith`] for its vectors.
+//! Each is written once, over the [`Arith`] trait, in operations that every device rounds correctly, so every device
+//! computes the same bits. [`Scalar`] computes on Rust's own numbers (this is the definition; a loop over it
+//! vectorises), [`Emit`] appends the expansion to a program, and a backend may implement [`Arith`] for its vectors.
 //!
-//! Every function is within 2 ulp of the true value for every input (results below the least normal number included), odd functions
-//! are odd to the bit, and infinities, zeros and NaN are exact. The constants come from `tools/polynomials`.
+//! Every function is within 2 ulp of the true value for every input, including subnormal results. Odd functions are odd
+//! to the bit. Infinities, zeros and NaN are exact. The constants come from `tools/polynomials`.
 
 use std::cell::RefCell;
 
@@ -18,13 +18,13 @@ mod single;
 
 pub use single::*;
 
-/// A float type that has the functions, with what they need to know of its bits.
+/// A float type with these functions, and the constants of its representation.
 pub trait Binary: Copy {
     /// The unsigned integer of the same size.
     type Word: Copy;
     /// The sign bit.
     const SIGN: Self::Word;
-    /// All bits but the sign.
+    /// All bits except the sign.
     const MAGNITUDE: Self::Word;
     /// The bits of infinity.
     const INFINITE: Self::Word;
@@ -32,11 +32,11 @@ pub trait Binary: Copy {
     const LIMIT: Self;
     /// Not a number.
     const NAN: Self;
-    /// 1.5·2^[`FRACTION`](Self::FRACTION): adding it to a small number leaves the nearest whole number in the low bits.
+    /// 1.5·2^[`FRACTION`](Self::FRACTION): adding it to a small number puts the nearest integer into the low bits.
     const MAGIC: Self;
-    /// The bits of [`MAGIC`](Self::MAGIC) less twice the bias of the exponent and 2.
+    /// The bits of [`MAGIC`](Self::MAGIC) minus twice the exponent bias and 2.
     const SHIFTED_MAGIC: Self::Word;
-    /// The number of bits behind the point, and the number of the sign bit.
+    /// The number of fraction bits, and the position of the sign bit.
     const FRACTION: Self::Word;
     /// See [`FRACTION`](Self::FRACTION).
     const TOP: Self::Word;
@@ -44,10 +44,10 @@ pub trait Binary: Copy {
     const ONE: Self::Word;
 }
 
-/// The arithmetic that the functions are written in: a float type `T`, words of its size, and truth values. Every operation is
-/// correctly rounded.
+/// The arithmetic that the functions are written in: a float type `T`, words of its size, and truth values. Every
+/// operation is correctly rounded.
 ///
-/// Methods that read words take any bit pattern; additions and products of words wrap.
+/// Methods that read words accept any bit pattern. Additions and products of words wrap.
 pub trait Arith<T: Binary = f32> {
     /// A float of type `T`.
     type F: Copy;
@@ -96,25 +96,25 @@ pub trait Arith<T: Binary = f32> {
     fn or(&self, a: Self::U, b: Self::U) -> Self::U;
     /// Bitwise exclusive or.
     fn xor(&self, a: Self::U, b: Self::U) -> Self::U;
-    /// a shifted left by b, less than the width.
+    /// a shifted left by b, which is less than the width.
     fn shl(&self, a: Self::U, b: Self::U) -> Self::U;
-    /// a shifted right by b, less than the width, filling with 0.
+    /// a shifted right by b, which is less than the width, filling with 0.
     fn shr(&self, a: Self::U, b: Self::U) -> Self::U;
     /// a < b, unsigned.
     fn lt_u(&self, a: Self::U, b: Self::U) -> Self::B;
     /// `a` where `c`, else `b`.
     fn select_u(&self, c: Self::B, a: Self::U, b: Self::U) -> Self::U;
-    /// `f()` where `c`, else `usual`. `c` is seldom true: where no lane has it, `f` need not be computed.
+    /// `f()` where `c`, else `usual`. `c` is rarely true: `f` may be skipped if no lane has it.
     fn rare(&self, c: Self::B, usual: (Self::U, Self::F), f: impl FnOnce() -> (Self::U, Self::F))
     -> (Self::U, Self::F);
 }
 
-/// [`Arith`] on Rust's own numbers: on `f32` without branches, on `f64` with one for what is rare, whose wide products do not vectorise
-/// anyway.
+/// [`Arith`] on Rust's own numbers: branchless on `f32`; on `f64` with a branch for rare cases, because its wide
+/// products do not vectorise anyway.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar;
 
-/// Inline functions that are one Rust expression each.
+/// Inline functions of one Rust expression each.
 macro_rules! scalar {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty = $e:expr;)*) => {$(
         #[inline(always)]
@@ -124,7 +124,7 @@ macro_rules! scalar {
     )*};
 }
 
-/// What a float type and its word are, and [`Arith`] on them.
+/// Implements [`Binary`] and [`Arith`] for a float type and its word.
 macro_rules! binary {
     ($($f:ident $u:ident $signed:ident $twice:ident, $fraction:literal, |$c:ident, $usual:ident, $rare:ident| $rarely:expr;)*) => {$(
         impl Binary for $f {
@@ -207,7 +207,7 @@ impl<'b> Emit<'b> {
         self.0.borrow_mut().inst(op, ty, args)
     }
 
-    /// A shift, whose count is a `u32`.
+    /// A shift; its count is a `u32`.
     fn shift(&self, op: Opcode, a: Value, count: Value) -> Value {
         let count = match count.operand {
             Operand::Const(_, word) => Value::from(word as u32),
@@ -217,7 +217,7 @@ impl<'b> Emit<'b> {
     }
 }
 
-/// Methods that are one instruction each.
+/// Methods of one instruction each.
 macro_rules! emit {
     ($($name:ident($($a:ident),*) = $op:ident $ty:ident;)*) => {$(
         fn $name(&self, $($a: Value),*) -> Value {
@@ -226,7 +226,7 @@ macro_rules! emit {
     )*};
 }
 
-/// [`Arith`] on a float type, its word and the signed integer of that size.
+/// [`Arith`] on a float type, its word and the signed integer of the same size.
 macro_rules! emits {
     ($($rust:ident $word:ident $f:ident $u:ident $signed:ident;)*) => {$(
         impl Arith<$rust> for Emit<'_> {
@@ -294,9 +294,10 @@ emits! {
     f64 u64 F64 U64 I64;
 }
 
-/// Appends the expansion of a function of the table (`exp` … `erf`) on `f32` or `f64`, or returns `None` for any other operation or type.
+/// Appends the expansion of the table's function `op` (`exp` … `erf`) on `f32` or `f64`. Returns `None` for any other
+/// operation or type.
 pub fn expand(builder: &mut Builder, op: Opcode, x: Value) -> Option<Value> {
-    // An expansion is exact, whatever the builder does with the operations themselves.
+    // An expansion is exact, even if the builder uses fast forms.
     let fast = builder.fast(false);
     let emit = &Emit::new(builder);
     let value = match x.ty {
@@ -318,27 +319,28 @@ fn poly<T: Binary, A: Arith<T>, const N: usize>(a: &A, x: A::F, c: [T; N]) -> A:
     sum
 }
 
-/// `v` limited to lo ..= hi; NaN stays.
+/// `v` clamped to lo ..= hi; NaN stays NaN.
 #[inline(always)]
 fn clamp<T: Binary, A: Arith<T>>(a: &A, v: A::F, lo: T, hi: T) -> A::F {
     let v = a.select(a.lt(v, A::f(lo)), A::f(lo), v);
     a.select(a.lt(A::f(hi), v), A::f(hi), v)
 }
 
-/// `v`, but `x` itself where `x` is NaN.
+/// `v`, or `x` if `x` is NaN.
 #[inline(always)]
 fn keep_nan<T: Binary, A: Arith<T>>(a: &A, x: A::F, v: A::F) -> A::F {
     let nan = a.lt_u(A::u(T::INFINITE), a.and(a.bits_of(x), A::u(T::MAGNITUDE)));
     a.select(nan, x, v)
 }
 
-/// `v` with the sign of `x`, for v ≥ 0; `x` itself where it is NaN.
+/// `v` with the sign of `x`, for v ≥ 0; `x` if it is NaN.
 #[inline(always)]
 fn odd<T: Binary, A: Arith<T>>(a: &A, x: A::F, v: A::F) -> A::F {
     keep_nan(a, x, a.float_of(a.or(a.bits_of(v), a.and(a.bits_of(x), A::u(T::SIGN)))))
 }
 
-/// Of the sine `s` and the cosine `c` of the rest of |x| behind `q` quarter turns: the sine of |x|, with its sign flipped by `sign`.
+/// The sine of |x|, with its sign flipped by `sign`, from the sine `s` and cosine `c` of |x| reduced by `q` quarter
+/// turns.
 #[inline(always)]
 fn after_turns<T: Binary, A: Arith<T>>(a: &A, x: A::F, q: A::U, [s, c]: [A::F; 2], sign: A::U) -> A::F {
     let one = A::u(T::ONE);
@@ -349,8 +351,8 @@ fn after_turns<T: Binary, A: Arith<T>>(a: &A, x: A::F, q: A::U, [s, c]: [A::F; 2
     keep_nan(a, x, v)
 }
 
-/// p · 2^n for 0.5 < p < 2 and n between twice the least exponent and twice the greatest, rounded once; `t` is n + MAGIC. The factor
-/// is split in two so that overflow and results below the least normal number come out of the last multiplication.
+/// p · 2^n for 0.5 < p < 2 and n between twice the minimum exponent and twice the maximum, rounded once; `t` is n +
+/// MAGIC. The factor is split in two so that overflow and subnormal results come from the last multiplication.
 #[inline(always)]
 fn scale<T: Binary, A: Arith<T>>(a: &A, p: A::F, t: A::F) -> A::F {
     let n = a.sub_u(a.bits_of(t), A::u(T::SHIFTED_MAGIC));

@@ -5,7 +5,7 @@ use std::f32::consts::{FRAC_2_PI, FRAC_PI_2, LN_2, LOG2_E};
 use super::{Arith, Binary, after_turns, clamp, keep_nan, odd, poly, scale};
 use crate::Opcode;
 
-/// The function of the table that `op` is (`exp` … `erf`); `None` for any other operation.
+/// The table's function `op` (`exp` … `erf`); `None` for any other operation.
 #[inline(always)]
 pub fn function<A: Arith>(a: &A, op: Opcode, x: A::F) -> Option<A::F> {
     Some(match op {
@@ -81,7 +81,7 @@ fn split<A: Arith>(a: &A, x: A::F) -> (A::F, A::F) {
     (a.sub(m, A::f(1.0)), e)
 }
 
-/// `v`, but the limits of a logarithm where `x` is zero, negative, infinite or NaN.
+/// `v`, or the logarithm's limit if `x` is zero, negative, infinite or NaN.
 #[inline(always)]
 fn log_limits<A: Arith>(a: &A, x: A::F, v: A::F) -> A::F {
     let v = a.select(a.lt(x, A::f(f32::INFINITY)), v, x);
@@ -109,10 +109,10 @@ pub fn log2<A: Arith>(a: &A, x: A::F) -> A::F {
     log_limits(a, x, a.add(e, a.fma(f, A::f(LOG2_E), tail)))
 }
 
-/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (a trifle more by rounding); q modulo 4 counts.
+/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding). Only q modulo 4 matters.
 #[inline(always)]
 fn reduce<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
-    // Where x is at most 1e5, x − n·PI_2[0] is exact, and the two other parts bring the rest.
+    // For x up to 1e5, x − n·PI_2[0] is exact, and the other two parts give the rest.
     let t = a.fma(x, A::f(FRAC_2_PI), A::f(MAGIC));
     let n = a.sub(t, A::f(MAGIC));
     let r = a.fma(n, A::f(-PI_2[1]), a.fma(n, A::f(-PI_2[0]), x));
@@ -120,8 +120,8 @@ fn reduce<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     a.rare(a.lt(A::f(1e5), x), (a.bits_of(t), r), || reduce_large(a, x))
 }
 
-/// [`reduce`] for finite x ≥ 2^16, in whole numbers (Payne and Hanek): x is m·2^(e−150); of the bits of 2/π only 96 matter, those
-/// that give multiples of 4 and those far behind the point being left out.
+/// [`reduce`] for finite x ≥ 2^16 in integers (Payne and Hanek). x is m·2^(e−150). Only 96 bits of 2/π matter: the bits
+/// above give multiples of 4, those below are negligible.
 #[inline(always)]
 fn reduce_large<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     let bits = a.bits_of(x);
@@ -139,12 +139,12 @@ fn reduce_large<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     let w = [at(0), at(1), at(2), at(3)];
     let window = |j: usize| a.or(a.shl(w[j], shift), a.shr(a.shr(w[j + 1], A::u(1)), back));
     let (w0, w1, w2) = (window(0), window(1), window(2));
-    // The product modulo 4, as quarter turns: 2 bits before the point, 62 after it.
+    // The product modulo 4 in quarter turns: 2 bits before the binary point, 62 after it.
     let carried = a.mulhi_u(m, w2);
     let low = a.add_u(a.mul_u(m, w1), carried);
     let carry = a.select_u(a.lt_u(low, carried), A::u(1), A::u(0));
     let high = a.add_u(a.add_u(a.mul_u(m, w0), a.mulhi_u(m, w1)), carry);
-    // To the nearest quarter; the signed rest as a magnitude (the complement's last bit is of no account).
+    // Rounds to the nearest quarter; the signed rest as a magnitude (the last bit of the complement is negligible).
     let q = a.shr(a.add_u(high, A::u(1 << 29)), A::u(30));
     let rest = a.sub_u(high, a.shl(q, A::u(30)));
     let mask = a.sub_u(A::u(0), a.shr(rest, A::u(31)));
@@ -181,7 +181,7 @@ pub fn cos<A: Arith>(a: &A, x: A::F) -> A::F {
     trig(a, x, 1, A::u(0))
 }
 
-/// Below this the hyperbolic tangent is [`tanh_near`].
+/// [`tanh_near`] computes the hyperbolic tangent below this.
 pub(crate) const TANH_NEAR: f32 = 0.75;
 
 /// The hyperbolic tangent of y for 0 ≤ y < [`TANH_NEAR`].

@@ -1,4 +1,4 @@
-//! One workgroup at work.
+//! Interprets one workgroup.
 
 use super::shared::{Shared, outside};
 use super::{Binding, Bytes, operand_type};
@@ -7,7 +7,7 @@ use crate::program::*;
 use crate::table::Signature;
 use crate::{IsaError, Opcode, Type, shown_index};
 
-/// Threads of a subgroup.
+/// Threads per subgroup.
 const LANES: usize = SUBGROUP_SIZE as usize;
 
 /// Which threads are active.
@@ -15,7 +15,7 @@ type Mask = Vec<bool>;
 
 /// An open loop.
 struct Loop {
-    /// Threads that wait for its next round.
+    /// Threads that wait for the next iteration.
     continued: Mask,
     /// Threads that have left it.
     broken: Mask,
@@ -30,19 +30,19 @@ pub(super) struct Machine<'a, 'm> {
     /// Threads of a workgroup.
     threads: usize,
     group: [u32; 3],
-    /// The words of each register, by thread.
+    /// The words of each register, per thread.
     registers: Vec<Vec<u64>>,
     shared: Vec<Shared>,
-    /// Barriers passed by this workgroup, plus 1.
+    /// Number of barriers passed by this workgroup, plus 1.
     phase: u32,
     /// Open loops, innermost last.
     loops: Vec<Loop>,
-    /// The line of the statement at work.
+    /// The line of the current statement.
     line: u32,
 }
 
 impl<'a, 'm> Machine<'a, 'm> {
-    /// A launch whose bindings have been checked.
+    /// A launch with checked bindings.
     pub(super) fn new(
         program: &'a Program,
         grid: [u32; 3],
@@ -64,7 +64,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         self.block(&program.body, &mut vec![true; self.threads])
     }
 
-    /// Runs a block; threads that leave it by `break` or `continue` are taken out of `active`.
+    /// Runs a block. Threads that leave it by `break` or `continue` are removed from `active`.
     fn block(&mut self, block: &[Stmt], active: &mut Mask) -> Result<(), IsaError> {
         for stmt in block {
             if !active.contains(&true) {
@@ -114,7 +114,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         self.loops.push(Loop { continued: none.clone(), broken: none });
     }
 
-    /// Runs a loop's body once; threads that `continue` are active again afterwards.
+    /// Runs a loop's body once. Threads that `continue` are active again afterwards.
     fn round(&mut self, body: &[Stmt], active: &mut Mask) -> Result<(), IsaError> {
         self.block(body, active)?;
         if let Some(frame) = self.loops.last_mut() {
@@ -124,7 +124,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(())
     }
 
-    /// Ends the innermost loop; threads that left it by `break` are active again.
+    /// Ends the innermost loop. Threads that left it by `break` are active again.
     fn close_loop(&mut self, active: &mut Mask) {
         if let Some(frame) = self.loops.pop() {
             *active = union(active, &frame.broken);
@@ -140,7 +140,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         active: &mut Mask,
     ) -> Result<(), IsaError> {
         let signed = operand_type(self.program, Operand::Reg(var)) == Some(Type::I32);
-        // In 64 bits no counter wraps.
+        // A 64-bit counter never wraps.
         let widen = |w: u64| if signed { i64::from(w as u32 as i32) } else { w as i64 };
         let mut words = Vec::with_capacity(3);
         for operand in bounds {
@@ -175,7 +175,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(())
     }
 
-    /// Takes the threads where `cond` holds out of `active`.
+    /// Removes threads where `cond` holds from `active`.
     fn leaving(&mut self, cond: Option<Operand>, active: &mut Mask) -> Result<Mask, IsaError> {
         let leaving = match cond {
             Some(cond) => self.operand(cond)?.iter().zip(active.iter()).map(|(c, a)| *a && *c != 0).collect(),
@@ -187,15 +187,15 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(leaving)
     }
 
-    /// The loop that `break` or `continue` names.
+    /// The loop of a `break` or `continue`.
     fn frame(&mut self, depth: u32) -> Result<&mut Loop, IsaError> {
         match self.loops.len().checked_sub(1 + depth as usize) {
             Some(index) => Ok(&mut self.loops[index]),
-            None => Err(self.error(0, format!("there is no loop at depth {depth}"))),
+            None => Err(self.error(0, format!("loop depth {depth} does not exist"))),
         }
     }
 
-    /// One instruction on the active threads.
+    /// Runs one instruction on the active threads.
     fn inst(&mut self, inst: &Inst, active: &Mask) -> Result<(), IsaError> {
         let mut args = Vec::with_capacity(inst.args.len());
         for operand in &inst.args {
@@ -259,7 +259,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(())
     }
 
-    /// Checks that no thread is missing at what the whole workgroup must arrive at.
+    /// Checks that every thread of the workgroup is active.
     fn all_arrive(&self, op: Opcode, active: &Mask) -> Result<(), IsaError> {
         match active.iter().position(|a| !a) {
             Some(thread) => {
@@ -270,7 +270,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         }
     }
 
-    /// Where a thread is.
+    /// A position builtin.
     fn builtin(&self, op: Opcode, thread: u32) -> Option<u64> {
         let [sx, sy, _] = self.program.workgroup;
         let x = thread % sx;
@@ -292,7 +292,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         Some(word.into())
     }
 
-    /// A load, store or atomic update of an element on the active threads, in their order.
+    /// A load, store or atomic update of one element per active thread, in thread order.
     fn access(&mut self, inst: &Inst, memory: Memory, args: &[Vec<u64>], active: &Mask) -> Result<(), IsaError> {
         let Some(indices) = args.first() else { return Err(self.error(0, "there is no index".into())) };
         for thread in (0..self.threads).filter(|t| active[*t]) {
@@ -311,7 +311,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         Ok(())
     }
 
-    /// Reads an element, or sets it, or both; gives the value read.
+    /// Reads or sets an element, or both. Returns the value read.
     fn element(&mut self, memory: Memory, inst: &Inst, index: u32, values: &[u64], thread: u32) -> Result<u64, String> {
         const MISSING: &str = "does not exist";
         let ty = inst.ty;
@@ -339,7 +339,7 @@ impl<'a, 'm> Machine<'a, 'm> {
                     (Opcode::Store, &[word]) => word,
                     _ => new(old)?,
                 };
-                let Bytes::Write(bytes) = memory else { return Err("is only for reading".into()) };
+                let Bytes::Write(bytes) = memory else { return Err("is read-only".into()) };
                 bytes.get_mut(range).and_then(|bytes| write_element(ty, bytes, index, word)).ok_or(MISSING)?;
                 Ok(old)
             }
@@ -354,7 +354,7 @@ impl<'a, 'm> Machine<'a, 'm> {
         name.map_or("?", String::as_str)
     }
 
-    /// The words of an operand, by thread.
+    /// The words of an operand, per thread.
     fn operand(&self, operand: Operand) -> Result<Vec<u64>, IsaError> {
         let words = match operand {
             Operand::Const(_, word) => Some(vec![word; self.threads]),
@@ -384,10 +384,10 @@ impl<'a, 'm> Machine<'a, 'm> {
     }
 }
 
-/// The results of a subgroup instruction for the lanes from thread `base` on; those of inactive lanes mean nothing.
+/// The results of a subgroup instruction for the lanes from thread `base` on. Those of inactive lanes are undefined.
 fn subgroup(inst: &Inst, args: &[Vec<u64>], active: &Mask, base: usize) -> Option<[u64; LANES]> {
     let values = args.first()?.get(base..)?;
-    // The value of a lane that exists and is active.
+    // The value of a lane if it exists and is active.
     let lane = |l: usize| active.get(base + l).is_some_and(|a| *a).then(|| values[l]);
     let Some(lowest) = (0..LANES).find_map(lane) else { return Some([0; LANES]) };
     Some(match inst.op {

@@ -1,9 +1,9 @@
-//! The reference interpreter: the definition of what a program does.
+//! The reference interpreter: the definition of a program's behaviour.
 //!
-//! It runs one workgroup after the other, each in lock step: an instruction runs on every active thread before the next one does,
-//! `if` and loops narrow the set of active threads, a register is an array over the threads. It checks what devices do not: every
-//! index, division by zero, shared elements read before they are written, threads that meet in a shared element without a barrier
-//! between, barriers that not every thread reaches.
+//! It runs one workgroup after another, each in lock step: an instruction runs on every active thread before the next
+//! one, `if` and loops narrow the set of active threads, and a register is an array over the threads. It checks what
+//! devices do not: every index, division by zero, shared elements read before they are written, threads that access the
+//! same shared element without a barrier in between, and barriers that not every thread reaches.
 
 mod machine;
 mod shared;
@@ -12,7 +12,7 @@ use crate::program::*;
 use crate::{IsaError, Type, number_lines};
 use machine::Machine;
 
-/// What a parameter of a launch is bound to.
+/// A parameter's binding in a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// A range of one of the launch's memories. Ranges may overlap: one memory can be seen as several element types.
@@ -31,9 +31,9 @@ pub enum Binding {
 /// One of the memories of a launch.
 #[derive(Debug)]
 pub enum Bytes<'a> {
-    /// Memory that programs only read.
+    /// Read-only memory.
     Read(&'a [u8]),
-    /// Memory that programs may write.
+    /// Writable memory.
     Write(&'a mut [u8]),
 }
 
@@ -48,11 +48,12 @@ impl std::ops::Deref for Bytes<'_> {
     }
 }
 
-/// Runs a program on a grid of workgroups. `bindings` has one entry for each parameter, in order; elements are little-endian.
+/// Runs a program on a grid of workgroups. `bindings` has one entry per parameter, in order; elements are
+/// little-endian.
 ///
 /// # Errors
-/// [`IsaError::Launch`] where the bindings do not fit the parameters; [`IsaError::Run`] with line, workgroup and thread at the first
-/// fault, which leaves the memories as they are at that moment.
+/// [`IsaError::Launch`] if the bindings do not fit the parameters; [`IsaError::Run`] with line, workgroup and thread at
+/// the first fault. The memories then stay as they are at that moment.
 pub fn interpret(
     program: &Program,
     grid: [u32; 3],
@@ -63,10 +64,10 @@ pub fn interpret(
     interpret_in(program, grid, &mut memories, bindings)
 }
 
-/// As [`interpret`], in memories of which some may be only for reading.
+/// As [`interpret`], with memories that may be read-only.
 ///
 /// # Errors
-/// As [`interpret`]; when a parameter that is written is bound to memory for reading.
+/// As [`interpret`], and when a writable parameter is bound to read-only memory.
 pub fn interpret_in(
     program: &Program,
     grid: [u32; 3],
@@ -93,7 +94,7 @@ pub fn interpret_in(
     if shared_bytes > MAX_SHARED_BYTES {
         return launch_error(format!("{shared_bytes} bytes of shared memory are more than {MAX_SHARED_BYTES}"));
     }
-    // A program built in memory has no lines; its errors name those of its printed text.
+    // A program built in memory has no lines; errors give those of its printed text.
     let numbered;
     let mut program = program;
     if program.body.first().is_some_and(|s| s.line == 0) {
@@ -113,7 +114,7 @@ pub fn interpret_in(
     Ok(())
 }
 
-/// Whether a binding fits a parameter; otherwise what is wrong.
+/// Checks that a binding fits a parameter. The error says what is wrong.
 fn check(kind: ParamKind, binding: Binding, memories: &[Bytes<'_>]) -> Result<(), String> {
     match (kind, binding) {
         (ParamKind::Scalar(ty), Binding::Scalar(word)) if ty.is_word(word) => Ok(()),
@@ -122,13 +123,13 @@ fn check(kind: ParamKind, binding: Binding, memories: &[Bytes<'_>]) -> Result<()
         (ParamKind::Buffer { .. }, Binding::Scalar(_)) => Err("it is a buffer, a scalar is bound".into()),
         (ParamKind::Buffer { element, access }, Binding::Buffer { memory, offset, len }) => {
             let Some(bytes) = memories.get(memory) else {
-                return Err(format!("memory {memory} of {} is bound", memories.len()));
+                return Err(format!("memory {memory} is bound, but there are only {}", memories.len()));
             };
             if access != Access::Read && matches!(bytes, Bytes::Read(_)) {
-                return Err(format!("it is written, memory {memory} is only for reading"));
+                return Err(format!("it is writable, but memory {memory} is read-only"));
             }
             if offset.checked_add(len).is_none_or(|end| end > bytes.len()) {
-                return Err(format!("{len} bytes from byte {offset} do not fit into {} bytes", bytes.len()));
+                return Err(format!("{len} bytes from byte {offset} do not fit in {} bytes", bytes.len()));
             }
             if !offset.is_multiple_of(element.size()) || !len.is_multiple_of(element.size()) {
                 return Err(format!("{len} bytes from byte {offset} are not whole, aligned elements of {element}"));
@@ -138,7 +139,7 @@ fn check(kind: ParamKind, binding: Binding, memories: &[Bytes<'_>]) -> Result<()
     }
 }
 
-/// The type of an operand, where it names something that exists.
+/// The type of an operand; `None` if it does not exist.
 fn operand_type(program: &Program, operand: Operand) -> Option<Type> {
     match operand {
         Operand::Const(ty, _) => Some(ty),

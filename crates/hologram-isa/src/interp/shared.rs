@@ -1,11 +1,11 @@
-//! A shared array that knows who touched what since the last barrier.
+//! A shared array that tracks accesses since the last barrier.
 
 use crate::SharedArray;
 
 /// More than one thread.
 const MANY: u32 = u32::MAX;
 
-/// The elements of one shared array of one workgroup.
+/// The elements of a workgroup's shared array.
 pub(super) struct Shared {
     elements: Vec<Element>,
 }
@@ -14,11 +14,11 @@ pub(super) struct Shared {
 struct Element {
     /// The value; `None` until a thread writes it.
     word: Option<u64>,
-    /// Who wrote it, and in which phase (the number of barriers before, plus 1).
+    /// The thread that wrote it, and the phase (number of barriers before, plus 1).
     written: (u32, u32),
-    /// Who read it, and in which phase.
+    /// The thread that read it, and the phase.
     read: (u32, u32),
-    /// Who updated it atomically, and in which phase.
+    /// The thread that updated it atomically, and the phase.
     updated: (u32, u32),
 }
 
@@ -31,7 +31,7 @@ impl Shared {
     /// The value that `thread` reads.
     ///
     /// # Errors
-    /// What is wrong, to follow "element … of shared array …".
+    /// The end of "element … of shared array …".
     pub(super) fn load(&mut self, index: u32, thread: u32, phase: u32) -> Result<u64, String> {
         let len = self.elements.len();
         let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
@@ -51,7 +51,7 @@ impl Shared {
     /// Sets an element. Several threads may store the same value between two barriers.
     ///
     /// # Errors
-    /// What is wrong, to follow "element … of shared array …".
+    /// The end of "element … of shared array …".
     pub(super) fn store(&mut self, index: u32, word: u64, thread: u32, phase: u32) -> Result<(), String> {
         let len = self.elements.len();
         let Some(e) = self.elements.get_mut(index as usize) else { return Err(outside(len)) };
@@ -66,17 +66,17 @@ impl Shared {
         let (writer, when) = e.written;
         let again = when == phase && writer != thread;
         if again && e.word != Some(word) {
-            return Err("is stored by several threads with different values and no barrier between".into());
+            return Err("is stored by several threads with different values and no barrier in between".into());
         }
         e.word = Some(word);
         e.written = (if again { MANY } else { thread }, phase);
         Ok(())
     }
 
-    /// Updates an element atomically, which several threads may do between two barriers; gives the value before.
+    /// Updates an element atomically, which several threads may do between two barriers. Returns the previous value.
     ///
     /// # Errors
-    /// What is wrong, to follow "element … of shared array …".
+    /// The end of "element … of shared array …".
     pub(super) fn update(
         &mut self,
         index: u32,
@@ -102,7 +102,7 @@ fn who(thread: u32) -> String {
     if thread == MANY { "other threads".into() } else { format!("thread {thread}") }
 }
 
-/// The message for an index beyond an array or a buffer of `len` elements.
+/// The message for an index out of bounds.
 pub(super) fn outside(len: usize) -> String {
     format!("is outside: it has {len} elements")
 }

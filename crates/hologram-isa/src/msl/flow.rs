@@ -1,12 +1,13 @@
 //! Control flow.
 //!
-//! A statement that holds no subgroup operation is printed as it stands: each thread goes its own way. One that does is *joint*: all lanes
-//! of a subgroup walk through it together, each with a `bool` that says whether it takes part. Plain statements inside stand under an `if`
-//! of it. A lane that a `break` or `continue` takes out of a joint block notes where it goes in `left`, takes part no more, and is back
-//! when the loop's round or the loop ends. So every lane comes to every subgroup operation, whatever order the hardware runs them in.
+//! A statement without subgroup operations is printed directly: each thread follows its own path. A statement with one
+//! is *joint*: all lanes of a subgroup walk through it together, each with a `bool` that says whether it is active.
+//! Plain statements inside are guarded by an `if`. A lane that leaves a joint block by `break` or `continue` records
+//! its target in `left`, becomes inactive, and is active again when the iteration or the loop ends. So every lane
+//! reaches every subgroup operation, whatever order the hardware runs them in.
 //!
-//! The language has no jump out of several loops: a `break` or `continue` of an outer one notes the same in `left`, and each loop on the
-//! way ends.
+//! The language cannot jump out of several loops: a `break` or `continue` of an outer one also records its target in
+//! `left`, and each loop in between ends.
 
 use super::{Printer, STEP, line, register_type};
 use crate::joint::{inner, is_joint, is_joint_stmt, is_subgroup, leaves};
@@ -16,7 +17,7 @@ use crate::{Opcode, Type};
 /// An open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A loop of the text that `break` and `continue` reach.
+    /// A loop of the text, reached by `break` and `continue`.
     Plain,
     Joint,
 }
@@ -30,7 +31,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Whether there is a next round, before [`Counter::next`]: the count ends rather than wrap.
+    /// Whether there is another iteration, before [`Counter::next`]. The count ends instead of wrapping.
     fn more(&self) -> String {
         format!("uint({}) < uint({}) - uint({})", self.step, self.end, self.now)
     }
@@ -46,7 +47,7 @@ impl Printer<'_> {
         if is_joint(block) { self.joint_block(block, None) } else { self.block(block) }
     }
 
-    /// A block in which every thread goes its own way.
+    /// A block in which each thread follows its own path.
     fn block(&mut self, block: &[Stmt]) {
         for stmt in block {
             self.stmt(stmt);
@@ -109,10 +110,10 @@ impl Printer<'_> {
         self.close();
     }
 
-    /// Notes the fault of a step that is not positive, where it may be; what a first round needs besides.
+    /// Records the fault of a step that may not be positive. Returns the additional condition of the first iteration.
     fn checked_step(&mut self, step: Operand, by: &str, line: u32) -> String {
         if matches!(step, Operand::Const(..)) {
-            // The verifier has seen it.
+            // Checked by the verifier.
             return String::new();
         }
         let fault = self.fault(line, STEP, &format!("uint({by})"));
@@ -132,12 +133,12 @@ impl Printer<'_> {
         };
         match cond.map(|c| self.value(c)) {
             Some(cond) => line!(self, "if ({cond}) {action}"),
-            // Under a condition, so that no statement behind it is unreachable.
+            // Conditional, so that following statements remain reachable.
             None => line!(self, "if (true) {action}"),
         }
     }
 
-    /// After a plain loop that threads may leave together with one around it: the next of those that they leave.
+    /// After a plain loop that threads may leave together with an outer one: continues leaving.
     fn go_on_leaving(&mut self, kind: &StmtKind) {
         if !leaves(kind, 0) {
             return;
@@ -150,7 +151,8 @@ impl Printer<'_> {
         line!(self, "if (left != 0u) break;");
     }
 
-    /// A block that all lanes walk through; those take part where the variable `active` is true, which may change, or all.
+    /// A block that all lanes walk through. Lanes are active where the variable `active`, which may change, is true;
+    /// without it, all are.
     fn joint_block(&mut self, block: &[Stmt], active: Option<&str>) {
         let mut open = false;
         for stmt in block {
@@ -261,7 +263,8 @@ impl Printer<'_> {
     }
 }
 
-/// What `left` says of a thread on its way to the end (`leave`) or the next round of the loop at this level; 0 where it is not.
+/// The value of `left` for a thread on its way to the end (`leave`) or the next iteration of the loop at this level; 0:
+/// not leaving.
 fn code(level: usize, leave: bool) -> u32 {
     2 * level as u32 + if leave { 1 } else { 2 }
 }

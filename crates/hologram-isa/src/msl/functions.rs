@@ -1,4 +1,4 @@
-//! The functions that Atlas defines by decomposition, as functions of the text; and their fast forms.
+//! The functions that Atlas defines by decomposition, as functions of the text, and their fast forms.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write};
@@ -35,7 +35,7 @@ struct Emit {
 
 impl Emit {
     fn line(&self, text: fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text.borrow_mut(), "{:width$}{text}", "", width = 4 * self.depth.get());
     }
 
@@ -58,9 +58,9 @@ pub(super) fn exact(op: Opcode, name: &str) -> Option<String> {
     Some(format!("static inline float {name}(float x)\n{{\n{}    return {result};\n}}\n", emit.text.into_inner()))
 }
 
-/// The fast form of an operation; `None` where Metal's functions are not within the table's bound, so that the exact form serves. Of the
-/// "Metal Shading Language Specification", section on relative errors: fast `log` and `log2` within 3 ulp, or 2⁻²¹ where 0.5 < x < 2;
-/// `sin` and `cos` that are not fast within 4 ulp.
+/// The fast form of an operation; `None` if Metal's functions exceed the table's error bound, so that the exact form is
+/// used. From the "Metal Shading Language Specification", section on relative errors: fast `log` and `log2` within 3
+/// ulp, or 2⁻²¹ where 0.5 < x < 2; non-fast `sin` and `cos` within 4 ulp.
 pub(super) fn fast(op: Opcode, args: &[String]) -> Option<String> {
     let [x] = args else { return None };
     Some(match op {
@@ -72,7 +72,7 @@ pub(super) fn fast(op: Opcode, args: &[String]) -> Option<String> {
     })
 }
 
-/// Methods that are one expression each.
+/// Methods of one expression each.
 macro_rules! expressions {
     ($($name:ident($($a:ident),*) = $ty:literal $format:literal;)*) => {$(
         fn $name(&self, $($a: Term),*) -> Term {

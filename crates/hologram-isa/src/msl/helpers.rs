@@ -1,4 +1,4 @@
-//! Functions of the text: what the language leaves open, written out, each once in a library that needs it.
+//! Helper functions of the text, which define cases that the language leaves open. Each is printed once if needed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,7 +21,7 @@ macro_rules! add_f32 {
     };
 }
 
-/// The exchange where a value is expected, of one type in one address space: what may fail for no reason is tried again.
+/// Compare-exchange of one type in one address space: retries spurious failures.
 #[rustfmt::skip]
 macro_rules! cas {
     ($name:literal, $space:literal, $ty:literal) => {
@@ -37,14 +37,14 @@ macro_rules! cas {
     };
 }
 
-/// Name, the helpers it calls, text. In an order in which each stands behind those that it calls.
+/// Name, the helpers it calls, text. Each follows those that it calls.
 const HELPERS: &[(&str, &[&str], &str)] = &[
     ("note", &["record"], "static inline void note(thread uint &site, thread uint &element, uint which, uint at)
 {
     if (site == 0u) { site = which; element = at; }
 }
 "),
-    // The first thread to come writes the record.
+    // The first thread writes the record.
     ("record", &[], "static inline void record(device atomic_uint *faults, uint line, uint memory, uint element, uint3 group, uint thread_index)
 {
     uint none = 0u;
@@ -57,7 +57,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("is_nan", &[], "static inline bool is_nan(float x) { return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u; }
 "),
-    // A NaN loses against a number; -0 is less than +0.
+    // A number beats NaN; -0 is less than +0.
     ("min_f32", &["is_nan"], "static inline float min_f32(float a, float b)
 {
     return a < b || (a == b && as_type<int>(a) < 0) || is_nan(b) ? a : b;
@@ -88,7 +88,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("popcount_u64", &[], "static inline ulong popcount_u64(ulong x) { return ulong(popcount(uint(x)) + popcount(uint(x >> 32))); }
 "),
-    // The four bytes' products, added.
+    // The sum of the four bytes' products.
     ("dot4_i32", &[], "static inline int dot4_i32(int a, int b, int c)
 {
     const int4 p = int4(as_type<char4>(a)) * int4(as_type<char4>(b));
@@ -101,7 +101,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
     return c + p.x + p.y + p.z + p.w;
 }
 "),
-    // Division by zero gives 0, or the dividend; the least number by -1 itself, or 0.
+    // Division by zero gives 0, or the dividend; the minimum divided by -1 gives itself, or 0.
     ("div_i32", &[], "static inline int div_i32(int a, int b) { return b == 0 ? 0 : b == -1 ? int(0u - uint(a)) : a / b; }
 "),
     ("rem_i32", &[], "static inline int rem_i32(int a, int b) { return b == 0 ? a : b == -1 ? 0 : a % b; }
@@ -118,7 +118,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("rem_u64", &[], "static inline ulong rem_u64(ulong a, ulong b) { return b == 0ul ? a : a % b; }
 "),
-    // Toward zero, clamped, NaN to 0.
+    // Rounded toward zero, clamped, NaN to 0.
     ("i32_of", &[], "static inline int i32_of(float x)
 {
     return x >= 2147483648.0f ? 2147483647 : x > -2147483648.0f ? int(x) : x <= -2147483648.0f ? (-2147483647 - 1) : 0;
@@ -146,8 +146,8 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
     return ushort(is_nan(x) ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 "),
-    // A whole number as f32, rounded to odd: toward zero, and the last of its bits set where anything was lost, so that rounding again to a
-    // shorter type gives what rounding once would.
+    // An integer as f32, rounded to odd (toward zero, with the last bit set if inexact), so that rounding again to a
+    // shorter type equals rounding once.
     ("odd_u64", &["clz_u64"], "static inline float odd_u64(ulong x)
 {
     const uint bits = 64u - uint(clz_u64(x));
@@ -159,7 +159,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("odd_i64", &["odd_u64"], "static inline float odd_i64(long x) { return x < 0 ? -odd_u64(0ul - ulong(x)) : odd_u64(ulong(x)); }
 "),
-    // A float's bits as an integer in the floats' order, or back.
+    // Converts a float's bits to an integer in the same order, and back.
     ("ordered", &[], "static inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 "),
     ("shuffle_u64", &[], "static inline ulong shuffle_u64(ulong x, ushort lane) { return as_type<ulong>(simd_shuffle(as_type<uint2>(x), lane)); }
@@ -170,7 +170,8 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("lanes_where", &[], "static inline uint lanes_where(bool x) { return uint((simd_vote::vote_t)simd_ballot(x)); }
 "),
-    // Products of tiles: row lane / 4 of the left one, columns 2·(lane mod 4) and the next of the right one, from the lanes that hold them.
+    // Products of tiles: row lane / 4 of the left tile, columns 2·(lane mod 4) and the next of the right tile, gathered
+    // from the lanes that hold them.
     ("tile_i8", &["dot4_i32"], "static inline ulong tile_i8(uint a, uint b, ulong c, uint lane)
 {
     int low = int(uint(c)), high = int(uint(c >> 32));
@@ -192,7 +193,7 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
     cas!("cas_shared_u32", "threadgroup", "uint"),
 ];
 
-/// A product of tiles of 16-bit floats, of a name and the function that widens an element.
+/// A product of tiles of 16-bit floats; takes a name and the function that widens an element.
 macro_rules! float_tile {
     ($name:literal, $widen:literal) => {
         concat!(
@@ -226,7 +227,7 @@ macro_rules! float_tile {
 const TILE_F16: &str = float_tile!("tile_f16", "f32_of_f16");
 const TILE_BF16: &str = float_tile!("tile_bf16", "f32_of_bf16");
 
-/// The helpers of a text: which of the table, and the functions of the instruction table.
+/// The helpers of a text: those of the table, and functions of the instruction table.
 #[derive(Default)]
 pub(super) struct Helpers {
     used: Vec<bool>,
@@ -245,7 +246,7 @@ impl Helpers {
         }
     }
 
-    /// Adds a function of the instruction table on `f32`; its name, or `None` where it is none.
+    /// Adds a function of the instruction table on `f32`. Returns its name, or `None` if there is none.
     pub(super) fn function(&mut self, op: Opcode) -> Option<String> {
         let name = format!("{}_f32", op.info().mnemonic);
         if let Entry::Vacant(vacant) = self.functions.entry(op) {

@@ -1,4 +1,4 @@
-//! Lane-wise instructions: those that depend on a thread's own operands alone.
+//! Lane-wise instructions, which depend only on a thread's own operands.
 
 use super::{DIV_BY_ZERO, Position, Printer, REM_BY_ZERO, functions, line, register_type};
 use crate::program::{Inst, Operand};
@@ -64,7 +64,7 @@ impl Printer<'_> {
             (Fma, [a, b, c]) => format!("fma({a}, {b}, {c})"),
             (Min, [a, b]) => format!("{}({a}, {b})", self.helper("min_f32")),
             (Max, [a, b]) => format!("{}({a}, {b})", self.helper("max_f32")),
-            // By its bits, so that a NaN too has its sign changed and nothing else.
+            // On bits, so that NaN too changes only its sign.
             (Abs, [a]) => format!("as_type<float>(as_type<uint>({a}) & 0x7fffffffu)"),
             (Neg, [a]) => format!("as_type<float>(as_type<uint>({a}) ^ 0x80000000u)"),
             (Sqrt, [a]) => format!("precise::sqrt({a})"),
@@ -84,7 +84,7 @@ impl Printer<'_> {
         use Opcode::*;
         let ty = register_type(inst.ty);
         let (wide, signed) = (inst.ty.is_wide(), matches!(inst.ty, Type::I32 | Type::I64));
-        // Signed overflow is not defined: so in unsigned numbers.
+        // Signed overflow is undefined, so compute unsigned.
         let unsigned = if wide { "ulong" } else { "uint" };
         let wrapping = |op: &str, a: &str, b: &str| {
             if signed { format!("{ty}({unsigned}({a}) {op} {unsigned}({b}))") } else { format!("{a} {op} {b}") }
@@ -111,7 +111,7 @@ impl Printer<'_> {
             (Or, [a, b]) => format!("{a} | {b}"),
             (Xor, [a, b]) => format!("{a} ^ {b}"),
             (Not, [a]) => format!("~{a}"),
-            // A shift by the width or more is not defined.
+            // A shift by the width or more is undefined.
             (Shl, [a, n]) => format!("{n} < {bits}u ? {ty}({unsigned}({a}) << {n}) : {ty}(0)"),
             (Shr, [a, n]) if signed => format!("{a} >> ({n} < {bits}u ? {n} : {}u)", bits - 1),
             (Shr, [a, n]) => format!("{n} < {bits}u ? {a} >> {n} : {ty}(0)"),
@@ -123,7 +123,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Integer division and remainder; by zero a fault.
+    /// Integer division and remainder; division by zero is a fault.
     fn divide(&mut self, inst: &Inst, line: u32) -> String {
         let rem = inst.op == Opcode::Rem;
         let name = self.helper(match (inst.ty, rem) {
@@ -167,7 +167,7 @@ impl Printer<'_> {
         format!("{}.{axis}", self.position(which))
     }
 
-    /// A value of a float type of 16 bits as `float`, exactly; any other as it is.
+    /// Widens a 16-bit float to `float` exactly; other values are unchanged.
     fn widened(&mut self, ty: Type, value: String) -> String {
         match ty {
             Type::F16 => format!("{}({value})", self.helper("f32_of_f16")),
@@ -214,12 +214,12 @@ impl Printer<'_> {
                 let odd = match from {
                     Type::I32 | Type::I64 => format!("{}(long({value}))", self.helper("odd_i64")),
                     Type::U32 | Type::U64 => format!("{}(ulong({value}))", self.helper("odd_u64")),
-                    // Few enough bits for f32.
+                    // Few enough bits to be exact in f32.
                     _ => format!("float({value})"),
                 };
                 format!("{}({odd})", self.helper("bf16_of"))
             }
-            // Whole numbers that f32 rounds are beyond the range of f16.
+            // Integers that f32 rounds are outside the range of f16.
             Type::F16 => format!("{}(float({value}))", self.helper("f16_of")),
             _ => format!("{}({value})", register_type(to)),
         }

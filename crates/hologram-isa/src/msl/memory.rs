@@ -1,4 +1,4 @@
-//! Loads, stores and atomic operations: every index is checked, a fault is noted and the thread goes on.
+//! Loads, stores and atomic operations. Every index is checked; on a fault the thread records it and continues.
 
 use super::{Printer, SHARED, element_type, line};
 use crate::program::{Inst, Memory, Operand};
@@ -31,7 +31,7 @@ impl Printer<'_> {
         if inside {
             return line!(self, "{action}");
         }
-        // Noted first: the register may be the index.
+        // Recorded first: the destination may be the index.
         let fault = self.fault(line, code, &index);
         let zero = dst.map_or(String::new(), |d| format!(" v{d} = 0;"));
         line!(self, "if ({index} < {len}) {action} else {{ {fault}{zero} }}");

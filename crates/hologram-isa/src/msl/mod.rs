@@ -1,21 +1,22 @@
-//! Prints programs in the Metal Shading Language, for Apple's GPUs.
+//! Prints programs in the Metal Shading Language, for Apple GPUs.
 //!
-//! The text computes what the [interpreter](crate::interp) does, bit for bit, where the device's arithmetic is that of IEEE 754:
-//! contraction is off, functions are the expansions of [`decompose`](crate::decompose), and cases that the language leaves open are
-//! written out. Compile it with the safe math mode (`MTLMathMode.safe`, before macOS 15 `fastMathEnabled = NO`). What remains open is
-//! what Apple's "Metal Shading Language Specification" allows in any mode: numbers below the least normal one may count as 0.
+//! The text computes the same as the [interpreter](crate::interp), bit for bit, on devices with IEEE 754 arithmetic:
+//! contraction is off, functions are the expansions of [`decompose`](crate::decompose), and cases that the language
+//! leaves open are written out. Compile it in safe math mode (`MTLMathMode.safe`, before macOS 15 `fastMathEnabled =
+//! NO`). Apple's "Metal Shading Language Specification" allows one exception in any mode: subnormal numbers may count
+//! as 0.
 //!
 //! # Bindings
 //!
-//! The program's buffers are `[[buffer(0)]]` and on, in order ([`MslArgument::binding`]). After the last comes a block of constant words
-//! ([`MslKernel::argument_binding`]), one for each parameter: a buffer's number of elements (which may be saturated), a scalar's register
-//! word. It is absent where there are no parameters. After it comes the fault record, as the [PTX printer](crate::ptx) has it; it is absent
-//! where the program has no possible fault ([`MslKernel::faults`]).
+//! The program's buffers are `[[buffer(0)]]` and up, in order ([`MslArgument::binding`]). After the last comes a block
+//! of constant words ([`MslKernel::argument_binding`]), one per parameter: a buffer's number of elements (may be
+//! saturated), a scalar's register word. It is absent without parameters. After it comes the fault record, in the
+//! format of the [PTX printer](crate::ptx); it is absent if the program cannot fault ([`MslKernel::faults`]).
 //!
-//! # Errors of a run
+//! # Faults
 //!
-//! A thread with a fault goes on (a load gives 0, a store is left out, a loop has no round), so that no barrier waits for it; the record
-//! has one thread's first fault.
+//! A thread with a fault continues (a load gives 0, a store is skipped, a loop has no iterations), so that no barrier
+//! waits for it. The record holds one thread's first fault.
 
 mod flow;
 mod functions;
@@ -32,15 +33,15 @@ use helpers::Helpers;
 
 pub use crate::ptx::{DIV_BY_ZERO, REM_BY_ZERO, SHARED, STEP};
 
-/// The buffers that a kernel can be bound to.
+/// Number of buffers that a kernel can bind.
 pub const MAX_BINDINGS: usize = 31;
-/// The most bytes of threadgroup memory.
+/// Maximum bytes of threadgroup memory.
 pub const MAX_THREADGROUP_BYTES: usize = 32 * 1024;
 
-/// What the text is for.
+/// The target of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MslTarget {
-    /// Language version: 2.3 (macOS 11) or later; from 3.0 on floats have atomic additions of their own.
+    /// Language version: 2.3 (macOS 11) or later. From 3.0 on there are atomic float additions.
     pub version: (u32, u32),
 }
 
@@ -60,38 +61,39 @@ pub struct MslKernel {
     pub entry: String,
     /// The parameters of the program, in order.
     pub arguments: Vec<MslArgument>,
-    /// The size of the block of constant words in bytes, a multiple of 8; 0 where there is none.
+    /// Size of the block of constant words in bytes, a multiple of 8; 0 if absent.
     pub argument_bytes: usize,
     /// The binding of that block.
     pub argument_binding: usize,
-    /// The binding of the fault record, where the kernel has one.
+    /// The binding of the fault record, if any.
     pub faults: Option<usize>,
     /// Bytes of threadgroup memory.
     pub threadgroup_bytes: usize,
 }
 
-/// Where a parameter's word lies in the block of constant words.
+/// The position of a parameter's word in the block of constant words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MslArgument {
     /// The binding of a buffer.
     pub binding: Option<usize>,
-    /// The word's first byte.
+    /// Offset of the word in bytes.
     pub offset: usize,
     /// 4 or 8.
     pub size: usize,
 }
 
-/// Prints a program. The workgroup's size is fixed in the text; the grid is free.
+/// Prints a program. The workgroup size is fixed in the text; the grid is free.
 ///
 /// # Errors
-/// The verifier's; [`IsaError::Build`] for a target below version 2.3, for a program with more buffers than there are bindings, with
-/// more than 32 KB of shared arrays, and for one that needs `f64` or 64-bit atomic operations, by the [`Capability`]'s name.
+/// The verifier's errors; [`IsaError::Build`] for a target below version 2.3, for a program with more buffers than
+/// bindings or more than 32 KB of shared arrays, and for one that needs `f64` or 64-bit atomic operations, by the
+/// [`Capability`]'s name.
 pub fn print(program: &Program, target: &MslTarget) -> Result<MslKernel, IsaError> {
     verify(program)?;
     let error = |message: String| IsaError::Build { program: program.name.clone(), message };
     let (major, minor) = target.version;
     if target.version < (2, 3) {
-        return Err(error(format!("Metal programs are printed for version 2.3 or later, not for {major}.{minor}")));
+        return Err(error(format!("Metal version {major}.{minor} is not supported; the minimum is 2.3")));
     }
     for lacking in [Capability::F64, Capability::Atomic64] {
         if lacking.is_needed_by(program) {
@@ -110,7 +112,7 @@ pub fn print(program: &Program, target: &MslTarget) -> Result<MslKernel, IsaErro
             "{threadgroup_bytes} bytes of shared arrays, but Metal has {MAX_THREADGROUP_BYTES}, of which each array takes a multiple of 16"
         )));
     }
-    // Faults name a line; a program built in memory has those of its printed text.
+    // Faults name a line; a program built in memory gets those of its printed text.
     let mut numbered = program.clone();
     if program.body.first().is_some_and(|s| s.line == 0) {
         number_lines(&mut numbered);
@@ -127,7 +129,7 @@ pub fn print(program: &Program, target: &MslTarget) -> Result<MslKernel, IsaErro
     Ok(MslKernel { text, entry, arguments, argument_bytes, argument_binding: buffers, faults, threadgroup_bytes })
 }
 
-/// Where each parameter's word lies, and the block's size.
+/// The position of each parameter's word, and the block's size.
 fn arguments(program: &Program) -> (Vec<MslArgument>, usize) {
     let (mut end, mut buffers) = (0usize, 0..);
     let arguments = program.params.iter().map(|param| {
@@ -141,7 +143,7 @@ fn arguments(program: &Program) -> (Vec<MslArgument>, usize) {
     (arguments, end.next_multiple_of(8))
 }
 
-/// The type of a register in the text. The floats of 16 bits are their bits, narrow integers are extended to 32.
+/// The type of a register in the text. 16-bit floats are stored as bits; narrow integers are extended to 32 bits.
 fn register_type(ty: Type) -> &'static str {
     match ty {
         Type::Bool => "bool",
@@ -151,7 +153,7 @@ fn register_type(ty: Type) -> &'static str {
         Type::I64 => "long",
         Type::U64 => "ulong",
         Type::F32 => "float",
-        // Refused before.
+        // Rejected earlier.
         Type::F64 => "double",
     }
 }
@@ -185,7 +187,7 @@ fn constant(ty: Type, word: u64) -> String {
     }
 }
 
-/// A body in the making.
+/// A body under construction.
 struct Printer<'a> {
     program: &'a Program,
     target: MslTarget,
@@ -197,15 +199,15 @@ struct Printer<'a> {
     loops: Vec<flow::Frame>,
     /// The number of the next temporary name.
     names: u32,
-    /// Whether the lanes that left a joint block are noted.
+    /// Whether lanes that left a joint block must be recorded.
     leaves: bool,
-    /// Which of the positions the body reads.
+    /// Which positions the body reads.
     positions: [bool; 4],
-    /// What has no form here.
+    /// An instruction that this printer does not support.
     unknown: Option<String>,
 }
 
-/// A position that a kernel is given.
+/// A position that a kernel receives.
 #[derive(Clone, Copy)]
 enum Position {
     Local,
@@ -240,7 +242,7 @@ impl<'a> Printer<'a> {
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{:width$}{text}", "", width = 4 * self.depth);
     }
 
@@ -255,13 +257,13 @@ impl<'a> Printer<'a> {
         self.line(format_args!("}}"));
     }
 
-    /// A name that is not taken.
+    /// A fresh name.
     fn name(&mut self, prefix: &str) -> String {
         self.names += 1;
         format!("{prefix}{}", self.names)
     }
 
-    /// A position's name, which the entry then has.
+    /// A position's name, which is added to the entry.
     fn position(&mut self, which: Position) -> &'static str {
         self.positions[which as usize] = true;
         match which {
@@ -295,25 +297,25 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A helper function's name, which the text then has.
+    /// A helper function's name, which is added to the text.
     fn helper(&mut self, name: &'static str) -> &'static str {
         self.helpers.add(name);
         name
     }
 
-    /// Makes printing fail: this module lacks an instruction.
+    /// Makes printing fail because the printer lacks an instruction.
     fn unknown(&mut self, inst: &Inst) {
-        self.unknown.get_or_insert(format!("{}.{} has no form in Metal yet", inst.op.info().mnemonic, inst.ty));
+        self.unknown.get_or_insert(format!("{}.{} is not supported in Metal yet", inst.op.info().mnemonic, inst.ty));
     }
 
-    /// The statement that notes a possible fault at a line: what it was about is `element`.
+    /// The statement that records a possible fault at a line; `element` is the index or operand.
     fn fault(&mut self, line: u32, memory: u32, element: &str) -> String {
         self.sites.push((line, memory));
         let note = self.helper("note");
         format!("{note}(site, element, {}u, {element});", self.sites.len())
     }
 
-    /// One instruction. In a joint block `active` says whether this lane takes part, and all lanes come here.
+    /// One instruction. In a joint block all lanes reach it, and `active` says whether this lane participates.
     fn inst(&mut self, inst: &Inst, line: u32) {
         if inst.op == Opcode::Barrier {
             line!(self, "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);");

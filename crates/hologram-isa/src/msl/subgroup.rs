@@ -1,5 +1,5 @@
-//! Operations across the lanes of a subgroup. All lanes that exist come to each; which of them take part is a `bool` that the control
-//! flow hands down, so that the program decides which lanes are active and not how the hardware happens to schedule them.
+//! Operations across the lanes of a subgroup. All existing lanes reach each operation. A `bool` from the control flow
+//! says which participate, so that the program, not the hardware's scheduling, determines the active lanes.
 
 use super::{Position, Printer, line, register_type};
 use crate::program::{Inst, Reg, SUBGROUP_SIZE};
@@ -11,7 +11,7 @@ impl Printer<'_> {
         self.program.workgroup_threads().is_multiple_of(SUBGROUP_SIZE)
     }
 
-    /// A subgroup operation on the lanes where `active`, or on all.
+    /// A subgroup operation on the lanes where `active` is true; without it, on all.
     pub(super) fn subgroup(&mut self, inst: &Inst, active: Option<&str>) {
         let Some(dst) = inst.dst else { return };
         let ty = register_type(inst.ty);
@@ -39,13 +39,13 @@ impl Printer<'_> {
         }
     }
 
-    /// What changes nothing in a reduction, and the operand as it is reduced.
+    /// The neutral element of a reduction, and the operand in the form in which it is reduced.
     fn reduced(&mut self, inst: &Inst, own: String) -> (String, String) {
         let least = inst.op == Opcode::SubgroupMin;
         match (inst.op, inst.ty) {
             (Opcode::SubgroupAdd, Type::F32) => ("-0.0f".into(), own),
             (Opcode::SubgroupAdd, ty) => (super::constant(ty, 0), own),
-            // By integers in the same order, in which a NaN loses.
+            // As integers in the same order, in which NaN loses.
             (_, Type::F32) => {
                 let (nan, ordered, is_nan) = (if least { "0x7fffffff" } else { "-1" }, "ordered", "is_nan");
                 self.helper(ordered);
@@ -86,8 +86,9 @@ impl Printer<'_> {
         }
     }
 
-    /// The reduction in the order that defines it. Before the step with distance d the partial results of lanes equal modulo 2·d are the
-    /// same; the one to add is that of lane xor d, which the lowest lane of its class has. A class without lanes changes nothing.
+    /// The reduction in its defined order. Before the step with distance d, lanes that are equal modulo 2·d have the
+    /// same partial result. The one to add is that of lane xor d, taken from the lowest lane of its class. A class
+    /// without lanes changes nothing.
     fn butterfly(&mut self, inst: &Inst, value: &str) {
         let ty = register_type(inst.ty);
         let lane = self.lane();
@@ -161,7 +162,7 @@ impl Printer<'_> {
         format!("({} & 31u)", self.position(Position::Linear))
     }
 
-    /// The number of lanes that this subgroup has, in a variable.
+    /// The number of lanes of this subgroup, as a variable.
     fn lanes_there(&mut self) -> String {
         let (there, threads) = (self.name("t"), self.program.workgroup_threads());
         let linear = self.position(Position::Linear);
@@ -169,7 +170,7 @@ impl Printer<'_> {
         there
     }
 
-    /// A product of tiles: each lane gathers the row and the two columns of which it has the products.
+    /// A product of tiles: each lane gathers the row and the two columns of its products.
     pub(super) fn tile(&mut self, inst: &Inst, dst: Reg) {
         let name = match inst.ty {
             Type::I8 => "tile_i8",

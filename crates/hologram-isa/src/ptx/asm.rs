@@ -1,10 +1,10 @@
-//! The text of a function body under construction: registers, labels and instructions.
+//! A function body under construction: registers, labels and instructions.
 
 use std::fmt::{self, Write};
 
 use crate::{Register, Type};
 
-/// A value of 32 bits, or of 64 where it is wide: the program's register of this number, a temporary, or a constant.
+/// A value of 32 bits, or of 64 if wide: the program's register of this number, a temporary, or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Var(u32),
@@ -29,7 +29,7 @@ impl Word {
         matches!(self, Word::Const(_) | Word::WideConst(_))
     }
 
-    /// As an operand of an instruction, in whose last type constants are written.
+    /// The text of an operand. Constants are written in the last type of the instruction `op`.
     fn operand(self, op: &str) -> String {
         match self {
             Word::Const(bits) if op.ends_with(".f32") => format!("0f{bits:08X}"),
@@ -99,12 +99,12 @@ macro_rules! line {
 pub(super) use line;
 
 impl Asm {
-    /// An empty body in which the first `reserved` temporaries of words, truth values and addresses are taken.
+    /// An empty body with the first `reserved` temporaries of words, truth values and addresses taken.
     pub(super) fn after(reserved: u32) -> Asm {
         Asm { words: reserved, preds: reserved, wides: reserved, ..Asm::default() }
     }
 
-    /// The declarations of the registers used, for a program with these registers of its own.
+    /// The declarations of the registers used, plus the program's own registers.
     pub(super) fn declarations(&self, program: &[Register]) -> String {
         let mut text = String::new();
         let registers = program.len() as u32;
@@ -127,7 +127,7 @@ impl Asm {
     }
 
     pub(super) fn line(&mut self, text: fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "\t{text};");
     }
 
@@ -175,7 +175,8 @@ impl Asm {
         self.text += ";\n";
     }
 
-    /// The same with a temporary for the result, whose type the mnemonic names: a conversion before its operand's.
+    /// The same with a temporary for the result, whose type the mnemonic names; in a conversion it precedes the
+    /// operand's.
     pub(super) fn op(&mut self, op: &str, args: &[Word]) -> Word {
         let mut types = op.rsplit('.');
         let result = if op.starts_with("cvt.") { types.nth(1) } else { types.next() };
@@ -184,7 +185,7 @@ impl Asm {
         dst
     }
 
-    /// `setp` or a kin of it: `op` is the whole mnemonic.
+    /// `setp` or a similar instruction; `op` is the whole mnemonic.
     pub(super) fn compare(&mut self, op: &str, a: Word, b: Word) -> Pred {
         let dst = self.pred();
         line!(self, "{op} {dst}, {}, {}", a.operand(op), b.operand(op));
@@ -214,12 +215,12 @@ impl Asm {
         line!(self, "mov.b{} {dst}, {src}", if dst.is_wide() { 64 } else { 32 });
     }
 
-    /// A register with the value of `src`, of its own.
+    /// A new register with the value of `src`.
     pub(super) fn fresh(&mut self, src: Word) -> Word {
         self.op(if src.is_wide() { "mov.b64" } else { "mov.b32" }, &[src])
     }
 
-    /// A copy that later changes of `src` do not touch; a constant is its own.
+    /// A copy that is independent of later changes of `src`. A constant is its own copy.
     pub(super) fn copy(&mut self, src: Word) -> Word {
         if src.is_constant() { src } else { self.fresh(src) }
     }
@@ -237,7 +238,7 @@ impl Asm {
         self.select(truth, Word::Const(1), Word::Const(0))
     }
 
-    /// Goes to a label, where `cond` has the given value.
+    /// Branches to a label, where `cond` has the given value if present.
     pub(super) fn branch(&mut self, cond: Option<(Pred, bool)>, to: Label) {
         match cond {
             Some((pred, true)) => line!(self, "@{pred} bra {to}"),

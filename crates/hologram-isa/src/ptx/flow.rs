@@ -1,10 +1,11 @@
 //! Control flow.
 //!
-//! A statement that holds no subgroup operation becomes plain branches: each thread goes its own way. One that does is *joint*: the
-//! lanes that come to it know which they are, as a mask. At an `if` they vote, and each branch gets the mask of its lanes; after it
-//! they wait for each other. A lane that a `break` or `continue` takes out of a joint block notes where it goes in `%left`, skips the
-//! rest of the block with the others' knowledge (they vote again), and is back when the loop's round or the loop ends. So the lanes of
-//! a mask always come to the same instruction, whatever order the hardware runs them in.
+//! A statement without subgroup operations becomes plain branches: each thread follows its own path. A statement with
+//! one is *joint*: the lanes that reach it know each other as a mask. At an `if` they vote, and each branch gets the
+//! mask of its lanes; after it they wait for each other. A lane that leaves a joint block by `break` or `continue`
+//! records its target in `%left`, skips the rest of the block with the others' knowledge (they vote again), and is back
+//! when the iteration or the loop ends. So the lanes of a mask always reach the same instruction, whatever order the
+//! hardware runs them in.
 
 use super::Printer;
 use super::asm::{Label, Pred, Word, line};
@@ -18,7 +19,7 @@ use crate::program::{Operand, Stmt, StmtKind};
 #[derive(Clone, Copy)]
 pub(super) struct OpenLoop {
     joint: bool,
-    /// Where `break` and `continue` go when the loop is not joint.
+    /// The targets of `break` and `continue` if the loop is not joint.
     end: Label,
     next: Label,
 }
@@ -29,12 +30,12 @@ struct Counter {
     end: Word,
     step: Word,
     signed: bool,
-    /// Whether the count may pass the greatest number.
+    /// Whether the count may exceed the maximum.
     wraps: bool,
 }
 
 impl Printer<'_> {
-    /// A block in which every thread goes its own way.
+    /// A block in which each thread follows its own path.
     pub(super) fn block(&mut self, block: &[Stmt]) {
         for (stmt, action) in block.iter().zip(self.facts.actions(block)) {
             match action {
@@ -78,7 +79,7 @@ impl Printer<'_> {
         }
     }
 
-    /// A jump out of a plain block; out of the joint block around it, to the end of the statement there.
+    /// A jump out of a plain block, and out of the joint block around it to the end of that statement.
     fn jump(&mut self, depth: u32, cond: Option<Operand>, leave: bool) {
         let cond = cond.map(|c| (self.pred(c), true));
         let level = self.loops.len() - 1 - depth as usize;
@@ -196,7 +197,7 @@ impl Printer<'_> {
         self.loops.pop();
     }
 
-    /// Lanes that left to here are back.
+    /// Lanes that left to here are active again.
     fn back(&mut self, code: u32) {
         let here = self.asm.pred();
         line!(self.asm, "setp.eq.u32 {here}, %left, {code}");
@@ -209,7 +210,7 @@ impl Printer<'_> {
         open
     }
 
-    /// Sets a loop's counter to its first value; whether there is a first round.
+    /// Initializes a loop's counter. Returns whether there is a first iteration.
     fn start(&mut self, kind: &StmtKind, line: u32) -> (Counter, Pred) {
         let StmtKind::For { var, start, end, step, .. } = kind else {
             let max = if let StmtKind::Loop { max, .. } = kind { *max } else { 1 };
@@ -219,7 +220,7 @@ impl Printer<'_> {
             return (counter, go);
         };
         let signed = self.type_of(*start) == Type::I32;
-        // The three are read once; the body may change registers.
+        // The operands are read once; the body may change registers.
         let [first, end, step] = [start, end, step].map(|o| self.word(*o));
         let (end, step) = (self.asm.copy(end), self.asm.copy(step));
         let var = Word::Var(var.0);
@@ -237,7 +238,7 @@ impl Printer<'_> {
         (Counter { var, end, step, signed, wraps: step != Word::Const(1) }, go)
     }
 
-    /// Counts on; whether there is a next round.
+    /// Advances the counter. Returns whether there is another iteration.
     fn advance(&mut self, counter: &Counter) -> Pred {
         let Counter { var, end, step, signed, wraps } = *counter;
         let ty = if signed { "s32" } else { "u32" };
@@ -247,13 +248,14 @@ impl Printer<'_> {
         if !wraps {
             return go;
         }
-        // The count ends rather than wrap.
+        // The count ends instead of wrapping.
         let on = self.asm.compare(&format!("setp.gt.{ty}"), var, before);
         self.asm.logic("and", go, on)
     }
 }
 
-/// What `%left` says of a lane on its way to the end (`leave`) or the next round of the loop at this level; 0 where it is not.
+/// The value of `%left` for a lane on its way to the end (`leave`) or the next iteration of the loop at this level; 0:
+/// not leaving.
 fn code(level: usize, leave: bool) -> u32 {
     2 * level as u32 + if leave { 1 } else { 2 }
 }

@@ -1,4 +1,4 @@
-//! The functions that Atlas defines by decomposition, written down in PTX.
+//! The functions that Atlas defines by decomposition, in PTX.
 
 use std::cell::RefCell;
 
@@ -19,8 +19,8 @@ pub(super) fn exact(asm: &mut Asm, op: Opcode, x: Word) -> Option<Word> {
 const LOG2_E: Word = Word::Const(std::f32::consts::LOG2_E.to_bits());
 const LN_2: Word = Word::Const(std::f32::consts::LN_2.to_bits());
 
-/// Appends the fast form of an operation; `None` where it has none. The errors of the instructions are those that NVIDIA's
-/// "Parallel Thread Execution ISA" states.
+/// Appends the fast form of an operation; `None` if it has none. The instructions' errors are those of NVIDIA's
+/// "Parallel Thread Execution ISA".
 pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
     let one = Word::Const(1f32.to_bits());
     Some(match (op, args) {
@@ -39,7 +39,7 @@ pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
         (Opcode::Log2, &[x]) => asm.op("lg2.approx.f32", &[x]),
         (Opcode::Sin, &[x]) => asm.op("sin.approx.f32", &[x]),
         (Opcode::Cos, &[x]) => asm.op("cos.approx.f32", &[x]),
-        // `tanh.approx` has 11 bits. So: the exact form's polynomial near 0, and 1 − 2 / (e^2x + 1) elsewhere.
+        // `tanh.approx` has only 11 bits. Use the exact form's polynomial near 0, and 1 − 2 / (e^2x + 1) elsewhere.
         (Opcode::Tanh, &[x]) => {
             let y = asm.op("and.b32", &[x, Word::Const(0x7fff_ffff)]);
             let near = decompose::tanh_near(&Emit(RefCell::new(asm)), y);
@@ -56,7 +56,7 @@ pub(super) fn fast(asm: &mut Asm, op: Opcode, args: &[Word]) -> Option<Word> {
     })
 }
 
-/// Methods that are one instruction each.
+/// Methods of one instruction each.
 macro_rules! instructions {
     ($($name:ident($($a:ident),*) = $op:expr;)*) => {$(
         fn $name(&self, $($a: Word),*) -> Word {
@@ -66,7 +66,7 @@ macro_rules! instructions {
 }
 
 impl Emit<'_> {
-    /// The number of places of a shift, which is of 32 bits.
+    /// A shift count, which has 32 bits.
     fn count(&self, word: Word) -> Word {
         match word {
             Word::WideConst(count) => Word::Const(count as u32),
@@ -76,7 +76,7 @@ impl Emit<'_> {
     }
 }
 
-/// [`Arith`] on a float type: the word, constants of it, and the number of bits.
+/// [`Arith`] on a float type: the word, its constants, and the number of bits.
 macro_rules! arith {
     ($($f:ident $u:ident $constant:ident $bits:literal;)*) => {$(
         impl Arith<$f> for Emit<'_> {

@@ -1,4 +1,4 @@
-//! Lane-wise instructions: those that depend on a thread's own operands alone.
+//! Lane-wise instructions, which depend only on a thread's own operands.
 
 use super::asm::{Pred, Word, line};
 use super::{DIV_BY_ZERO, Printer, REM_BY_ZERO, functions};
@@ -39,7 +39,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Makes printing fail: this module lacks an instruction.
+    /// Makes printing fail because the printer lacks an instruction.
     pub(super) fn unknown(&mut self, inst: &Inst) {
         self.unknown.get_or_insert(format!("{}.{} has no form in PTX yet", inst.op.info().mnemonic, inst.ty));
     }
@@ -60,7 +60,7 @@ impl Printer<'_> {
         };
         let op = match inst.op {
             Opcode::Eq => "eq",
-            // True where an operand is NaN.
+            // True if an operand is NaN.
             Opcode::Ne if inst.ty.is_float() => "neu",
             Opcode::Ne => "ne",
             Opcode::Lt => "lt",
@@ -102,7 +102,7 @@ impl Printer<'_> {
         }
         let wide = inst.ty.is_wide();
         let float = inst.ty.is_float();
-        // The type as float, as integer of its sign, as unsigned integer, as bits.
+        // The type as float, as integer of its signedness, as unsigned integer, as bits.
         let f = if wide { "f64" } else { "f32" };
         let i = match inst.ty {
             Type::I32 => "s32",
@@ -125,7 +125,7 @@ impl Printer<'_> {
             Fma => format!("fma.rn.{f}"),
             Min if float => format!("min.{f}"),
             Max if float => format!("max.{f}"),
-            // By its bits, so that a NaN too has its sign changed and nothing else.
+            // On bits, so that NaN too changes only its sign.
             Abs if float => return self.asm.op(&format!("and.{b}"), &[args[0], magnitude]),
             Neg if float => return self.asm.op(&format!("xor.{b}"), &[args[0], sign]),
             Sqrt => format!("sqrt.rn.{f}"),
@@ -148,7 +148,7 @@ impl Printer<'_> {
             Min => format!("min.{i}"),
             Max => format!("max.{i}"),
             Abs => {
-                // The least integer has no absolute value in `abs`.
+                // `abs` does not handle the minimum integer.
                 let negative = self.asm.op(&format!("sub.{u}"), &[zero, args[0]]);
                 let below = self.asm.compare(&format!("setp.lt.{i}"), args[0], zero);
                 return self.asm.select(below, negative, args[0]);
@@ -158,7 +158,7 @@ impl Printer<'_> {
             Or => format!("or.{b}"),
             Xor => format!("xor.{b}"),
             Not => format!("not.{b}"),
-            // Shifts by more than the width shift by the width.
+            // Shift counts above the width act as the width.
             Shl => format!("shl.{b}"),
             Shr => format!("shr.{i}"),
             Mov => format!("mov.{b}"),
@@ -217,7 +217,7 @@ impl Printer<'_> {
         self.asm.op("mad.lo.u32", &[rows, Word::Const(sx), x])
     }
 
-    /// Integer division and remainder. By zero: a fault, and the table's value.
+    /// Integer division and remainder. By zero: a fault, and the value of the table.
     fn divide(&mut self, inst: &Inst, a: Word, b: Word, line: u32) -> Word {
         let rem = inst.op == Opcode::Rem;
         let (ty, unsigned, minus_one) = match inst.ty {
@@ -234,7 +234,7 @@ impl Printer<'_> {
         let b = self.asm.fresh(b);
         let zero = self.asm.compare(&format!("setp.eq.{unsigned}"), b, none);
         self.fault(zero, Word::Const(0), if rem { REM_BY_ZERO } else { DIV_BY_ZERO }, line);
-        // What the instruction gives for these divisors is not defined.
+        // The instruction is undefined for these divisors.
         let mut safe = self.asm.select(zero, one, b);
         let negate = minus_one.map(|m| self.asm.compare(&format!("setp.eq.{unsigned}"), b, m));
         if let Some(negate) = negate {
@@ -277,7 +277,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The value of the word of a float type other than `f64` as `f32`, exactly.
+    /// The exact value of a float word as `f32`, for all types except `f64`.
     fn widened(&mut self, ty: Type, word: Word) -> Word {
         match ty {
             Type::F16 => {
@@ -302,7 +302,7 @@ impl Printer<'_> {
         dst
     }
 
-    /// `cvt` to any type but `bool`.
+    /// `cvt` to any type except `bool`.
     fn convert(&mut self, to: Type, operand: Operand) -> Word {
         let from = self.type_of(operand);
         let word = self.word(operand);
@@ -351,7 +351,7 @@ impl Printer<'_> {
         let value = self.asm.fresh(value);
         let mut result = self.asm.op(&format!("cvt.rzi.{whole}.{ty}"), &[value]);
         if to.is_wide() || ty == "f64" {
-            // With 64 bits on either side a NaN gives something else.
+            // With 64 bits on either side NaN gives another result.
             let number = self.asm.compare(&format!("setp.num.{ty}"), value, value);
             result = self.asm.select(number, result, Word::constant(to, 0));
         }
@@ -389,7 +389,7 @@ impl Printer<'_> {
                 return self.narrow_odd(to, near, lost);
             }
             let value = self.asm.op(&format!("cvt.rn.f32.{ty}"), &[word]);
-            // Whole numbers that f32 rounds are beyond the range of f16.
+            // Integers that f32 rounds are outside the range of f16.
             return if to == Type::F16 { self.narrow(to, value) } else { value };
         }
         let low = if from.is_wide() { self.asm.op("cvt.u32.u64", &[word]) } else { word };
@@ -402,8 +402,8 @@ impl Printer<'_> {
         }
     }
 
-    /// [`Self::narrow`] of a number rounded toward zero to the `f32` `near`: to odd (the last bit set where anything was lost), so
-    /// that the second rounding gives what rounding once would.
+    /// [`Self::narrow`] of a number that was rounded toward zero to the `f32` `near`. Rounds `near` to odd (sets the
+    /// last bit if inexact), so that the second rounding equals rounding once.
     fn narrow_odd(&mut self, to: Type, near: Word, lost: Pred) -> Word {
         let lost = self.asm.word_of(lost);
         let near = self.asm.op("or.b32", &[near, lost]);

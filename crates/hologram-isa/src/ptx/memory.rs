@@ -1,4 +1,4 @@
-//! Loads, stores and atomic operations: every index is checked, a fault is noted and the thread goes on.
+//! Loads, stores and atomic operations. Every index is checked; on a fault the thread records it and continues.
 
 use super::Printer;
 use super::asm::{Pred, Word, line};
@@ -6,11 +6,11 @@ use super::vector::Group;
 use crate::program::{Inst, Memory, Operand};
 use crate::{Opcode, Type};
 
-/// A memory as the code addresses it.
+/// A memory in the generated code.
 struct Place {
     /// `global` or `shared`.
     space: &'static str,
-    /// What the record of a fault calls it.
+    /// Its code in the fault record.
     code: u32,
 }
 
@@ -22,7 +22,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The suffix that moves an element between memory and a register, extended as [`Type`] says.
+    /// The suffix for moves between memory and a register, which extend as described at [`Type`].
     fn suffix(ty: Type, load: bool) -> &'static str {
         match ty {
             Type::I8 if load => "s8",
@@ -53,7 +53,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Whether an index lies in the memory; `None` where it is known to.
+    /// Whether an index lies in the memory; `None` if that is known.
     fn inside(&mut self, memory: Memory, index: Word) -> Option<Pred> {
         let len = match memory {
             Memory::Param(param) => self.len(param),
@@ -85,7 +85,7 @@ impl Printer<'_> {
         }
     }
 
-    /// An atomic operation; where the index is outside it gives 0.
+    /// An atomic operation; if the index is out of bounds it gives 0.
     fn update(&mut self, inst: &Inst, memory: Memory, index: Word, line: u32) {
         use Opcode::*;
         let values: Vec<Word> = inst.args[1..].iter().map(|a| self.stored(*a)).collect();
@@ -148,7 +148,7 @@ impl Printer<'_> {
         line!(self.asm, "{guard}st.{space}.{suffix} [{at}], {value}");
     }
 
-    /// An operand as the register that a store takes.
+    /// An operand as the register for a store.
     fn stored(&mut self, value: Operand) -> Word {
         let word = if self.type_of(value) == Type::Bool {
             let truth = self.pred(value);
@@ -159,7 +159,7 @@ impl Printer<'_> {
         if word.is_constant() { self.asm.fresh(word) } else { word }
     }
 
-    /// Four neighbours at once where all lie inside and the address allows it, else one by one.
+    /// Moves four adjacent elements at once if all are in bounds and the address is aligned, else one by one.
     pub(super) fn group(&mut self, group: &Group<'_>) {
         let Memory::Param(param) = group.memory else { return };
         let (first, ty) = (group.insts[0].0, group.ty);
@@ -222,7 +222,7 @@ impl Printer<'_> {
         Pred::Tmp(param)
     }
 
-    /// Notes a fault where `bad`, unless this thread has noted one before.
+    /// Records a fault where `bad`, unless this thread has recorded one before.
     pub(super) fn fault(&mut self, bad: Pred, index: Word, memory: u32, line: u32) {
         self.sites.push((line, memory));
         let (site, first) = (self.sites.len(), self.asm.pred());

@@ -1,17 +1,19 @@
 //! Prints programs as PTX, the portable assembly of NVIDIA GPUs.
 //!
-//! The text computes what the [interpreter](crate::interp) does, bit for bit: every floating-point instruction names its rounding,
-//! none flushes subnormal numbers or may be contracted, functions are the expansions of [`decompose`](crate::decompose), and the
-//! cases that PTX leaves open are written out. See NVIDIA, "Parallel Thread Execution ISA".
+//! The text computes the same as the [interpreter](crate::interp), bit for bit: every floating-point instruction names
+//! its rounding, none flushes subnormal numbers or may be contracted, functions are the expansions of
+//! [`decompose`](crate::decompose), and cases that PTX leaves open are written out. See NVIDIA, "Parallel Thread
+//! Execution ISA".
 //!
 //! # Entry parameters
 //!
-//! In order, for each parameter of the program: a buffer is a `.u64` device address and a `.u32` number of elements (which may be
-//! saturated); a scalar is its register word, a `.u64` for a type of 64 bits and a `.u32` for any other. The last parameter is the `.u64` address of the fault record, eight `u32`: 0 while
-//! there is no fault and 1 after the first, the line, the memory, the element, the workgroup's x, y and z, and the linear thread.
-//! The memory is a parameter's index, [`SHARED`] with a shared array's index, or one of [`STEP`], [`DIV_BY_ZERO`] and
-//! [`REM_BY_ZERO`]. A thread with a fault goes on (a load gives 0, a store is left out, a loop has no round), so that no barrier waits
-//! for it; the record has one thread's first fault.
+//! In order, per parameter of the program: a buffer is a `.u64` device address and a `.u32` number of elements (may be
+//! saturated); a scalar is its register word, a `.u64` for a 64-bit type and a `.u32` for any other. The last parameter
+//! is the `.u64` address of the fault record, eight `u32`: 0 without a fault and 1 after the first, the line, the
+//! memory, the element, the workgroup's x, y and z, and the linear thread. The memory is a parameter's index,
+//! [`SHARED`] with a shared array's index, or one of [`STEP`], [`DIV_BY_ZERO`] and [`REM_BY_ZERO`]. A thread with a
+//! fault continues (a load gives 0, a store is skipped, a loop has no iterations), so that no barrier waits for it. The
+//! record holds one thread's first fault.
 
 mod asm;
 mod flow;
@@ -30,19 +32,19 @@ use flow::OpenLoop;
 
 /// The bit that marks a shared array in a fault record.
 pub const SHARED: u32 = 0x8000_0000;
-/// The memory of a fault record for a `for` whose step is not positive; the element is the step.
+/// The memory in a fault record for a `for` whose step is not positive; the element is the step.
 pub const STEP: u32 = 0xffff_ffff;
-/// The memory of a fault record for an integer `div` by zero.
+/// The memory in a fault record for an integer `div` by zero.
 pub const DIV_BY_ZERO: u32 = 0xffff_fffe;
-/// The memory of a fault record for a `rem` by zero.
+/// The memory in a fault record for a `rem` by zero.
 pub const REM_BY_ZERO: u32 = 0xffff_fffd;
 
-/// What the text is for.
+/// The target of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtxTarget {
     /// Compute capability, ten times the major number plus the minor: 80, 86, 89, 90.
     pub capability: u32,
-    /// PTX version; 7.0 serves capability 8.0, 7.8 serves 9.0.
+    /// PTX version; 7.0 supports capability 8.0, 7.8 supports 9.0.
     pub version: (u32, u32),
 }
 
@@ -55,13 +57,14 @@ pub struct PtxKernel {
     pub entry: String,
 }
 
-/// Prints a program. The workgroup's size is fixed in the text; the grid is free.
+/// Prints a program. The workgroup size is fixed in the text; the grid is free.
 ///
-/// For capability 9.0 and later the kernel begins by waiting for the kernel before it, so that it may be launched before that one's
-/// end (programmatic dependent launch).
+/// From capability 9.0 on, the kernel begins by waiting for the previous kernel, so that it may be launched before that
+/// one ends (programmatic dependent launch).
 ///
 /// # Errors
-/// The verifier's, and [`IsaError::Build`] for a target below capability 8.0 or PTX 7.0 (7.8 for capability 9.0).
+/// The verifier's errors, and [`IsaError::Build`] for a target below capability 8.0 or PTX 7.0 (7.8 for capability
+/// 9.0).
 pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaError> {
     verify(program)?;
     let waits = target.capability >= 90;
@@ -73,7 +76,7 @@ pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaErro
         );
         return Err(IsaError::Build { program: program.name.clone(), message });
     }
-    // Faults name a line; a program built in memory has those of its printed text.
+    // Faults name a line; a program built in memory gets those of its printed text.
     let mut numbered = program.clone();
     if program.body.first().is_some_and(|s| s.line == 0) {
         number_lines(&mut numbered);
@@ -94,8 +97,9 @@ pub fn print(program: &Program, target: &PtxTarget) -> Result<PtxKernel, IsaErro
     Ok(PtxKernel { text, entry })
 }
 
-/// A body in the making. The first temporaries of each kind belong to the parameters: `%d` a buffer's address or a wide scalar,
-/// `%t` its length or a scalar, `%p` whether a buffer is aligned for vectors or a scalar's truth.
+/// A body under construction. The first temporaries of each kind belong to the parameters: `%d` holds a buffer's
+/// address or a wide scalar, `%t` its length or a scalar, `%p` whether a buffer is aligned for vectors or a scalar's
+/// truth.
 struct Printer<'a> {
     program: &'a Program,
     asm: Asm,
@@ -106,9 +110,9 @@ struct Printer<'a> {
     /// Line and memory of each possible fault.
     sites: Vec<(u32, u32)>,
     loops: Vec<OpenLoop>,
-    /// Where a plain statement inside a joint block goes when it leaves a joint loop.
+    /// The target of a plain statement inside a joint block that leaves a joint loop.
     escape: Option<Label>,
-    /// What has no form here.
+    /// An instruction that this printer does not support.
     unknown: Option<String>,
 }
 
@@ -128,7 +132,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// One instruction, on the lanes of `mask` where it is a subgroup operation.
+    /// One instruction; a subgroup operation runs on the lanes of `mask`.
     fn inst(&mut self, inst: &Inst, line: u32, mask: Word) {
         if inst.op == crate::Opcode::Barrier {
             line!(self.asm, "bar.sync 0");
@@ -155,7 +159,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// The register of the text for one of the program that is no `bool`.
+    /// The register of the text for a register of the program that is not a `bool`.
     fn var(&self, reg: Reg) -> Word {
         if self.program.registers[reg.0 as usize].ty.is_wide() { Word::WideVar(reg.0) } else { Word::Var(reg.0) }
     }
@@ -210,7 +214,7 @@ impl<'a> Printer<'a> {
 
     /// The entry around the body.
     fn finish(mut self, entry: &str, waits: bool, text: &mut String) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if !self.sites.is_empty() {
             let words: Vec<String> = self.sites.iter().map(|(line, memory)| format!("{line}, {memory}")).collect();
             let count = 2 * words.len();
@@ -270,7 +274,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes the fault that this thread has noted, if it is the first to.
+    /// Writes the fault recorded by this thread, if it is the first to.
     fn record(&mut self, entry: &str) {
         let end = self.asm.label();
         let none = self.asm.pred();

@@ -1,5 +1,5 @@
-//! Operations across the lanes of a subgroup. The lanes that take part are those of a mask that the control flow hands down, so
-//! that the program decides which lanes are active and not how the hardware happens to schedule them.
+//! Operations across the lanes of a subgroup. A mask from the control flow says which lanes participate, so that the
+//! program, not the hardware's scheduling, determines the active lanes.
 
 use super::Printer;
 use super::asm::{Word, line};
@@ -73,8 +73,8 @@ impl Printer<'_> {
         }
     }
 
-    /// One product of tiles, or two by the same right tile: the device's left tile has 16 rows, of which the lower 8 are those of the
-    /// second, or 0.
+    /// One product of tiles, or two with the same right tile. The device's left tile has 16 rows; the lower 8 are those
+    /// of the second product, or 0.
     pub(super) fn tiles(&mut self, insts: &[&Inst]) {
         let first = insts[0];
         let (shape, types) = match first.ty {
@@ -83,7 +83,7 @@ impl Printer<'_> {
             Type::BF16 => ("m16n8k8", "f32.bf16.bf16.f32"),
             _ => return self.unknown(first),
         };
-        // Registers, of which each constant needs one.
+        // The instruction requires registers, also for constants.
         let register = |p: &mut Self, operand| {
             let word = p.word(operand);
             if word.is_constant() { p.asm.fresh(word) } else { word }
@@ -119,7 +119,7 @@ impl Printer<'_> {
         self.shuffle_by("shfl.sync.idx.b32", value, lane, mask)
     }
 
-    /// A shuffle of words; a wide value goes as its two halves.
+    /// A shuffle of words; a wide value is shuffled as its two halves.
     fn shuffle_by(&mut self, op: &str, value: Word, lane: Word, mask: Word) -> Word {
         if !value.is_wide() {
             return self.asm.op(op, &[value, lane, Word::Const(31), mask]);
@@ -131,15 +131,15 @@ impl Printer<'_> {
         dst
     }
 
-    /// The lowest lane of a mask; 0xffffffff where it is empty.
+    /// The lowest lane of a mask; 0xffffffff if it is empty.
     fn lowest(&mut self, mask: Word) -> Word {
         let reversed = self.asm.op("brev.b32", &[mask]);
         self.asm.op("bfind.shiftamt.u32", &[reversed])
     }
 
-    /// The sum, by additions `op` in the order that defines it; or the least or greatest. Before the step with distance d every lane's partial sum is that of its class, the lanes
-    /// equal to it modulo 2·d; the class that it adds is that of lane xor d, which any active lane of that class knows. A class
-    /// without active lanes changes nothing.
+    /// The sum, by additions `op` in the defined order, or the minimum or maximum. Before the step with distance d,
+    /// every lane's partial result is that of its class, the lanes equal to it modulo 2·d. It adds the class of lane
+    /// xor d, which any active lane of that class holds. A class without active lanes changes nothing.
     fn butterfly(&mut self, op: &str, value: Word, mask: Word) -> Word {
         let sum = self.asm.fresh(value);
         let (sparse, end) = (self.asm.label(), self.asm.label());
@@ -175,7 +175,7 @@ impl Printer<'_> {
         sum
     }
 
-    /// The least or greatest float by integers in the same order: −0 below +0, and a NaN, as the word `nan`, losing.
+    /// The minimum or maximum of floats, as integers in the same order: −0 below +0; NaN, as the word `nan`, loses.
     fn extreme(&mut self, op: &str, value: Word, mask: Word, nan: u32) -> Word {
         let number = self.asm.compare("setp.num.f32", value, value);
         let value = self.asm.select(number, value, Word::Const(nan));
@@ -184,7 +184,7 @@ impl Printer<'_> {
         self.order(best)
     }
 
-    /// A float's bits as an `i32` in the floats' order, or back.
+    /// Converts a float's bits to an `i32` in the same order, and back.
     fn order(&mut self, word: Word) -> Word {
         let sign = self.asm.op("shr.s32", &[word, Word::Const(31)]);
         let flip = self.asm.op("and.b32", &[sign, Word::Const(0x7fff_ffff)]);
@@ -192,7 +192,7 @@ impl Printer<'_> {
     }
 }
 
-/// How two lanes' values of 64 bits are put together.
+/// The instruction that combines two lanes' 64-bit values.
 fn wide_step(op: Opcode, ty: Type) -> &'static str {
     match (op, ty) {
         (Opcode::SubgroupAdd, Type::F64) => "add.rn.f64",

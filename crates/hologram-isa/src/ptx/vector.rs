@@ -1,18 +1,18 @@
-//! Finds loads and stores of four neighbouring elements that one instruction can move.
+//! Finds loads and stores of four adjacent elements that one instruction can move.
 //!
-//! A register that one instruction of the program sets has, wherever it may be read, the value that this instruction gave it from
-//! its operands' present values, if each of these is such a register too or a constant. So what is said of it holds everywhere: that
-//! it is another register plus a constant, and how many of its low bits are 0.
+//! Consider a register that only one instruction of the program sets. Wherever it may be read, it has the value that
+//! this instruction computes from its operands' current values, if each of these is such a register too or a constant.
+//! So facts about it hold everywhere: that it is another register plus a constant, and how many of its low bits are 0.
 
 use std::collections::HashMap;
 
 use crate::program::{Inst, Memory, Operand, Program, Reg, Stmt, StmtKind};
 use crate::{Opcode, Type};
 
-/// Elements moved together.
+/// Elements per vector.
 const WIDTH: u32 = 4;
 
-/// What is known of a `u32` or `i32`: `root + offset`, of which the root has at least `zeros` low bits 0.
+/// Known facts about a `u32` or `i32`: `root + offset`, where at least `zeros` low bits of the root are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Value {
     /// `None` for a constant.
@@ -22,37 +22,37 @@ struct Value {
 }
 
 impl Value {
-    /// How many low bits of the whole are 0.
+    /// Number of low bits of the value that are 0.
     fn low_zeros(self) -> u32 {
         self.zeros.min(self.offset.trailing_zeros())
     }
 }
 
-/// What is known of a program's registers.
+/// Known facts about a program's registers.
 pub(super) struct Facts {
-    /// How many instructions and loops set each register.
+    /// Number of instructions and loops that set each register.
     sets: Vec<u32>,
     values: Vec<Option<Value>>,
 }
 
-/// Loads or stores that become one: in the order of their elements, with their lines.
+/// Loads or stores that become one instruction: in the order of their elements, with their lines.
 pub(super) struct Group<'a> {
     pub(super) memory: Memory,
     pub(super) ty: Type,
-    /// The index of one of them that is known where the group is printed, and how far from the first element it is.
+    /// The index of an element that is known where the group is printed, and its distance from the first element.
     pub(super) index: (Operand, u32),
     pub(super) insts: Vec<(&'a Inst, u32)>,
 }
 
-/// What becomes of a statement.
+/// How a statement is printed.
 pub(super) enum Action<'a> {
-    /// It is printed as it is.
+    /// Unchanged.
     Single,
-    /// A group is printed in its place.
+    /// Replaced by a group.
     Group(Group<'a>),
-    /// Two products of tiles by the same right one are printed in its place.
+    /// Replaced by two products of tiles with the same right tile.
     Tiles([&'a Inst; 2]),
-    /// It is part of a group printed elsewhere.
+    /// Not at all: it is part of a group printed elsewhere.
     Nothing,
 }
 
@@ -132,15 +132,15 @@ impl Facts {
         }
     }
 
-    /// Whether an operand has one value from one statement of a run to another.
+    /// Whether an operand keeps its value within a run of statements.
     fn unchanging(&self, operand: Operand) -> bool {
         !matches!(operand, Operand::Reg(reg) if !self.once(reg))
     }
 
-    /// What becomes of each statement of a block.
+    /// How to print each statement of a block.
     pub(super) fn actions<'a>(&self, block: &'a [Stmt]) -> Vec<Action<'a>> {
         let mut actions: Vec<Action<'_>> = block.iter().map(|_| Action::Single).collect();
-        // Neighbours met since memory was last touched otherwise, by the first of the four elements.
+        // Adjacent accesses since the last other access to memory, by the first of the four elements.
         let mut open: HashMap<(Memory, bool, Option<Reg>, u32), Vec<usize>> = HashMap::new();
         for (at, stmt) in block.iter().enumerate() {
             let StmtKind::Inst(inst) = &stmt.kind else {
@@ -163,8 +163,8 @@ impl Facts {
                 }
                 _ => continue,
             };
-            // Loads move up to the first of their group, stores down to the last; buffers may overlap, so no load moves over a
-            // store and no store over a load or over a store to another group.
+            // Loads move up to the first of their group, stores down to the last. Buffers may overlap, so no load moves
+            // across a store, and no store across a load or a store of another group.
             let Some(key) = self.key(inst, load) else {
                 open.retain(|k, _| load && k.1);
                 continue;
@@ -219,7 +219,7 @@ impl Facts {
     }
 }
 
-/// Whether one instruction of the device can do two neighbouring products of tiles.
+/// Whether one device instruction can compute two adjacent products of tiles.
 fn are_pair(first: &Inst, second: &Inst) -> bool {
     let by = |inst: &Inst| inst.args.get(1).copied();
     let reads = |reg| second.args.contains(&Operand::Reg(reg));

@@ -1,4 +1,4 @@
-//! Constants in the text form: shortest decimal that gives the same bits back.
+//! Constants in the text form: the shortest decimal that reads back as the same bits.
 
 use crate::Type;
 
@@ -33,7 +33,7 @@ pub(super) fn format(ty: Type, word: u64) -> String {
 /// The register word of a constant of type `ty`, written as in a program, without a suffix.
 ///
 /// # Errors
-/// What was expected, for a text that is no such constant or lies outside the type.
+/// The expected form, if the text is not such a constant or is out of range.
 pub fn parse(ty: Type, text: &str) -> Result<u64, String> {
     // A hostile token may be as long as the file.
     let shown = text.get(..40).map_or(text.to_string(), |start| format!("{start}…"));
@@ -95,7 +95,7 @@ pub fn parse(ty: Type, text: &str) -> Result<u64, String> {
     if range.contains(&value) { Ok(word) } else { Err(outside()) }
 }
 
-/// The word that `nan` stands for.
+/// The word of `nan`.
 fn quiet_nan(ty: Type) -> u64 {
     match ty {
         Type::F16 => 0x7e00,
@@ -105,7 +105,7 @@ fn quiet_nan(ty: Type) -> u64 {
     }
 }
 
-/// A value that is not NaN, rounded to the nearest of a float type, ties to even.
+/// Rounds a value other than NaN to the nearest number of a float type, ties to even.
 fn from_f64(ty: Type, value: f64) -> u64 {
     let (fraction_bits, least_exponent) = match ty {
         Type::F16 => (10, -14),
@@ -116,7 +116,7 @@ fn from_f64(ty: Type, value: f64) -> u64 {
     let mut rounded = value;
     if value.is_finite() && value != 0.0 {
         let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least_exponent);
-        // Far above the type's range the quotient is already whole, and the conversion below gives infinity.
+        // Far beyond the type's range the quotient is already an integer, and the conversion below gives infinity.
         let unit = f64::powi(2.0, exponent - fraction_bits);
         rounded = (value / unit).round_ties_even() * unit;
     }

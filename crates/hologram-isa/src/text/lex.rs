@@ -3,7 +3,7 @@
 use super::is_name_byte;
 use crate::IsaError;
 
-/// What a token is; its text tells which.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A name, keyword or mnemonic.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub kind: Kind,
-    /// The whole token; without the sigil for registers and labels.
+    /// The token; registers and labels without the sigil.
     pub text: &'a str,
     pub line: u32,
 }
@@ -55,7 +55,7 @@ impl<'a> Lexer<'a> {
         Lexer { text, at: 0, line: 1 }
     }
 
-    /// The next token; after the last one, [`Kind::End`] for ever.
+    /// The next token; at the end, always [`Kind::End`].
     pub(super) fn next(&mut self) -> Result<Token<'a>, IsaError> {
         self.skip(|b| matches!(b, b' ' | b'\t' | b'\r'));
         if self.rest().starts_with(b"//") {
@@ -99,7 +99,7 @@ impl<'a> Lexer<'a> {
         Ok(Token { kind, text: &self.text[start..self.at], line })
     }
 
-    /// Takes the rest of a number, with the sign of a decimal exponent.
+    /// Reads the rest of a number, including the sign of a decimal exponent.
     fn number(&mut self) {
         let start = self.at - 1;
         self.skip(is_name_byte);

@@ -9,11 +9,11 @@ use crate::program::*;
 use crate::verify::check_header;
 use crate::{IsaError, Opcode, Type};
 
-/// Reads one program, written as the [module](crate::text) says. [`verify()`](crate::verify()) has the rules that it must keep beyond
-/// its form: operand types, definite assignment, barriers.
+/// Reads one program in the form described in the [module](crate::text). [`verify()`](crate::verify()) checks the rules
+/// beyond the form: operand types, definite assignment, barriers.
 ///
 /// # Errors
-/// [`IsaError::Parse`] with the line of the first token that is wrong and what was expected in its place.
+/// [`IsaError::Parse`] with the line of the first wrong token and what was expected.
 pub fn parse(text: &str) -> Result<Program, IsaError> {
     if text.len() > MAX_TEXT {
         return Err(IsaError::Parse { line: 1, message: format!("the text is longer than {MAX_TEXT} bytes") });
@@ -49,7 +49,7 @@ pub fn parse(text: &str) -> Result<Program, IsaError> {
     Ok(parser.program)
 }
 
-/// What a parameter's or shared array's name stands for.
+/// The parameter or shared array with a name.
 #[derive(Clone, Copy)]
 enum Name {
     Scalar(u32),
@@ -63,7 +63,7 @@ struct Parser<'a> {
     program: Program,
     names: HashMap<&'a str, Name>,
     registers: HashMap<&'a str, Reg>,
-    /// Whether a `registers` clause has named every register.
+    /// Whether a `registers` clause has declared every register.
     all_declared: bool,
     statements: usize,
     /// Labels of the open loops, innermost last.
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
             .or_else(|(item, message)| error(lines.get(item).copied().unwrap_or(lines[0]), message))
     }
 
-    /// `( item, item, … )`, over several lines if need be.
+    /// `( item, item, … )`, possibly over several lines.
     fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<(), IsaError>) -> Result<(), IsaError> {
         self.punct("(")?;
         self.skip_newlines()?;
@@ -187,7 +187,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The statements up to the `}` that ends the block, which it takes.
+    /// The statements up to and including the `}` that ends the block.
     fn block(&mut self, depth: usize) -> Result<Vec<Stmt>, IsaError> {
         if depth > MAX_NESTING {
             return error(self.token.line, format!("blocks are nested more than {MAX_NESTING} deep"));
@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
             "for" => {
                 self.advance()?;
                 let label = self.new_label()?;
-                let var = self.take(Kind::Register, "the counter, such as `%i`,")?;
+                let var = self.take(Kind::Register, "the counter, such as `%i`")?;
                 self.punct(":")?;
                 let ty = self.type_name()?;
                 self.punct("=")?;
@@ -292,10 +292,10 @@ impl<'a> Parser<'a> {
         Ok(Some(token.text))
     }
 
-    /// How many loops out the jump `word` goes: 0, or as far as the label that follows.
+    /// The number of loops that the jump `word` leaves: 0, or up to the label that follows.
     fn jump_depth(&mut self, word: Token<'a>) -> Result<u32, IsaError> {
         if self.loops.is_empty() {
-            return error(word.line, format!("{word} stands outside any loop"));
+            return error(word.line, format!("{word} is outside of any loop"));
         }
         let label = self.token;
         if label.kind != Kind::Label {
@@ -314,7 +314,7 @@ impl<'a> Parser<'a> {
         let signature = op.info().signature;
         match (dst, signature.result(ty)) {
             (None, Some(_)) => {
-                return error(word.line, format!("{word} gives a result: write `%name = {}`", word.text));
+                return error(word.line, format!("{word} has a result: write `%name = {}`", word.text));
             }
             (Some(dst), None) => return error(word.line, format!("{word} has no result to assign to {dst}")),
             _ => {}
@@ -341,7 +341,7 @@ impl<'a> Parser<'a> {
         Ok(StmtKind::Inst(Inst { op, fast, ty, dst, memory, args }))
     }
 
-    /// An operation, whether it is in its fast form, and the type that it carries.
+    /// An operation, whether it is in its fast form, and its type.
     fn mnemonic(&mut self, or_statement: bool) -> Result<(Opcode, bool, Type), IsaError> {
         let what = if or_statement { "a statement" } else { "an instruction" };
         let word = self.token;
@@ -355,7 +355,7 @@ impl<'a> Parser<'a> {
                 let types = op.info().types;
                 let usual = [Type::F32, Type::U32].into_iter().find(|ty| types.contains(*ty));
                 let example = usual.or(types.iter().next()).unwrap_or(Type::U32);
-                return error(word.line, format!("{word} needs a type, such as `{}.{example}`", word.text));
+                return error(word.line, format!("{word} requires a type, such as `{}.{example}`", word.text));
             }
             (None, Some((name, suffix))) => {
                 let (name, fast) = name.strip_suffix(FAST).map_or((name, false), |name| (name, true));
@@ -363,7 +363,7 @@ impl<'a> Parser<'a> {
                     return self.unknown_mnemonic(what);
                 };
                 if !op.info().signature.carries_type() {
-                    return error(word.line, format!("{name} carries no type: write `{name}`"));
+                    return error(word.line, format!("{name} has no type: write `{name}`"));
                 }
                 if !op.info().types.contains(ty) {
                     let types: Vec<_> = op.info().types.iter().map(Type::name).collect();
@@ -406,7 +406,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A register, scalar or constant; `position` is the type that a constant has without a suffix.
+    /// A register, scalar or constant; `position` is the default type of a constant.
     fn operand(&mut self, position: Option<Type>) -> Result<Operand, IsaError> {
         let token = self.token;
         match token.kind {
@@ -436,7 +436,7 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 let suffix = if self.eat_punct(":")? { Some(self.type_name()?) } else { None };
                 let Some(ty) = suffix.or(position) else {
-                    let message = format!("{token} needs its type here, such as `{}:f32`", token.text);
+                    let message = format!("{token} requires a type here, such as `{}:f32`", token.text);
                     return error(token.line, message);
                 };
                 let word = constant::parse(ty, token.text).or_else(|message| error(token.line, message))?;
@@ -452,7 +452,7 @@ impl<'a> Parser<'a> {
         constant::parse(Type::U32, token.text).map(|word| word as u32).or_else(|message| error(token.line, message))
     }
 
-    /// The register `name` as assigned a value of type `ty`, declared by the first such assignment.
+    /// The register `name`, declared by its first assignment, here with a value of type `ty`.
     fn define(&mut self, name: Token<'a>, ty: Type) -> Result<Reg, IsaError> {
         if let Some(reg) = self.registers.get(name.text) {
             let declared = self.program.registers[reg.0 as usize].ty;
@@ -541,7 +541,7 @@ fn error<T>(line: u32, mut message: String) -> Result<T, IsaError> {
     Err(IsaError::Parse { line, message })
 }
 
-/// The number of one-character changes between two words (Levenshtein's distance); large for words too long to be a typing error.
+/// The Levenshtein distance of two words; large for words too long for a typing error.
 fn distance(a: &str, b: &str) -> usize {
     if a.len() > 32 {
         return usize::MAX;

@@ -6,15 +6,15 @@ use super::{FAST, constant};
 use crate::Type;
 use crate::program::*;
 
-/// Columns above which the parameters take a line each.
+/// Columns above which each parameter gets its own line.
 const WIDTH: usize = 120;
 
-/// The program as text; [`parse()`](crate::parse) gives the same program back if it is a verified one.
+/// The program as text. [`parse()`](crate::parse) reads a verified program back unchanged.
 pub fn print(program: &Program) -> String {
     Printer::run(program).out
 }
 
-/// Sets the line of every statement to its line in [`print()`]'s text.
+/// Sets the line of every statement to its line in the text of [`print()`].
 pub fn number_lines(program: &mut Program) {
     fn set(block: &mut [Stmt], lines: &mut impl Iterator<Item = u32>) {
         for stmt in block {
@@ -33,7 +33,7 @@ pub fn number_lines(program: &mut Program) {
     set(&mut program.body, &mut lines);
 }
 
-/// The line in [`print()`]'s text of each statement, outer before inner, in text order.
+/// The line of each statement in the text of [`print()`], outer before inner, in text order.
 pub(crate) fn statement_lines(program: &Program) -> Vec<u32> {
     Printer::run(program).lines
 }
@@ -45,8 +45,8 @@ impl std::fmt::Display for Program {
 }
 
 impl Program {
-    /// A hash (FNV-1a, 128 bits) of the text that [`print()`] gives: the same for equal programs, in every process and release that
-    /// prints them alike. It keys pipeline caches; it does not resist an attacker.
+    /// A hash (FNV-1a, 128 bits) of the text of [`print()`]. It is the same for equal programs in every process, and in
+    /// every release that prints them alike. It keys pipeline caches and does not resist attackers.
     pub fn text_hash(&self) -> u128 {
         print(self).bytes().fold(0x6c62272e07bb014262b821756295c58d, |hash: u128, byte| {
             (hash ^ u128::from(byte)).wrapping_mul(0x0000000001000000000000000000013b)
@@ -57,12 +57,12 @@ impl Program {
 struct Printer<'a> {
     program: &'a Program,
     out: String,
-    /// Line being written, 1-based.
+    /// The current line, 1-based.
     line: u32,
     /// Line of each statement so far.
     lines: Vec<u32>,
     indent: usize,
-    /// For each open loop, whether a `break` or `continue` names it.
+    /// Per open loop, whether a `break` or `continue` names it.
     loops: Vec<bool>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Printer<'a> {
         self.end_line("}");
     }
 
-    /// `@loopN ` for a loop inside N others that an inner one leaves or repeats, else nothing.
+    /// `@loopN ` for a loop inside N others if a jump from an inner loop names it, else nothing.
     fn label(&self, body: &[Stmt]) -> String {
         if named_from_inside(body, 0) { format!("@loop{} ", self.loops.len()) } else { String::new() }
     }
@@ -239,7 +239,8 @@ fn param(param: &Param) -> String {
     }
 }
 
-/// Whether a jump inside `block`, itself inside `inner` loops of the loop asked about, names that loop over the head of another.
+/// Whether a jump inside `block`, which is inside `inner` loops of the loop in question, names that loop from within
+/// another.
 fn named_from_inside(block: &[Stmt], inner: u32) -> bool {
     block.iter().any(|stmt| match &stmt.kind {
         StmtKind::Break { depth, .. } | StmtKind::Continue { depth, .. } => *depth > 0 && *depth == inner,
@@ -249,14 +250,14 @@ fn named_from_inside(block: &[Stmt], inner: u32) -> bool {
     })
 }
 
-/// Follows the parser's rule for declaring registers: in order of first assignment, with the type assigned.
+/// Follows the parser's rule for declaring registers: in order of first assignment, with the assigned type.
 struct Declared<'a> {
     program: &'a Program,
     count: usize,
 }
 
 impl Declared<'_> {
-    /// Whether the rule gives the program's register table back.
+    /// Whether the rule reproduces the program's register table.
     fn in_order(program: &Program) -> bool {
         let mut declared = Declared { program, count: 0 };
         declared.block(&program.body) && declared.count == program.registers.len()

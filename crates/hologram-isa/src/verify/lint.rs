@@ -1,21 +1,21 @@
-//! What is allowed, but hardly meant.
+//! Warnings about likely mistakes.
 
 use super::line_of;
 use crate::program::*;
 use crate::table::Signature;
 use crate::{Opcode, Type};
 
-/// A remark on a valid program.
+/// A warning about a valid program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// 1-based line, as in the errors of [`verify()`](crate::verify()); 0 for a parameter or shared array.
     pub line: u32,
-    /// What is odd.
+    /// The message.
     pub message: String,
 }
 
-/// What in a verified program is allowed, but hardly meant, in text order: parameters, shared arrays and results that nothing reads,
-/// statements that no thread comes to, loops that never run, integer divisions by the constant 0.
+/// Likely mistakes in a verified program, in text order: unused parameters, shared arrays and results, unreachable
+/// statements, loops that never run, integer divisions by the constant 0.
 pub fn lint(program: &Program) -> Vec<Warning> {
     let mut linter = Linter {
         program,
@@ -56,13 +56,14 @@ struct Linter<'a> {
     shared: Vec<[bool; 2]>,
     /// Whether each register is read.
     read: Vec<bool>,
-    /// The line where an instruction first sets each register, of those that do nothing else.
+    /// The line of the instruction that first sets each register, for registers set only by side-effect-free
+    /// instructions.
     set: Vec<Option<u32>>,
     warnings: Vec<Warning>,
 }
 
 impl Linter<'_> {
-    /// Whether threads reach the block's end.
+    /// Returns whether threads reach the block's end.
     fn block(&mut self, block: &[Stmt]) -> bool {
         let (mut falls, mut told) = (true, false);
         for stmt in block {
@@ -70,7 +71,7 @@ impl Linter<'_> {
             self.statements += 1;
             if !falls && !told {
                 told = true;
-                self.warn(line, "no thread comes here: each has left by a break or continue before".into());
+                self.warn(line, "unreachable: every thread has left by a break or continue".into());
             }
             match &stmt.kind {
                 StmtKind::Inst(inst) => self.inst(inst, line),
@@ -87,10 +88,7 @@ impl Linter<'_> {
                         let signed = ty == Type::I32;
                         if if signed { start as i32 >= end as i32 } else { start >= end } {
                             let name = &self.program.registers[var.0 as usize].name;
-                            self.warn(
-                                line,
-                                format!("the loop of %{name} never runs: its end is no more than its start"),
-                            );
+                            self.warn(line, format!("the loop of %{name} never runs: its end is not beyond its start"));
                         }
                     }
                     self.block(body);
@@ -119,7 +117,7 @@ impl Linter<'_> {
             }
             None => {}
         }
-        // What changes memory is not there for its result alone.
+        // Instructions that change memory are not unused.
         if let Some(dst) = inst.dst
             && (inst.memory.is_none() || signature == Signature::Load)
         {

@@ -1,20 +1,21 @@
 //! Checks programs. A verified program keeps these rules, which devices rely on:
 //!
 //! 1. Names are identifiers and differ; parameters and shared arrays share one namespace, registers have their own.
-//! 2. Every workgroup size is at least 1, their product at most [`MAX_WORKGROUP`]; shared arrays are not empty and hold at most
-//!    [`MAX_SHARED_BYTES`] together. The counts stay within [`MAX_NESTING`] and its kin.
+//! 2. Every workgroup size is at least 1, their product at most [`MAX_WORKGROUP`]; shared arrays are not empty and hold
+//!    at most [`MAX_SHARED_BYTES`] together. The counts stay within [`MAX_NESTING`] and the limits beside it.
 //! 3. Every register, parameter and shared array that a statement names exists.
-//! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their type; `.fast`
-//!    stands only where the table has that form.
-//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; nothing is loaded from a buffer that is for
-//!    writing, stored into one for reading, or updated atomically in one that is not for both; no index of a shared array is outside
-//!    whatever the thread and the data (see the range module).
-//! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does not count
-//!    after it.
-//! 7. A `for` counter is an `i32` or `u32` that nothing but `for` sets, read only inside the loop. A constant step is positive.
-//! 8. `loop` has at least one round; `break` and `continue` stand inside as many loops as they name.
-//! 9. A barrier or product of tiles stands only where every thread of the workgroup arrives (see the uniformity module); products of
-//!    tiles only in workgroups of whole subgroups.
+//! 4. Operands, results and conditions have the types that the instruction table gives; constants are words of their
+//!    type; `.fast` is used only where the table has that form.
+//! 5. Loads, stores and atomic operations name a memory with the mnemonic's element type; loads need a readable buffer,
+//!    stores a writable one, atomic operations one that is both; no index of a shared array is always out of bounds
+//!    (see the range module).
+//! 6. A register is read only where every path from the start assigns it. What a loop's body or one branch assigns does
+//!    not count after it.
+//! 7. A `for` counter is an `i32` or `u32` that only its `for` sets, and is read only inside the loop. A constant step
+//!    is positive.
+//! 8. `loop` has at least one iteration; `break` and `continue` name an enclosing loop.
+//! 9. Every thread of the workgroup reaches each barrier and product of tiles (see the uniformity module); products of
+//!    tiles need workgroups of whole subgroups.
 
 use crate::builder::{Value, check_args};
 use crate::program::*;
@@ -28,13 +29,15 @@ mod uniformity;
 
 pub use lint::{Warning, lint};
 
-/// Checks what every device relies on: names and limits, operand types, that registers are assigned before they are read on every
-/// path, the direction of memory access and indices of shared arrays, loops, and that the whole workgroup arrives at every
-/// barrier. A barrier is refused where a branch or a loop around it depends on a register that may differ between threads.
+/// Checks everything that devices rely on: names and limits, operand types, that registers are assigned before they are
+/// read on every path, the direction of memory access and indices of shared arrays, loops, and that the whole workgroup
+/// reaches every barrier. A barrier is rejected if a branch or loop around it depends on a register that may differ
+/// between threads.
 ///
 /// # Errors
-/// [`IsaError::Verify`] with the first fault in text order (indices of shared arrays, then barriers, after all others) and its line: the line that the statement
-/// came from, or for a program built in memory its line in [`print()`](crate::print())'s text.
+/// [`IsaError::Verify`] with the first fault in text order (indices of shared arrays, then barriers, after all others)
+/// and its line: that of the statement's source, or for a program built in memory that of [`print()`](crate::print())'s
+/// text.
 pub fn verify(program: &Program) -> Result<(), IsaError> {
     let error = |line, message| Err(IsaError::Verify { program: program.name.clone(), line, message });
     if let Err((_, message)) = check_header(program) {
@@ -50,18 +53,19 @@ pub fn verify(program: &Program) -> Result<(), IsaError> {
     Ok(())
 }
 
-/// What is wrong with a statement.
+/// A fault of a statement.
 struct Fault {
     line: u32,
     message: String,
 }
 
-/// The line of statement `index` (outer before inner, in text order), which carries the line `line`.
+/// The line of statement `index` (outer before inner, in text order), whose own line is `line`.
 fn line_of(program: &Program, index: usize, line: u32) -> u32 {
     if line != 0 { line } else { statement_lines(program).get(index).copied().unwrap_or_default() }
 }
 
-/// Rules 1 and 2. The error names the item at fault: 0 for the kernel, then its parameters, then its shared arrays.
+/// Rules 1 and 2. The error contains the index of the faulty item: 0 for the kernel, then its parameters, then its
+/// shared arrays.
 pub(crate) fn check_header(program: &Program) -> Result<(), (usize, String)> {
     let arrays = program.shared.iter().map(|a| &a.name);
     let names: Vec<&String> = program.params.iter().map(|p| &p.name).chain(arrays).collect();
@@ -80,7 +84,7 @@ pub(crate) fn check_header(program: &Program) -> Result<(), (usize, String)> {
             return Err((1 + i, format!("{name} is a constant and cannot be a name")));
         }
         if names[..i].contains(name) {
-            return Err((1 + i, format!("the name {name} is taken twice")));
+            return Err((1 + i, format!("the name {name} is used twice")));
         }
     }
     let mut bytes = 0;
@@ -91,7 +95,7 @@ pub(crate) fn check_header(program: &Program) -> Result<(), (usize, String)> {
             return Err((item, format!("the shared array {} is empty", array.name)));
         }
         if bytes > MAX_SHARED_BYTES as u64 {
-            return Err((item, format!("the shared arrays take more than {MAX_SHARED_BYTES} bytes")));
+            return Err((item, format!("the shared arrays need more than {MAX_SHARED_BYTES} bytes")));
         }
     }
     if program.registers.len() > MAX_REGISTERS {
@@ -126,17 +130,17 @@ fn check_name(name: &str) -> Result<(), String> {
 /// Walks the body once for rules 3 to 8.
 struct Checker<'a> {
     program: &'a Program,
-    /// Statements met so far; the current one has index `statements - 1`.
+    /// Statements visited so far; the current one has index `statements - 1`.
     statements: usize,
-    /// Whether a register is the counter of a `for` met so far.
+    /// Whether a register is the counter of a `for` visited so far.
     counter: Vec<bool>,
-    /// Whether an instruction met so far sets a register.
+    /// Whether an instruction visited so far sets a register.
     set: Vec<bool>,
     /// Registers assigned on every path to here.
     assigned: Vec<bool>,
-    /// The registers set in `assigned`, in order, so that leaving a block can take its assignments back.
+    /// The registers set in `assigned`, in order, to undo a block's assignments.
     trail: Vec<Reg>,
-    /// False after an unconditional `break` or `continue`, where no thread comes.
+    /// False after an unconditional `break` or `continue`.
     reachable: bool,
     /// Open loops.
     loops: u32,
@@ -179,7 +183,7 @@ impl<'a> Checker<'a> {
                     self.reachable = reachable;
                     let (otherwise, otherwise_falls) = self.branch(otherwise, depth)?;
                     self.reachable = then_falls || otherwise_falls;
-                    // Only the paths that reach the end of the `if` count.
+                    // Only paths that reach the end of the `if` count.
                     let after = match (then_falls, otherwise_falls) {
                         (true, false) => then,
                         (false, _) => otherwise,
@@ -213,7 +217,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// The registers that a branch assigns, taken back, and whether threads reach its end.
+    /// Checks a branch. Returns the registers that it assigns, undone, and whether threads reach its end.
     fn branch(&mut self, block: &[Stmt], depth: usize) -> Result<(Vec<Reg>, bool), Fault> {
         let mark = self.trail.len();
         self.block(block, depth + 1)?;
@@ -243,7 +247,7 @@ impl<'a> Checker<'a> {
         taken
     }
 
-    /// Checks a statement without its blocks, and assigns an instruction's result.
+    /// Checks a statement without its blocks and assigns an instruction's result.
     fn head(&mut self, kind: &StmtKind) -> Result<(), String> {
         match kind {
             StmtKind::Inst(inst) => self.inst(inst),
@@ -274,7 +278,7 @@ impl<'a> Checker<'a> {
                 self.counter[var.0 as usize] = true;
                 Ok(())
             }
-            StmtKind::Loop { max: 0, .. } => Err("a loop must have at least 1 round".into()),
+            StmtKind::Loop { max: 0, .. } => Err("a loop must have at least 1 iteration".into()),
             StmtKind::Loop { .. } => Ok(()),
             StmtKind::Break { depth, cond } => self.jump("break", *depth, *cond),
             StmtKind::Continue { depth, cond } => self.jump("continue", *depth, *cond),
@@ -283,7 +287,7 @@ impl<'a> Checker<'a> {
 
     fn jump(&mut self, word: &str, depth: u32, cond: Option<Operand>) -> Result<(), String> {
         if depth >= self.loops {
-            return Err(format!("{word} names loop {depth} from inside, but stands in {}", self.loops));
+            return Err(format!("{word} refers to the enclosing loop {depth}, but only {} exist", self.loops));
         }
         cond.map_or(Ok(()), |cond| self.condition(word, cond))
     }
@@ -301,7 +305,7 @@ impl<'a> Checker<'a> {
         let args = inst.args.iter().map(|a| self.value(*a)).collect::<Result<Vec<_>, _>>()?;
         check_args(inst.op, inst.ty, &args)?;
         if !info.signature.carries_type() && inst.ty != Type::U32 {
-            return Err(format!("{name} carries no type, but has {}", inst.ty));
+            return Err(format!("{name} has no type, but was given {}", inst.ty));
         }
         if inst.fast && !inst.op.has_fast(inst.ty) {
             return Err(format!("{name}.{} has no fast form", inst.ty));
@@ -309,18 +313,18 @@ impl<'a> Checker<'a> {
         let threads = self.program.workgroup_threads();
         if info.signature == Signature::Tile && !threads.is_multiple_of(SUBGROUP_SIZE) {
             return Err(format!(
-                "{name} needs whole subgroups of {SUBGROUP_SIZE} threads, but the workgroup has {threads}"
+                "{name} requires whole subgroups of {SUBGROUP_SIZE} threads, but the workgroup has {threads}"
             ));
         }
         match (inst.memory, info.signature.has_memory()) {
-            (None, true) => return Err(format!("{name} needs a buffer or shared array")),
-            (Some(_), false) => return Err(format!("{name} addresses no memory")),
+            (None, true) => return Err(format!("{name} requires a buffer or shared array")),
+            (Some(_), false) => return Err(format!("{name} has no memory operand")),
             (Some(memory), true) => self.access(inst, memory)?,
             (None, false) => {}
         }
         match (inst.dst, info.signature.result(inst.ty)) {
             (None, None) => Ok(()),
-            (None, Some(_)) => Err(format!("{name} needs a register for its result")),
+            (None, Some(_)) => Err(format!("{name} requires a register for its result")),
             (Some(_), None) => Err(format!("{name} has no result")),
             (Some(dst), Some(ty)) => {
                 let register = self.register(dst)?;
@@ -328,7 +332,10 @@ impl<'a> Checker<'a> {
                     return Err(format!("{name} gives {ty}, but %{} is {}", register.name, register.ty));
                 }
                 if self.counter[dst.0 as usize] {
-                    return Err(format!("%{} is the counter of a for, which alone may set it", register.name));
+                    return Err(format!(
+                        "%{} is the counter of a for loop, which only the loop may set",
+                        register.name
+                    ));
                 }
                 self.set[dst.0 as usize] = true;
                 self.assign(dst);
@@ -349,10 +356,10 @@ impl<'a> Checker<'a> {
                             return Err(format!("{name} must be readwrite for an atomic operation"));
                         }
                         Access::Write if load => {
-                            return Err(format!("{name} is for writing and cannot be loaded from"));
+                            return Err(format!("{name} is write-only and cannot be loaded from"));
                         }
                         Access::Read if !load => {
-                            return Err(format!("{name} is for reading and cannot be stored into"));
+                            return Err(format!("{name} is read-only and cannot be stored into"));
                         }
                         _ => {}
                     }
@@ -379,7 +386,7 @@ impl<'a> Checker<'a> {
                 if self.reachable && !self.assigned[reg.0 as usize] {
                     let name = &register.name;
                     return Err(if self.counter[reg.0 as usize] {
-                        format!("%{name} is the counter of a for and is read outside it")
+                        format!("%{name} is the counter of a for loop and is read outside of it")
                     } else {
                         format!("%{name} is read, but not every path to here assigns it")
                     });
@@ -392,7 +399,7 @@ impl<'a> Checker<'a> {
                 None => return Err(format!("there is no parameter {index}")),
             },
             Operand::Const(ty, word) if ty.is_word(word) => ty,
-            Operand::Const(ty, word) => return Err(format!("{word:#x} is no constant of type {ty}")),
+            Operand::Const(ty, word) => return Err(format!("{word:#x} is not a constant of type {ty}")),
         };
         Ok(Value { operand, ty })
     }

@@ -1,15 +1,15 @@
-//! Finds indices of shared arrays that cannot lie inside.
+//! Finds indices of shared arrays that are always out of bounds.
 //!
-//! Each `u32` register that one instruction alone sets has a range, computed from the ranges of its operands: `thread.x` is less than the
-//! workgroup's size, a counter lies between its loop's constant bounds, a constant is itself. A register that several instructions set,
-//! or whose operation is not listed below, may be anything. An index is at fault where even its least value is outside, that is where
-//! the statement fails whenever it runs; what may or may not be inside is checked when the program runs.
+//! Each `u32` register set by only one instruction has a range, computed from the ranges of its operands: `thread.x` is
+//! less than the workgroup size, a counter lies between its loop's constant bounds, a constant is itself. A register
+//! set by several instructions, or by an operation not listed below, has the full range. An index is a fault if even
+//! its minimum is out of bounds, because the statement then always fails. Other indices are checked at run time.
 
 use super::{Fault, line_of};
 use crate::program::*;
 use crate::{Opcode, Type};
 
-/// The least and the greatest value.
+/// Minimum and maximum.
 #[derive(Clone, Copy)]
 struct Range(u64, u64);
 
@@ -17,13 +17,13 @@ const ANY: Range = Range(0, u32::MAX as u64);
 
 struct Ranges<'a> {
     program: &'a Program,
-    /// How many instructions set each register.
+    /// Number of instructions that set each register.
     set: Vec<u32>,
     ranges: Vec<Range>,
     statements: usize,
 }
 
-/// Checks the shared indices of a program that is otherwise verified.
+/// Checks the shared indices of an otherwise verified program.
 pub(super) fn check(program: &Program) -> Result<(), Fault> {
     let registers = program.registers.len();
     let mut ranges = Ranges { program, set: vec![0; registers], ranges: vec![ANY; registers], statements: 0 };
@@ -105,7 +105,7 @@ impl Ranges<'_> {
         }
     }
 
-    /// The range of a result; `None` where it may be anything or may wrap.
+    /// The range of a result; `None` if it is the full range or may wrap.
     fn result(&self, inst: &Inst) -> Option<Range> {
         let [x, y, z] = self.program.workgroup.map(u64::from);
         let threads = x * y * z;

@@ -1,46 +1,50 @@
 //! Finds barriers and products of tiles that some threads of a workgroup may not reach.
 //!
-//! A register is *varying* if it may hold different values on two threads of a workgroup, a block if two threads may come to it a
-//! different number of times. The analysis computes the least set that is closed under these rules; what is left is uniform:
+//! A register is *varying* if it may hold different values on two threads of a workgroup, a block if two threads may
+//! come to it a different number of times. The analysis computes the smallest set that is closed under these rules;
+//! what is left is uniform:
 //!
-//! - `thread.*`, `global.x`, `lane`, `subgroup` and the results of subgroup and atomic operations are varying; `group.*`, `grid.*`, scalars and
-//!   constants are uniform. A load is uniform if its index is and its buffer is read-only: another thread may write any other.
-//! - A register is varying everywhere if it is anywhere assigned a result of a varying operand, or assigned in a varying block.
+//! - `thread.*`, `global.x`, `lane`, `subgroup` and the results of subgroup and atomic operations are varying;
+//!   `group.*`, `grid.*`, scalars and constants are uniform. A load is uniform if its index is and its buffer is
+//!   read-only: another thread may write any other.
+//! - A register is varying everywhere if it is anywhere assigned a result of a varying operand, or assigned in a
+//!   varying block.
 //! - A block is varying if the block around it, the condition of its `if`, or the bounds or step of its `for` are.
-//! - A loop's body is varying if a `break` or `continue` out of it has a varying condition or stands in a varying block: threads leave
-//!   the loop in different rounds.
+//! - A loop's body is varying if a `break` or `continue` out of it has a varying condition or stands in a varying
+//!   block: threads leave the loop in different rounds.
 //!
-//! The rules form a graph with registers and blocks as nodes, and the varying set is what its sources reach: linear in the program.
+//! The rules form a graph with registers and blocks as nodes, and the varying set is what its sources reach: linear in
+//! the program.
 
 use super::{Fault, line_of};
 use crate::Opcode;
 use crate::program::*;
 use crate::table::Signature;
 
-/// A block and the statement that it belongs to.
+/// A block and its statement.
 struct Block {
     /// `if`, `for` or `loop`.
     word: &'static str,
-    /// Index of the statement, and the line that it carries.
+    /// Index of the statement, and its own line.
     stmt: (usize, u32),
 }
 
 struct Graph<'a> {
     program: &'a Program,
-    /// For each node (registers first, then blocks) the nodes that vary if it does.
+    /// Per node (registers first, then blocks) the nodes that vary if it does.
     dependents: Vec<Vec<usize>>,
-    /// Nodes that vary by themselves.
+    /// Nodes that always vary.
     sources: Vec<usize>,
-    /// The blocks after the kernel's own.
+    /// The blocks other than the kernel's.
     blocks: Vec<Block>,
-    /// Of each barrier and product of tiles the operation, block, statement index and line.
+    /// Per barrier and product of tiles the operation, block, statement index and line.
     barriers: Vec<(Opcode, usize, usize, u32)>,
     statements: usize,
     /// The nodes of the open loops' bodies.
     loops: Vec<usize>,
 }
 
-/// Checks the barriers of a program that is otherwise verified.
+/// Checks the barriers of an otherwise verified program.
 pub(super) fn check(program: &Program) -> Result<(), Fault> {
     let root = program.registers.len();
     let mut graph = Graph {
@@ -153,7 +157,7 @@ impl Graph<'_> {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        // For each varying node, the node that made it so; itself for a source.
+        // Per varying node, the node that makes it vary; sources cause themselves.
         let mut cause: Vec<Option<usize>> = vec![None; self.dependents.len()];
         let mut work = Vec::new();
         for &source in &self.sources {
@@ -177,7 +181,7 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Why a block varies: the statement that a varying register decides.
+    /// Explains why a block varies: names the statement with a varying register.
     fn explain(&self, op: Opcode, block: usize, cause: &[Option<usize>]) -> String {
         let registers = self.program.registers.len();
         let what = op.info().mnemonic;

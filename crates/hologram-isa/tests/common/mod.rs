@@ -1,4 +1,4 @@
-//! The programs that the tests of the text and binary forms share.
+//! The programs for tests of the text and binary forms.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ pub fn examples() -> Vec<(String, String)> {
     atlas_files(&folder).into_iter().map(|path| (path.display().to_string(), read(&path))).collect()
 }
 
-/// The programs of `tests/FOLDER`; a file holds several, between lines `// ---`. Each with its place, for messages.
+/// The programs of `tests/FOLDER`, with their places for messages. Lines `// ---` separate the programs of a file.
 pub fn cases(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut cases = Vec::new();

@@ -1,14 +1,15 @@
-//! A program for every instruction and every type that it takes, which the printers' tests share.
+//! A program for every instruction and type, for the printers' tests.
 
 use hologram_isa::{Access, Builder, Opcode, Program, Signature, Type};
 
-/// Calls `check` with each instruction, its type, the types of its operands, and a program that has it with and without `fast`.
+/// Calls `check` with each instruction, its type, the types of its operands, and a program that contains it with and
+/// without `fast`.
 pub fn programs(mut check: impl FnMut(Opcode, Type, &[Type], &Program)) {
     for &op in Opcode::ALL {
         let info = op.info();
         for ty in info.types.iter().filter(|t| info.signature.carries_type() || *t == Type::U32) {
             let operands = info.signature.operands();
-            // Of conversions, from every type of the right size.
+            // Conversions exist from every type of the right size.
             for from in Type::ALL.into_iter().filter(|f| info.signature != Signature::Bitcast || f.size() == ty.size())
             {
                 let mut b = Builder::new("one", [32, 1, 1]);

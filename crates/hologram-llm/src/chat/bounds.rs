@@ -1,8 +1,8 @@
-//! Limits on what a template may do: a few characters can request more text than there is memory.
+//! Limits on a template's resources: a few characters can request more text than there is memory.
 //!
-//! Limited are the source and its nesting ([`source`](super::source)), the steps (the engine's fuel), the written text,
-//! and the bytes and nesting of values. Values are counted where they can grow: when they are written, assigned by
-//! `set` or copied by an operator, and before a filter or method makes one whose size the template chooses.
+//! Limited are the source and its nesting ([`source`](super::source)), the number of steps (the engine's fuel), the
+//! output text, and the bytes and nesting of values. Values are counted where they can grow: when they are written,
+//! when `set` or an operator copies them, and before a filter or method makes one whose size the template chooses.
 
 use std::fmt::{self, Write};
 
@@ -12,25 +12,25 @@ use minijinja_contrib::pycompat;
 
 use super::python;
 
-/// The most bytes of text: many times the longest context.
+/// Maximum bytes of text: many times the longest context.
 pub(super) const MAX_TEXT: usize = 64 << 20;
 
-/// The most bytes of values that one rendering makes, including those that it drops.
+/// Maximum bytes of values made by one rendering, including those that it drops.
 const MAX_VALUES: usize = 512 << 20;
 
 /// Bytes counted for each value besides its text: about the size of a list with one item.
 const VALUE: usize = 128;
 
-/// The deepest nesting of lists and objects.
+/// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 100;
 
-/// The largest width or count that a filter accepts.
+/// Maximum width or count that a filter accepts.
 const MAX_COUNT: usize = 10_000;
 
-/// The most bytes of a template's source: many times those of published models.
+/// Maximum bytes of a template's source: many times those of published models.
 pub(super) const MAX_SOURCE: usize = 256 << 10;
 
-/// The deepest nesting of macro calls, loops and blocks while rendering; a macro call counts as several levels.
+/// Maximum nesting of macro calls, loops and blocks while rendering. A macro call counts as several levels.
 const MAX_CALLS: usize = 200;
 
 /// The stack for compiling and rendering; only the part in use takes memory. The limits on nesting keep it to a few
@@ -108,11 +108,11 @@ impl Made {
         if self.values <= MAX_VALUES {
             return Ok(());
         }
-        let reason = format!("its values take more than {} MiB", MAX_VALUES >> 20);
+        let reason = format!("its values exceed {} MiB", MAX_VALUES >> 20);
         Err(Error::new(ErrorKind::InvalidOperation, reason))
     }
 
-    /// Counts a value with everything in it; an item that it holds several times counts several times.
+    /// Counts a value and everything in it. An item that occurs several times counts several times.
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(Error::new(ErrorKind::OutOfFuel, format!("lists are nested more than {MAX_DEPTH} deep")));
@@ -193,7 +193,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
 /// Counts the result of a filter or method before it is made, from its arguments; the first one is the value it is
 /// applied to. Rejects widths and counts beyond [`MAX_COUNT`].
 fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Error> {
-    let refused = |reason: String| Err(Error::new(ErrorKind::InvalidOperation, reason));
+    let rejected = |reason: String| Err(Error::new(ErrorKind::InvalidOperation, reason));
     let made = made(state);
     let text = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
     if name == "list" {
@@ -209,7 +209,7 @@ fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Er
             let width = text(0).split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(n.len() * MAX_COUNT));
             let width = width.max().unwrap_or(0);
             if text(0).contains('*') || width >= MAX_COUNT {
-                return refused(format!("a format takes no widths beyond {}", MAX_COUNT - 1));
+                return rejected(format!("a format's width must be below {MAX_COUNT}"));
             }
             let longest = (0..args.len()).map(|i| text(i).len()).max().unwrap_or(0);
             text(0).matches(['%', '{']).count().saturating_mul(width.max(longest))
@@ -220,7 +220,7 @@ fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Er
             let numbers = |v: &Value| if v.is_kwargs() { named(v) } else { vec![v.clone()] };
             let most = args.iter().flat_map(numbers).map(|v| number(&v)).max().unwrap_or(0);
             if most > MAX_COUNT {
-                return refused(format!("a filter takes numbers up to {MAX_COUNT}"));
+                return rejected(format!("a filter's number must be at most {MAX_COUNT}"));
             }
             most.saturating_mul(text(0).matches('\n').count() + 1)
         }
@@ -229,7 +229,7 @@ fn count(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Er
     made.bytes(bytes)
 }
 
-/// Runs `write` on a stack that is deep enough, and returns the text.
+/// Runs `write` on a stack that is deep enough and returns the text.
 ///
 /// # Errors
 /// As [`on_a_stack`]; when the text is too long.
@@ -249,7 +249,7 @@ pub(super) fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send
     let failed = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
-        let thread = thread.map_err(|e| failed(format!("there is no thread for it ({e})")))?;
+        let thread = thread.map_err(|e| failed(format!("cannot start a thread for it ({e})")))?;
         thread.join().unwrap_or_else(|_| Err(failed("a panic".into())))
     })
 }

@@ -1,4 +1,4 @@
-//! Chat templates: how a conversation becomes the text that a model was trained on.
+//! Chat templates turn a conversation into the text format that a model was trained on.
 //!
 //! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja`
 //! or `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`,
@@ -24,15 +24,15 @@ use crate::gguf::GgufFile;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::json::{named_token, read, read_settings};
 
-/// The steps that a template may take: many times those of long conversations.
+/// Maximum steps of a template: many times those of long conversations.
 const FUEL: u64 = 2_000_000;
 
 /// A turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant`.
+    /// The speaker: `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
@@ -45,10 +45,10 @@ impl Message {
 
 /// A compiled chat template.
 pub struct ChatTemplate {
-    /// For messages.
+    /// For error messages.
     path: PathBuf,
     environment: Environment<'static>,
-    /// `bos_token` and its like.
+    /// `bos_token`, `eos_token` and so on.
     tokens: BTreeMap<String, String>,
     note: Option<&'static str>,
 }
@@ -57,15 +57,14 @@ pub struct ChatTemplate {
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// The name of the one template of an environment.
+/// The name of an environment's only template.
 const NAME: &str = "chat";
 
 /// The special tokens that templates may name.
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 impl ChatTemplate {
-    /// Compiles a template. `path` serves in messages; `tokens` are what the template knows as `bos_token`, `eos_token`
-    /// and so on.
+    /// Compiles a template. `path` is for error messages; `tokens` holds `bos_token`, `eos_token` and so on.
     ///
     /// # Errors
     /// When its syntax is wrong, or it is longer than 256 KiB.
@@ -83,8 +82,8 @@ impl ChatTemplate {
         environment.add_function(
             "raise_exception",
             |message: String| -> std::result::Result<Value, minijinja::Error> {
-                let refused = Refused(message);
-                Err(minijinja::Error::new(ErrorKind::InvalidOperation, refused.0.clone()).with_source(refused))
+                let rejected = Rejected(message);
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, rejected.0.clone()).with_source(rejected))
             },
         );
         let source = source::prepare(source).map_err(|reason| LlmError::Template { path: path.into(), reason })?;
@@ -144,7 +143,7 @@ impl ChatTemplate {
         match template.as_str().map(String::from).or_else(|| named(template)) {
             Some(source) => ChatTemplate::new(&path, &source, tokens),
             None => {
-                let reason = "is neither a string nor a list of named ones".into();
+                let reason = "must be a string or a list of named templates".into();
                 Err(LlmError::Template { path, reason })
             }
         }
@@ -155,11 +154,11 @@ impl ChatTemplate {
         if !(has("<|im_start|>") && has("<|im_end|>")) {
             return Err(LlmError::NoTemplate { path: path.into() });
         }
-        let note = Some("the model has no chat template; its vocabulary has the tokens of ChatML, which is used");
+        let note = Some("the model has no chat template; using ChatML because its vocabulary has ChatML's tokens");
         Ok(ChatTemplate { note, ..ChatTemplate::new(path, CHATML, tokens)? })
     }
 
-    /// What was assumed because the model does not say, as a sentence for the user.
+    /// A warning for the user: what was assumed because the model does not specify it.
     pub fn note(&self) -> Option<&str> {
         self.note
     }
@@ -167,7 +166,7 @@ impl ChatTemplate {
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
-    /// When the template refuses these messages, with its own sentence, or fails, with the line.
+    /// When the template rejects the messages (with its own message) or fails (with the line).
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let message = |m: &Message| json!({ "role": m.role, "content": m.content });
         let mut context: serde_json::Map<String, serde_json::Value> =
@@ -183,21 +182,21 @@ impl ChatTemplate {
     }
 }
 
-/// What `raise_exception` was called with.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refused(String);
+struct Rejected(String);
 
 fn fault(path: &Path, error: &minijinja::Error) -> LlmError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
     while let Some(e) = cause {
-        if let Some(Refused(message)) = e.downcast_ref() {
-            return LlmError::Template { path: path.into(), reason: format!("refuses the conversation: {message}") };
+        if let Some(Rejected(message)) = e.downcast_ref() {
+            return LlmError::Template { path: path.into(), reason: format!("rejects the conversation: {message}") };
         }
         cause = e.source();
     }
     if error.kind() == ErrorKind::WriteFailure {
-        let reason = format!("gives a text of more than {} MiB", bounds::MAX_TEXT >> 20);
+        let reason = format!("writes more than {} MiB of text", bounds::MAX_TEXT >> 20);
         return LlmError::Template { path: path.into(), reason };
     }
     let line = error.line().map_or(String::new(), |n| format!(" in line {n}"));

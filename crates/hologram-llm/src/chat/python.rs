@@ -1,4 +1,4 @@
-//! What templates expect of Python: its JSON and its dates.
+//! The Python functions that templates use: JSON and dates.
 
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use super::bounds::Bounded;
 
-/// `json.dumps` without escapes of what is not ASCII, as the transformers library has it: `indent`, `sort_keys` and
-/// `separators` are understood, `ensure_ascii` is accepted as false.
+/// `json.dumps` as in the transformers library: non-ASCII characters are not escaped; `indent`, `sort_keys` and
+/// `separators` are supported; `ensure_ascii` may only be false.
 pub(super) fn tojson(value: Serde<Json>, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let sort: Option<bool> = options.get("sort_keys")?;
@@ -23,7 +23,7 @@ pub(super) fn tojson(value: Serde<Json>, options: Kwargs) -> Result<Value, Error
     let style = match separators.as_deref() {
         None => Style { item: if indent.is_some() { "," } else { ", " }.into(), key: ": ".into(), indent },
         Some([item, key]) => Style { item: item.clone(), key: key.clone(), indent },
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are two texts")),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two strings")),
     };
     let mut out = Bounded::default();
     write(&value.0, &style, sort == Some(true), 0, &mut out)?;
@@ -75,7 +75,7 @@ fn write(value: &Json, style: &Style, sort: bool, depth: usize, out: &mut Bounde
     }
 }
 
-/// The date and time now, in UTC, by a format of C's `strftime`.
+/// The current date and time in UTC, in a format of C's `strftime`.
 pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     strftime(seconds, format)
@@ -99,8 +99,7 @@ fn strftime(seconds: u64, format: &str) -> Result<String, Error> {
     const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
     let (days, second) = (seconds / 86400, seconds % 86400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    // Years that begin in March, in cycles of 400, which have 146097 days; day 0 of a cycle is 0000-03-01 (H. Hinnant's
-    // algorithm).
+    // H. Hinnant's algorithm: years begin in March; a cycle of 400 years has 146097 days; day 0 is 0000-03-01.
     let z = days + 719_468;
     let (era, doe) = (z / 146_097, z % 146_097);
     let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
@@ -151,7 +150,7 @@ fn strftime(seconds: u64, format: &str) -> Result<String, Error> {
             Some('%') => "%".into(),
             other => {
                 let code = other.map_or(String::new(), String::from);
-                let message = format!("strftime_now does not know %{code}");
+                let message = format!("strftime_now does not support %{code}");
                 return Err(Error::new(ErrorKind::InvalidOperation, message));
             }
         };
@@ -174,6 +173,6 @@ mod tests {
         for (seconds, format, want) in cases {
             assert_eq!(strftime(seconds, format).unwrap(), want);
         }
-        assert!(strftime(0, "%Q").unwrap_err().to_string().contains("does not know %Q"));
+        assert!(strftime(0, "%Q").unwrap_err().to_string().contains("does not support %Q"));
     }
 }

@@ -9,11 +9,11 @@
 
 use super::bounds::{KEPT, RAW};
 
-/// The most operators in one tag, and the most `elif` in a template. Each may be a level of the engine's recursion,
-/// which the engine itself limits only for bracketed expressions and nested blocks.
+/// Maximum operators in one tag, and maximum `elif` in a template. Each may be a level of the engine's recursion, which
+/// the engine itself limits only for bracketed expressions and nested blocks.
 const MAX_CHAIN: usize = 500;
 
-/// The most nested brackets. The engine allows fewer around expressions, but any number around assignment targets.
+/// Maximum nested brackets. The engine allows fewer around expressions, but any number around assignment targets.
 const MAX_BRACKETS: isize = 100;
 
 /// Raw text up to this many bytes is not counted.
@@ -22,7 +22,7 @@ const MAX_RAW: usize = 256;
 /// Returns the source to compile.
 ///
 /// # Errors
-/// The end of a sentence, when the source is nested too deeply.
+/// The end of a sentence if the source is nested too deeply.
 pub(super) fn prepare(source: &str) -> Result<String, String> {
     let mut scanner = Scanner { rest: source, out: String::with_capacity(source.len() * 2), elifs: 0 };
     scanner.template().map_err(|what| {
@@ -68,8 +68,8 @@ impl<'s> Scanner<'s> {
         self.out.push_str(taken);
     }
 
-    /// Copies raw text. Long text gets a filter that counts its bytes, behind its first character: white space at the
-    /// ends may be trimmed by the tags around it. `end` and `begin` surround the filter.
+    /// Copies raw text. Long text gets a filter that counts its bytes, after its first character, because the
+    /// neighbouring tags may trim white space at the ends. `end` and `begin` surround the filter.
     fn text(&mut self, text: &str, end: &str, begin: &str) {
         let first = text.char_indices().find(|(_, c)| !c.is_whitespace());
         let inside = first.filter(|_| text.len() > MAX_RAW).map_or(0, |(at, c)| at + c.len_utf8());
@@ -94,7 +94,7 @@ impl<'s> Scanner<'s> {
         self.copy(self.rest.len() - self.rest.trim_ascii_start().len());
         let word = if block { word(self.rest) } else { "" };
         match word {
-            // Only training needs these marks around the assistant's text: they become blocks without effect.
+            // Only training uses these tags around the assistant's text. They become blocks without effect.
             "generation" | "endgeneration" => {
                 self.take(word.len());
                 self.out.push_str(if word == "generation" { "if true" } else { "endif" });
@@ -169,7 +169,7 @@ struct Tag<'s> {
     dot: bool,
     /// Whether the last token is the `not` of `not in`.
     not_in: bool,
-    /// Whether the `in` of a `for` is behind.
+    /// Whether the `in` of a `for` was seen.
     iterates: bool,
     chain: usize,
 }
@@ -234,7 +234,7 @@ impl Tag<'_> {
     }
 }
 
-/// The length of the rest of a tag, after its first braces, if the tag consists of this name alone.
+/// The length of the rest of a tag, after its first braces, if the tag consists only of this name.
 fn basic_tag(text: &str, name: &str) -> Option<usize> {
     let rest = text.trim_ascii_start().strip_prefix(name)?.trim_ascii_start();
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;

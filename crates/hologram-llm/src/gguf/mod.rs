@@ -1,7 +1,8 @@
 //! GGUF model files: mapped, checked once when opened, read in place.
 //!
-//! A file is metadata (typed values under dotted keys) and tensors. [`GgufFile::open`] reads and checks the header only; tensor
-//! bytes stay in the map, and reach a backend without a copy through [`GgufFile::parts`] and [`Tensor::range`].
+//! A file consists of metadata (typed values under dotted keys) and tensors. [`GgufFile::open`] reads and checks only
+//! the header. Tensor data stay in the mapping; backends use them without a copy through [`GgufFile::parts`] and
+//! [`Tensor::range`].
 
 mod i2_s;
 mod parse;
@@ -28,40 +29,41 @@ use std::sync::Arc;
 pub enum FileBytes {
     /// A mapped file.
     Map(Mmap),
-    /// Bytes that are part of the program, such as a model that it ships with, aligned to 64 bytes.
+    /// Bytes that are part of the program, such as the built-in model. They are aligned to 64 bytes.
     Static(&'static [u8]),
 }
 
 impl FileBytes {
-    /// Maps a file read-only. It must not be changed while it is open.
+    /// Maps a file read-only. The file must not change while it is open.
     ///
     /// # Errors
-    /// A file that cannot be opened, is empty or no regular file.
+    /// When the file cannot be opened, is empty or is not a regular file.
     pub fn open(path: &Path) -> Result<FileBytes> {
         let io = |reason| LlmError::Io { path: path.into(), reason };
         let file = open_regular(path)?;
         if file.metadata().map_err(io)?.len() == 0 {
             return Err(LlmError::BadFile { path: path.into(), reason: "it is empty".into() });
         }
-        // SAFETY: the map is read-only and private to this process. Rust's rules also ask that the bytes do not change, which only
-        // another program that writes the file meanwhile can break; the documentation above forbids it, as every user of mapped
-        // model files does.
+        // SAFETY: the mapping is read-only and private to this process. Rust also requires that the bytes never change.
+        // Only another program that writes the file can break that; the documentation above forbids it, as every
+        // program that maps model files does.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        // Weights are read from one end to the other for each token: with pages of 2 MiB that is a tenth faster. Linux reads a file that
-        // is not in memory yet into such pages where the file system has them; elsewhere the advice is refused, which changes no result.
+        // Every token reads the weights from start to end; 2 MiB pages make that a tenth faster. Linux loads uncached
+        // files into such pages if the file system supports them. Elsewhere the advice fails without effect on results.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Ok(FileBytes::Map(map))
     }
 
-    /// Tells the system that these bytes of the map will not be read soon: their memory is free for others. They can still be read.
+    /// Tells the system that this range will not be read soon, so its memory can be reused. It remains readable.
     pub(crate) fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let FileBytes::Map(map) = self {
-            // Advice is for whole pages; those at the ends may hold neighbours. Whether the system follows it changes no result.
+            // Advice applies to whole pages; the outer ones may hold other data. Ignored advice changes no result.
             let start = range.start.next_multiple_of(PAGE);
             if let Some(len) = (range.end / PAGE * PAGE).checked_sub(start).filter(|len| *len > 0) {
-                // SAFETY: the map is of a file and read-only: pages that are dropped are read from it again, with the same content.
+                // SAFETY: the mapping is read-only and backed by a file; dropped pages are read again with the same
+                // content.
                 let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
             }
         }
@@ -87,14 +89,14 @@ impl AsRef<[u8]> for FileBytes {
     }
 }
 
-/// The largest size of pages that common systems have.
+/// The largest page size of common systems.
 #[cfg(unix)]
 const PAGE: usize = 1 << 16;
 
-/// An open GGUF file, or several that are one model.
+/// An open GGUF file, or all files of a split model.
 pub struct GgufFile {
     path: PathBuf,
-    /// The first has the metadata.
+    /// The first part has the metadata.
     parts: Vec<Part>,
     header: Header,
 }
@@ -106,23 +108,23 @@ pub struct Part {
 }
 
 impl GgufFile {
-    /// Maps a file read-only and checks its header; of a split model (`NAME-00001-of-00003.gguf`) all files, given the first. They must
-    /// not be changed while they are open.
+    /// Maps a file read-only and checks its header. Given the first file of a split model (`NAME-00001-of-00003.gguf`),
+    /// opens all of them. The files must not change while they are open.
     ///
     /// # Errors
-    /// A file that cannot be opened, is not GGUF of version 2 or 3 in little-endian order, is truncated or contradicts itself; files of
-    /// a split model that are missing or belong to another.
+    /// When a file cannot be opened, is not little-endian GGUF version 2 or 3, is truncated or contradicts itself; when
+    /// a part of a split model is missing or belongs to another model.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile> {
         let path = path.as_ref();
         split::complete(GgufFile::parse(path, FileBytes::open(path)?)?)
     }
 
-    /// Reads a file that is in memory already; `path` serves in messages.
+    /// Reads a file from memory. `path` is for error messages.
     ///
     /// # Errors
-    /// As [`GgufFile::open`]; one of several files.
+    /// As [`GgufFile::open`], and when the file is part of a split model.
     pub fn from_bytes(path: impl Into<PathBuf>, bytes: FileBytes) -> Result<GgufFile> {
-        split::refuse(GgufFile::parse(path, bytes)?)
+        split::reject(GgufFile::parse(path, bytes)?)
     }
 
     fn parse(path: impl Into<PathBuf>, bytes: FileBytes) -> Result<GgufFile> {
@@ -133,19 +135,19 @@ impl GgufFile {
         }
     }
 
-    /// The path it was opened by.
+    /// The path as given to `open`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The files: one, or those of a split model in order.
+    /// The files: one, or all parts of a split model in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
     /// The bytes of the file with the metadata.
     fn first(&self) -> &FileBytes {
-        // There is always one.
+        // There is always a first part.
         &self.parts[0].map
     }
 
@@ -162,34 +164,34 @@ impl GgufFile {
     /// `general.architecture`.
     ///
     /// # Errors
-    /// The key is missing or not a string.
+    /// When the key is missing or not a string.
     pub fn architecture(&self) -> Result<&str> {
         self.get("general.architecture")
     }
 
-    /// The value of a key; `None` when the file does not have it.
+    /// The value of a key; `None` if the file lacks it.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
         let (_, stored) = self.header.keys.get(*self.header.key_index.get(key)?)?;
         self.read(stored)
     }
 
-    /// All keys and values in the order of the file.
+    /// All keys and values in file order.
     pub fn metadata(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         self.header.keys.iter().filter_map(|(key, stored)| Some((&**key, self.read(stored)?)))
     }
 
-    /// The value of a key as a Rust type. Integers of any width convert where they fit; see [`FromValue`].
+    /// The value of a key as a Rust type. Integers of any width convert if they fit; see [`FromValue`].
     ///
     /// # Errors
-    /// The key is missing, or its value is of another type or out of range.
+    /// When the key is missing, or its value has the wrong type or is out of range.
     pub fn get<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T> {
         self.get_opt(key)?.ok_or_else(|| LlmError::MissingKey { path: self.path.clone(), key: key.into() })
     }
 
-    /// As [`GgufFile::get`], but a missing key is `None`.
+    /// As [`GgufFile::get`], but `None` for a missing key.
     ///
     /// # Errors
-    /// The value is of another type or out of range.
+    /// When the value has the wrong type or is out of range.
     pub fn get_opt<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         T::from_value(value).map(Some).map_err(|reason| LlmError::BadKey {
@@ -199,7 +201,7 @@ impl GgufFile {
         })
     }
 
-    /// All tensors in the order of the file.
+    /// All tensors in file order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
         self.header.tensors.iter().map(|info| Tensor { file: self, info })
     }
@@ -207,12 +209,12 @@ impl GgufFile {
     /// A tensor by name.
     ///
     /// # Errors
-    /// The file does not have it.
+    /// When the file lacks it.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
         self.tensor_opt(name).ok_or_else(|| LlmError::MissingTensor { path: self.path.clone(), tensor: name.into() })
     }
 
-    /// A tensor by name; `None` when the file does not have it.
+    /// A tensor by name; `None` if the file lacks it.
     pub fn tensor_opt(&self, name: &str) -> Option<Tensor<'_>> {
         let info = self.header.tensors.get(*self.header.tensor_index.get(name)?)?;
         Some(Tensor { file: self, info })
@@ -255,17 +257,18 @@ impl<'a> Tensor<'a> {
         &self.info.name
     }
 
-    /// The extents, slowest first: the last is the length of a row (the file stores them the other way round). Empty for a scalar.
+    /// The shape, slowest dimension first, so the last is the row length (the file stores the reverse). Empty for a
+    /// scalar.
     pub fn shape(&self) -> &'a [usize] {
         &self.info.shape
     }
 
-    /// The length of a row in elements: the last extent, or 1.
+    /// Elements per row: the last dimension, or 1.
     pub fn row_len(&self) -> usize {
         self.info.shape.last().copied().unwrap_or(1)
     }
 
-    /// The number of rows: the product of all extents but the last.
+    /// The number of rows: the product of all dimensions except the last.
     pub fn rows(&self) -> usize {
         self.info.shape.iter().rev().skip(1).product()
     }
@@ -275,15 +278,15 @@ impl<'a> Tensor<'a> {
         self.info.shape.iter().product()
     }
 
-    /// The stored type, of which there are more than [`Tensor::format`] supports.
+    /// The stored type. [`Tensor::format`] supports only some of them.
     pub fn ty(&self) -> &'static TensorType {
         self.info.ty
     }
 
-    /// The format in which backends read the bytes in place.
+    /// The format in which backends read the data.
     ///
     /// # Errors
-    /// A type that nothing here computes with.
+    /// When no device computes with the type.
     pub fn format(&self) -> Result<Format> {
         self.info.ty.format.ok_or_else(|| LlmError::UnsupportedType {
             path: self.file.path.clone(),
@@ -299,42 +302,42 @@ impl<'a> Tensor<'a> {
         self.file.parts.get(self.info.part).and_then(|p| p.map.get(self.range())).unwrap_or_default()
     }
 
-    /// Tells the system that the bytes will not be read soon: their memory is free for others. They can still be read.
+    /// Tells the system that the data will not be read soon, so their memory can be reused. They remain readable.
     pub(crate) fn release(&self) {
         if let Some(part) = self.file.parts.get(self.info.part) {
             part.map.release(self.range());
         }
     }
 
-    /// Which of [`GgufFile::parts`] has it.
+    /// The index of its file in [`GgufFile::parts`].
     pub fn part(&self) -> usize {
         self.info.part
     }
 
-    /// For `I2_S`: the codes, and the scale of all.
+    /// The codes and the scale of an `I2_S` tensor.
     pub(crate) fn i2_s(&self) -> Option<(&'a [u8], f32)> {
         if self.info.ty.is_i2_s() { i2_s::parts(self.data()) } else { None }
     }
 
-    /// Bytes that the tensor has on a device that reads blocks as they are in files.
+    /// Bytes of the tensor on a device that uses the files' block layout.
     pub fn loaded_bytes(&self) -> usize {
         let format = if self.info.ty.is_i2_s() { Some(Format::TQ2_0) } else { self.info.ty.format };
         format.and_then(|f| f.at_load().bytes(self.rows(), self.row_len())).unwrap_or(self.info.bytes)
     }
 
-    /// Where the bytes stand in the mapped file.
+    /// The position of the data in the mapped file.
     pub fn range(&self) -> Range<usize> {
         self.info.offset..self.info.offset + self.info.bytes
     }
 
-    /// All elements as `f32`, row after row.
+    /// All elements as `f32`, row by row.
     ///
     /// # Errors
-    /// A type that is not supported.
+    /// When the type is not supported.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         if let Some((codes, scale)) = self.i2_s() {
             let mut out = vec![0.0; self.elements()];
-            i2_s::decode(codes, scale, &mut out);
+            i2_s::dequantize(codes, scale, &mut out);
             return Ok(out);
         }
         let format = self.format()?;

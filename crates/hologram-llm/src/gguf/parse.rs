@@ -1,5 +1,5 @@
-//! The header of a GGUF file: every count, length, offset and size is checked against the file before it is believed, and nothing
-//! is allocated by a count that the file merely claims.
+//! The header of a GGUF file. Every count, length, offset and size is checked against the file before use, and no
+//! allocation depends on an unchecked count.
 
 use super::FileBytes;
 use super::types::TensorType;
@@ -7,15 +7,15 @@ use super::value::{Strings, ValueType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest key or tensor name; the format allows keys of 65535 bytes.
+/// Maximum length of keys and tensor names; the format limits keys to 65535 bytes.
 const MAX_NAME: usize = 65535;
-/// Entries for which room is made before they are read.
+/// Maximum entries to reserve memory for in advance.
 const MAX_RESERVE: usize = 1 << 16;
 
-/// The reason why a header was rejected, in words that follow "cannot read FILE as a GGUF file: ".
+/// An error continues the sentence "cannot read FILE as a GGUF file: ".
 type Parsed<T> = Result<T, String>;
 
-/// A value as found: where it stands.
+/// The position of a value in the file.
 pub(super) enum Stored {
     Scalar { ty: ValueType, at: usize },
     String { at: usize, len: usize },
@@ -23,18 +23,18 @@ pub(super) enum Stored {
     Strings(Strings),
 }
 
-/// A tensor as found; `shape` is slowest first, `offset` counts from the start of the file.
+/// A tensor; `shape` is slowest first, `offset` counts from the start of the file.
 pub(super) struct TensorInfo {
     pub name: Box<str>,
     pub shape: Vec<usize>,
     pub ty: &'static TensorType,
     pub offset: usize,
     pub bytes: usize,
-    /// Which of the model's files it is in.
+    /// The index of its file.
     pub part: usize,
 }
 
-/// Everything in front of the data.
+/// Everything before the tensor data.
 pub(super) struct Header {
     pub version: u32,
     pub alignment: usize,
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn take(&mut self, len: usize, what: &str) -> Parsed<&'a [u8]> {
-        let end = self.at.checked_add(len).ok_or_else(|| format!("{what} is longer than any file"))?;
+        let end = self.at.checked_add(len).ok_or_else(|| format!("{what} is longer than the largest possible file"))?;
         let taken = self.bytes.get(self.at..end).ok_or_else(|| {
             format!(
                 "{what} needs {len} bytes at offset {}, but the file ends at {}; it may be incomplete",
@@ -77,7 +77,7 @@ impl<'a> Cursor<'a> {
         bytes.first_chunk().map(|b| u64::from_le_bytes(*b)).ok_or_else(|| what.to_string())
     }
 
-    /// A count of things that take at least `least` bytes each.
+    /// A count of items that take at least `least` bytes each.
     fn count(&mut self, what: &str, least: usize) -> Parsed<usize> {
         let claimed = self.u64(what)?;
         match usize::try_from(claimed) {
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
     fn string(&mut self, what: &str, max: usize) -> Parsed<&'a str> {
         let len = self.count(&format!("the length of {what}"), 1)?;
         if len > max {
-            return Err(format!("{what} is {len} bytes long, the most is {max}"));
+            return Err(format!("{what} is {len} bytes long; the maximum is {max}"));
         }
         std::str::from_utf8(self.take(len, what)?).map_err(|_| format!("{what} is not UTF-8"))
     }
@@ -146,7 +146,7 @@ pub(super) fn parse(map: &Arc<FileBytes>) -> Parsed<Header> {
 
 fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
     if cursor.remaining() < 24 {
-        return Err(format!("it has {} bytes, fewer than any GGUF file", cursor.remaining()));
+        return Err(format!("it has only {} bytes", cursor.remaining()));
     }
     let magic = cursor.take(4, "the magic number")?;
     if magic != b"GGUF" {
@@ -154,9 +154,9 @@ fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
     }
     match cursor.u32("the version")? {
         v @ (2 | 3) => Ok(v),
-        1 => Err("it has version 1 of the format; convert it to version 3, supported are 2 and 3".into()),
+        1 => Err("it has version 1 of the format; convert it to version 3 (supported: 2, 3)".into()),
         v if v & 0xffff == 0 => Err("it is big-endian; convert it to little-endian".into()),
-        v => Err(format!("it has version {v} of the format, supported are 2 and 3")),
+        v => Err(format!("it has version {v} of the format (supported: 2, 3)")),
     }
 }
 
@@ -192,13 +192,13 @@ fn array(cursor: &mut Cursor<'_>, map: &Arc<FileBytes>, key: &str, what: &str) -
         return Ok(Stored::Numbers { ty, at, bytes });
     }
     if ty == ValueType::Array {
-        return Err(format!("key {key} holds arrays in an array, which are not supported"));
+        return Err(format!("key {key} has nested arrays, which are not supported"));
     }
     let count = cursor.count(&length, 8)?;
     let mut starts = Vec::with_capacity(count.min(MAX_RESERVE));
     for i in 0..count {
         starts.push(cursor.at);
-        // This loop runs over the whole vocabulary: no message is built unless something is wrong.
+        // This loop visits the whole vocabulary, so messages are built only on errors.
         let len = match cursor.bytes.get(cursor.at..).and_then(|b| b.first_chunk::<8>()) {
             Some(len) => u64::from_le_bytes(*len),
             None => return Err(format!("the file ends at string {i} of key {key}; it may be incomplete")),
@@ -214,42 +214,47 @@ fn array(cursor: &mut Cursor<'_>, map: &Arc<FileBytes>, key: &str, what: &str) -
 
 fn check_bools(ty: ValueType, bytes: &[u8], key: &str) -> Parsed<()> {
     match bytes.iter().find(|&&b| ty == ValueType::Bool && b > 1) {
-        Some(b) => Err(format!("key {key} holds the bool {b}, which is neither 0 nor 1")),
+        Some(b) => Err(format!("key {key} has the bool {b}, but must have 0 or 1")),
         None => Ok(()),
     }
 }
 
-/// One entry of the tensor table; `offset` is still relative to the data.
+/// One entry of the tensor table. `offset` is still relative to the data.
 fn tensor(cursor: &mut Cursor<'_>, index: usize, alignment: usize) -> Parsed<TensorInfo> {
     let name = cursor.string(&format!("the name of tensor {index}"), MAX_NAME)?;
     let what = format!("tensor {name}");
     let rank = cursor.u32(&what)?;
     if rank > 4 {
-        return Err(format!("{what} has {rank} dimensions, the most is 4"));
+        return Err(format!("{what} has {rank} dimensions; the maximum is 4"));
     }
     let mut shape = Vec::with_capacity(4);
     let mut elements = 1usize;
     for _ in 0..rank {
         let dim = cursor.u64(&what)?;
-        // Zero is left out of the product, so that 0 × huge is rejected too.
+        // Zero is left out of the product, so 0 × huge is rejected too.
         let dim = usize::try_from(dim).ok().filter(|&d| {
             elements.checked_mul(d.max(1)).inspect(|&n| elements = n).is_some_and(|n| n <= isize::MAX as usize)
         });
-        shape.push(dim.ok_or_else(|| format!("{what} has dimensions whose product is too large"))?);
+        shape.push(dim.ok_or_else(|| format!("{what} has too many elements"))?);
     }
     shape.reverse();
     let id = cursor.u32(&what)?;
     let ty = TensorType::from_id(id).ok_or_else(|| match TensorType::removed(id) {
-        Some(name) => format!("{what} has the type {name}, which is no longer in use; convert the model anew"),
+        Some(name) => format!("{what} has the type {name}, which is no longer in use; convert the model again"),
         None => format!("{what} has the unknown type {id}"),
     })?;
     let row_len = shape.last().copied().unwrap_or(1);
     let rows = shape.iter().rev().skip(1).product();
     if !row_len.is_multiple_of(ty.block_len) {
         let blocks = ty.block_len;
-        return Err(format!("{what} of type {} has rows of {row_len} elements, not whole blocks of {blocks}", ty.name));
+        return Err(format!(
+            "{what} of type {} has {row_len} elements per row, which is not a multiple of the block size {blocks}",
+            ty.name
+        ));
     }
-    let bytes = ty.bytes(rows, row_len).ok_or_else(|| format!("{what} of type {} is larger than any file", ty.name))?;
+    let bytes = ty
+        .bytes(rows, row_len)
+        .ok_or_else(|| format!("{what} of type {} is larger than the largest possible file", ty.name))?;
     let offset = cursor.u64(&what)?;
     let offset = usize::try_from(offset)
         .ok()
@@ -258,7 +263,7 @@ fn tensor(cursor: &mut Cursor<'_>, index: usize, alignment: usize) -> Parsed<Ten
     Ok(TensorInfo { name: name.into(), shape, ty, offset, bytes, part: 0 })
 }
 
-/// Turns offsets into positions in the file, and checks that every tensor lies in the file and none over another.
+/// Converts offsets to file positions. Checks that all tensors lie within the file and do not overlap.
 fn place(tensors: &mut [TensorInfo], header_end: usize, alignment: usize, file_len: usize) -> Parsed<()> {
     let data = header_end.checked_next_multiple_of(alignment).ok_or("the alignment is too large")?;
     for t in tensors.iter_mut() {

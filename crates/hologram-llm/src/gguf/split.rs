@@ -1,18 +1,18 @@
-//! Models in several files, as `gguf-split` writes them: `NAME-00001-of-00003.gguf` and its kin. The first has the metadata; `split.no`,
-//! `split.count` and `split.tensors.count` say what belongs together.
+//! Split models as written by `gguf-split`: `NAME-00001-of-00003.gguf` and so on. The first file has the metadata;
+//! `split.no`, `split.count` and `split.tensors.count` identify the parts.
 
 use std::path::{Path, PathBuf};
 
 use super::{FileBytes, GgufFile, Part};
 use crate::error::{LlmError, Result};
 
-/// What a file says of the set that it belongs to.
+/// A file's position in its split model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// From 0 on.
+    /// The index of the file, from 0.
     no: u64,
     count: u64,
-    /// Tensors of all files together.
+    /// Tensors of all files.
     tensors: Option<u64>,
 }
 
@@ -27,20 +27,17 @@ impl Place {
     }
 }
 
-/// Refuses a file that is one of several.
-pub(super) fn refuse(file: GgufFile) -> Result<GgufFile> {
+/// Rejects a file that is one of several.
+pub(super) fn reject(file: GgufFile) -> Result<GgufFile> {
     let Place { no, count, .. } = Place::of(&file)?;
     if count > 1 {
         let part = no.saturating_add(1);
-        return Err(bad(
-            &file.path,
-            format!("it is part {part} of {count}, which only the path of a file can lead to"),
-        ));
+        return Err(bad(&file.path, format!("it is part {part} of {count}; a split model must be opened by path")));
     }
     Ok(file)
 }
 
-/// Opens the other files of a set whose first this is, and takes their tensors.
+/// Opens the other files of a split model and adds their tensors to the first.
 pub(super) fn complete(mut first: GgufFile) -> Result<GgufFile> {
     let place = Place::of(&first)?;
     if place.count <= 1 {
@@ -52,19 +49,19 @@ pub(super) fn complete(mut first: GgufFile) -> Result<GgufFile> {
     let suffix = part_name("", place.no.min(of));
     let Some(prefix) = name.strip_suffix(&suffix).map(str::to_string) else {
         let reason =
-            format!("it is a part of {of}, but its name does not end with {suffix}, by which the others are found");
+            format!("it is one of {of} parts, but its name must end with {suffix} so that the others can be found");
         return Err(bad(&first.path, reason));
     };
     if place.no != 0 {
         let (part, lead) = (place.no + 1, part_name(&prefix, 0));
-        return Err(bad(&first.path, format!("it is part {part} of {of}; give the first, {lead}")));
+        return Err(bad(&first.path, format!("it is part {part} of {of}; open the first part, {lead}")));
     }
     let paths: Vec<PathBuf> = (1..of).map(|no| first.path.with_file_name(part_name(&prefix, no))).collect();
     let missing: Vec<&PathBuf> = paths.iter().filter(|p| !p.exists()).collect();
     if let Some(path) = missing.first() {
         let (what, n) = (path.display(), missing.len());
-        let all = if n > 1 { format!(", the first of {n} that are missing of {of} parts") } else { String::new() };
-        return Err(bad(&first.path, format!("{what}, which belongs to it, is missing{all}")));
+        let all = if n > 1 { format!(" ({n} of {of} parts are missing)") } else { String::new() };
+        return Err(bad(&first.path, format!("its part {what} is missing{all}")));
     }
     for (no, path) in (1u64..).zip(paths) {
         let bytes = FileBytes::open(&path)?;
@@ -79,7 +76,7 @@ pub(super) fn complete(mut first: GgufFile) -> Result<GgufFile> {
     }
 }
 
-/// Adds the tensors of a further file.
+/// Adds the tensors of another file.
 fn take(first: &mut GgufFile, mut file: GgufFile, expected: Place) -> Result<()> {
     let found = Place::of(&file)?;
     let architecture = "general.architecture";
@@ -94,7 +91,7 @@ fn take(first: &mut GgufFile, mut file: GgufFile, expected: Place) -> Result<()>
         let (part, of, whole) = (expected.no + 1, expected.count, first.path.display());
         let (is, is_of) = (found.no.saturating_add(1), found.count);
         let reason = if (found.count, found.tensors, same) == (expected.count, expected.tensors, true) {
-            format!("it should be part {part} of {of}, but holds part {is}")
+            format!("it should be part {part} of {of}, but contains part {is}")
         } else {
             format!("it should be part {part} of {of} of {whole}, but is part {is} of {is_of} of another model")
         };
@@ -123,7 +120,7 @@ impl Part {
         &self.path
     }
 
-    /// The mapped bytes. A clone keeps the map alive when the [`GgufFile`] is gone.
+    /// The mapped bytes. A clone keeps the mapping alive after the [`GgufFile`] is dropped.
     pub fn map(&self) -> std::sync::Arc<FileBytes> {
         self.map.clone()
     }

@@ -1,23 +1,23 @@
-//! The tensor types that a GGUF file may hold: enough about each to check and list a file.
+//! The tensor types of GGUF files, with what is needed to check and list a file.
 
 use hologram_backends::{BlockType, Format};
 
-/// A tensor type of GGUF: how many bytes its tensors take.
+/// A tensor type of GGUF and its storage size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// The number in the file.
     pub id: u32,
-    /// The name that users know, such as `Q4_K`.
+    /// The common name, such as `Q4_K`.
     pub name: &'static str,
-    /// Elements in a block; divides the length of a row.
+    /// Elements per block; divides the row length.
     pub block_len: usize,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub block_bytes: usize,
-    /// Bytes that each row has beside its blocks.
+    /// Extra bytes per row.
     pub row_extra: usize,
-    /// Bytes that the tensor has beside its rows.
+    /// Extra bytes per tensor.
     pub tensor_extra: usize,
-    /// The format that backends compute with, where there is one.
+    /// The format that backends compute with, if any.
     pub format: Option<Format>,
 }
 
@@ -32,7 +32,7 @@ const fn supported(id: u32, name: &'static str, format: Format) -> TensorType {
 /// The number of `I2_S`.
 const I2_S: u32 = 36;
 
-/// Types that llama.cpp had for a while.
+/// Types that llama.cpp has removed.
 static REMOVED: [(u32, &str); 7] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
@@ -43,7 +43,7 @@ static REMOVED: [(u32, &str); 7] = [
     (38, "IQ4_NL_8_8"),
 ];
 
-/// The block formats, whose rows have the numbers.
+/// The block formats; the table's rows have the type numbers.
 static BLOCKS: [TensorType; BlockType::ALL.len()] = {
     let (mut all, mut i) = ([ty(0, "", 1, 1); BlockType::ALL.len()], 0);
     while i < all.len() {
@@ -54,7 +54,7 @@ static BLOCKS: [TensorType; BlockType::ALL.len()] = {
     all
 };
 
-/// Every other type with a known size. `Q8_1` and `Q8_K` hold activations while a graph runs and do not belong in files.
+/// All other types of known size. `Q8_1` and `Q8_K` hold activations during a run and never occur in files.
 static OTHERS: [TensorType; 24] = [
     supported(0, "F32", Format::F32),
     supported(1, "F16", Format::F16),
@@ -73,13 +73,13 @@ static OTHERS: [TensorType; 24] = [
     ty(28, "F64", 1, 8),
     ty(29, "IQ1_M", 256, 56),
     supported(30, "BF16", Format::BF16),
-    // Of bitnet.cpp: packed codes of 128 elements together, then 32 bytes that begin with the scale of the whole tensor.
+    // bitnet.cpp: blocks of 128 codes, then 32 bytes that begin with the tensor's scale.
     TensorType { tensor_extra: super::i2_s::TAIL, ..ty(I2_S, "I2_S", 128, 32) },
     ty(39, "MXFP4", 32, 17),
     ty(40, "NVFP4", 64, 36),
     ty(41, "Q1_0", 128, 18),
     ty(42, "Q2_0", 64, 18),
-    // Of ik_llama.cpp: each row has a scale.
+    // ik_llama.cpp: one scale per row.
     TensorType { row_extra: 2, ..ty(134, "IQ1_BN", 64, 13) },
     TensorType { row_extra: 4, ..ty(135, "IQ2_BN", 64, 16) },
 ];
@@ -90,29 +90,30 @@ impl TensorType {
         BLOCKS.iter().chain(&OTHERS).find(|t| t.id == id)
     }
 
-    /// The name of a type that files no longer have.
+    /// The name of a removed type.
     pub(super) fn removed(id: u32) -> Option<&'static str> {
         REMOVED.iter().find(|t| t.0 == id).map(|t| t.1)
     }
 
-    /// Whether it is `I2_S`, which has no format but is converted to one when a model is loaded.
+    /// Whether this is `I2_S`, which is converted on load.
     pub fn is_i2_s(&self) -> bool {
         self.id == I2_S
     }
 
-    /// Whether models with it can be run.
+    /// Whether models of this type can run.
     pub fn is_supported(&self) -> bool {
         self.format.is_some() || self.is_i2_s()
     }
 
-    /// The names of the types that backends compute with, for messages.
+    /// The names of the types that backends compute with, for error messages.
     pub fn supported_names() -> String {
         let mut types: Vec<&TensorType> = BLOCKS.iter().chain(&OTHERS).filter(|t| t.is_supported()).collect();
         types.sort_by_key(|t| t.id);
         types.iter().map(|t| t.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when a row is not whole blocks or the size overflows.
+    /// Bytes of a tensor with `rows` rows of `row_len` elements. `None` if a row is not whole blocks or the size
+    /// overflows.
     pub fn bytes(&self, rows: usize, row_len: usize) -> Option<usize> {
         if !row_len.is_multiple_of(self.block_len) {
             return None;

@@ -1,4 +1,4 @@
-//! Metadata values: read from the map when asked for, converted with a named reason when they do not fit.
+//! Metadata values, read from the mapping on request. Failed conversions name the reason.
 
 use super::FileBytes;
 use std::fmt;
@@ -23,9 +23,9 @@ pub enum ValueType {
     F32,
     /// One byte, 0 or 1.
     Bool,
-    /// A length and as many bytes.
+    /// A length and that many bytes.
     String,
-    /// An element type, a count and as many values.
+    /// An element type, a count and that many values.
     Array,
     /// 64-bit unsigned integer.
     U64,
@@ -57,7 +57,7 @@ impl ValueType {
         ValueType::ALL.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// The name in messages.
+    /// The name for messages.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::U8 => "u8",
@@ -97,18 +97,18 @@ pub enum Value<'a> {
     Signed(ValueType, i64),
     /// `f32` or `f64`, widened.
     Float(ValueType, f64),
-    /// A truth value.
+    /// A bool.
     Bool(bool),
     /// Text.
     String(&'a str),
     /// An array of strings.
     Strings(&'a Strings),
-    /// An array of numbers or truth values.
+    /// An array of numbers or bools.
     Numbers(Numbers<'a>),
 }
 
 impl<'a> Value<'a> {
-    /// Reads one number or truth value; `None` when the bytes are too few or the type is not a scalar.
+    /// Reads one number or bool. `None` if there are too few bytes or the type is not a scalar.
     pub(super) fn scalar(ty: ValueType, bytes: &'a [u8]) -> Option<Value<'a>> {
         fn first<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
             bytes.first_chunk::<N>().copied()
@@ -129,7 +129,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// What the value is, for messages: "a string", "an array of i32".
+    /// The kind of value, for messages: "a string", "an array of i32".
     fn kind(&self) -> String {
         match self {
             Value::Unsigned(ty, _) | Value::Signed(ty, _) | Value::Float(ty, _) => format!("of type {}", ty.name()),
@@ -141,7 +141,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A number or text as users read it; a long array as its length and type.
+/// Numbers and strings in full, a long array as its length and type.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -168,20 +168,20 @@ impl fmt::Display for Value<'_> {
 #[derive(Clone)]
 pub struct Strings {
     map: Arc<FileBytes>,
-    /// Where each string's length stands in the file.
+    /// The position of each string's length in the file.
     starts: Arc<[usize]>,
 }
 
 impl Strings {
-    /// `starts` must be positions of lengths that were checked against the map.
+    /// `starts` must be positions of lengths that were checked against the mapping.
     pub(super) fn new(map: Arc<FileBytes>, starts: Vec<usize>) -> Strings {
         Strings { map, starts: starts.into() }
     }
 
-    /// Strings of one's own, written as a file holds them.
+    /// Strings from memory, in the encoding of a file.
     ///
     /// # Errors
-    /// When there is no memory for them.
+    /// When memory runs out.
     pub(crate) fn from_texts(texts: &[&str]) -> std::io::Result<Strings> {
         let bytes: usize = texts.iter().map(|t| t.len() + 8).sum();
         let mut map = memmap2::MmapMut::map_anon(bytes.max(1))?;
@@ -205,7 +205,7 @@ impl Strings {
         self.starts.is_empty()
     }
 
-    /// The bytes of one string, which are meant to be UTF-8 but were not checked.
+    /// The bytes of one string. They should be UTF-8, which is not checked.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
         let rest = self.map.get(*self.starts.get(index)?..)?;
         let (len, rest) = rest.split_first_chunk::<8>()?;
@@ -224,7 +224,7 @@ impl fmt::Debug for Strings {
     }
 }
 
-/// An array of numbers or truth values in the mapped file.
+/// An array of numbers or bools in the mapped file.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers<'a> {
     ty: ValueType,
@@ -261,7 +261,7 @@ impl<'a> Numbers<'a> {
 
 /// A Rust type that metadata values convert to.
 pub trait FromValue<'a>: Sized {
-    /// Converts, or says what the value is instead, in words that follow "key … ".
+    /// Converts a value. An error continues the sentence "key … ".
     fn from_value(value: Value<'a>) -> Result<Self, String>;
 }
 
@@ -272,9 +272,9 @@ macro_rules! integer {
                 let fits = match value {
                     Value::Unsigned(_, v) => <$t>::try_from(v).ok(),
                     Value::Signed(_, v) => <$t>::try_from(v).ok(),
-                    other => return Err(format!("is {}, not {}", other.kind(), stringify!($t))),
+                    other => return Err(format!("is {}, but must be {}", other.kind(), stringify!($t))),
                 };
-                fits.ok_or_else(|| format!("is {value}, which does not fit {}", stringify!($t)))
+                fits.ok_or_else(|| format!("is {value}, which does not fit in {}", stringify!($t)))
             }
         }
     )*};
@@ -287,7 +287,7 @@ impl<'a> FromValue<'a> for f32 {
             Value::Float(_, v) => Ok(v as f32),
             Value::Unsigned(_, v) => Ok(v as f32),
             Value::Signed(_, v) => Ok(v as f32),
-            other => Err(format!("is {}, not f32", other.kind())),
+            other => Err(format!("is {}, but must be f32", other.kind())),
         }
     }
 }
@@ -296,7 +296,7 @@ impl<'a> FromValue<'a> for bool {
     fn from_value(value: Value<'a>) -> Result<Self, String> {
         match value {
             Value::Bool(v) => Ok(v),
-            other => Err(format!("is {}, not a bool", other.kind())),
+            other => Err(format!("is {}, but must be a bool", other.kind())),
         }
     }
 }
@@ -305,7 +305,7 @@ impl<'a> FromValue<'a> for &'a str {
     fn from_value(value: Value<'a>) -> Result<Self, String> {
         match value {
             Value::String(v) => Ok(v),
-            other => Err(format!("is {}, not a string", other.kind())),
+            other => Err(format!("is {}, but must be a string", other.kind())),
         }
     }
 }
@@ -314,7 +314,7 @@ impl<'a> FromValue<'a> for &'a Strings {
     fn from_value(value: Value<'a>) -> Result<Self, String> {
         match value {
             Value::Strings(v) => Ok(v),
-            other => Err(format!("is {}, not an array of strings", other.kind())),
+            other => Err(format!("is {}, but must be an array of strings", other.kind())),
         }
     }
 }
@@ -323,12 +323,12 @@ impl<'a> FromValue<'a> for Numbers<'a> {
     fn from_value(value: Value<'a>) -> Result<Self, String> {
         match value {
             Value::Numbers(v) => Ok(v),
-            other => Err(format!("is {}, not an array of numbers", other.kind())),
+            other => Err(format!("is {}, but must be an array of numbers", other.kind())),
         }
     }
 }
 
-/// An array of values that each convert.
+/// An array whose values all convert.
 impl<'a, T: FromValue<'a>> FromValue<'a> for Vec<T> {
     fn from_value(value: Value<'a>) -> Result<Self, String> {
         let numbers = Numbers::from_value(value)?;

@@ -8,7 +8,7 @@ use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, r
 use super::{Architecture, FolderNames, TernaryActivations, Windows};
 use crate::error::Result;
 
-/// BitNet b1.58 2B4T and models of its topology.
+/// BitNet b1.58 2B4T and models of the same architecture.
 pub static BITNET: Architecture = Architecture {
     names: &["bitnet-b1.58", "bitnet-25"],
     folder: FolderNames {

@@ -1,4 +1,4 @@
-//! The sizes of a model, from the metadata of a GGUF file or from a folder's `config.json`.
+//! A model's hyperparameters, from the metadata of a GGUF file or a folder's `config.json`.
 
 use hologram_core::ops::RopeStyle;
 
@@ -7,14 +7,14 @@ use crate::gguf::{GgufFile, Value};
 use crate::models::rope::{RopeScaling, yarn_attention};
 use crate::models::{self, Architecture, TernaryActivations};
 
-/// The sizes and constants of a decoder-only transformer.
+/// The hyperparameters of a decoder-only transformer.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The architecture.
     pub architecture: &'static Architecture,
-    /// The model's own name.
+    /// The name in the metadata.
     pub name: String,
-    /// Blocks.
+    /// Transformer blocks.
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
@@ -28,11 +28,11 @@ pub struct Config {
     pub head_dim: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// The longest sequence that the model was trained for.
+    /// Trained context length.
     pub context: usize,
     /// Added to the mean square in RMSNorm.
     pub eps: f32,
-    /// Elements of a head that rotary embedding turns, from the first on.
+    /// Leading elements of a head that rotary embedding rotates.
     pub rope_dim: usize,
     /// Which elements of a head rotary embedding pairs.
     pub rope: RopeStyle,
@@ -40,18 +40,18 @@ pub struct Config {
     pub rope_base: f32,
     /// How the rotary frequencies are scaled.
     pub rope_scaling: RopeScaling,
-    /// For each block the positions that a token attends to, its own included, where those are not all.
+    /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
     pub windows: Vec<Option<u32>>,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
 }
 
-/// The largest sizes believed; far above any model.
+/// Maximum sizes accepted, far above any model.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
 pub(crate) const MAX_LAYERS: usize = 4096;
 pub(crate) const MAX_CONTEXT: usize = 1 << 28;
 
-/// Typed values under the names that a kind of file gives them.
+/// Typed access to a file's settings.
 pub(crate) trait Keys {
     /// A whole number; `None` where the key is missing.
     fn unsigned(&self, key: &str) -> Result<Option<u64>>;
@@ -62,7 +62,7 @@ pub(crate) trait Keys {
     /// The error that a key is missing.
     fn missing(&self, key: &str) -> LlmError;
 
-    /// The error that a key's value does not do; the reason reads "is 0, but must be …".
+    /// The error for an invalid value. The reason reads "is 0, but must be …".
     fn bad(&self, key: &str, reason: String) -> LlmError;
 
     /// A size from 1 to `max`; `None` where the key is missing.
@@ -74,7 +74,7 @@ pub(crate) trait Keys {
         }
     }
 
-    /// A size that must be there.
+    /// A required size.
     fn size(&self, key: &str, max: usize) -> Result<usize> {
         self.size_opt(key, max)?.ok_or_else(|| self.missing(key))
     }
@@ -89,13 +89,13 @@ pub(crate) trait Keys {
         }
     }
 
-    /// As [`Keys::above`] 0, for a key that must be there.
+    /// As [`Keys::above`] 0, but required.
     fn positive(&self, key: &str) -> Result<f64> {
         self.above(key, 0.0)?.ok_or_else(|| self.missing(key))
     }
 }
 
-/// What a kind of file calls the sizes.
+/// The names of the sizes in a kind of file.
 pub(crate) struct Names {
     pub layers: &'static str,
     pub width: &'static str,
@@ -107,7 +107,7 @@ pub(crate) struct Names {
     pub eps: &'static str,
 }
 
-/// What is read alike from every kind of file; the rest is left at its default.
+/// Reads the settings that all kinds of file share; the rest keep their defaults.
 pub(crate) fn sizes(
     keys: &dyn Keys,
     names: &Names,
@@ -119,11 +119,11 @@ pub(crate) fn sizes(
     let heads = keys.size(names.heads, MAX_SIZE)?;
     let kv_heads = keys.size_opt(names.kv_heads, MAX_SIZE)?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        return Err(keys.bad(names.kv_heads, format!("is {kv_heads}, which does not divide {heads} heads")));
+        return Err(keys.bad(names.kv_heads, format!("is {kv_heads}, but must divide the number of heads, {heads}")));
     }
     let head_dim = keys.size_opt(names.head_dim, MAX_SIZE)?.unwrap_or(width / heads);
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
-        return Err(keys.bad(names.heads, format!("gives heads of {head_dim} elements, not an even number")));
+        return Err(keys.bad(names.heads, format!("gives a head size of {head_dim}, which must be even and not 0")));
     }
     let eps = keys.float(names.eps)?.ok_or_else(|| keys.missing(names.eps))? as f32;
     if !(eps.is_finite() && eps >= 0.0) {
@@ -151,7 +151,7 @@ pub(crate) fn sizes(
     })
 }
 
-/// What GGUF files call the sizes, after the architecture's name and a dot.
+/// The names in GGUF files, after the architecture's name and a dot.
 const GGUF: Names = Names {
     layers: "block_count",
     width: "embedding_length",
@@ -194,15 +194,16 @@ impl Keys for GgufKeys<'_> {
 }
 
 impl Config {
-    /// Reads the sizes from a file's metadata.
+    /// Reads the hyperparameters from a file's metadata.
     ///
     /// # Errors
-    /// An unknown architecture, a missing key, or sizes that contradict each other.
+    /// When the architecture is unknown, a key is missing, or sizes contradict each other.
     pub fn from_gguf(file: &GgufFile) -> Result<Config> {
         let name = file.architecture()?;
-        let unsupported = |what: String| LlmError::Unsupported { path: file.path().into(), what };
-        let architecture = models::find(name)
-            .ok_or_else(|| unsupported(format!("architecture {name} (supported: {})", models::supported())))?;
+        let only = |what, supported| LlmError::Unsupported { path: file.path().into(), what, supported };
+        let unsupported = |what: String| only(what, String::new());
+        let architecture =
+            models::find(name).ok_or_else(|| only(format!("architecture {name}"), models::supported()))?;
         let keys = GgufKeys { file, architecture: name };
         let embedding = file.tensor("token_embd.weight")?;
         let &[vocab, _] = embedding.shape() else {
@@ -211,7 +212,8 @@ impl Config {
         if let Some(Value::Strings(tokens)) = file.value("tokenizer.ggml.tokens")
             && tokens.len() > vocab
         {
-            let reason = format!("the tokenizer has {} tokens, but token_embd.weight only {vocab} rows", tokens.len());
+            let reason =
+                format!("the tokenizer has {} tokens, but token_embd.weight has only {vocab} rows", tokens.len());
             return Err(malformed(file, reason));
         }
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
@@ -220,7 +222,7 @@ impl Config {
         let head_dim = config.head_dim;
         let value_dim = keys.size_opt("attention.value_length", MAX_SIZE)?.unwrap_or(head_dim);
         if value_dim != head_dim {
-            let reason = format!("is {value_dim}, but must be the key length {head_dim}");
+            let reason = format!("is {value_dim}, but must equal the key length {head_dim}");
             return Err(keys.bad("attention.value_length", reason));
         }
         let rope_dim = keys.size_opt("rope.dimension_count", MAX_SIZE)?.unwrap_or(head_dim);
@@ -251,12 +253,12 @@ impl Config {
                     attention: own * yarn_attention(factor),
                 }
             }
-            Some(other) => return Err(unsupported(format!("rope scaling {other} (supported: none, linear, yarn)"))),
+            Some(other) => return Err(only(format!("rope scaling {other}"), "none, linear, yarn".into())),
         };
         if let Some(n) = keys.unsigned("expert_count")?.filter(|n| *n > 1) {
             return Err(unsupported(format!("a mixture of {n} experts")));
         }
-        // What changes the numbers in ways that no graph here has, with the value that changes nothing; files write 0 for none.
+        // Unsupported scales and caps, each with the value that has no effect. Files write 0 for "unset".
         let usual = (head_dim as f64).sqrt().recip();
         for (key, neutral) in [
             ("logit_scale", 1.0),
@@ -271,39 +273,39 @@ impl Config {
             }
         }
         if file.value(&keys.full("attention.sliding_window_pattern")).is_some() {
-            return Err(unsupported("a sliding window in some blocks only".into()));
+            return Err(unsupported("a sliding window in only some layers".into()));
         }
-        // 0 stands for none.
+        // 0 means none.
         let window = keys.unsigned("attention.sliding_window")?.filter(|n| *n > 0);
         config.windows.fill(window.map(|n| u32::try_from(n).unwrap_or(u32::MAX)));
         config.validated(unsupported)
     }
 
-    /// Refuses what no graph is made for.
+    /// Rejects combinations that no graph supports.
     pub(crate) fn validated(self, unsupported: impl Fn(String) -> LlmError) -> Result<Config> {
-        // The factor of scores stands for one of every element of queries and keys.
+        // The score factor replaces a factor on every element of queries and keys.
         if self.rope_scaling.score_factor() != 1.0 && self.rope_dim != self.head_dim {
-            return Err(unsupported("rope scaling yarn of a part of each head".into()));
+            return Err(unsupported("rope scaling yarn on only part of each head".into()));
         }
         Ok(self)
     }
 
-    /// The greatest context that the model can be run with, where there is one.
+    /// The maximum context length of a session, if limited.
     pub(crate) fn context_limit(&self) -> Option<usize> {
         (self.rope_scaling == RopeScaling::Dynamic).then_some(self.context)
     }
 
-    /// Bytes of keys and values for each position, in a cache of elements of this size.
+    /// Bytes of keys and values per position, for elements of this size.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * element_bytes
     }
 
-    /// The rotary frequencies, divided by `factors` where the file has them.
+    /// The rotary frequencies, divided by the file's `factors` if any.
     pub(crate) fn rope_frequencies(&self, factors: Option<&[f32]>) -> Vec<f32> {
         self.rope_scaling.frequencies(self.rope_dim, self.rope_base, factors)
     }
 
-    /// The factor of the products of queries and keys.
+    /// The factor of attention scores.
     pub(crate) fn attention_scale(&self) -> f32 {
         (self.rope_scaling.score_factor() / (self.head_dim as f64).sqrt()) as f32
     }

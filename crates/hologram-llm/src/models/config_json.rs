@@ -1,4 +1,4 @@
-//! The sizes of a model from the `config.json` of its folder.
+//! Reads hyperparameters from a folder's `config.json`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Nam
 use crate::models::rope::{RopeScaling, yarn_attention};
 use crate::models::{self, TernaryActivations, Windows, config_unknown};
 
-/// A JSON object of a file, or one inside it whose keys are shown after a prefix.
+/// A JSON object, or a nested one whose keys are shown with a prefix.
 pub(crate) struct JsonKeys<'a> {
     pub path: &'a Path,
     pub prefix: &'static str,
@@ -18,21 +18,21 @@ pub(crate) struct JsonKeys<'a> {
 }
 
 impl<'a> JsonKeys<'a> {
-    /// A value; null is as good as none.
+    /// A value; null counts as missing.
     fn get(&self, key: &str) -> Option<&'a Value> {
         self.object.get(key).filter(|v| !v.is_null())
     }
 
-    fn wrong<T>(&self, key: &str, value: &Value, wanted: &str) -> Result<T> {
+    fn wrong<T>(&self, key: &str, value: &Value, expected: &str) -> Result<T> {
         let kind = match value {
             Value::Number(number) => &number.to_string(),
             Value::Null => "null",
-            Value::Bool(_) => "a truth value",
+            Value::Bool(_) => "a bool",
             Value::String(_) => "a string",
             Value::Array(_) => "a list",
             Value::Object(_) => "an object",
         };
-        Err(self.bad(key, format!("is {kind}, not {wanted}")))
+        Err(self.bad(key, format!("is {kind}, but must be {expected}")))
     }
 
     /// A string; `None` where the key is missing.
@@ -44,7 +44,7 @@ impl<'a> JsonKeys<'a> {
         }
     }
 
-    /// A truth value; `None` where the key is missing.
+    /// A bool; `None` where the key is missing.
     pub fn truth(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
             None => Ok(None),
@@ -59,7 +59,7 @@ impl<'a> JsonKeys<'a> {
             None => Ok(None),
             Some(Value::Array(list)) => {
                 let strings: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
-                strings.map(Some).ok_or_else(|| self.bad(key, "holds something that is not a string".into()))
+                strings.map(Some).ok_or_else(|| self.bad(key, "must be a list of strings".into()))
             }
             Some(other) => self.wrong(key, other, "a list"),
         }
@@ -78,7 +78,7 @@ impl<'a> JsonKeys<'a> {
     pub fn ids(&self, key: &str) -> Result<Vec<u32>> {
         let id = |v: &Value| match v.as_u64().and_then(|n| u32::try_from(n).ok()) {
             Some(id) => Ok(id),
-            None => self.wrong(key, v, "a token's number"),
+            None => self.wrong(key, v, "a token id"),
         };
         match self.get(key) {
             None => Ok(Vec::new()),
@@ -98,10 +98,10 @@ impl Keys for JsonKeys<'_> {
             None => Ok(None),
             Some(value) => match value.as_u64() {
                 Some(n) => Ok(Some(n)),
-                // Some writers turn every number into one with a fraction.
+                // Some writers store all numbers as floats.
                 None => match value.as_f64().filter(|f| (0.0..1e15).contains(f) && f.fract() == 0.0) {
                     Some(f) => Ok(Some(f as u64)),
-                    None => self.wrong(key, value, "a whole number of 0 or more"),
+                    None => self.wrong(key, value, "a whole number, 0 or more"),
                 },
             },
         }
@@ -126,7 +126,7 @@ impl Keys for JsonKeys<'_> {
     }
 }
 
-/// What `config.json` calls the sizes.
+/// The names of the sizes in `config.json`.
 const FOLDER: Names = Names {
     layers: "num_hidden_layers",
     width: "hidden_size",
@@ -138,104 +138,108 @@ const FOLDER: Names = Names {
     eps: "rms_norm_eps",
 };
 
-/// Weights that are ternary by the model's definition, as `quantization_config` describes them.
+/// Natively ternary weights, as described by `quantization_config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ternary {
-    /// Whether `weight_scale` is the inverse of the factor.
+    /// Whether `weight_scale` holds the inverse of the scale.
     pub inverse: bool,
-    /// Whether the file holds the weights as they were trained, to be rounded when they are loaded.
+    /// Whether the file holds unrounded weights, which are quantized on load.
     pub online: bool,
-    /// Modules that are not ternary.
+    /// Modules that are not quantized.
     pub kept: Vec<String>,
 }
 
 impl Config {
-    /// Reads the sizes from a folder's `config.json`.
+    /// Reads the hyperparameters from a folder's `config.json`.
     pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
         let keys = JsonKeys { path, prefix: "", object };
-        let unsupported = |what: String| LlmError::Unsupported { path: path.into(), what };
+        let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
+        let unsupported = |what: String| only(what, String::new());
         let classes = keys.strings("architectures")?.unwrap_or_default();
         let named =
             keys.string("model_type")?.or(classes.first().copied()).ok_or_else(|| keys.missing("model_type"))?;
         if named.is_empty() {
-            return Err(keys.bad("model_type", "is empty".into()));
+            return Err(keys.bad("model_type", "must not be empty".into()));
         }
         let architecture = models::find_folder(named)
-            .ok_or_else(|| unsupported(format!("architecture {named} (supported: {})", models::supported_folders())))?;
-        // The class decides what the weights are for: one that gives no logits is no language model.
+            .ok_or_else(|| only(format!("architecture {named}"), models::supported_folders()))?;
+        // The class determines the output: a model without logits is not a language model.
         if let Some(class) = classes.first().filter(|class| **class != architecture.folder.class) {
-            return Err(unsupported(format!("the class {class} (supported: {})", architecture.folder.class)));
+            return Err(only(format!("class {class}"), architecture.folder.class.into()));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
         let mut config = sizes(&keys, &FOLDER, architecture, name, vocab)?;
         config.rope = RopeStyle::HalfSplit;
         if let Some(gate) = keys.string("hidden_act")?.filter(|gate| *gate != architecture.folder.gate) {
-            let (wanted, of) = (architecture.folder.gate, architecture.folder.model_type);
-            return Err(unsupported(format!("the activation {gate} in a model of type {of} (supported: {wanted})")));
+            let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
+            return Err(only(format!("activation {gate} in a model of type {of}"), expected.into()));
         }
         if ternary(path, object)?.is_some() {
             config.ternary = TernaryActivations::PerToken;
         }
-        config_unknown::refuse(&keys, &config)?;
+        config_unknown::reject(&keys, &config)?;
         rope(&keys, &mut config)?;
         windows(&keys, &mut config)?;
         config.validated(unsupported)
     }
 }
 
-/// What `quantization_config` says of the weights; `None` where they are what they are.
+/// Reads `quantization_config`; `None` if the weights are not quantized.
 pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option<Ternary>> {
-    let unsupported = |what: String| Err(LlmError::Unsupported { path: path.into(), what });
+    let only = |what: String, supported: &str| {
+        Err(LlmError::Unsupported { path: path.into(), what, supported: supported.into() })
+    };
     let keys = JsonKeys { path, prefix: "", object };
     let Some(quantization) = keys.object("quantization_config")? else { return Ok(None) };
     match quantization.string("quant_method")? {
         Some("bitnet") => {}
         method => {
-            let method = method.unwrap_or("without a name");
-            return unsupported(format!("the quantisation {method} (supported: bitnet, or none)"));
+            let method = method.unwrap_or("(unnamed)");
+            return only(format!("quantization method {method}"), "bitnet, or no quantization");
         }
     }
     if quantization.truth("use_rms_norm")? == Some(true) {
-        return unsupported("a norm before every ternary layer (use_rms_norm)".into());
+        return only("a norm before every ternary layer (use_rms_norm)".into(), "");
     }
     let inverse = match quantization.string("linear_class")?.unwrap_or("bitlinear") {
         "bitlinear" => true,
         "autobitlinear" => false,
-        other => return unsupported(format!("the linear class {other} (supported: bitlinear, autobitlinear)")),
+        other => return only(format!("linear class {other}"), "bitlinear, autobitlinear"),
     };
     let online = match quantization.string("quantization_mode")?.unwrap_or("offline") {
         "offline" => false,
-        // The other class knows no such mode.
+        // Only autobitlinear has this mode.
         "online" => !inverse,
-        other => return unsupported(format!("the quantisation mode {other} (supported: offline, online)")),
+        other => return only(format!("quantization mode {other}"), "offline, online"),
     };
     let kept = quantization.strings("modules_to_not_convert")?.unwrap_or_default();
     Ok(Some(Ternary { inverse, online, kept: kept.into_iter().map(String::from).collect() }))
 }
 
-/// The rotary base and its scaling: in `rope_parameters`, or, as older files have it, at the top and in `rope_scaling`.
+/// The rotary base and its scaling, from `rope_parameters` or, in older files, from the top level and `rope_scaling`.
 fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
-    let unsupported = |what: String| Err(LlmError::Unsupported { path: keys.path.into(), what });
+    let only = |what: String, supported: String| Err(LlmError::Unsupported { path: keys.path.into(), what, supported });
+    let unsupported = |what: String| only(what, String::new());
     let scaling = match (keys.object("rope_parameters")?, keys.object("rope_scaling")?) {
         (Some(new), Some(old)) if rope_type(&new)? != rope_type(&old)? => {
-            return Err(keys.bad("rope_scaling", "and rope_parameters name different types of scaling".into()));
+            return Err(keys.bad("rope_scaling", "and rope_parameters specify different types of scaling".into()));
         }
         (new, old) => new.or(old),
     };
     let of_scaling = |key: &str| scaling.as_ref().map_or(Ok(None), |s| s.above(key, 1.0));
     let base = match (of_scaling("rope_theta")?, keys.above("rope_theta", 1.0)?) {
         (Some(inside), Some(outside)) if inside != outside => {
-            return Err(keys.bad("rope_theta", format!("is {outside}, but {inside} beside the scaling")));
+            return Err(keys.bad("rope_theta", format!("is {outside}, but {inside} in the scaling's object")));
         }
         (inside, outside) => inside.or(outside),
     };
     if let Some(base) = base.filter(|base| !(*base as f32).is_finite()) {
-        return Err(keys.bad("rope_theta", format!("is {base:e}, which is beyond f32")));
+        return Err(keys.bad("rope_theta", format!("is {base:e}, which does not fit in f32")));
     }
     config.rope_base = base.map_or(config.architecture.folder.rope_base, |base| base as f32);
     let Some(scaling) = scaling else { return Ok(()) };
     if scaling.float("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-        return unsupported("rotary embedding of a part of each head".into());
+        return unsupported("rotary embedding on only part of each head".into());
     }
     let original = || -> Result<f64> {
         let key = "original_max_position_embeddings";
@@ -279,14 +283,13 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
             }
         }
         Some(other) => {
-            let supported = "default, linear, dynamic, llama3, yarn";
-            return unsupported(format!("rope scaling {other} (supported: {supported})"));
+            return only(format!("rope scaling {other}"), "default, linear, dynamic, llama3, yarn".into());
         }
     };
     Ok(())
 }
 
-/// The type of scaling, under its new or its old name.
+/// The type of scaling, under its new or old name.
 fn rope_type<'a>(scaling: &JsonKeys<'a>) -> Result<Option<&'a str>> {
     match (scaling.string("rope_type")?, scaling.string("type")?) {
         (Some(new), Some(old)) if new != old => Err(scaling.bad("type", format!("is {old}, but rope_type is {new}"))),
@@ -294,32 +297,32 @@ fn rope_type<'a>(scaling: &JsonKeys<'a>) -> Result<Option<&'a str>> {
     }
 }
 
-/// The sliding window of each block.
+/// The sliding window of each layer.
 fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     let kind = config.architecture.folder.windows;
-    let asked = kind == Windows::All || keys.truth("use_sliding_window")? == Some(true);
+    let active = kind == Windows::All || keys.truth("use_sliding_window")? == Some(true);
     let window = keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32);
-    let window = window.filter(|_| kind != Windows::Never && asked);
+    let window = window.filter(|_| kind != Windows::Never && active);
     let from = match kind {
         Windows::Last => keys.unsigned("max_window_layers")?.unwrap_or(28).min(MAX_LAYERS as u64) as usize,
         _ => 0,
     };
     let types = keys.strings("layer_types")?;
     if types.as_ref().is_some_and(|types| types.len() != config.layers) {
-        return Err(keys.bad("layer_types", format!("has not one entry for each of {} layers", config.layers)));
+        return Err(keys.bad("layer_types", format!("must have one entry for each of the {} layers", config.layers)));
     }
     for (i, own) in config.windows.iter_mut().enumerate() {
         let slides = match types.as_ref().map(|types| types[i]) {
             None => i >= from,
             Some("sliding_attention") if window.is_none() => {
                 return Err(
-                    keys.bad("layer_types", "names sliding_attention, but the model has no window in use".into())
+                    keys.bad("layer_types", "has sliding_attention, but the model uses no sliding window".into())
                 );
             }
             Some("sliding_attention") => true,
             Some("full_attention") => false,
             Some(other) => {
-                return Err(keys.bad("layer_types", format!("names {other}, which is not supported")));
+                return Err(keys.bad("layer_types", format!("has {other}, which is not supported")));
             }
         };
         *own = window.filter(|_| slides);

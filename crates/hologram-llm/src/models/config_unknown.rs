@@ -1,10 +1,10 @@
-//! Keys of `config.json` that change what a model computes in ways that no graph here has: refused by name, and not passed over.
+//! Rejects keys of `config.json` that change a model's results in a way that no graph supports.
 
 use crate::error::{LlmError, Result};
 use crate::models::config::{Config, Keys};
 use crate::models::config_json::JsonKeys;
 
-/// Factors, with the names that model types give them; 1 changes nothing.
+/// Factors, under the names that model types use; 1 has no effect.
 const FACTORS: [&str; 8] = [
     "partial_rotary_factor",
     "rotary_pct",
@@ -16,18 +16,19 @@ const FACTORS: [&str; 8] = [
     "attention_in_multiplier",
 ];
 
-/// Numbers of experts; up to one is a plain feed-forward network.
+/// Number of experts; 0 and 1 mean a plain feed-forward network.
 const EXPERTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 
-/// Limits that a tangent draws softly; none is no limit.
+/// Logit soft-capping (tanh). Absent: no cap.
 const CAPS: [&str; 2] = ["attn_logit_softcapping", "final_logit_softcapping"];
 
-/// What is not there unless it is true.
+/// Features that are off unless true.
 const SWITCHES: [&str; 4] = ["is_encoder_decoder", "add_cross_attention", "alibi", "parallel_attn"];
 
-/// Refuses a model that one of these keys makes another than its type says.
-pub(crate) fn refuse(keys: &JsonKeys<'_>, config: &Config) -> Result<()> {
-    let unsupported = |what: String| Err(LlmError::Unsupported { path: keys.path.into(), what });
+/// Rejects a model if one of these keys changes its architecture.
+pub(crate) fn reject(keys: &JsonKeys<'_>, config: &Config) -> Result<()> {
+    let only = |what: String, supported: String| Err(LlmError::Unsupported { path: keys.path.into(), what, supported });
+    let unsupported = |what: String| only(what, String::new());
     for key in FACTORS {
         if let Some(factor) = keys.float(key)?.filter(|factor| *factor != 1.0) {
             return unsupported(format!("{key} {factor}"));
@@ -48,18 +49,16 @@ pub(crate) fn refuse(keys: &JsonKeys<'_>, config: &Config) -> Result<()> {
             return unsupported(format!("{key} true"));
         }
     }
-    // The factor of the products of queries and keys, or the size that it is the inverse root of.
+    // The factor of attention scores, or the size whose inverse square root it is.
     let usual = (config.head_dim as f64).sqrt().recip();
     let near = |factor: f64| (factor / usual - 1.0).abs() < 1e-6;
     if let Some(factor) = keys.float("attention_multiplier")?.filter(|factor| !near(*factor)) {
-        return unsupported(format!(
-            "attention_multiplier {factor} (supported: {usual}, for heads of {})",
-            config.head_dim
-        ));
+        let supported = format!("{usual}, for heads of {} elements", config.head_dim);
+        return only(format!("attention_multiplier {factor}"), supported);
     }
     if let Some(size) = keys.float("query_pre_attn_scalar")?.filter(|size| *size != config.head_dim as f64) {
-        return unsupported(format!("query_pre_attn_scalar {size} (supported: {})", config.head_dim));
+        return only(format!("query_pre_attn_scalar {size}"), config.head_dim.to_string());
     }
-    // Where the outputs' weights come from; anything but a truth value says nothing.
+    // Selects the output weights; must be a bool.
     keys.truth("tie_word_embeddings").map(|_| ())
 }

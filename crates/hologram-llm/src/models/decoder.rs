@@ -19,17 +19,16 @@ pub(crate) struct Decoder {
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
     output_norm: Tensor,
-    /// The output matrix; the embedding where the file has none (tied).
+    /// The output matrix; the embedding if tied.
     output: Linear,
     rope_frequencies: Tensor,
 }
 
 impl Decoder {
-    /// Takes the weights; `progress` is told after each of how many parts that is done.
+    /// Loads the weights. Calls `progress` after each part with the parts done and the total.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape or a type that is not supported, or the file has one that the model has
-    /// no use for.
+    /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model.
     pub fn load(config: Config, weights: &dyn Weights, progress: &mut dyn FnMut(usize, usize)) -> Result<Decoder> {
         let c = &config;
         let parts = c.layers + 1;
@@ -49,8 +48,8 @@ impl Decoder {
         };
         let factors = weights.optional_values("rope_freqs.weight", c.rope_dim / 2)?;
         if let Some(factor) = factors.iter().flatten().find(|f| !(f.is_finite() && **f > 0.0)) {
-            let what = format!("a factor of {factor} in tensor rope_freqs.weight");
-            return Err(LlmError::Unsupported { path: config.name.clone().into(), what });
+            let what = format!("factor {factor} in tensor rope_freqs.weight");
+            return Err(LlmError::Unsupported { path: config.name.clone().into(), what, supported: String::new() });
         }
         let frequencies = c.rope_frequencies(factors.as_deref());
         let rope_frequencies = Tensor::from_slice(weights.executor(), &[frequencies.len()], &frequencies)?;
@@ -61,7 +60,7 @@ impl Decoder {
         Ok(Decoder { embedding, layers, low, output_norm, output, rope_frequencies, config })
     }
 
-    /// Bytes of weights that one decoded token reads: every matrix and norm once, and one row of the embedding.
+    /// Bytes of weights read per decoded token: every matrix and norm, and one row of the embedding.
     pub fn bytes_per_token(&self) -> usize {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
         self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
@@ -78,20 +77,20 @@ impl Decoder {
         self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
     }
 
-    /// Formats for attention and its cache, the most precise first: less than `f32` only where all matrices around are
-    /// in `bf16` or in 8 or 4 bits. Ternary models keep `f32`: their activations' codes turn the least difference into
-    /// a greater one.
+    /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all
+    /// attention matrices are in `bf16` or in 8 or 4 bits. Ternary models keep `f32`: quantizing their activations
+    /// amplifies small differences.
     fn attention_choices(&self, lower: Format) -> Vec<Format> {
         if self.low { vec![Format::F32, lower] } else { vec![Format::F32] }
     }
 
-    /// Elements of the KV cache that suit the device.
+    /// The element type of the KV cache that suits the device.
     pub fn cache_format(&self, backend: &dyn Backend) -> Format {
         let choices = self.attention_choices(Format::F16);
         backend.policy().cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(Format::F32)
     }
 
-    /// The precision of attention's products that suits the device.
+    /// The precision of attention scores that suits the device.
     fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
         let choices = self.attention_choices(Format::BF16);
         match backend.policy().attention_products(tokens, &choices).filter(|f| choices.contains(f)) {
@@ -100,8 +99,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a step of exactly this many tokens, in the precision of steps of `precision` tokens or its own, is worth
-    /// a plan of its own: whether the device prefers fixed sizes in the product that takes a step longest alone.
+    /// Whether steps of exactly this many tokens are worth a separate plan: whether the device prefers fixed sizes for
+    /// the most expensive product. `precision`: as in [`Bucket`].
     pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize, precision: Option<usize>) -> bool {
         let weights = self.layers.first().map(|layer| layer.weights()).unwrap_or_default();
         let longest = weights.into_iter().max_by_key(|w| w.shape().iter().product::<usize>());
@@ -116,13 +115,13 @@ impl Decoder {
         })
     }
 
-    /// The graph of one step for up to `bucket.tokens` tokens of the cache's sequences, or exactly so many, in the
-    /// precision that suits the device in a step of that size or of the size that the bucket says.
+    /// The graph of one step for up to `bucket.tokens` tokens (exactly as many if `bucket.full`) of the cache's
+    /// sequences.
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
-    /// and `rows` (`u32 [outputs]`), the tokens whose `logits` (`f32 [outputs, vocabulary]`) are wanted. Where the
-    /// bucket says so, the output is `chosen` (`u32 [outputs]`) instead, tokens that [`Graph::sample`] chooses from the
-    /// logits by the inputs `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
+    /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
+    /// output. If `bucket.sampled`, the output is `chosen` (`u32 [outputs]`) instead: tokens that [`Graph::sample`]
+    /// chooses, with the inputs `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -173,17 +172,17 @@ impl Decoder {
     }
 }
 
-/// The greatest sizes of the steps that a plan serves.
+/// The maximum sizes of the steps that a plan serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
     /// Tokens.
     pub tokens: usize,
-    /// Whether each step has exactly so many, and `tokens` is no extent.
+    /// Whether each step has exactly `tokens` tokens, so that the plan has no extent for them.
     pub full: bool,
-    /// Tokens whose logits are wanted.
+    /// Tokens that get logits.
     pub outputs: usize,
-    /// Whether the device chooses tokens from them.
+    /// Whether the device samples tokens from the logits.
     pub sampled: bool,
-    /// The tokens of the steps in whose precision it computes; `None`: those of its own.
+    /// The step size that determines the precision; `None`: `tokens`.
     pub precision: Option<usize>,
 }

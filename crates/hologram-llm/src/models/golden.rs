@@ -1,4 +1,4 @@
-//! The graph of each architecture, as text: a change of a shared block shows in every graph that it changes.
+//! The graph of each architecture as text: a change of a shared block shows in every graph that it affects.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p hologram-llm golden` rewrites the files.
 

@@ -1,4 +1,4 @@
-//! Llama (Touvron et al., 2023, arXiv:2302.13971) and models of its topology.
+//! Llama (Touvron et al., 2023, arXiv:2302.13971) and models of the same architecture.
 
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
@@ -7,7 +7,7 @@ use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, r
 use super::{Architecture, FolderNames, TernaryActivations, Windows};
 use crate::error::Result;
 
-/// Llama 1 to 3.x; in GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
+/// Llama 1 to 3.x. In GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
 pub static LLAMA: Architecture = Architecture {
     names: &["llama"],
     folder: FolderNames {

@@ -1,11 +1,11 @@
-//! Mistral (Jiang et al., 2023, arXiv:2310.06825): Llama with a sliding window of attention.
+//! Mistral (Jiang et al., 2023, arXiv:2310.06825): Llama with sliding-window attention.
 
 use hologram_core::ops::RopeStyle;
 
 use super::{Architecture, FolderNames, TernaryActivations, Windows, llama};
 
-/// Mistral 7B and models of its topology. Their GGUF files are those of `llama`, with `llama.attention.sliding_window`
-/// for the window.
+/// Mistral 7B and models of the same architecture. Their GGUF files use the `llama` architecture with
+/// `llama.attention.sliding_window`.
 pub static MISTRAL: Architecture = Architecture {
     names: &[],
     folder: FolderNames {

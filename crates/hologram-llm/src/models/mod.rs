@@ -17,22 +17,22 @@ pub(crate) mod rope;
 use blocks::LayerFn;
 use hologram_core::ops::RopeStyle;
 
-/// The architectures that can be run.
+/// The supported architectures.
 pub const ARCHITECTURES: &[&Architecture] =
     &[&llama::LLAMA, &mistral::MISTRAL, &qwen2::QWEN2, &qwen3::QWEN3, &bitnet::BITNET];
 
-/// What distinguishes a decoder-only transformer: its graph follows from this and from the sizes in the metadata.
+/// The features of a decoder-only transformer. Together with the metadata they determine its graph.
 #[derive(Debug)]
 pub struct Architecture {
-    /// The values of `general.architecture` that it serves.
+    /// Its values of `general.architecture`.
     pub names: &'static [&'static str],
-    /// What it is called in a folder's `config.json`.
+    /// Its names in a folder's `config.json`.
     pub folder: FolderNames,
-    /// Which elements of a head rotary embedding pairs in GGUF files. In folders it is always the halves.
+    /// Which elements of a head rotary embedding pairs in GGUF files. In folders it always pairs the two halves.
     pub rope: RopeStyle,
     /// Loads and composes a layer.
     pub(crate) layer: LayerFn,
-    /// How activations are quantised for ternary weights.
+    /// How activations are quantized for ternary weights.
     pub ternary: TernaryActivations,
 }
 
@@ -45,32 +45,31 @@ pub struct FolderNames {
     pub class: &'static str,
     /// `hidden_act`.
     pub gate: &'static str,
-    /// The base of rotary frequencies where the file gives none.
+    /// The rotary base if the file has none.
     pub rope_base: f32,
-    /// Which blocks have a sliding window.
+    /// Which layers have a sliding window.
     pub windows: Windows,
-    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then the one in
-    /// folders.
+    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders.
     pub tensors: &'static [(&'static str, &'static str)],
 }
 
-/// Which blocks have a sliding window, where `config.json` gives no list of them.
+/// Which layers have a sliding window if `config.json` does not list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
     /// None.
     Never,
-    /// All, where there is a `sliding_window`.
+    /// All, if there is a `sliding_window`.
     All,
-    /// Where `use_sliding_window` is set, those from `max_window_layers` on.
+    /// Layers from `max_window_layers` on, if `use_sliding_window` is set.
     Last,
 }
 
-/// How activations are quantised before a product with ternary weights.
+/// How activations are quantized before a product with ternary weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TernaryActivations {
-    /// One scale for a whole token, as BitNet b1.58 models are trained.
+    /// One scale per token, as BitNet b1.58 models are trained.
     PerToken,
-    /// One scale for each block of 256.
+    /// One scale per block of 256 elements.
     PerBlock,
 }
 

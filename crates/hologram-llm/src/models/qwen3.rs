@@ -1,4 +1,4 @@
-//! Qwen3 (Yang et al., 2025, arXiv:2505.09388): heads of queries and keys are normalised, and have a size of their own.
+//! Qwen3 (Yang et al., 2025, arXiv:2505.09388): query and key heads are normalised; the head size is explicit.
 
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;

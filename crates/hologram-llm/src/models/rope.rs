@@ -1,4 +1,4 @@
-//! Rotary frequencies, and how models stretch them for contexts longer than those that they were trained with.
+//! Rotary frequencies and their scaling for contexts beyond the trained length.
 
 use std::f64::consts::TAU;
 
@@ -13,45 +13,44 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
-    /// The base grows with the length of the text once that is beyond the trained context; up to it nothing is scaled. Cached keys would
-    /// have to turn anew with each token, so that only the trained context can be used.
+    /// Dynamic NTK: the base grows with the sequence beyond the trained context. That would rotate cached keys again
+    /// with each token, so only the trained context is allowed, where nothing is scaled.
     Dynamic,
-    /// Llama 3.1: frequencies whose wavelength is long against the trained context are divided, short ones are not, with a smooth
-    /// transition between.
+    /// Llama 3.1: frequencies with long wavelengths are divided, short ones are not, with a smooth transition between.
     Llama3 {
-        /// The divisor of long waves.
+        /// The divisor of long wavelengths.
         factor: f64,
-        /// Waves longer than `original` / `low` positions are long.
+        /// Wavelengths above `original` / `low` positions are long.
         low: f64,
-        /// Waves shorter than `original` / `high` positions are short.
+        /// Wavelengths below `original` / `high` positions are short.
         high: f64,
-        /// The trained context in positions.
+        /// The trained context length.
         original: f64,
     },
     /// YaRN (Peng et al., 2023, arXiv:2309.00071).
     Yarn {
-        /// The divisor of slow pairs.
+        /// The divisor of low-frequency pairs.
         factor: f64,
-        /// The trained context in positions.
+        /// The trained context length.
         original: f64,
-        /// Pairs that turn at least so often over the trained context keep their frequency.
+        /// Pairs with at least this many rotations over the trained context keep their frequency.
         beta_fast: f64,
-        /// Pairs that turn at most so often are divided.
+        /// Pairs with at most this many rotations over the trained context are divided.
         beta_slow: f64,
-        /// Whether the pairs at which the transition begins and ends are rounded to whole ones.
+        /// Whether the bounds of the transition are rounded to whole pairs.
         truncate: bool,
-        /// Factor of queries and of keys.
+        /// The factor of queries and of keys.
         attention: f64,
     },
 }
 
-/// YaRN's factor of queries and keys where a model does not give its own: 0.1·ln(factor) + 1.
+/// YaRN's default factor of queries and keys: 0.1·ln(factor) + 1.
 pub(crate) fn yarn_attention(factor: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
 }
 
 impl RopeScaling {
-    /// The factor that the products of queries and keys get by it.
+    /// The resulting factor of attention scores.
     pub(crate) fn score_factor(&self) -> f64 {
         match self {
             RopeScaling::Yarn { attention, .. } => attention * attention,
@@ -59,11 +58,11 @@ impl RopeScaling {
         }
     }
 
-    /// The frequencies in radians per position of `dim / 2` pairs: `base^(-2i/dim)`, scaled, and divided by `factors` where a file has
-    /// them.
+    /// The frequencies of `dim / 2` pairs in radians per position: `base^(-2i/dim)`, scaled, and divided by the file's
+    /// `factors` if any.
     pub(crate) fn frequencies(&self, dim: usize, base: f32, factors: Option<&[f32]>) -> Vec<f32> {
         let base = f64::from(base);
-        // Positions of the pairs between which YaRN passes from one frequency to the other.
+        // The pairs between which YaRN blends both frequencies.
         let turning = |turns: f64, original: f64| dim as f64 * (original / (turns * TAU)).ln() / (2.0 * base.ln());
         let frequency = |i: usize| {
             let f = base.powf(-2.0 * i as f64 / dim as f64);

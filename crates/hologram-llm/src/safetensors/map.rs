@@ -1,7 +1,7 @@
-//! One safetensors file: mapped, its header checked once when it is opened.
+//! One safetensors file: mapped, its header checked once when opened.
 //!
-//! A file is the length of its header (`u64`, little-endian), the header (a JSON object of names, each with type, shape and the place of
-//! its bytes), and the bytes of the tensors without a gap, row-major and little-endian.
+//! A file consists of the header's length (`u64`, little-endian), the header (a JSON object: per tensor its type, shape
+//! and byte range), and the tensors' bytes without gaps, row-major and little-endian.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use serde_json::Value;
 use crate::error::{LlmError, Result};
 use crate::gguf::FileBytes;
 
-/// Headers larger than this are not believed; those of the largest models take a few megabytes.
+/// Maximum header size accepted; the largest models need a few megabytes.
 const MAX_HEADER: usize = 100 << 20;
-/// More dimensions than this are not believed.
+/// Maximum number of dimensions accepted.
 const MAX_DIMS: usize = 16;
 
 /// An element type of safetensors files.
@@ -25,7 +25,7 @@ pub struct Dtype {
     pub name: &'static str,
     /// Bits of an element.
     pub bits: usize,
-    /// The format in which backends read the bytes in place, where there is one.
+    /// The format in which backends read the data, if any.
     pub format: Option<Format>,
 }
 
@@ -33,7 +33,7 @@ const fn dtype(name: &'static str, bits: usize, format: Option<Format>) -> Dtype
     Dtype { name, bits, format }
 }
 
-/// Every type of the format's definition.
+/// All types that the format defines.
 static DTYPES: [Dtype; 21] = [
     dtype("F32", 32, Some(Format::F32)),
     dtype("F16", 16, Some(Format::F16)),
@@ -64,7 +64,7 @@ pub(crate) struct Entry {
     pub name: String,
     pub dtype: &'static Dtype,
     pub shape: Vec<usize>,
-    /// Its bytes in the file.
+    /// The position of its bytes in the file.
     pub range: Range<usize>,
 }
 
@@ -85,21 +85,22 @@ impl Shard {
     }
 }
 
-/// The entries of a file, checked: every tensor has the bytes that its type and shape take, and together they are the file.
+/// The entries of a file. Checks that each tensor's byte count matches its type and shape, and that the tensors cover
+/// the data exactly.
 fn parse(file: &[u8]) -> std::result::Result<Vec<Entry>, String> {
     let (length, rest) = file
         .split_first_chunk::<8>()
-        .ok_or_else(|| format!("it has {} bytes and is no safetensors file", file.len()))?;
+        .ok_or_else(|| format!("it has only {} bytes: it is not a safetensors file", file.len()))?;
     let length = u64::from_le_bytes(*length);
     let header = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(rest.len())).ok_or_else(|| {
         let most = MAX_HEADER.min(rest.len());
         format!(
-            "its header claims {length} bytes, of which at most {most} can be: it is truncated or no safetensors file"
+            "its header claims {length} bytes, but at most {most} are possible: it is truncated or not a safetensors file"
         )
     })?;
     let (text, data) = rest.split_at(header);
     let header: Value = serde_json::from_slice(text).map_err(|e| format!("its header is not valid JSON ({e})"))?;
-    let Value::Object(header) = header else { return Err("its header is not an object".into()) };
+    let Value::Object(header) = header else { return Err("its header is not a JSON object".into()) };
     let mut entries = Vec::with_capacity(header.len());
     for (name, value) in &header {
         if name != "__metadata__" {
@@ -132,7 +133,7 @@ fn parse(file: &[u8]) -> std::result::Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// One entry, with the place of its bytes after the header; the error reads "tensor NAME …".
+/// One entry, with the position of its bytes relative to the data. The error reads "tensor NAME …".
 fn entry(name: &str, value: &Value, data: usize) -> std::result::Result<Entry, String> {
     let ty = value.get("dtype").and_then(Value::as_str).ok_or("has no dtype")?;
     let dtype = DTYPES.iter().find(|d| d.name == ty).ok_or_else(|| format!("has the unknown type {ty}"))?;
@@ -140,13 +141,13 @@ fn entry(name: &str, value: &Value, data: usize) -> std::result::Result<Entry, S
         let list = value.get(key)?.as_array()?;
         list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
     };
-    let shape = sizes("shape").filter(|s| s.len() <= MAX_DIMS).ok_or("has no shape of whole numbers")?;
+    let shape = sizes("shape").filter(|s| s.len() <= MAX_DIMS).ok_or("has no valid shape")?;
     let range = sizes("data_offsets").ok_or("has no data_offsets")?;
-    let [start, end] = range[..] else { return Err("has data_offsets that are not two".into()) };
+    let [start, end] = range[..] else { return Err("must have two data_offsets".into()) };
     let bits = shape.iter().try_fold(dtype.bits, |n, size| n.checked_mul(*size)).filter(|n| n.is_multiple_of(8));
-    let bytes = bits.ok_or_else(|| format!("has shape {shape:?}, which is no number of bytes"))? / 8;
+    let bytes = bits.ok_or_else(|| format!("has shape {shape:?}, which is not a whole number of bytes"))? / 8;
     if start > end || end > data {
-        return Err(format!("has bytes {start} to {end}, but there are {data}: the file is truncated or damaged"));
+        return Err(format!("has bytes {start} to {end}, but the data have {data}: the file is truncated or damaged"));
     }
     if end - start != bytes {
         return Err(format!("has {} bytes, but {ty} {shape:?} takes {bytes}", end - start));
@@ -183,14 +184,14 @@ mod tests {
             (format!("{{{a}}}"), 11, "truncated"),
             (a.replace("[2,3]", "[2,4]").replace("\"a\"", "{\"a\"") + "}", 12, "takes 16"),
             (format!("{{{}}}", a.replace("F16", "F17")), 12, "unknown type F17"),
-            (format!("{{{}}}", a.replace("[2,3]", "[18446744073709551615,3]")), 12, "no number of bytes"),
-            (format!("{{{}}}", a.replace("[2,3]", "[-2,3]")), 12, "no shape"),
+            (format!("{{{}}}", a.replace("[2,3]", "[18446744073709551615,3]")), 12, "not a whole number of bytes"),
+            (format!("{{{}}}", a.replace("[2,3]", "[-2,3]")), 12, "no valid shape"),
             (format!("{{{}}}", a.replace("[0,12]", "[12,0]")), 12, "12 to 0"),
-            (format!("{{{}}}", a.replace("[0,12]", "[0]")), 12, "not two"),
+            (format!("{{{}}}", a.replace("[0,12]", "[0]")), 12, "two data_offsets"),
             (r#"{"a":3}"#.into(), 0, "no dtype"),
-            ("[]".into(), 0, "not an object"),
+            ("[]".into(), 0, "not a JSON object"),
             ("{".into(), 0, "not valid JSON"),
-            // The later of two entries of one name stands alone.
+            // Of two entries with the same name, the later one counts.
             (format!("{{{a},{}}}", a.replace("[0,12]", "[12,24]")), 24, "gap of 12"),
         ] {
             let error = parse(&file(&header, data)).map(|_| ()).expect_err(want);

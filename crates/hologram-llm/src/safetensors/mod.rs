@@ -1,6 +1,7 @@
-//! A model as a folder, as the transformers library writes it: `config.json`, `tokenizer.json` and the weights in safetensors files.
+//! A model folder as written by the transformers library: `config.json`, `tokenizer.json` and weights in safetensors
+//! files.
 //!
-//! Files are read by a parser of our own: the format is a page long, and its errors can name tensors, files and what to do.
+//! The parser is our own: the format is a page long, and errors can name the tensor, the file and a remedy.
 
 mod map;
 pub(crate) mod ternary;
@@ -20,9 +21,9 @@ pub use map::Dtype;
 use map::{Entry, Shard};
 pub(crate) use weights::FolderWeights;
 
-/// JSON files larger than this are not believed.
+/// Maximum size of JSON files accepted.
 const MAX_JSON: u64 = 64 << 20;
-/// More files of weights than this are not believed.
+/// Maximum number of weight files accepted.
 const MAX_SHARDS: usize = 4096;
 
 /// An open folder.
@@ -41,28 +42,26 @@ pub struct FolderTensor<'a> {
     pub name: &'a str,
     /// The element type.
     pub dtype: &'static Dtype,
-    /// The extents, slowest first.
+    /// The shape, slowest dimension first.
     pub shape: &'a [usize],
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
     /// The file that holds it.
     pub file: &'a Path,
 }
 
 impl Folder {
-    /// Reads `config.json`, maps the files of weights and checks their headers: `model.safetensors`, or the files that
-    /// `model.safetensors.index.json` names.
+    /// Reads `config.json`, maps the weight files and checks their headers: `model.safetensors`, or the files listed in
+    /// `model.safetensors.index.json`.
     ///
     /// # Errors
-    /// A file that is missing, truncated or contradicts itself or the others.
+    /// When a file is missing, truncated or contradicts itself or another.
     pub fn open(path: impl AsRef<Path>) -> Result<Folder> {
         let path = path.as_ref();
         let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
         let config_path = path.join("config.json");
         if !config_path.exists() {
-            return Err(
-                bad("the folder has no config.json, which a model in safetensors files has beside them".into()),
-            );
+            return Err(bad("the folder has no config.json, which a safetensors model requires".into()));
         }
         let config = object(&config_path)?;
         let (single, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
@@ -83,18 +82,18 @@ impl Folder {
         &self.path
     }
 
-    /// What `config.json` holds.
+    /// The content of `config.json`.
     pub fn config_json(&self) -> &Map<String, Value> {
         &self.config
     }
 
-    /// The sizes of the model.
+    /// The model's hyperparameters.
     ///
     /// # Errors
-    /// An unknown architecture, a missing key, or sizes that contradict each other.
+    /// When the architecture is unknown, a key is missing, or sizes contradict each other.
     pub fn config(&self) -> Result<Config> {
         let own = self.config.get("_name_or_path").and_then(Value::as_str).filter(|s| !s.is_empty());
-        // A name such as "." or the path's end "model/" says nothing.
+        // Relative paths such as "." or "model/" lack a useful name.
         let full = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         let of_path = full.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = own.map(String::from).or(of_path).unwrap_or_else(|| "unnamed".into());
@@ -114,10 +113,10 @@ impl Folder {
         })
     }
 
-    /// Tokens that end a text: those of `generation_config.json`, else of `config.json`.
+    /// End-of-text tokens: those of `generation_config.json`, else of `config.json`.
     ///
     /// # Errors
-    /// A file that is damaged, or ids that are not numbers of tokens.
+    /// When a file is damaged or an id is not a token.
     pub fn end_tokens(&self) -> Result<Vec<u32>> {
         const KEY: &str = "eos_token_id";
         let path = self.path.join("generation_config.json");
@@ -128,11 +127,11 @@ impl Folder {
         if ids.is_empty() {
             (keys, ids) = (&config, config.ids(KEY)?);
         }
-        // Without a size the model is refused for that.
+        // A missing size is reported elsewhere.
         if let Some(size) = config.unsigned("vocab_size")?
             && let Some(id) = ids.iter().find(|id| u64::from(**id) >= size)
         {
-            return Err(keys.bad(KEY, format!("is {id}, but the vocabulary has {size} tokens")));
+            return Err(keys.bad(KEY, format!("is {id}, but must be below {size}, the size of the vocabulary")));
         }
         Ok(ids)
     }
@@ -147,10 +146,10 @@ impl Folder {
     }
 }
 
-/// Of each tensor its file and its place among that file's entries.
+/// Per tensor its file and its index among that file's entries.
 type Places = HashMap<String, (usize, usize)>;
 
-/// The files that an index names, and where each tensor is.
+/// Opens the files of an index. Returns them and the place of each tensor.
 fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
     let bad = |reason: String| LlmError::BadFile { path: index.into(), reason };
     let object = object(index)?;
@@ -160,20 +159,20 @@ fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
     let mut entries: Vec<HashMap<&str, usize>> = Vec::new();
     let mut wanted = Vec::with_capacity(map.len());
     for (name, file) in map {
-        let file = file.as_str().ok_or_else(|| bad(format!("the file of tensor {name} is no name")))?;
+        let file = file.as_str().ok_or_else(|| bad(format!("the file of tensor {name} is not a string")))?;
         // A name, not a path: nothing outside the folder is opened.
         if Path::new(file).file_name() != Some(file.as_ref()) {
-            return Err(bad(format!("{file:?} is no name of a file in the folder")));
+            return Err(bad(format!("{file:?} is not the name of a file in the folder")));
         }
         let shard = match places.get(file) {
             Some(shard) => *shard,
             None => {
                 let path = folder.join(file);
                 if !path.exists() {
-                    return Err(bad(format!("it names {file}, which is not in the folder")));
+                    return Err(bad(format!("it lists {file}, which is not in the folder")));
                 }
                 if shards.len() == MAX_SHARDS {
-                    return Err(bad(format!("it names more than {MAX_SHARDS} files")));
+                    return Err(bad(format!("it lists more than {MAX_SHARDS} files")));
                 }
                 shards.push(Shard::open(&path)?);
                 places.insert(file, shards.len() - 1);
@@ -189,7 +188,7 @@ fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
     for (name, shard) in wanted {
         let Some(entry) = entries[shard].get(&**name) else {
             let file = shards[shard].path.file_name().unwrap_or_default().to_string_lossy();
-            return Err(bad(format!("it says that {file} holds tensor {name}, which is not there")));
+            return Err(bad(format!("it lists tensor {name} in {file}, which does not contain it")));
         };
         tensors.insert(name.clone(), (shard, *entry));
     }
@@ -197,7 +196,7 @@ fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
     Ok((shards, tensors))
 }
 
-/// The object in a JSON file.
+/// Reads a JSON file that holds an object.
 fn object(path: &Path) -> Result<Map<String, Value>> {
     let io = |reason| LlmError::Io { path: path.into(), reason };
     let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
@@ -208,7 +207,7 @@ fn object(path: &Path) -> Result<Map<String, Value>> {
     }
     match serde_json::from_slice(&text) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(bad("it does not hold a JSON object".into())),
+        Ok(_) => Err(bad("it is not a JSON object".into())),
         Err(e) => Err(bad(format!("it is not valid JSON ({e})"))),
     }
 }

@@ -1,19 +1,20 @@
-//! Ternary weights of folders, brought to the layout of [`Format::TQ2_0`](hologram_backends::Format::TQ2_0).
+//! Converts ternary weights of folders to [`Format::TQ2_0`](hologram_backends::Format::TQ2_0).
 
 use half::f16;
 
-/// Elements and bytes of a block.
+/// Elements per block.
 pub const BLOCK: usize = 256;
 const BLOCK_BYTES: usize = 66;
 
-/// A scale as that of blocks and, where `f16` does not hold it exactly, a factor of the whole matrix: the product of both is the scale.
+/// Splits a scale into a block scale and, if `f16` cannot represent it exactly, a factor of the whole matrix. Their
+/// product is the scale.
 pub fn split_scale(scale: f32) -> (f16, Option<f32>) {
     let of_blocks = f16::from_f32(scale);
     if of_blocks.to_f32() == scale { (of_blocks, None) } else { (f16::ONE, Some(scale)) }
 }
 
-/// Rows of blocks of codes, each 0, 1 or 2 for -1, 0 or 1, with one scale. `codes` writes those of a row; `row_len` is a multiple of
-/// [`BLOCK`].
+/// Packs rows of codes (0, 1 or 2 for -1, 0 or 1) into blocks with one scale. `codes` writes the codes of a row;
+/// `row_len` is a multiple of [`BLOCK`].
 ///
 /// # Errors
 /// Those of `codes`.
@@ -40,8 +41,8 @@ pub fn pack<E>(
     Ok(out)
 }
 
-/// The codes of row `r` of a packed matrix, four rows a byte: bits 2i and 2i + 1 of byte `[p, c]` are those of row `i·packed_rows + p`.
-/// `None` where a code is 3, which no weight has.
+/// Unpacks the codes of row `r` of a matrix that stores four rows per byte row: bits 2i and 2i + 1 of byte `[p, c]`
+/// hold the code of row `i·packed_rows + p`. `None` if a code is 3, which is invalid.
 pub fn unpack_row(packed: &[u8], packed_rows: usize, r: usize, codes: &mut [u8]) -> Option<()> {
     let (i, p) = (r / packed_rows, r % packed_rows);
     let bytes = packed.get(p * codes.len()..(p + 1) * codes.len())?;
@@ -53,11 +54,11 @@ pub fn unpack_row(packed: &[u8], packed_rows: usize, r: usize, codes: &mut [u8])
     (all == 0).then_some(())
 }
 
-/// The factor of weights that are rounded to ternary: the mean of their magnitudes, at least 1e-5.
+/// The scale of weights that are rounded to ternary: their mean magnitude, at least 1e-5.
 pub fn mean_magnitude(values: impl Iterator<Item = f32>, count: usize) -> f32 {
     let sum: f64 = values.map(|v| f64::from(v.abs())).sum();
     let mean = (sum / count.max(1) as f64) as f32;
-    // A NaN stays one.
+    // NaN stays NaN.
     if mean < 1e-5 { 1e-5 } else { mean }
 }
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
     use hologram_backends::Format;
 
-    /// A layer that the reference library packed, against the weights that it packed.
+    /// Compares a layer packed by the reference library with the unpacked weights.
     #[test]
     fn the_reference_librarys_packing_is_undone() {
         let fixture = |name: &str| {
@@ -83,7 +84,7 @@ mod tests {
         Format::TQ2_0.decode_row(&blocks, &mut got).unwrap();
         let want: Vec<f32> = want.iter().map(|w| f32::from(*w as i8) * scale).collect();
         assert_eq!(got, want);
-        // A code that no weight has, in any of the four rows of a byte.
+        // The invalid code 3, in each of a byte's four rows.
         for i in 0..4 {
             let mut damaged = packed.clone();
             damaged[5 * 256 + 9] |= 3 << (2 * i);

@@ -1,4 +1,4 @@
-//! The weights of a folder, by the names that GGUF files give them.
+//! The weights of a folder, under their GGUF names.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,24 +16,24 @@ use crate::models::FolderNames;
 use crate::models::config_json::Ternary;
 use crate::weights::{Weights, may_be_unused};
 
-/// Tensors in the layouts that the device's kernels read: used in place where the device shares the host's memory and the layout fits,
-/// else converted or uploaded one after the other, and their pages given back.
+/// Tensors in the device's layouts: used in place if the device shares host memory and the layout matches, else
+/// converted or uploaded one at a time, after which their pages are released.
 pub(crate) struct FolderWeights<'a> {
     executor: &'a Executor,
     folder: &'a Folder,
     names: &'a FolderNames,
-    /// Of each file its bytes as device memory, where the device shares the host's.
+    /// Each file's bytes as device memory, if the device shares host memory.
     shared: Vec<Option<Buffer>>,
     ternary: Option<Ternary>,
-    /// Whether the output matrix is the embedding, where `config.json` says so.
+    /// `tie_word_embeddings`: whether the output matrix is the embedding.
     tied: Option<bool>,
-    /// Factors that ternary matrices have beside their elements, by our name.
+    /// Factors of ternary matrices, by GGUF name.
     scales: RefCell<HashMap<String, f32>>,
     taken: RefCell<HashSet<String>>,
 }
 
 impl<'a> FolderWeights<'a> {
-    /// Hands the mapped files to a device that shares the host's memory.
+    /// Hands the mapped files to a device that shares host memory.
     ///
     /// # Errors
     /// When the device cannot take them, or `config.json` is damaged.
@@ -51,7 +51,7 @@ impl<'a> FolderWeights<'a> {
         Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken })
     }
 
-    /// A tensor by its own name, with the place of its file.
+    /// A tensor by its name in the folder, with the index of its file.
     fn entry(&self, name: &str) -> Result<(usize, &'a Entry)> {
         let found = self.folder.find(name);
         let missing = || LlmError::MissingTensor { path: self.folder.path.clone(), tensor: name.into() };
@@ -86,7 +86,7 @@ impl<'a> FolderWeights<'a> {
     fn checked(&self, name: &str, shape: &[usize]) -> Result<(usize, &'a Entry)> {
         let (shard, entry) = self.entry(name)?;
         if entry.shape != shape {
-            let reason = format!("tensor {name} has shape {:?}, but config.json asks for {shape:?}", entry.shape);
+            let reason = format!("tensor {name} has shape {:?}, but config.json requires {shape:?}", entry.shape);
             return Err(self.bad(shard, reason));
         }
         Ok((shard, entry))
@@ -115,7 +115,7 @@ impl<'a> FolderWeights<'a> {
     /// A tensor in the device's layout: in place, or copied.
     fn take(&self, shard: usize, entry: &Entry, layout: Format, shape: &[usize]) -> Result<Tensor> {
         let format = self.format(shard, entry)?;
-        // Files align no tensor; an odd header length puts all of them off.
+        // Files do not align tensors: an odd header length misaligns all of them.
         let aligned = entry.range.start.is_multiple_of(format.block_bytes());
         match &self.shared[shard] {
             Some(buffer) if layout == format && aligned => {
@@ -130,7 +130,7 @@ impl<'a> FolderWeights<'a> {
         }
     }
 
-    /// Whether a matrix of this name is one of the ternary ones.
+    /// Whether this matrix is ternary.
     fn is_ternary(&self, name: &str, entry: &Entry) -> bool {
         let Some(ternary) = &self.ternary else { return false };
         let module = name.strip_suffix(".weight").unwrap_or(name);
@@ -140,13 +140,13 @@ impl<'a> FolderWeights<'a> {
         linear && (ternary.online || entry.dtype.name == "U8" || self.folder.find(&scale_name(name)).is_some())
     }
 
-    /// A ternary matrix as [`Format::TQ2_0`]: packed, as it was trained, or its codes as numbers.
+    /// A ternary matrix as [`Format::TQ2_0`], from packed codes, unrounded weights or codes as numbers.
     fn ternary(&self, ours: &str, name: &str, rows: usize, row_len: usize, conf: &Ternary) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let bad = |reason: String| self.bad(shard, format!("tensor {name} {reason}"));
         if !row_len.is_multiple_of(ternary::BLOCK) {
             return Err(bad(format!(
-                "has rows of {row_len} elements, which are not whole blocks of {}",
+                "has {row_len} elements per row, which is not a multiple of the block size {}",
                 ternary::BLOCK
             )));
         }
@@ -154,7 +154,7 @@ impl<'a> FolderWeights<'a> {
         let packed = entry.dtype.name == "U8";
         let stored = if packed { rows / 4 } else { rows };
         if entry.shape != [stored, row_len] || (packed && !rows.is_multiple_of(4)) {
-            let reason = format!("has shape {:?}, but config.json asks for {:?}", entry.shape, [stored, row_len]);
+            let reason = format!("has shape {:?}, but config.json requires {:?}", entry.shape, [stored, row_len]);
             return Err(bad(reason));
         }
         let format = if packed { None } else { Some(self.format(shard, entry)?) };
@@ -176,13 +176,13 @@ impl<'a> FolderWeights<'a> {
             self.weight_scale(name, conf)?
         };
         if !scale.is_finite() {
-            return Err(bad(format!("has the scale {scale}")));
+            return Err(bad(format!("has the invalid scale {scale}")));
         }
         let (of_blocks, factor) = ternary::split_scale(scale);
         let blocks = match format {
             None => ternary::pack(rows, row_len, of_blocks, |r, codes| {
                 ternary::unpack_row(data, stored, r, codes)
-                    .ok_or_else(|| bad(format!("has a code of no weight in row {r}")))
+                    .ok_or_else(|| bad(format!("has the invalid code 3 in row {r}")))
             })?,
             Some(format) if conf.online => {
                 let inverse = 1.0 / scale;
@@ -200,7 +200,7 @@ impl<'a> FolderWeights<'a> {
                         -1.0 => 0,
                         0.0 => 1,
                         1.0 => 2,
-                        other => return Err(bad(format!("has the element {other}, but is to be of -1, 0 and 1"))),
+                        other => return Err(bad(format!("has the element {other}, but must have only -1, 0 and 1"))),
                     };
                 }
                 Ok(())
@@ -214,7 +214,7 @@ impl<'a> FolderWeights<'a> {
         Ok(Tensor::from_bytes_as(self.executor, Format::TQ2_0, layout, &[rows, row_len], &blocks)?)
     }
 
-    /// Refuses two matrices that `config.json` ties and that differ: some files hold the same one twice.
+    /// Rejects two different matrices that `config.json` ties. Some files store the same matrix twice.
     fn same_matrix(&self, a: &str, b: &str) -> Result<()> {
         let ((of_a, x), (of_b, y)) = (self.entry(a)?, self.entry(b)?);
         let same = x.shape == y.shape && x.dtype.name == y.dtype.name && self.data(of_a, x) == self.data(of_b, y);
@@ -222,15 +222,15 @@ impl<'a> FolderWeights<'a> {
         if same {
             return Ok(());
         }
-        Err(self.bad(of_a, format!("config.json has tie_word_embeddings true, but {a} is another matrix than {b}")))
+        Err(self.bad(of_a, format!("tie_word_embeddings is true in config.json, but {a} differs from {b}")))
     }
 
-    /// The factor of a ternary matrix, of which the file may hold the inverse.
+    /// The scale of a ternary matrix. The file may store its inverse.
     fn weight_scale(&self, name: &str, conf: &Ternary) -> Result<f32> {
         let name = scale_name(name);
         let (shard, entry) = self.entry(&name)?;
         let values = self.values(shard, entry)?;
-        let [scale] = values[..] else { return Err(self.bad(shard, format!("tensor {name} is not one number"))) };
+        let [scale] = values[..] else { return Err(self.bad(shard, format!("tensor {name} is not a single number"))) };
         if !scale.is_finite() {
             return Err(self.bad(shard, format!("tensor {name} is {scale}")));
         }
@@ -257,7 +257,7 @@ impl Weights for FolderWeights<'_> {
         self.take(shard, entry, layout, &shape)
     }
 
-    /// Of matrices the output alone may be missing, where it is tied to the embedding.
+    /// Only the output matrix is optional: it may be tied to the embedding.
     fn optional_matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
         let there = self.folder.find(&name).is_some();
@@ -281,20 +281,20 @@ impl Weights for FolderWeights<'_> {
         Ok(Tensor::from_slice(self.executor, &[len], &self.values(shard, entry)?)?)
     }
 
-    /// Biases, which `config.json` may have a say in.
+    /// Biases; `config.json` may require or exclude them.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
         let key = if name.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
         match (self.folder.config.get(key).and_then(serde_json::Value::as_bool), self.folder.find(&name)) {
             (Some(false), Some((shard, _))) => {
-                Err(self.bad(shard, format!("config.json has {key} false, but there is a tensor {name}")))
+                Err(self.bad(shard, format!("{key} is false in config.json, but tensor {name} exists")))
             }
             (Some(true), _) | (None, Some(_)) => self.vector(ours, len).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Folders have none: what GGUF files have as vectors of values, `config.json` says.
+    /// Always `None`: `config.json` has these values instead.
     fn optional_values(&self, _: &str, _: usize) -> Result<Option<Vec<f32>>> {
         Ok(None)
     }
@@ -308,19 +308,19 @@ impl Weights for FolderWeights<'_> {
         match self.folder.tensors.keys().filter(|name| !taken.contains(*name) && !may_be_unused(name)).min() {
             None => Ok(()),
             Some(name) => {
-                let what = format!("tensor {name}, for which models of this architecture have no use,");
-                Err(LlmError::Unsupported { path: self.folder.path.clone(), what })
+                let what = format!("tensor {name} in a model of this architecture");
+                Err(LlmError::Unsupported { path: self.folder.path.clone(), what, supported: String::new() })
             }
         }
     }
 }
 
-/// The factor that goes with a ternary matrix.
+/// The name of a ternary matrix's scale.
 fn scale_name(weight: &str) -> String {
     format!("{weight}_scale")
 }
 
-/// The tensors of a layer: the name in GGUF files, then the one in folders, unless an architecture has its own.
+/// The tensors of a layer: the name in GGUF files, then the default name in folders.
 const LAYER: [(&str, &str); 9] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),

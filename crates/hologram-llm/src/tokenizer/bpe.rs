@@ -1,13 +1,13 @@
 //! Byte-level BPE, the tokenizer of GPT-2 and its descendants (`tokenizer.ggml.model` = `gpt2`).
 //!
-//! Tokens and merges are written in GPT-2's alphabet, where every byte is one printable character ("Ġ" is a space). A word is
-//! written in this alphabet too, and then looked up as it stands in the file.
+//! Tokens and merges are written in GPT-2's alphabet, where every byte is one printable character ("Ġ" is a space).
+//! Words are written in this alphabet too and then looked up directly.
 
 use super::index::StringIndex;
 use super::merge::Merger;
 use super::pre::PreTokenizer;
 
-/// The character that stands for each byte: printable Latin-1 for itself, the others from U+0100 on.
+/// The character of each byte: printable Latin-1 characters stand for themselves, the others are U+0100 and up.
 const BYTE_TO_CHAR: [char; 256] = {
     let mut table = ['\0'; 256];
     let (mut byte, mut extra) = (0, 0x100);
@@ -39,7 +39,7 @@ fn char_to_byte(c: char) -> Option<u8> {
 pub(super) struct Bpe {
     pub pre: PreTokenizer,
     merges: StringIndex,
-    /// The tokens of single bytes, for what no merge covers.
+    /// The tokens of single bytes, for text that no merge covers.
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
 }
@@ -50,7 +50,7 @@ impl Bpe {
         Bpe { pre, merges, bytes, unknown }
     }
 
-    /// How many bytes have no token and no substitute: a text loses them.
+    /// The number of bytes without a token or a substitute: a text loses them.
     pub fn lost_bytes(&self) -> usize {
         if self.unknown.is_some() { 0 } else { self.bytes.iter().filter(|b| b.is_none()).count() }
     }
@@ -81,7 +81,7 @@ impl Bpe {
             };
             merger.run(ends.iter().copied(), rank, |start, end| match tokens.get(&letters[start..end]) {
                 Some(id) => out.push(id),
-                // A merge whose result is no token: fall back to its bytes.
+                // A merge whose result is not a token: use its bytes.
                 None => {
                     let first = ends.partition_point(|&e| e <= start);
                     let past = ends.partition_point(|&e| e <= end);
@@ -93,7 +93,7 @@ impl Bpe {
     }
 }
 
-/// The bytes that a token's text stands for; one with a character outside the alphabet stands for itself.
+/// Appends the bytes of a token. A token with a character outside the alphabet is copied unchanged.
 pub(super) fn decode(token: &[u8], out: &mut Vec<u8>) {
     let before = out.len();
     let letters = std::str::from_utf8(token).ok();

@@ -1,9 +1,9 @@
-//! From tokens back to text, one token at a time.
+//! Converts tokens back to text, one token at a time.
 
 use super::Tokenizer;
 
-/// Turns tokens into text as they come, holding back bytes until they are whole characters. Bytes that can never become a
-/// character turn into U+FFFD.
+/// Converts tokens to text one by one, holding back bytes until they are whole characters. Bytes that can never become
+/// a character turn into U+FFFD.
 #[derive(Clone, Debug, Default)]
 pub struct TokenDecoder {
     show_control: bool,
@@ -12,18 +12,18 @@ pub struct TokenDecoder {
 }
 
 impl TokenDecoder {
-    /// A decoder that continues a text: the first token keeps its leading space. Control tokens become nothing.
+    /// A decoder that continues a text: the first token keeps its leading space. Control tokens are omitted.
     pub fn new() -> TokenDecoder {
         TokenDecoder::default()
     }
 
-    /// A decoder that writes control tokens as they are spelled in the vocabulary, such as `<|eot_id|>`.
+    /// A decoder that spells out control tokens as in the vocabulary, such as `<|eot_id|>`.
     pub fn with_control() -> TokenDecoder {
         TokenDecoder { show_control: true, ..TokenDecoder::default() }
     }
 
-    /// The text that this token completes; often a whole word, empty in the middle of a character. A number that is not in the
-    /// vocabulary reads as U+FFFD.
+    /// The text that this token completes: often a whole word, empty in the middle of a character. An unknown token id
+    /// gives U+FFFD.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> &str {
         self.text.clear();
         if !tokenizer.append_bytes(id, self.show_control, &mut self.pending) {
@@ -52,7 +52,7 @@ impl TokenDecoder {
         &self.text
     }
 
-    /// Ends the text: U+FFFD when it stopped in the middle of a character, else nothing.
+    /// Ends the text. Returns U+FFFD in the middle of a character, else nothing.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {

@@ -1,5 +1,5 @@
-//! Tokenizers of Hugging Face model folders: `tokenizer.json` by the `tokenizers` crate, and what
-//! `tokenizer_config.json` adds.
+//! Tokenizers of Hugging Face model folders: `tokenizer.json`, read by the `tokenizers` crate, and
+//! `tokenizer_config.json`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::error::{LlmError, Result};
 use crate::files::open_regular;
 use crate::gguf::Strings;
 
-/// Bytes of a file of settings: many times those of the largest vocabularies.
+/// Maximum size of a settings file: many times the largest vocabularies.
 const MAX_FILE: u64 = 512 << 20;
 
-/// Token ids: far more than any vocabulary has, few enough for a table.
+/// Maximum token id: far above any vocabulary, small enough for a table.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// How many times as long a text may become before it is cut into tokens: those of models make it 12 times as long.
+/// Maximum factor by which a text may grow before tokenization; published models reach 12.
 const MAX_GROWTH: usize = 4096;
 
-/// The tokenizer of the library.
+/// A tokenizer of the `tokenizers` crate.
 pub(super) struct Json {
     path: PathBuf,
-    /// Whether control tokens are recognised is a setting of the whole, changed from call to call.
+    /// The library's setting for control tokens is global, so each call sets it.
     inner: Mutex<tokenizers::Tokenizer>,
 }
 
@@ -38,25 +38,25 @@ impl Json {
         let ids = || inner.encode_fast(text, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
         caught(ids).and_then(|ids| ids).map_err(|e| LlmError::Tokenizer {
             path: self.path.clone(),
-            reason: format!("the text has no tokens ({})", first_line(&e)),
+            reason: format!("cannot tokenize the text ({})", first_line(&e)),
         })
     }
 }
 
-/// Reads a JSON file that a folder may have.
+/// Reads an optional JSON file.
 ///
 /// # Errors
-/// When it is there and cannot be read or is no JSON object.
+/// When the file exists but cannot be read or is not a JSON object.
 pub(crate) fn read_settings(path: &Path) -> Result<Option<serde_json::Map<String, Value>>> {
     let Some(bytes) = read(path)? else { return Ok(None) };
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(map)) => Ok(Some(map)),
-        Ok(_) => Err(LlmError::Tokenizer { path: path.into(), reason: "the file holds no JSON object".into() }),
+        Ok(_) => Err(LlmError::Tokenizer { path: path.into(), reason: "the file is not a JSON object".into() }),
         Err(e) => Err(LlmError::Tokenizer { path: path.into(), reason: format!("the file is not JSON: {e}") }),
     }
 }
 
-/// The bytes of a file that may be absent.
+/// The bytes of an optional file.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     use std::io::Read;
     let io = |reason| LlmError::Io { path: path.into(), reason };
@@ -74,25 +74,25 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// A token as settings name it: its text, or an object with its `content`.
+/// A token in the settings: its text, or an object with its `content`.
 pub(crate) fn named_token<'v>(settings: &'v serde_json::Map<String, Value>, name: &str) -> Option<&'v str> {
     let value = settings.get(name)?;
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
 impl Tokenizer {
-    /// The tokenizer of a folder: `tokenizer.json`, and BOS, EOS and whether they are added from
-    /// `tokenizer_config.json` where it is there.
+    /// The tokenizer of a folder: `tokenizer.json`, plus BOS, EOS and whether to add them from an optional
+    /// `tokenizer_config.json`.
     ///
     /// # Errors
-    /// There is none, it is damaged, or its decoder is of a kind that is not supported.
+    /// When there is none, it is damaged, or its decoder is not supported.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let folder = folder.as_ref();
         let path = folder.join("tokenizer.json");
         let Some(bytes) = read(&path)? else {
             let mut reason = "the folder has no tokenizer.json".to_string();
             if folder.join("tokenizer.model").is_file() {
-                reason += "; its tokenizer.model alone is not read";
+                reason += "; tokenizer.model is not supported";
             }
             return Err(LlmError::Tokenizer { path: folder.into(), reason });
         };
@@ -100,17 +100,17 @@ impl Tokenizer {
         Tokenizer::from_json(&path, &bytes, &settings)
     }
 
-    /// The tokenizer that `tokenizer.json` (its bytes; `path` serves in messages) and the keys of
-    /// `tokenizer_config.json` describe.
+    /// The tokenizer described by `tokenizer.json` (its bytes; `path` is for error messages) and the keys of
+    /// `tokenizer_config.json`.
     ///
     /// # Errors
     /// As [`Tokenizer::from_folder`].
     pub fn from_json(path: &Path, bytes: &[u8], settings: &serde_json::Map<String, Value>) -> Result<Tokenizer> {
         let fail = |reason: String| LlmError::Tokenizer { path: path.into(), reason };
-        let damaged = |e: String| fail(format!("this is no tokenizer: {}", first_line(&e)));
+        let damaged = |e: String| fail(format!("not a valid tokenizer: {}", first_line(&e)));
         let spec: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
         if !spec.is_object() {
-            return Err(damaged("the file holds no JSON object".into()));
+            return Err(damaged("the file is not a JSON object".into()));
         }
         let (spelling, strip_space) = decoder(&spec["decoder"]).map_err(fail)?;
         if let Some(which) = bad_merge(&spec["model"]).or_else(|| bad_template(&spec["post_processor"])) {
@@ -121,8 +121,8 @@ impl Tokenizer {
         let normalized = inner.get_normalizer().map_or(1, growth);
         let growth = normalized.saturating_mul(inner.get_pre_tokenizer().map_or(1, growth_of_words));
         if growth > MAX_GROWTH {
-            let what = "the normalizer and the pre-tokenizer make texts";
-            return Err(fail(format!("{what} up to {growth} times as long (at most {MAX_GROWTH})")));
+            let what = "the normalizer and the pre-tokenizer can make a text";
+            return Err(fail(format!("{what} {growth} times as long (supported: {MAX_GROWTH})")));
         }
         inner.with_truncation(None).map_err(|e| damaged(e.to_string()))?;
         inner.with_padding(None);
@@ -150,7 +150,8 @@ impl Tokenizer {
         let moved = |token: &Value| {
             let (content, id) = (token["content"].as_str()?, &token["id"]);
             let is = *vocabulary.get(content)?;
-            (*id != is).then(|| format!("the added token {content:?} has the id {id} in tokenizer.json, but gets {is}"))
+            (*id != is)
+                .then(|| format!("the added token {content:?} has id {id} in tokenizer.json, but was assigned {is}"))
         };
         notes.extend(spec["added_tokens"].as_array().and_then(|all| all.iter().find_map(moved)));
         let specials = Specials::new(&tokens, &types);
@@ -162,26 +163,28 @@ impl Tokenizer {
         };
         let (bos, eos) = (id("bos_token")?, id("eos_token")?);
         let natural = |id: Option<u32>, at: fn(&[u32]) -> Option<&u32>| {
-            // What the file's own rules add to any text.
+            // The tokens that the file's own rules add to any text.
             let begun = caught(|| inner.encode_fast("a", true).ok()).ok().flatten();
             id.is_some() && begun.is_some_and(|e| at(e.get_ids()) == id.as_ref())
         };
         let flag = |name: &str, token: Option<u32>, own: bool| match settings.get(name).and_then(Value::as_bool) {
-            Some(true) if token.is_none() => Err(fail(format!("{name} is true, but the settings name no such token"))),
+            Some(true) if token.is_none() => {
+                Err(fail(format!("{name} is true, but the settings do not define that token")))
+            }
             Some(on) => Ok(on),
             None => Ok(own),
         };
         let add_bos = flag("add_bos_token", bos, natural(bos, |ids| ids.first()))?;
         let add_eos = flag("add_eos_token", eos, natural(eos, |ids| ids.last()))?;
         let json = Json { path: path.into(), inner: Mutex::new(inner) };
-        // A vocabulary without a way for every text is refused here.
+        // Rejects a vocabulary that cannot encode every text.
         let text = "a \u{e9}\u{4e2d}\u{1f680}\u{10fffd}\0\n";
         let ids = json.encode(text, true, false)?;
         if json.encode(text, false, false)?.is_empty() {
-            return Err(fail("the post_processor leaves texts out".into()));
+            return Err(fail("the post_processor drops the text".into()));
         }
         if let Some(id) = ids.into_iter().find(|id| *id as usize >= count) {
-            return Err(fail(format!("texts get the token {id}, but the vocabulary has {count} tokens")));
+            return Err(fail(format!("a text gets token {id}, but the vocabulary has only {count} tokens")));
         }
         let mut tokenizer = Tokenizer {
             tokens,
@@ -206,14 +209,14 @@ impl Tokenizer {
 
 const CONTRADICTORY: &str = "its parts contradict each other";
 
-/// Calls the library, which may panic on damaged files that [`bad_merge`] and [`bad_template`] do not catch. The
-/// process's panic hook reports such a panic as any other, by default on standard error.
+/// Calls the library, which may panic on damaged files that [`bad_merge`] and [`bad_template`] do not detect. The
+/// process's panic hook still reports such a panic, by default on stderr.
 fn caught<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| CONTRADICTORY.into())
 }
 
-/// Finds a merge of a BPE model whose result is not a token. The library copies the result into a buffer of the longest
-/// token's size before it looks it up.
+/// Finds a merge of a BPE model whose result is not a token. The library copies the result into a buffer as long as the
+/// longest token before it looks it up.
 fn bad_merge(model: &Value) -> Option<String> {
     let (vocab, merges) = (model["vocab"].as_object()?, model["merges"].as_array()?);
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
@@ -229,11 +232,11 @@ fn bad_merge(model: &Value) -> Option<String> {
             token.extend([a, b]);
             vocab.contains_key(&token)
         });
-        (!known).then(|| format!("merging {a:?} and {b:?} gives no token"))
+        (!known).then(|| format!("merging {a:?} and {b:?} does not give a token"))
     })
 }
 
-/// Finds a piece of a post-processor's template that the post-processor does not define.
+/// Finds a piece in a post-processor's template that the post-processor does not define.
 fn bad_template(processor: &Value) -> Option<String> {
     if let Some(all) = processor["processors"].as_array() {
         return all.iter().find_map(bad_template);
@@ -248,7 +251,7 @@ fn bad_template(processor: &Value) -> Option<String> {
     })
 }
 
-/// How many times as long a text becomes at most by what is put in place of its characters, and before them.
+/// The maximum growth factor of a text through replacements and insertions.
 fn growth(normalizer: &NormalizerWrapper) -> usize {
     match normalizer {
         NormalizerWrapper::Sequence(all) => all.as_ref().iter().map(growth).fold(1, usize::saturating_mul),
@@ -259,8 +262,7 @@ fn growth(normalizer: &NormalizerWrapper) -> usize {
     }
 }
 
-/// The same of what cuts texts into words: most bytes take two in GPT-2's alphabet, and a space three in
-/// SentencePiece's.
+/// The growth factor of a pre-tokenizer: most bytes take two in GPT-2's alphabet, a space three in SentencePiece's.
 fn growth_of_words(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     match pre_tokenizer {
         PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().map(growth_of_words).fold(1, usize::saturating_mul),
@@ -270,7 +272,7 @@ fn growth_of_words(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     }
 }
 
-/// How the decoder of a `tokenizer.json` reads the text of tokens, and whether it takes a leading space away.
+/// Reads the decoder of `tokenizer.json`: how it spells tokens, and whether it strips a leading space.
 fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
     let metaspace = find_decoder(spec, "Metaspace");
     let strips = find_decoder(spec, "Strip").is_some_and(|s| s["start"].as_u64() > Some(0))
@@ -278,7 +280,7 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
             m["prepend_scheme"].as_str() != Some("never") && m["add_prefix_space"].as_bool() != Some(false)
         });
     if let Some(step) = steps(spec).iter().find(|step| !is_known_step(step)) {
-        return Err(format!("a tokenizer with the decoder {step} is not supported"));
+        return Err(format!("a tokenizer with decoder {step} is not supported"));
     }
     if has_decoder(spec, "ByteLevel") {
         Ok((Spelling::Letters, false))
@@ -286,13 +288,11 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
         Ok((Spelling::Spaces, strips))
     } else {
         let name = spec["type"].as_str().unwrap_or("none");
-        Err(format!(
-            "a tokenizer with the decoder {name} is not supported, supported are ByteLevel, ByteFallback and Metaspace"
-        ))
+        Err(format!("a tokenizer with decoder {name} is not supported; supported: ByteLevel, ByteFallback, Metaspace"))
     }
 }
 
-/// Whether a step of a decoder does what [`Spelling`] and a stripped space do, or is of a kind that is refused by name.
+/// Whether [`Spelling`] and the stripped space cover a step of a decoder, or the step is rejected elsewhere.
 fn is_known_step(step: &Value) -> bool {
     match step["type"].as_str() {
         Some("Replace") => step["pattern"]["String"] == "\u{2581}" && step["content"] == " ",
@@ -307,7 +307,7 @@ fn has_decoder(spec: &Value, name: &str) -> bool {
     find_decoder(spec, name).is_some()
 }
 
-/// The decoders of a sequence, or the one alone.
+/// The decoders of a sequence, or the single one.
 fn steps(spec: &Value) -> &[Value] {
     spec["decoders"].as_array().map_or(std::slice::from_ref(spec), Vec::as_slice)
 }
@@ -317,7 +317,7 @@ fn find_decoder<'v>(spec: &'v Value, name: &str) -> Option<&'v Value> {
     steps(spec).iter().find(|step| step["type"] == name)
 }
 
-/// The first line of a message: the library's go on for several.
+/// The first line of a message; the library's may have several.
 fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
 }

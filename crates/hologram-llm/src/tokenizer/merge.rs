@@ -1,9 +1,10 @@
-//! The merging that byte-level BPE and SentencePiece BPE share: join the best pair of neighbours until no pair may be joined.
+//! The merging that byte-level BPE and SentencePiece BPE share: join the best pair of neighbours until none can be
+//! joined.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A stretch of the text; the list is linked by index, and a symbol that was joined to its left neighbour has length zero.
+/// A range of the text. The list is linked by index; a symbol that was joined to its left neighbour is empty.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: usize,
@@ -15,11 +16,11 @@ struct Symbol {
 /// No neighbour.
 const NONE: usize = usize::MAX;
 
-/// Candidates: rank, index of the left symbol, index of the right one, end of the pair. The heap yields the lowest rank, and of
-/// equal ranks the leftmost.
+/// Candidates: rank, index of the left symbol, index of the right one, end of the pair. The heap yields the lowest
+/// rank; of equal ranks, the leftmost.
 type Candidate = Reverse<(u32, usize, usize, usize)>;
 
-/// The working memory of [`Merger::run`], kept from word to word.
+/// The buffers of [`Merger::run`], reused between words.
 #[derive(Default)]
 pub(super) struct Merger {
     symbols: Vec<Symbol>,
@@ -27,9 +28,9 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Joins symbols of a text. `ends` are the ends of the first symbols, rising, the last being the end of the text.
-    /// `rank(start, middle, end)` says how early two neighbours are joined, lowest first; `None` for never. `each(start, end)` is
-    /// called for every symbol that remains, in order. Takes n log n steps for n symbols.
+    /// Joins the symbols of a text. `ends` are the ends of the initial symbols in rising order; the last is the end of
+    /// the text. `rank(start, middle, end)` is the rank of joining two neighbours, lowest first; `None`: never.
+    /// `each(start, end)` is called for every remaining symbol in order. Takes O(n log n) for n symbols.
     pub fn run(
         &mut self,
         ends: impl Iterator<Item = usize>,
@@ -61,7 +62,8 @@ impl Merger {
         }
         while let Some(Reverse((_, left, right, end))) = heap.pop() {
             let (a, b) = (symbols[left], symbols[right]);
-            // Symbols only grow to the right, so the pair is still as it was offered when it ends at the same place and both live.
+            // Symbols grow only to the right, so a pair is unchanged if it ends at the same place and both symbols
+            // exist.
             if a.start == a.end || b.start == b.end || a.end != b.start || b.end != end {
                 continue;
             }

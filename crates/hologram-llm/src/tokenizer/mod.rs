@@ -1,7 +1,8 @@
-//! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file or the `tokenizer.json` of a folder.
+//! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file or a folder's `tokenizer.json`.
 //!
-//! Of GGUF files two families are supported: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and merges stay in the
-//! mapped file; loading only indexes them. What `tokenizer.json` describes is done by the `tokenizers` crate (`json.rs`).
+//! Two families are supported in GGUF files: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and
+//! merges stay in the mapped file; loading only indexes them. The `tokenizers` crate handles `tokenizer.json`
+//! (`json.rs`).
 
 mod bpe;
 mod decode;
@@ -25,24 +26,24 @@ use spm::Spm;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// What a token is for, with GGUF's numbers 1 to 6.
+/// The purpose of a token, with GGUF's numbers 1 to 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenType {
     /// A piece of text.
     Normal,
-    /// Stands for text that has no tokens.
+    /// Stands for text without tokens.
     Unknown,
     /// Marks structure, such as the end of the text.
     Control,
-    /// Added by hand; matched in any text before everything else.
+    /// Added by the user; matched in any text before everything else.
     UserDefined,
-    /// Merged through, but never the result.
+    /// May occur while merging, but never in the result.
     Unused,
     /// One byte, written like `<0x0A>`.
     Byte,
 }
 
-/// Tokens that end a text under any name that models use; a file's EOS, EOT and EOM count besides.
+/// Tokens that end a text, under all names that models use, in addition to a file's EOS, EOT and EOM.
 const END_TEXTS: [&str; 12] = [
     "</s>",
     "<|end_of_text|>",
@@ -64,12 +65,12 @@ enum Model {
     Json(Box<Json>),
 }
 
-/// How the vocabulary writes text.
+/// How the vocabulary spells text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     /// In GPT-2's alphabet of bytes.
     Letters,
-    /// As it is, but with U+2581 for a space.
+    /// Unchanged, except U+2581 for a space.
     Spaces,
 }
 
@@ -77,12 +78,12 @@ enum Spelling {
 pub struct Tokenizer {
     tokens: Strings,
     types: Vec<TokenType>,
-    /// Normal, user-defined and unused tokens: those that text can become.
+    /// Normal, user-defined and unused tokens: those that text can produce.
     index: StringIndex,
     specials: Specials,
     model: Model,
     spelling: Spelling,
-    /// A text's first space is not part of it.
+    /// Whether the first space is not part of the text.
     strip_space: bool,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -97,7 +98,7 @@ impl Tokenizer {
     /// The tokenizer that a file describes under `tokenizer.ggml.`.
     ///
     /// # Errors
-    /// There is none, it is of a kind that is not supported, or its parts contradict each other.
+    /// When there is none, its kind is not supported, or its parts contradict each other.
     pub fn from_gguf(file: &GgufFile) -> Result<Tokenizer> {
         let fail = |reason: String| LlmError::Tokenizer { path: file.path().into(), reason };
         let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -115,7 +116,7 @@ impl Tokenizer {
             let Some(id) = file.get_opt::<u32>(&key)? else {
                 return Ok(default.filter(|&id| (id as usize) < tokens.len()));
             };
-            let reason = || format!("is {id}, but the vocabulary has {} tokens", tokens.len());
+            let reason = || format!("is {id}, but must be below {}, the size of the vocabulary", tokens.len());
             if (id as usize) < tokens.len() {
                 Ok(Some(id))
             } else {
@@ -128,7 +129,7 @@ impl Tokenizer {
         let specials = Specials::new(&tokens, &types);
         let mut notes = Vec::new();
 
-        // Where a file does not name the SentencePiece ids, they are those of Llama's own vocabulary.
+        // The SentencePiece ids default to those of Llama's vocabulary.
         let spm_default = |id| (model == "llama").then_some(id);
         let unknown = id("unknown_token_id", spm_default(0))?;
         let bos = id("bos_token_id", spm_default(1))?;
@@ -144,24 +145,24 @@ impl Tokenizer {
                         // Early conversions of Llama 3 and of models with its vocabulary lack the key.
                         let llama3 = specials.get("<|begin_of_text|>").is_some();
                         let name = if llama3 { "llama-bpe" } else { "gpt-2" };
-                        notes.push(format!("the file has no tokenizer.ggml.pre; words are split as by {name}"));
+                        notes.push(format!("the file has no tokenizer.ggml.pre; using the pre-tokenizer {name}"));
                         name
                     }
                 };
                 let pre = PreTokenizer::new(pre).map_err(fail)?;
                 let add_bos = pre.add_bos();
                 let merges = file.get::<&Strings>(&key("merges"))?;
-                // In GPT-2's alphabet a space is no part of a token.
+                // In GPT-2's alphabet no token contains a space.
                 let is_pair =
                     |merge: &[u8]| matches!(merge.iter().position(|b| *b == b' '), Some(1..)) && !merge.ends_with(b" ");
                 if let Some((i, merge)) = merges.iter().enumerate().find(|(_, merge)| !is_pair(merge)) {
                     let text = String::from_utf8_lossy(merge);
-                    return Err(fail(format!("merge {i} is {text:?}, not two tokens with a space between")));
+                    return Err(fail(format!("merge {i} is {text:?}, but must be two tokens separated by a space")));
                 }
                 let merges = StringIndex::new(merges.clone(), |_| true);
                 let bpe = Bpe::new(pre, merges, &index, unknown);
                 if bpe.lost_bytes() > 0 {
-                    notes.push(format!("{} byte values have no token; a text loses them", bpe.lost_bytes()));
+                    notes.push(format!("{} byte values have no token and are lost from texts", bpe.lost_bytes()));
                 }
                 (Model::Bpe(Box::new(bpe)), add_bos)
             }
@@ -176,9 +177,7 @@ impl Tokenizer {
                 (Model::Spm(Box::new(Spm::new(prefix, scores, bytes, unknown).map_err(fail)?)), true)
             }
             other => {
-                return Err(fail(format!(
-                    "the tokenizer model {other} is not supported, supported are gpt2 and llama"
-                )));
+                return Err(fail(format!("the tokenizer model {other} is not supported; supported: gpt2, llama")));
             }
         };
         let flag = |name: &str, id: Option<u32>, id_name: &str, default: bool| -> Result<bool> {
@@ -218,27 +217,27 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Compares the vocabulary with the model's, whose embedding has so many rows. Tokens that were only added to the tokenizer, such as
-    /// one for padding, need none: a note says that they cannot be used.
+    /// Compares the vocabulary with the model's embedding, which has `rows` rows. Tokens that were only added to the
+    /// tokenizer, such as padding, need no row: a note says that they cannot be used.
     ///
     /// # Errors
     /// When other tokens have no row.
     pub(crate) fn fit(mut self, path: &Path, rows: usize) -> Result<Tokenizer> {
         let (tokens, without) = (self.types.len(), self.types.get(rows..).unwrap_or_default());
         if without.iter().any(|ty| !matches!(ty, TokenType::Control | TokenType::UserDefined)) {
-            let reason = format!("the tokenizer has {tokens} tokens, but the model only {rows}");
+            let reason = format!("the tokenizer has {tokens} tokens, but the model has only {rows}");
             return Err(LlmError::Tokenizer { path: path.into(), reason });
         }
         if let Some(first) = self.token_text(rows as u32).filter(|_| !without.is_empty()) {
             let note = format!(
-                "the tokenizer has {tokens} tokens, but the model only {rows}: {first} and what follows it cannot be used"
+                "the tokenizer has {tokens} tokens, but the model has only {rows}: tokens from {first} on cannot be used"
             );
             self.notes.push(note);
         }
         Ok(self)
     }
 
-    /// Notes the tokens that end a text: these, and those that are spelled like one.
+    /// Collects the tokens that end a text: these, and those spelled like one.
     fn find_ends(&mut self, eos: Option<u32>, eom: Option<u32>) {
         let special = |text: &&str| self.specials.get(text);
         let mut ends: Vec<u32> = [eos, self.eot, eom].into_iter().flatten().collect();
@@ -249,18 +248,18 @@ impl Tokenizer {
         self.ends = ends;
     }
 
-    /// The tokens of a text in which control tokens are plain text. With `add_special`, BOS and EOS are added where the model
-    /// expects them.
+    /// The tokens of a text, with control tokens as plain text. `add_special` adds BOS and EOS if the model expects
+    /// them.
     ///
     /// # Errors
-    /// A `tokenizer.json` that has no tokens for this text; the vocabularies of GGUF files have some for any text.
+    /// When a `tokenizer.json` has no tokens for the text. GGUF vocabularies cover any text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.encode_with(text, add_special, false)
     }
 
-    /// As [`Tokenizer::encode`]; with `parse_special`, control tokens that are spelled out in the text are recognised, as in the
-    /// output of a chat template, and a text that begins with BOS gets no second one. User-defined tokens are recognised in any
-    /// text.
+    /// As [`Tokenizer::encode`]. With `parse_special`, control tokens that are spelled out in the text are recognised,
+    /// as in the output of a chat template, and a text that begins with BOS gets no second one. User-defined tokens are
+    /// always recognised.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -273,7 +272,7 @@ impl Tokenizer {
             }
             return Ok(out);
         }
-        // The first stretch of text, and any after a control token, begins as a text of its own.
+        // Text at the start and after a control token is encoded like a new text.
         let mut fresh = true;
         self.specials.split(text, parse_special, |fragment| match fragment {
             Fragment::Token(id) => {
@@ -298,8 +297,8 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// Brings BOS and EOS into line with the settings, which need not agree with the rules in `tokenizer.json`. What a text spells
-    /// out stays.
+    /// Applies the settings for BOS and EOS, which may differ from the rules in `tokenizer.json`. BOS and EOS in the
+    /// text itself are kept.
     fn correct_ends(&self, ids: &mut Vec<u32>, parse_special: bool) {
         if let Some(bos) = self.bos.filter(|_| self.add_bos || !parse_special) {
             let has = ids.iter().take(2).take_while(|id| **id == bos).count();
@@ -314,8 +313,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text of whole tokens, from its beginning: a leading space that `encode` added is taken away again. Control tokens
-    /// become nothing, or with `show_control` are spelled out. To continue a text, or to print tokens as they come, use
+    /// The text of tokens from its beginning: the leading space that `encode` adds is removed. Control tokens are
+    /// omitted, or spelled out with `show_control`. To continue a text, or to print tokens one by one, use
     /// [`TokenDecoder`].
     pub fn decode(&self, ids: &[u32], show_control: bool) -> String {
         let mut decoder = if show_control { TokenDecoder::with_control() } else { TokenDecoder::new() };
@@ -330,13 +329,13 @@ impl Tokenizer {
         text
     }
 
-    /// Appends the bytes of a token; false when there is no such token.
+    /// Appends the bytes of a token; false if the token does not exist.
     fn append_bytes(&self, id: u32, show_control: bool, out: &mut Vec<u8>) -> bool {
         let (Some(text), Some(ty)) = (self.tokens.get(id as usize), self.types.get(id as usize)) else { return false };
         match (ty, self.spelling) {
             (TokenType::Control, _) if !show_control => {}
             (TokenType::Control, _) => out.extend_from_slice(text),
-            // What SentencePiece prints: a double question mark between spaces.
+            // As SentencePiece prints it: a double question mark between spaces.
             (TokenType::Unknown, _) if !show_control => out.extend_from_slice(" \u{2047} ".as_bytes()),
             (TokenType::Unknown, _) => out.extend_from_slice(text),
             (TokenType::Byte, _) => match spm::token_byte(text) {
@@ -350,7 +349,7 @@ impl Tokenizer {
         true
     }
 
-    /// The number of tokens in the vocabulary. A model's output may have more rows than that.
+    /// The number of tokens in the vocabulary. A model's output may have more rows.
     pub fn vocab_len(&self) -> usize {
         self.tokens.len()
     }
@@ -365,7 +364,7 @@ impl Tokenizer {
         self.types.get(id as usize).copied()
     }
 
-    /// The token that the vocabulary spells like this.
+    /// The token with this spelling.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.specials.get(text).or_else(|| self.index.get(text.as_bytes()))
     }
@@ -390,12 +389,12 @@ impl Tokenizer {
         self.ends.binary_search(&id).is_ok()
     }
 
-    /// Whether `encode` with `add_special` begins with BOS.
+    /// Whether `encode` with `add_special` adds BOS.
     pub fn adds_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// What was assumed because the file does not say, in sentences for the user.
+    /// Warnings for the user: what was assumed because the file does not specify it.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -412,12 +411,12 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The type of each token; all are normal when the file does not say. An unknown number counts as normal text.
+/// The type of each token; all are normal if the file does not specify it. An unknown number counts as normal text.
 fn token_types(file: &GgufFile, count: usize) -> Result<Vec<TokenType>> {
     let key = "tokenizer.ggml.token_type";
     let Some(numbers) = file.get_opt::<Numbers>(key)? else { return Ok(vec![TokenType::Normal; count]) };
     if numbers.len() != count {
-        let reason = format!("has {} elements for {count} tokens", numbers.len());
+        let reason = format!("has {} elements, but there are {count} tokens", numbers.len());
         return Err(LlmError::BadKey { path: file.path().into(), key: key.into(), reason });
     }
     let ty = |v: Value<'_>| match i32::from_value(v) {
@@ -431,7 +430,7 @@ fn token_types(file: &GgufFile, count: usize) -> Result<Vec<TokenType>> {
     Ok(numbers.iter().map(ty).collect())
 }
 
-/// The tokens of the 256 bytes. Without token types those spelled like one count.
+/// The tokens of the 256 bytes. Without token types, by their spelling.
 fn byte_tokens(tokens: &Strings, types: &[TokenType]) -> [Option<u32>; 256] {
     let typed = types.contains(&TokenType::Byte);
     let mut bytes = [None; 256];

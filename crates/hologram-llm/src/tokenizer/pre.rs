@@ -1,20 +1,20 @@
-//! Pre-tokenizers: how a text is cut into words before BPE merges within each word.
+//! Pre-tokenizers: split a text into words, within which BPE merges.
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`: a run of white space is a word, but its last character goes to the word that
-//! follows. The patterns here leave the look-ahead out, and [`PreTokenizer::split`] gives the last character back, so that matching
-//! takes linear time on any text.
+//! The published patterns end in `\s+(?!\S)|\s+`: a run of white space is a word, but its last character belongs to the
+//! next word. The patterns here omit the look-ahead, and [`PreTokenizer::split`] gives the last character back, so that
+//! matching takes linear time on any text.
 
 use fancy_regex::Regex;
 
-/// What the name in `tokenizer.ggml.pre` stands for.
+/// A pre-tokenizer, by its name in `tokenizer.ggml.pre`.
 struct Kind {
     /// The names that files use.
     names: &'static [&'static str],
-    /// Applied one after the other, each to the pieces that the last one left.
+    /// Applied in order, each to the pieces of the previous one.
     stages: &'static [Stage],
-    /// A word that is in the vocabulary is taken whole, even where no merges lead to it.
+    /// A word in the vocabulary becomes one token, even if no merges lead to it.
     whole_words: bool,
-    /// The text starts with the BOS token when the file does not say.
+    /// Whether a text starts with BOS if the file does not specify it.
     add_bos: bool,
 }
 
@@ -24,14 +24,14 @@ struct Stage {
     spaces: Spaces,
 }
 
-/// What becomes of the last character of a run of white space that something follows.
+/// What happens to the last character of a run of white space before other text.
 #[derive(Clone, Copy, PartialEq)]
 enum Spaces {
-    /// The pattern alone says.
+    /// As the pattern matched.
     AsMatched,
-    /// It is given back to what follows.
+    /// It belongs to the next word.
     GiveBack,
-    /// As `GiveBack`, but a run that ends in a line break was matched by an alternative of its own, and is kept whole.
+    /// As `GiveBack`, except that a run that ends in a line break (matched by another alternative) is kept whole.
     KeepLines,
 }
 
@@ -72,7 +72,7 @@ const DEEPSEEK3: Stage = lines(concat!(
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
 ));
 const BLOOM: Stage = plain(r" ?[^(\s|.,!?…。，、।۔،)]+");
-/// The cased letters that DeepSeek's first vocabulary knows as letters.
+/// The cased letters that DeepSeek's first vocabulary treats as letters.
 const CASED: &str = concat!(
     r"\s?[",
     "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ\u{1f5f}-\u{1f7d}\u{1f80}-\u{1fb4}\u{1fb6}-\u{1fbc}\u{1fbe}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fcc}\u{1fd0}-\u{1fd3}\u{1fd6}-\u{1fdb}\u{1fe0}-\u{1fec}\u{1ff2}-\u{1ff4}\u{1ff6}-\u{1ffc}",
@@ -160,7 +160,7 @@ impl PreTokenizer {
     pub fn new(name: &str) -> Result<PreTokenizer, String> {
         let kind = KINDS.iter().find(|k| k.names.contains(&name)).ok_or_else(|| {
             let names: Vec<&str> = KINDS.iter().flat_map(|k| k.names).copied().collect();
-            format!("unknown pre-tokenizer {name}, supported are {}", names.join(", "))
+            format!("unknown pre-tokenizer {name}; supported: {}", names.join(", "))
         })?;
         let compiled = kind.stages.iter().map(|s| Ok((Regex::new(s.pattern)?, s.spaces)));
         let patterns = compiled
@@ -169,12 +169,12 @@ impl PreTokenizer {
         Ok(PreTokenizer { kind, patterns })
     }
 
-    /// Whether a word that is in the vocabulary is taken whole.
+    /// Whether a word in the vocabulary becomes one token.
     pub fn whole_words(&self) -> bool {
         self.kind.whole_words
     }
 
-    /// Whether a text starts with the BOS token when the file does not say.
+    /// Whether a text starts with BOS if the file does not specify it.
     pub fn add_bos(&self) -> bool {
         self.kind.add_bos
     }
@@ -193,7 +193,7 @@ impl PreTokenizer {
         };
         let mut at = 0;
         while at < text.len() {
-            // An error or an empty match is impossible with these patterns; the rest would stay one piece.
+            // These patterns neither fail nor match empty text; if they did, the rest would stay one piece.
             let Some(found) = pattern.find_from_pos(text, at).ok().flatten().filter(|m| m.end() > m.start()) else {
                 break;
             };
@@ -219,8 +219,8 @@ impl PreTokenizer {
 mod tests {
     use super::*;
 
-    /// Texts and, by the pre-tokenizer's name, the lengths in bytes of the words that the Hugging Face library cuts them into by the
-    /// published patterns.
+    /// Texts and, per pre-tokenizer, the byte lengths of the words into which the Hugging Face library splits them by
+    /// the published patterns.
     const TABLE: &str = include_str!("../../tests/fixtures/pre-tokenizers.json");
 
     #[test]

@@ -1,4 +1,4 @@
-//! Finding tokens that are matched in the text before anything is split or merged.
+//! Finds tokens that are matched before the text is split or merged.
 
 use super::TokenType;
 use crate::gguf::Strings;
@@ -7,7 +7,7 @@ use crate::gguf::Strings;
 struct Special {
     text: Box<str>,
     id: u32,
-    /// Matched in any text, not only where control tokens are asked for.
+    /// Matched in any text, not only if control tokens are requested.
     always: bool,
 }
 
@@ -15,11 +15,11 @@ struct Special {
 pub(super) struct Specials {
     /// Sorted by first byte, then longest first.
     list: Vec<Special>,
-    /// For each first byte where its tokens begin in `list`, and for the end.
+    /// For each first byte the start of its tokens in `list`, then the end.
     begin: [usize; 257],
 }
 
-/// A stretch of a text.
+/// A part of a text.
 pub(super) enum Fragment<'t> {
     Text(&'t str),
     Token(u32),
@@ -44,8 +44,8 @@ impl Specials {
         self.list.iter().find(|s| &*s.text == text).map(|s| s.id)
     }
 
-    /// Cuts a text at these tokens: the leftmost first, the longest of those that begin there. Control and unknown tokens count
-    /// only where `control` is set.
+    /// Splits a text at these tokens: the leftmost first, the longest of those that begin there. Control and unknown
+    /// tokens count only if `control` is set.
     pub fn split<'t>(&self, text: &'t str, control: bool, mut each: impl FnMut(Fragment<'t>)) {
         let bytes = text.as_bytes();
         let (mut from, mut at) = (0, 0);
@@ -56,7 +56,7 @@ impl Specials {
             match found {
                 None => at += 1,
                 Some(special) => {
-                    // The token is whole characters and begins with one's first byte, so these are character boundaries.
+                    // Tokens consist of whole characters, so these are character boundaries.
                     if from < at {
                         each(Fragment::Text(&text[from..at]));
                     }

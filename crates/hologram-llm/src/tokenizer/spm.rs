@@ -1,7 +1,7 @@
 //! SentencePiece BPE, the tokenizer of Llama 2 and Mistral (`tokenizer.ggml.model` = `llama`).
 //!
-//! A space is written "▁" (U+2581). Characters are joined into the piece with the best score, as long as a piece results; a
-//! character without a piece becomes its UTF-8 bytes, each of which has a token.
+//! A space is written "▁" (U+2581). Characters are joined into the piece with the best score while the result is a
+//! piece. A character without a piece becomes its UTF-8 bytes, each of which has a token.
 
 use super::TokenType;
 use super::index::StringIndex;
@@ -13,7 +13,7 @@ const SPACE: &str = "\u{2581}";
 
 pub(super) struct Spm {
     pub add_space_prefix: bool,
-    /// For each token how early it is merged: falling scores as rising numbers.
+    /// Each token's merge rank: falling scores as rising numbers.
     ranks: Vec<u32>,
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
@@ -21,7 +21,7 @@ pub(super) struct Spm {
 
 impl Spm {
     /// # Errors
-    /// The vocabulary lacks both the token of some byte and an unknown token, so that not every text has tokens.
+    /// When the vocabulary has no unknown token and lacks some byte's token, so that some texts have no tokens.
     pub fn new(
         add_space_prefix: bool,
         scores: impl Iterator<Item = f32>,
@@ -38,7 +38,7 @@ impl Spm {
         Ok(Spm { add_space_prefix, ranks: scores.map(rank).collect(), bytes, unknown })
     }
 
-    /// `prefix`: the text starts, or follows a control token, so that the vocabulary's habit of a leading space applies.
+    /// `prefix`: the text is at the start or after a control token, so the vocabulary's leading space applies.
     pub fn encode(&self, tokens: &StringIndex, types: &[TokenType], text: &str, prefix: bool, out: &mut Vec<u32>) {
         let mut escaped = String::with_capacity(text.len() + text.len() / 2 + 3);
         if prefix && self.add_space_prefix {
@@ -49,7 +49,8 @@ impl Spm {
         }
         let bytes = escaped.as_bytes();
         let unused = |id: u32| types.get(id as usize) == Some(&TokenType::Unused);
-        // Pieces marked as unused may be merged through, but must not remain: where each was joined, so that it can be cut again.
+        // Unused pieces may occur while merging, but not in the result. Remembers where each was joined, to split it
+        // again.
         let mut cuts: HashMap<&[u8], usize> = HashMap::new();
         let mut pieces = Vec::new();
         let rank = |start: usize, middle: usize, end: usize| {
@@ -76,7 +77,7 @@ impl Spm {
         }
     }
 
-    /// The tokens of a character that has none: its bytes, or the unknown token.
+    /// The tokens of a character without one: its bytes, or the unknown token.
     fn fall_back(&self, piece: &[u8], out: &mut Vec<u32>) {
         let before = out.len();
         for &b in piece {

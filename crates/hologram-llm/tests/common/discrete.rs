@@ -1,4 +1,4 @@
-//! A device with memory and weight layouts of its own, as GPUs have: the CPU, that is, behind such a device's answers.
+//! A device with separate memory and its own weight layouts, like a GPU: the CPU behind such a device's interface.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,14 +9,14 @@ use hologram_backends::{
     Result, pass_on,
 };
 
-/// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` when a step has more
-/// than 4 tokens, and has a plan of its own for steps whose number of tokens is a power of two.
+/// A device that shares no memory with the host, reads weights in planes, multiplies in `bf16` in steps of more than 4
+/// tokens, and prefers fixed sizes for steps whose number of tokens is a power of two.
 pub struct Discrete {
     cpu: CpuBackend,
     policy: Policy,
-    /// Bytes that it says are left.
+    /// The free memory that it reports.
     left: Option<u64>,
-    /// The tokens of the steps of fixed size whose attention was asked for.
+    /// The sizes of fixed-size steps whose attention was requested.
     fixed: Mutex<BTreeSet<usize>>,
 }
 
@@ -33,7 +33,7 @@ impl Discrete {
         Discrete { cpu: CpuBackend::new(Some(threads)).unwrap(), policy, left, fixed: Mutex::default() }
     }
 
-    /// The tokens of the steps that ran with a fixed number of them.
+    /// The sizes of the fixed-size steps that ran.
     #[allow(dead_code, reason = "not every test has such steps")]
     pub fn fixed_steps(&self) -> BTreeSet<usize> {
         self.fixed.lock().unwrap().clone()
@@ -63,7 +63,7 @@ impl Kernels for Discrete {
     pass_on!(self => self.cpu.kernels(); compile native_group expect_weights);
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        // Attention is what has six operands.
+        // Only attention has six operands.
         if let (6, Some(Extent::Fixed(tokens))) = (spec.inputs.len(), spec.output.shape.first()) {
             self.fixed.lock().unwrap().insert(*tokens);
         }

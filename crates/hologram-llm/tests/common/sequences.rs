@@ -1,9 +1,9 @@
-//! Many sequences decoded at once, compared with each alone: on whatever device, with random weights, which use their
-//! context as trained ones do.
+//! Decoding many sequences at once gives the same results as each alone: on any device, with random weights that depend
+//! on their context as trained ones do.
 //!
-//! The batched steps are those that users run. A step of one sequence is computed in the precision that the device
-//! chooses for the batched step it is compared with (`Session::fix_precision`), so that the two differ by the order of
-//! sums and by what roundings make of that.
+//! The batched steps are those of real use. A step of one sequence is computed in the precision that the device chooses
+//! for the batched step it is compared with (`Session::fix_precision`), so that they differ only by the order of sums
+//! and the resulting rounding.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
 /// Numbers of sequences: both sides of every number at which a device changes kernels, precision or plans.
 pub const COUNTS: [usize; 13] = [1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 128, 256, 257];
 
-/// Tokens of a prompt fed at once to one of many sequences, and those before it.
+/// Per case the tokens already in the sequence and the tokens of a prompt fed at once.
 const PIECES: [(usize, usize); 4] = [(0, 64), (33, 64), (5, 128), (0, 256)];
 
 /// One model and cache.
@@ -25,30 +25,30 @@ pub struct Case {
     pub kv: Format,
 }
 
-/// What is done with a case.
+/// How much of a case to check.
 #[derive(Clone, Copy)]
 pub struct Work<'a> {
-    /// Numbers of sequences that are decoded at once, in ascending order.
+    /// Numbers of sequences decoded at once, in ascending order.
     pub counts: &'a [usize],
-    /// The most tokens of a context, and the most of a piece of a prompt.
+    /// Maximum tokens of a context, and of a piece of a prompt.
     pub longest: usize,
-    /// The number of tokens in the precision of whose steps everything is computed; `None` for what the device chooses.
+    /// The step size that determines the precision of everything; `None`: the device chooses.
     pub precision: Option<usize>,
 }
 
-/// What a case has shown.
+/// The results of a case.
 pub struct Findings {
-    /// Sentences about what is wrong.
+    /// Descriptions of failures.
     pub wrong: Vec<String>,
-    /// The greatest difference of a logit, as a share of the greatest logit of its row.
+    /// The largest difference of a logit, relative to the largest logit of its row.
     pub worst: f64,
-    /// The least difference that another context makes, likewise.
+    /// The smallest difference that another context makes, likewise.
     pub least_of_contexts: f64,
-    /// The numbers of sequences whose step ran products of cuBLASLt, which takes fixed sizes only.
+    /// The numbers of sequences whose steps used cuBLASLt, which requires fixed sizes.
     pub by_blas: Vec<usize>,
 }
 
-/// A small model: two blocks, query heads of `d` elements, some for each of `kv_heads`.
+/// A small model: two blocks, `heads` query heads of `d` elements and `kv_heads` key/value heads.
 pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: usize) -> Shape {
     let ternary = is_ternary(types);
     Shape {
@@ -65,7 +65,7 @@ pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: u
     }
 }
 
-/// Ternary weights belong to BitNet.
+/// Only BitNet has ternary weights.
 fn is_ternary(types: WeightTypes) -> bool {
     types.name().starts_with("TQ")
 }
@@ -77,17 +77,16 @@ impl Case {
         format!("{} d={} heads {heads}/{kv_heads} kv {kv}", self.types.name(), width / heads)
     }
 
-    /// The most that two runs may differ by in a logit, as a share of the greatest logit of the row.
+    /// The maximum difference of a logit between two runs, relative to the largest logit of the row.
     ///
-    /// Sums in another order differ by some 1e-6, which is all where activations are `f32`: 1e-3 leaves room for
-    /// cancellation and for a code of the cache that is rounded the other way. Activations that are rounded to steps of
-    /// s (as a share of their deviation) are now and then rounded to the neighbour; the difference of s meets the next
-    /// rounding, and in the worst case two runs end as far apart as their roundings err: each of the nine roundings
-    /// between embedding and logits by s/√6, together 1.2·s, of which the greatest of 512 logits is off by four times
-    /// as much, while the greatest logit is three times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's
-    /// products may be rounded too; of 8 bits with a scale for 32 or 256 values up to 2.9/127. A scale for a whole row
-    /// of squares, as BitNet has before its last product, follows the greatest of some hundred: s is 0.1 in two of the
-    /// nine.
+    /// Sums in another order differ by some 1e-6, the only difference with `f32` activations: 1e-3 leaves room for
+    /// cancellation and for a cached code that is rounded the other way. Activations rounded to steps of s (relative to
+    /// their deviation) are sometimes rounded to the neighbour. The difference s meets the next rounding, and in the
+    /// worst case two runs differ as much as their rounding errors: nine roundings between embedding and logits, each
+    /// s/√6, give 1.2·s. The largest of 512 logits is off by four times as much, while the largest logit is three times
+    /// the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be rounded too; with 8 bits and a
+    /// scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last product,
+    /// follows the largest of some hundred values: s is 0.1 in two of the nine.
     fn bound(&self) -> f64 {
         match self.types.name().as_str() {
             "F32" | "F16" => 1e-3,
@@ -98,7 +97,7 @@ impl Case {
     }
 }
 
-/// The context of a sequence: a few tokens up to some hundred, in one block of the cache or several, around their ends.
+/// The context of a sequence: a few to some hundred tokens, which end around the boundaries of cache blocks.
 fn context(sequence: usize, vocab: usize, longest: usize) -> Vec<u32> {
     const LENGTHS: [usize; 16] = [5, 31, 32, 33, 2, 64, 9, 65, 17, 96, 3, 40, 1, 130, 23, 63];
     let len = if sequence % 32 == 20 { 300 } else { LENGTHS[sequence % LENGTHS.len()] };
@@ -112,13 +111,12 @@ fn token(sequence: usize, at: usize, vocab: usize) -> u32 {
     (h ^ (h >> 13)) % vocab as u32
 }
 
-/// The token that is decoded: that of the sequence after the next is the same, so that their logits differ by their
-/// contexts alone.
+/// The token to decode. Every second sequence has the same, so that their logits differ only by their contexts.
 fn next(sequence: usize) -> u32 {
     [7, 300][sequence % 2]
 }
 
-/// The greatest |got - want|, as a share of the greatest |want|.
+/// The largest |got - want|, relative to the largest |want|.
 fn difference(got: &[f32], want: &[f32]) -> f64 {
     let greatest = want.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
     // A NaN counts as infinite.
@@ -134,10 +132,10 @@ fn best(row: &[f32]) -> (usize, f32, f32) {
     })
 }
 
-/// A session with the contexts of `sequences` sequences, or with none.
+/// A session with the contexts of `sequences` sequences; none for 0.
 fn session(case: &Case, model: &Model, sequences: usize, longest: usize) -> Session {
     let options = SessionOptions {
-        // A block more than the longest context or piece takes with the token after it.
+        // One block more than the longest context or piece and the token after it need.
         context: (longest + 64).next_multiple_of(32),
         sequences,
         kv: Some(case.kv),
@@ -147,14 +145,14 @@ fn session(case: &Case, model: &Model, sequences: usize, longest: usize) -> Sess
     model.session(options).unwrap()
 }
 
-/// Numbers of sequences that the device computes in the same plan.
+/// Numbers of sequences with the same result share a plan.
 fn bucket(count: usize) -> usize {
     count.next_power_of_two()
 }
 
 /// The logits of each sequence alone, in the precision of the steps for each count.
 struct Alone {
-    /// For each bucket of counts, rows of logits.
+    /// Per bucket of counts, rows of logits.
     rows: Vec<(usize, Vec<Vec<f32>>)>,
 }
 
@@ -189,7 +187,7 @@ impl Alone {
     }
 }
 
-/// Decodes a token of each of many sequences at once, and compares it with the same sequences alone.
+/// Decodes one token of each of many sequences at once and compares with the same sequences alone.
 pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
     let model = Model::random(&case.shape, case.types, executor).unwrap();
     let all = work.counts.last().copied().unwrap_or(0);
@@ -212,7 +210,7 @@ pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
         found.wrong.push(format!("{name}: another context changes logits by {:.1e} only", found.least_of_contexts));
     }
     for count in work.counts {
-        // Rows in another order than the sequences, so that neither stands for the other.
+        // The order of rows differs from that of sequences, so that mixing them up is detected.
         let fed: Vec<(usize, u32)> = (0..*count).rev().map(|s| (s, next(s))).collect();
         let lengths: Vec<usize> = (0..*count).map(|s| many.len(s)).collect();
         let restore = |many: &mut Session| lengths.iter().enumerate().for_each(|(s, len)| many.truncate(s, *len));
@@ -264,8 +262,7 @@ pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
     found
 }
 
-/// Feeds pieces of a prompt to one of many sequences, and compares all their logits with the same in a session of one
-/// sequence.
+/// Feeds pieces of a prompt to one of many sequences and compares all logits with those of a session of one sequence.
 fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, found: &mut Findings) {
     let (vocab, last) = (many.vocab(), work.counts.last().copied().unwrap_or(1) - 1);
     alone.fix_precision(work.precision);
@@ -289,9 +286,8 @@ fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, 
     }
 }
 
-/// Every type of weights with every type of cache, with heads of 64 and of 128 elements in turn, several query heads
-/// for each key/value head; and some with all of these and with one query head for each. Rows have `width` elements,
-/// those of the feed-forward network `ffn`.
+/// Every weight type with every cache type, with heads of 64 and 128 elements in turn and several query heads per
+/// key/value head, and some with only one. Rows have `width` elements, those of the feed-forward network `ffn`.
 pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
     let caches = [Format::F32, Format::F16, Format::Q8Planes];
     let shapes = |types| {
@@ -318,10 +314,10 @@ pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
     cases
 }
 
-/// The cases whose steps ran products of cuBLASLt, with the numbers of their tokens.
+/// The cases whose steps used cuBLASLt, with their numbers of tokens.
 pub type ByBlas = Vec<(String, Vec<usize>)>;
 
-/// Checks all cases, prints what each has shown, and gives what is wrong.
+/// Checks all cases, prints the results of each and returns the failures.
 pub fn check_all(executor: &Executor, cases: &[(Case, Work<'_>)]) -> (Vec<String>, ByBlas) {
     let (mut wrong, mut by_blas) = (Vec::new(), ByBlas::new());
     for (case, work) in cases {

@@ -1,4 +1,4 @@
-//! The operations that `bench ops` measures: graphs over operands that no cache holds.
+//! The operations that `bench ops` measures, on operands larger than any cache.
 
 use anyhow::Result;
 use hologram_backends::{BackendType, CeilingKind, Format};
@@ -7,28 +7,28 @@ use hologram_core::{Executor, Graph, NodeId, Tensor, conformance};
 use hologram_isa::Type;
 use hologram_llm::random_tensor;
 
-/// The names that `--only` takes.
+/// The names that `--only` accepts.
 pub(super) const NAMES: &[&str] =
     &["copy", "relu", "add", "mul", "chain", "sum", "softmax", "rms_norm", "matmul", "attention", "launch"];
 
-/// Those of them that `--sweep` measures, whose size is one number.
+/// The names that `--sweep` accepts: operations whose size is one number.
 pub(super) const SWEPT: &[&str] = &["copy", "relu", "add", "mul", "chain", "sum", "softmax", "rms_norm", "matmul"];
 
-/// Sizes by kind of device: large enough that caches do not serve what should come from memory.
+/// Sizes by kind of device, larger than the caches.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// Elements of elementwise operands: 256 MiB of each.
+    /// Elements of elementwise operands: 256 MiB each.
     elements: usize,
     /// Rows of 8192 elements.
     rows: usize,
-    /// Of square matrices.
+    /// Side of square matrices.
     square: usize,
-    /// Bytes of the operands through which repeated small operations rotate.
+    /// Total bytes of the operands through which repeated small operations rotate.
     rotate: usize,
 }
 
 impl Sizes {
-    /// The sizes for a device; those of the CPU for several devices.
+    /// The sizes for a device; for several devices, those of the CPU.
     pub(super) fn of(device: BackendType) -> Sizes {
         let cpu = Sizes { elements: 64 << 20, rows: 8192, square: 2048, rotate: 128 << 20 };
         match device {
@@ -43,25 +43,25 @@ pub(super) struct Case {
     pub op: &'static str,
     pub dtype: String,
     pub shape: String,
-    /// Bytes read and written once each, and floating-point (or integer) operations, of one operation.
+    /// Bytes read and written once each, and arithmetic operations, of one operation.
     pub bytes: f64,
     pub flop: f64,
-    /// What bounds it.
+    /// The limiting resource.
     pub bound: CeilingKind,
     pub graph: Graph,
-    /// How many times the graph does it.
+    /// Number of times that the graph contains the operation.
     pub count: usize,
     pub fast: bool,
 }
 
-/// What is done with each case.
+/// Handles one case.
 pub(super) type Visit<'v> = dyn FnMut(Case) -> Result<()> + 'v;
 
-/// Makes cases, one after the other, so that only one holds memory.
+/// Makes cases one at a time, so that only one uses memory.
 pub(super) struct Cases<'a> {
     pub executor: &'a Executor,
     pub sizes: Sizes,
-    /// The operations that are wanted; none for all.
+    /// The selected operations; empty selects all.
     pub only: &'a [String],
 }
 
@@ -73,7 +73,7 @@ impl Cases<'_> {
         self.only.is_empty() || self.only.iter().any(|o| o == op)
     }
 
-    /// Visits the cases of all operations that are wanted, but for launches.
+    /// Visits the cases of all selected operations except launches.
     pub(super) fn all(&self, visit: &mut Visit<'_>) -> Result<()> {
         self.elementwise(self.sizes.elements, visit)?;
         self.rows(self.sizes.rows, 8192, visit)?;
@@ -165,14 +165,14 @@ impl Cases<'_> {
         for format in [Format::F32, Format::BF16, Format::Q8_0, Format::TQ2_0] {
             self.matmul(format, [n, n, n], visit)?;
         }
-        // A decoding step's product, with the feed-forward matrix of an 8B model.
+        // The product of a decode step with the feed-forward matrix of an 8B model.
         for format in [Format::BF16, Format::F16, Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
             self.matmul(format, [1, 14336, 4096], visit)?;
         }
         Ok(())
     }
 
-    /// x [m, k] with w [n, k]: where m is small, with as many matrices in turn as no cache holds.
+    /// x [m, k] times w [n, k]. For small m, rotates through more matrices than any cache holds.
     pub(super) fn matmul(&self, format: Format, [m, n, k]: [usize; 3], visit: &mut Visit<'_>) -> Result<()> {
         let backend = self.executor.backend();
         let layout = backend.policy().weight_layout(format);
@@ -192,7 +192,7 @@ impl Cases<'_> {
         for i in 1..count {
             weights.push(self.random(layout, &[n, k], 6 + i as u32)?);
         }
-        // The activations are converted once for all.
+        // The activations are converted once.
         let x = self.executor.eval([&x], |g, [x]| match activations {
             Format::I8Groups { group } => g.quantize(x, group, 0.0),
             Format::BF16 => g.cast(x, Type::BF16),
@@ -223,7 +223,7 @@ impl Cases<'_> {
         })
     }
 
-    /// One token of each sequence against its cache, with the heads of an 8B model.
+    /// One token per sequence against its cache, with the heads of an 8B model.
     fn attention(&self, visit: &mut Visit<'_>) -> Result<()> {
         const BLOCK: usize = 32;
         let (heads, kv_heads, d) = (32, 8, 128);
@@ -231,7 +231,7 @@ impl Cases<'_> {
             let per_sequence = length / BLOCK;
             let cache = [sequences * per_sequence, kv_heads, BLOCK, d];
             let bytes = 2 * 2 * cache.iter().product::<usize>();
-            // A cache of its own at each turn, so that the device's own caches hold little of it.
+            // A different cache each time, so that the device's caches hold little of it.
             let count = self.sizes.rotate.div_ceil(bytes).max(2);
             let q = self.random(Format::F32, &[sequences, heads, d], 7)?;
             let numbers = |f: &dyn Fn(usize) -> usize, n: usize| -> Vec<u32> { (0..n).map(|i| f(i) as u32).collect() };

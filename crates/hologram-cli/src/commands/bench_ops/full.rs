@@ -1,5 +1,5 @@
-//! The other operations that `bench ops --full` measures: those along dimensions, copies that rearrange, products of any strides, and
-//! the narrow floats.
+//! The additional operations of `bench ops --full`: those along dimensions, rearranging copies, products of any
+//! strides, and 16-bit floats.
 
 use anyhow::Result;
 use hologram_backends::{CeilingKind, Format};
@@ -9,7 +9,7 @@ use hologram_isa::Type;
 
 use super::cases::{Case, Cases, Visit};
 
-/// The names that `--only` takes besides those of every run.
+/// The additional names that `--only` accepts.
 pub(super) const NAMES: &[&str] = &[
     "narrow",
     "log_softmax",
@@ -30,14 +30,14 @@ pub(super) const NAMES: &[&str] = &[
     "random",
 ];
 
-/// What an operation does: bytes read and written once each, floating-point operations, and what bounds it.
+/// Work of an operation: bytes read and written once each, floating-point operations, and the limiting resource.
 type Work = (f64, f64, CeilingKind);
 
 /// Appends an operation on some operands to a graph.
 type Build<'b> = &'b dyn Fn(&mut Graph, &[NodeId]) -> hologram_core::Result<NodeId>;
 
 impl Cases<'_> {
-    /// Visits the cases of this file that are wanted.
+    /// Visits the selected cases of this file.
     pub(super) fn full(&self, visit: &mut Visit<'_>) -> Result<()> {
         let wants = |names: &[&str]| names.iter().any(|name| self.wants(name));
         if wants(&["narrow", "log_softmax", "layer_norm", "reduce", "arg_max", "cumsum", "loss"]) {
@@ -78,7 +78,7 @@ impl Cases<'_> {
         visit(Case { op, dtype, shape, bytes, flop, bound, graph, count: 1, fast: false })
     }
 
-    /// Operations on rows and columns of a square of 256 MiB, 128 MiB of narrow floats.
+    /// Operations on rows and columns of a square of 256 MiB, or 128 MiB of 16-bit floats.
     fn along(&self, format: Format, visit: &mut Visit<'_>) -> Result<()> {
         const N: usize = 8192;
         let (name, elements) = (format.name(), (N * N) as f64);
@@ -132,8 +132,8 @@ impl Cases<'_> {
         Ok(())
     }
 
-    /// Sorting of one long line and of rows. The ceiling is one pass over memory, which no sorting reaches; `examples/sort_bench.rs` of
-    /// hologram-core compares with the standard library.
+    /// Sorts one long line, and rows. The ceiling is one pass over memory, which no sort reaches;
+    /// `examples/sort_bench.rs` of hologram-core compares with the standard library.
     fn sorting(&self, visit: &mut Visit<'_>) -> Result<()> {
         for (rows, d) in [(1usize, 1usize << 20), (1 << 10, 1 << 12)] {
             let n = (rows * d) as f64;
@@ -154,7 +154,7 @@ impl Cases<'_> {
         Ok(())
     }
 
-    /// What only moves elements.
+    /// Operations that only move elements.
     fn moving(&self, visit: &mut Visit<'_>) -> Result<()> {
         const N: usize = 8192;
         let x = self.random(Format::F32, &[N, N], 35)?;

@@ -1,4 +1,4 @@
-//! `hologram bench ops`: the speed of single operations, each beside what bounds it, measured in turn with it.
+//! `hologram bench ops`: the speed of single operations, each measured in turn with its ceiling.
 
 mod cases;
 mod full;
@@ -19,27 +19,27 @@ use super::devices::workers;
 use crate::args::{BenchOpsArgs, usage};
 use crate::text::shown;
 
-/// How long a sample takes at least.
+/// Minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(25);
-/// Samples of which the median counts, and for how long more of them are taken at most.
+/// Number of samples, whose median counts, and the maximum time spent on more of them.
 const SAMPLES: usize = 11;
 const SAMPLES_TIME: Duration = Duration::from_secs(6);
-/// The most runs of a sample.
+/// Maximum runs per sample.
 const RUNS: usize = 1000;
 
-/// One line.
+/// One line of output.
 #[derive(Clone)]
 struct Line {
     op: &'static str,
-    /// None for what has no operands.
+    /// None without operands.
     dtype: Option<String>,
     shape: String,
     device: BackendType,
-    /// Median time of one operation; for `launch` the host's alone.
+    /// Median time of one operation; for `launch` only the host's time.
     ns: f64,
     gb_per_s: Option<f64>,
     gflop_per_s: Option<f64>,
-    /// Of what bounds it, and its name.
+    /// Share of the ceiling, and its name.
     share: Option<f64>,
     ceiling: Option<&'static str>,
 }
@@ -93,12 +93,12 @@ fn open(args: &BenchOpsArgs) -> Result<Vec<Executor>> {
     }
     let executor = args.device.open()?;
     if executor.info().backend == BackendType::Reference {
-        bail!("the reference interpreter is not made for speed; measure another device");
+        bail!("the reference interpreter is too slow to benchmark; choose another device");
     }
     Ok(vec![executor])
 }
 
-/// Measures all that is wanted on one device.
+/// Measures all selected operations on one device.
 fn measure_all(
     args: &BenchOpsArgs,
     executor: &Executor,
@@ -118,7 +118,7 @@ fn measure_all(
     Ok(())
 }
 
-/// Several devices, operation by operation, with the sizes of a CPU.
+/// Measures several devices side by side, with the sizes for a CPU.
 fn side_by_side(args: &BenchOpsArgs, executors: &[Executor]) -> Result<()> {
     let mut columns: Vec<Vec<Line>> = Vec::new();
     for executor in executors {
@@ -151,17 +151,17 @@ fn side_by_side(args: &BenchOpsArgs, executors: &[Executor]) -> Result<()> {
     Ok(())
 }
 
-/// What is measured on one device.
+/// Measurements on one device.
 struct Bench<'a> {
     executor: &'a Executor,
-    /// The last operation's ceiling, with what a run of it does.
+    /// The last operation's ceiling, with the work of one run.
     ceiling: Option<(CeilingKind, CommandList, f64)>,
-    /// For a device without launches of that kind.
+    /// For devices without launches of that kind.
     copy_bandwidth: Option<f64>,
 }
 
 impl Bench<'_> {
-    /// Makes ready to measure this ceiling; whether the device can.
+    /// Prepares a ceiling; returns whether the device supports it.
     fn prepare(&mut self, kind: CeilingKind) -> Result<bool> {
         let backend = self.executor.backend();
         if !self.ceiling.as_ref().is_some_and(|(k, _, _)| *k == kind) {
@@ -176,7 +176,7 @@ impl Bench<'_> {
         Ok(self.ceiling.is_some())
     }
 
-    /// What the prepared ceiling does in a nanosecond, measured once.
+    /// Work per nanosecond of the prepared ceiling, measured once.
     fn ceiling_rate(&self) -> Result<f64> {
         let Some((_, list, amount)) = &self.ceiling else { return Ok(0.0) };
         let backend = self.executor.backend();
@@ -186,7 +186,7 @@ impl Bench<'_> {
         Ok(amount / (start.elapsed().as_secs_f64() * 1e9))
     }
 
-    /// Measures a case in turn with what bounds it.
+    /// Measures a case in turn with its ceiling.
     fn measure(&mut self, case: &Case) -> Result<Line> {
         let options = CompileOptions { fast: case.fast, ..CompileOptions::default() };
         let mut plan = case.graph.compile_with(self.executor, &[], options)?;
@@ -210,13 +210,13 @@ impl Bench<'_> {
             };
             rates.push(bandwidth / 1e9);
         }
-        // The share is the median of the pairs', because a shared machine may change its speed between them.
+        // The share is the median over pairs, because a shared machine may change its speed between them.
         let amount = if memory { case.bytes } else { case.flop };
         let mut shares: Vec<f64> =
             samples.iter().zip(rates.iter().cycle()).map(|(ns, rate)| amount / ns / rate).collect();
         let share = (!shares.is_empty()).then(|| sorted_median(&mut shares));
         let ns = sorted_median(&mut samples);
-        // Bytes a nanosecond are GB/s.
+        // Bytes per nanosecond are GB/s.
         let per_ns = |amount: f64| (amount > 0.0).then(|| amount / ns);
         let ceiling = match (share, beside) {
             (None, _) => None,
@@ -228,7 +228,7 @@ impl Bench<'_> {
         Ok(Line { gb_per_s, gflop_per_s, share, ceiling, ..self.line(case.op, dtype, shape, ns) })
     }
 
-    /// Seconds that some runs of a plan take.
+    /// Seconds for some runs of a plan.
     fn time(&self, plan: &mut Plan, times: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..times {
@@ -251,7 +251,7 @@ impl Bench<'_> {
         Ok(self.line("launch", None, "empty".into(), ns))
     }
 
-    /// A call of a compiled addition of small vectors: what the step block's copy and the launch cost besides it.
+    /// One call of a compiled addition of small vectors, to show the cost of the step block's copy and of the launch.
     fn small_add(&self) -> Result<Line> {
         const N: usize = 16384;
         let vector = |seed: f32| Tensor::from_slice(self.executor, &[N], &[seed; N]);
@@ -264,7 +264,7 @@ impl Bench<'_> {
         Ok(self.line("launch", Some("f32".into()), format!("add of {N}"), ns))
     }
 
-    /// The median time of a submission, of many bursts.
+    /// The median time per submission, over many bursts.
     fn bursts(&self, mut submit: impl FnMut() -> Result<()>) -> Result<f64> {
         const BURST: usize = 100;
         let mut samples = Vec::new();
@@ -285,7 +285,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a ceiling is called in the table.
+/// The name of a ceiling in the table.
 fn name(kind: CeilingKind) -> &'static str {
     match kind {
         CeilingKind::Read => "read",

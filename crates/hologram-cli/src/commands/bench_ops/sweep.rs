@@ -1,4 +1,5 @@
-//! `hologram bench ops --sweep`: the time of an operation against its size, and from which size on one device is faster than another.
+//! `hologram bench ops --sweep`: the time of an operation by size, and the size from which one device is faster than
+//! another.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,22 +13,22 @@ use super::cases::{Case, Cases, Sizes};
 use super::sorted_median;
 use crate::args::BenchOpsArgs;
 
-/// Bytes of the first operand: from, to, and the factor between.
+/// Bytes of the first operand.
 const SIZES: [usize; 10] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20];
-/// The largest matrices.
+/// Maximum size of matrices.
 const MATRIX: usize = 16 << 20;
-/// Samples of which the median counts, and how long one takes at least.
+/// Number of samples, whose median counts, and their minimum duration.
 const SAMPLES: usize = 5;
 const SAMPLE: Duration = Duration::from_millis(4);
-/// The most calls of a sample.
+/// Maximum calls per sample.
 const CALLS: usize = 1000;
 
 /// A measured point.
 struct Point {
     op: &'static str,
     bytes: usize,
-    /// Nanoseconds of a call, until its result is there.
+    /// Nanoseconds per call, including the wait for its result.
     ns: f64,
 }
 
@@ -56,7 +57,7 @@ pub(super) fn run(args: &BenchOpsArgs, executors: &[Executor]) -> Result<()> {
     print(&curves)
 }
 
-/// Measures all points of a device: every operation at every size.
+/// Measures every operation at every size on a device.
 fn points_of(args: &BenchOpsArgs, executor: &Executor, done: &mut dyn FnMut(Point) -> Result<()>) -> Result<()> {
     let cases = Cases { executor, sizes: Sizes::of(BackendType::Cpu), only: &args.only };
     for bytes in SIZES {
@@ -72,7 +73,7 @@ fn points_of(args: &BenchOpsArgs, executor: &Executor, done: &mut dyn FnMut(Poin
     Ok(())
 }
 
-/// Measures calls that wait for their result.
+/// Measures calls including the wait for their result.
 fn point(executor: &Executor, case: &Case, bytes: usize) -> Result<Point> {
     let mut plan = case.graph.compile_with(executor, &[], CompileOptions::default())?;
     let mut time = |calls: usize| -> Result<f64> {
@@ -132,7 +133,7 @@ fn print(curves: &[(BackendType, Vec<Point>)]) -> Result<()> {
     Ok(())
 }
 
-/// The size from which on the first curve stays below the second.
+/// The size from which the first curve stays below the second.
 fn overtakes(fast: &[(usize, f64)], slow: &[(usize, f64)]) -> Option<usize> {
     let pairs = fast.iter().zip(slow).rev().take_while(|(a, b)| a.1 < b.1);
     pairs.last().map(|(a, _)| a.0)

@@ -1,4 +1,4 @@
-//! Where the user's lines come from: a line editor on a terminal, or the lines of standard input.
+//! The user's lines: from a line editor on a terminal, or from standard input.
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use rustyline::{Config, Editor};
 
 use crate::status::{INTERRUPTED, status};
 
-/// Bytes of a line.
+/// Maximum bytes of a line.
 const MAX_LINE: u64 = 16 << 20;
 
-/// Where lines come from.
+/// A source of lines.
 pub enum Input {
     /// A terminal, with editing and history.
     Terminal(Box<Editor<(), MemHistory>>),
-    /// Anything else; the flag says that the program waits, when Ctrl-C may end it.
+    /// Anything else. The flag is set while the program waits for input, when Ctrl-C may end it.
     Lines(Arc<AtomicBool>),
 }
 
 impl Input {
-    /// Standard input; `interrupted` is set by Ctrl-C.
+    /// Opens standard input; Ctrl-C sets `interrupted`.
     ///
     /// # Errors
-    /// When the terminal or the signal cannot be had.
+    /// When the terminal or the signal handler cannot be set up.
     pub fn open(interrupted: &Arc<AtomicBool>) -> anyhow::Result<Input> {
         let input = if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             let config = Config::builder().auto_add_history(true).build();
@@ -42,7 +42,7 @@ impl Input {
         Ok(input)
     }
 
-    /// Whether a person sits there.
+    /// Whether input comes from a terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Input::Terminal(_))
     }
@@ -56,10 +56,10 @@ impl Input {
             Input::Terminal(editor) => loop {
                 match editor.readline("> ") {
                     Ok(line) => return Ok(Some(line)),
-                    Err(ReadlineError::Interrupted) => status!("(/quit or Ctrl-D ends)\n"),
+                    Err(ReadlineError::Interrupted) => status!("(/quit or Ctrl-D to quit)\n"),
                     Err(ReadlineError::Eof) => return Ok(None),
                     Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => {
-                        status!("(that line is not UTF-8 and is left out)\n");
+                        status!("(ignored a line that is not UTF-8)\n");
                     }
                     Err(e) => return Err(e).context("cannot read from the terminal"),
                 }

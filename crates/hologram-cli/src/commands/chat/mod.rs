@@ -1,5 +1,5 @@
-//! `hologram chat`: a conversation. The cache of keys and values lives through it: what a turn has in common with the last one is not
-//! computed again.
+//! `hologram chat`: a conversation. The KV cache is kept between turns: the common prefix with the last turn is not
+//! computed regenerations.
 
 mod input;
 
@@ -18,26 +18,26 @@ use crate::text::{MESSAGE, NAME, counted, printable};
 use input::Input;
 
 const HELP: &str = "\
-/help          show this
-/clear         begin a new conversation
-/system        show what the model is told before the conversation
-/system TEXT   tell the model TEXT instead, from the next reply on
-/stats         show the figures of the last reply
-/regenerate    have the last reply written anew
-/quit          end, as Ctrl-D does; Ctrl-C stops a reply
+/help          list the commands
+/clear         start a new conversation
+/system        show the system prompt
+/system TEXT   set the system prompt, from the next reply on
+/stats         show the last reply's token counts and speed
+/regenerate    generate the last reply regenerations
+/quit          quit, like Ctrl-D; Ctrl-C stops a reply
 ";
 
 /// Runs the command.
 ///
 /// # Errors
-/// When an option is out of range, the model is not one for conversations, or the device or the model fails; where no terminal is
-/// attached also when a turn fails.
+/// When an option is out of range, the model is not a chat model, or the device or the model fails; without a terminal
+/// also when a turn fails.
 pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
-    // A conversation ends its turns by itself, or where the context does.
+    // A turn ends when the model ends it or the context is full.
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let options = GenerateOptions { max_tokens, ..args.sampling.options(fresh_seed())? };
     let files = shipped::open(args.model.as_deref())?;
-    // What refuses the conversation does so before the weights are read.
+    // Check the template before loading the weights.
     let tokenizer = files.tokenizer()?;
     let template = files.chat_template(&tokenizer)?;
     let first = |system: Option<&str>| -> Vec<Message> {
@@ -68,7 +68,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         options,
         system: args.system.clone(),
         turns: Vec::new(),
-        again: 0,
+        regenerations: 0,
         stats: None,
         interrupted,
     };
@@ -82,9 +82,9 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
             None => chat.say(line),
         };
         match done {
-            // On a terminal the conversation goes on as it was before the turn that failed, from a pipe if the next line can help.
+            // On a terminal the conversation continues as before the failed turn; in a pipe, if the next line can help.
             Err(e) if (input.is_terminal() || is_full(&e)) && !is_last(&e) => {
-                let hint = if is_full(&e) { "; /clear begins a new conversation" } else { "" };
+                let hint = if is_full(&e) { "; /clear starts a new conversation" } else { "" };
                 status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
                 unanswered += 1;
             }
@@ -95,7 +95,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         status!("\n");
         return Ok(());
     }
-    ensure!(unanswered == 0, "{} without a reply, as the context was full", counted(unanswered, "line"));
+    ensure!(unanswered == 0, "{} got no reply because the context was full", counted(unanswered, "line"));
     Ok(())
 }
 
@@ -107,19 +107,19 @@ fn is_full(e: &anyhow::Error) -> bool {
 /// The text of a conversation.
 ///
 /// # Errors
-/// When the template refuses it, or writes nothing.
+/// When the template rejects it or writes nothing.
 fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<String> {
     let text = template.render(messages, true)?;
-    ensure!(!text.is_empty(), "the chat template writes nothing for a conversation: it is empty, or damaged");
+    ensure!(!text.is_empty(), "the chat template produces no text: it is empty or damaged");
     Ok(text)
 }
 
-/// Whether standard output failed, so that nobody is left to talk to.
+/// Whether standard output failed, so that the chat cannot continue.
 fn is_last(e: &anyhow::Error) -> bool {
     e.is::<std::io::Error>()
 }
 
-/// A line that is meant for the program.
+/// A command in a line.
 enum Command<'a> {
     Help,
     Clear,
@@ -131,7 +131,7 @@ enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A slash and letters alone, or with text after a space; other lines, such as `/etc/passwd`, are for the model.
+    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model.
     fn parse(line: &'a str) -> Option<Command<'a>> {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let letters = word.strip_prefix('/')?;
@@ -158,10 +158,10 @@ struct Chat {
     session: Session,
     options: GenerateOptions,
     system: Option<String>,
-    /// What was said, the system's text apart.
+    /// The turns, without the system prompt.
     turns: Vec<Message>,
-    /// How often the last reply was written anew: each time with the next seed.
-    again: u64,
+    /// Number of times that the last reply was regenerated, each time with the next seed.
+    regenerations: u64,
     stats: Option<GenerationStats>,
     interrupted: Arc<AtomicBool>,
 }
@@ -173,11 +173,11 @@ impl Chat {
             Command::Clear => {
                 self.turns.clear();
                 self.stats = None;
-                status!("a new conversation\n");
+                status!("new conversation\n");
             }
             Command::System("") => match &self.system {
                 Some(text) => status!("{text}\n"),
-                None => status!("nothing\n"),
+                None => status!("no system prompt\n"),
             },
             Command::System(text) => {
                 let old = self.system.replace(text.into());
@@ -188,16 +188,16 @@ impl Chat {
             }
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
-            Command::Unknown(word) => status!("there is no command {word}; /help lists them\n"),
+            Command::Unknown(word) => status!("unknown command {word}; /help lists the commands\n"),
             Command::Quit => {}
         }
         Ok(())
     }
 
-    /// The conversation as templates see it, with a turn more.
+    /// The conversation for the template, with an additional turn.
     fn messages(&self, more: Option<Message>) -> Vec<Message> {
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
-        // After a turn of the user a question takes its place.
+        // A question replaces a trailing turn of the user.
         let turns = match (&more, self.turns.last()) {
             (Some(_), Some(last)) if last.role == "user" => &self.turns[..self.turns.len() - 1],
             _ => &self.turns[..],
@@ -205,10 +205,10 @@ impl Chat {
         system.chain(turns.iter().cloned()).chain(more).collect()
     }
 
-    /// A turn of the user, and the model's reply.
+    /// Adds a turn of the user and the model's reply.
     fn say(&mut self, text: &str) -> anyhow::Result<()> {
         self.turns.push(Message::new("user", text));
-        self.again = 0;
+        self.regenerations = 0;
         let replied = self.reply();
         if replied.is_err() {
             self.turns.pop();
@@ -218,10 +218,10 @@ impl Chat {
 
     fn regenerate(&mut self) -> anyhow::Result<()> {
         let Some(last) = self.turns.pop_if(|turn| turn.role == "assistant") else {
-            status!("there is no reply yet\n");
+            status!("no reply yet\n");
             return Ok(());
         };
-        self.again += 1;
+        self.regenerations += 1;
         let replied = self.reply();
         if replied.is_err() {
             self.turns.push(last);
@@ -229,13 +229,13 @@ impl Chat {
         replied
     }
 
-    /// Writes the model's reply to the last turn, and remembers it.
+    /// Prints and stores the model's reply to the last turn.
     fn reply(&mut self) -> anyhow::Result<()> {
         let text = written(&self.template, &self.messages(None))?;
-        // The template writes all control tokens, BOS included.
+        // The template writes all control tokens, including BOS.
         let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
         let mut options = self.options.clone();
-        options.sampling.seed = options.sampling.seed.wrapping_add(self.again);
+        options.sampling.seed = options.sampling.seed.wrapping_add(self.regenerations);
         self.interrupted.store(false, Ordering::Relaxed);
         let interrupted = || self.interrupted.load(Ordering::Relaxed);
         let mut generation = self.model.reply(&mut self.session, &tokens, &options)?;
@@ -255,7 +255,7 @@ impl Chat {
         }
         match generation.finish() {
             Some(Finish::ContextFull) => {
-                status!("note: the context is full; /clear begins a new conversation, --ctx gives a longer one\n");
+                status!("note: the context is full; /clear starts a new conversation, --ctx makes it longer\n");
             }
             Some(Finish::MaxTokens) => status!("(cut off by --max-tokens)\n"),
             _ => {}
@@ -267,7 +267,7 @@ impl Chat {
 
     fn show_stats(&self) {
         let Some(stats) = &self.stats else {
-            status!("there is no reply yet\n");
+            status!("no reply yet\n");
             return;
         };
         let context = self.session.context();

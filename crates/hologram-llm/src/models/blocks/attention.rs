@@ -1,4 +1,4 @@
-//! Attention over the cached positions of a token's sequence.
+//! Attention over the cached positions of each token's sequence.
 
 use hologram_core::ops::AttentionOptions;
 use hologram_core::{NodeId, Tensor};
@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The optional parts of an attention block, by tensor name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AttentionParts {
-    /// Whether the query, key and value projections must have biases. Any projection may have one.
+    /// Whether biases of queries, keys and values are required. Any projection may have one.
     pub biased: bool,
     /// Norms of each query head and each key head, before rotary embedding.
     pub head_norms: Option<[&'static str; 2]>,
@@ -20,7 +20,7 @@ pub(crate) struct AttentionParts {
 /// Grouped-query attention with rotary embedding.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    /// The layer in the cache.
+    /// The index of the layer in the cache.
     layer: usize,
     q: Linear,
     k: Linear,

@@ -5,7 +5,7 @@ use hologram_core::{Graph, NodeId, Tensor};
 use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
 
-/// Combines the two halves of a gated network, such as [`Graph::swiglu`].
+/// Combines gate and up projection, such as [`Graph::swiglu`].
 type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
 
 /// `down(gate(x) ∘ up(x))`.

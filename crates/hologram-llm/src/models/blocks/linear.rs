@@ -1,4 +1,4 @@
-//! Linear layers and the precision of their products.
+//! Linear layers and the precision of their matrix products.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Linear {
     pub weight: Tensor,
     /// Added to the product.
     pub bias: Option<Tensor>,
-    /// Multiplied with the product, where the weight's format cannot hold it.
+    /// Multiplied with the product if the weight's format cannot represent the scale.
     pub scale: Option<f32>,
 }
 
@@ -27,31 +27,32 @@ impl Linear {
     }
 }
 
-/// Linear layers, with the precision of activations that goes with each weight format and suits the device.
+/// Linear layers. Chooses the precision of activations by weight format and device.
 pub(crate) struct Linears<'a> {
     backend: &'a dyn Backend,
     ternary: TernaryActivations,
-    /// The tokens of the steps whose precision is wanted, whatever the number of this one's.
+    /// The step size that determines the precision, instead of each step's own number of tokens.
     precision: Option<usize>,
-    /// Activations that were converted already, by node and format.
+    /// Converted activations, by node and format.
     converted: HashMap<(NodeId, Format), NodeId>,
 }
 
 impl Linears<'_> {
-    /// The linear layers of a model on a device, in the precision of steps of `precision` tokens or of their own.
+    /// Linear layers on a device, in the precision of steps of `precision` tokens; `None`: of their own number of
+    /// tokens.
     pub fn new(backend: &dyn Backend, ternary: TernaryActivations, precision: Option<usize>) -> Linears<'_> {
         Linears { backend, ternary, precision, converted: HashMap::new() }
     }
 
-    /// The format of activations that a weight is multiplied with in a step of up to `tokens` tokens, and the floor of
-    /// their scales.
+    /// The activation format for products with `weight` in a step of up to `tokens` tokens, and the minimum of its
+    /// scales.
     pub fn activations(&self, weight: &Tensor, tokens: usize) -> (Format, f32) {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;
         let choices = match weight.format() {
             w if w.is_ternary() => match self.ternary {
                 TernaryActivations::PerToken => {
-                    // BitNet clamps a token's greatest magnitude from below by 1e-5.
+                    // BitNet clamps a token's largest magnitude to at least 1e-5.
                     floor = 1e-5;
                     vec![Format::I8Groups { group: row_len as u32 }]
                 }
@@ -70,13 +71,13 @@ impl Linears<'_> {
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 
-    /// A linear layer of `x`, of up to `tokens` rows.
+    /// A linear layer of `x`, which has up to `tokens` rows.
     pub fn apply(&mut self, g: &mut Graph, x: NodeId, linear: &Linear, tokens: usize) -> Result<NodeId> {
         let [y] = self.apply_all(g, x, [linear], tokens)?;
         Ok(y)
     }
 
-    /// Several linear layers of the same `x`, of up to `tokens` rows.
+    /// Several linear layers of the same `x`, which has up to `tokens` rows.
     pub fn apply_all<const N: usize>(
         &mut self,
         g: &mut Graph,
@@ -101,7 +102,7 @@ impl Linears<'_> {
         Ok(results)
     }
 
-    /// The product of `x`, of up to `tokens` rows, with a weight.
+    /// The product of `x`, which has up to `tokens` rows, with a weight.
     fn product(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let w = g.constant(weight)?;
         let (format, floor) = self.activations(weight, tokens);

@@ -1,7 +1,7 @@
-//! The blocks that layers are composed of.
+//! The blocks that make up layers.
 //!
 //! An architecture's `layer` function composes them: [`residual`] and [`chain`] contain other blocks; [`Norm`],
-//! [`Attention`] and [`GatedFfn`] have weights. A block loads its weights once, and adds its operations to the graph of
+//! [`Attention`] and [`GatedFfn`] have weights. A block loads its weights once and adds its operations to the graph of
 //! each step size.
 
 mod attention;
@@ -25,7 +25,7 @@ use crate::weights::Weights;
 
 /// A part of a layer.
 pub(crate) trait Block: Debug + Send + Sync {
-    /// Adds the block's operations on `x` (`[tokens, width]`) to a step and returns their result.
+    /// Adds the block's operations on `x` (`[tokens, width]`) to a step. Returns their result.
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -38,7 +38,7 @@ pub(crate) trait Block: Debug + Send + Sync {
 /// Loads and composes one layer.
 pub(crate) type LayerFn = fn(&mut Loader<'_>) -> Result<Box<dyn Block>>;
 
-/// Loads the weights of layers, one after the other.
+/// Loads the weights of one layer after another.
 pub(crate) struct Loader<'a> {
     pub weights: &'a dyn Weights,
     pub config: &'a Config,
@@ -70,7 +70,7 @@ impl Loader<'_> {
         Ok(Box::new(Norm { factors: self.factors(name, self.config.width)? }))
     }
 
-    /// A linear layer, with a bias if the file has one; with `biased` the file must have one.
+    /// A linear layer. It has a bias if the file has one; `biased` requires one.
     ///
     /// # Errors
     /// Those of [`Weights`].
@@ -85,21 +85,21 @@ impl Loader<'_> {
     }
 }
 
-/// A step's graph while layers are added to it.
+/// The graph of a step under construction.
 pub(crate) struct Step<'a> {
     pub graph: Graph,
     pub config: &'a Config,
     pub cache: &'a KvCache,
     pub linears: Linears<'a>,
     pub precision: AttentionPrecision,
-    /// The step's tokens, and their greatest number.
+    /// The step's tokens, and their maximum.
     pub tokens: Dim,
     pub rows: usize,
-    /// For each token its position, its sequence and its slot in the cache.
+    /// Per token its position, its sequence and its slot in the cache.
     pub positions: NodeId,
     pub sequences: NodeId,
     pub slots: NodeId,
-    /// For each sequence its blocks in the cache.
+    /// Per sequence its blocks in the cache.
     pub block_table: NodeId,
     /// The rotary frequencies.
     pub frequencies: NodeId,
@@ -123,8 +123,7 @@ impl Step<'_> {
         self.linears.apply(&mut self.graph, x, linear, self.rows)
     }
 
-    /// Several linear layers of the same `x`. Their products are neighbours, so that a device may compute them
-    /// together.
+    /// Several linear layers of the same `x`. Their products are adjacent, so a device may fuse them.
     ///
     /// # Errors
     /// As [`Step::linear`].
@@ -149,11 +148,11 @@ impl Block for Norm {
     }
 }
 
-/// Blocks one after the other.
+/// Blocks applied one after another.
 #[derive(Debug)]
 struct Chain(Vec<Box<dyn Block>>);
 
-/// Blocks one after the other.
+/// Applies blocks one after another.
 pub(crate) fn chain(blocks: Vec<Box<dyn Block>>) -> Box<dyn Block> {
     Box::new(Chain(blocks))
 }
@@ -172,7 +171,7 @@ impl Block for Chain {
 #[derive(Debug)]
 struct Residual(Box<dyn Block>);
 
-/// Blocks one after the other, whose result is added to their input.
+/// Applies blocks one after another and adds the result to their input.
 pub(crate) fn residual(blocks: Vec<Box<dyn Block>>) -> Box<dyn Block> {
     Box::new(Residual(chain(blocks)))
 }
