@@ -3,7 +3,6 @@
 mod args;
 mod capture;
 mod commands;
-mod npy;
 mod output;
 mod progress;
 mod status;

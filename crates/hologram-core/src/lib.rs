@@ -43,6 +43,7 @@ mod error;
 mod executor;
 mod graph;
 mod layout;
+pub mod npy;
 pub mod ops;
 mod pool;
 mod program;

@@ -152,6 +152,51 @@ fn block_formats_are_read_back() -> Result<()> {
     Ok(())
 }
 
+/// What is saved is loaded, of every type; what is no such file is refused.
+#[test]
+fn files_round_trip() -> Result<()> {
+    let device = Executor::open("cpu", None)?;
+    let folder = std::env::temp_dir().join(format!("hologram-tensors-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let x = matrix(&device)?;
+    let types = [DType::F32, DType::F16, DType::BF16, DType::U32].into_iter();
+    let more = [hologram_core::Type::F64, hologram_core::Type::I64, hologram_core::Type::U8].map(DType::from);
+    let mut tensors = std::collections::BTreeMap::new();
+    for dtype in types.chain(more) {
+        let tensor = x.to_dtype(dtype)?.t()?;
+        tensor.save_npy(folder.join("x.npy"))?;
+        let loaded = Tensor::load_npy(&device, folder.join("x.npy"))?;
+        assert_eq!(loaded.shape(), [3, 2]);
+        if dtype != DType::BF16 {
+            assert_eq!(loaded.to_string(), tensor.contiguous()?.to_string());
+        }
+        tensors.insert(dtype.name(), tensor);
+    }
+    tensors.insert("empty".into(), Tensor::zeros(&device, DType::F32, &[0, 4])?);
+    tensors.insert("scalar".into(), Tensor::ones(&device, DType::F32, &[])?);
+    Tensor::save_safetensors(&tensors, folder.join("all.safetensors"))?;
+    let loaded = Tensor::load_safetensors(&device, folder.join("all.safetensors"))?;
+    assert_eq!(loaded.keys().collect::<Vec<_>>(), tensors.keys().collect::<Vec<_>>());
+    for (name, tensor) in &tensors {
+        assert_eq!(loaded[name].to_string(), tensor.contiguous()?.to_string(), "{name}");
+    }
+    let text = folder.join("text");
+    std::fs::write(&text, "no tensors").expect("a file");
+    for error in [
+        Tensor::load_npy(&device, &text).err(),
+        Tensor::load_safetensors(&device, &text).err(),
+        Tensor::load_npy(&device, folder.join("none.npy")).err(),
+        x.save_npy(folder.join("none/x.npy")).err(),
+    ] {
+        let error = error.expect("an error").to_string();
+        assert!(error.starts_with("tensor: cannot "), "{error}");
+    }
+    let blocks = Tensor::from_bytes(&device, DType::Q8_0, &[32], &[0; 34])?;
+    assert!(blocks.save_npy(folder.join("q.npy")).is_err());
+    std::fs::remove_dir_all(folder).expect("the folder");
+    Ok(())
+}
+
 /// Each mistake in one sentence.
 #[test]
 fn mistakes_are_explained() -> Result<()> {

@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use half::{bf16, f16};
 use hologram_backends::{Binding, Buffer, LaunchConfig};
+use hologram_core::npy::{self, Array, MAX_DIMENSIONS};
 use hologram_isa::{Access, ParamKind, Program, Type};
 
 use super::{exec_help, program};
 use crate::args::{ExecArgs, usage};
 use crate::capture::{self, Capture};
-use crate::npy::{self, Array, MAX_DIMENSIONS};
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
 /// Elements of a result to print.
 const SHOWN: usize = 16;
+
+/// Maximum bytes of a file: more than any machine's memory.
+const MAX_FILE: u64 = 1 << 40;
 
 /// Runs the command.
 ///
@@ -83,7 +86,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
         match outputs.get(name) {
-            Some(path) => npy::write(path, &array)?,
+            Some(path) => crate::output::write(path, &npy::to_bytes(&array))?,
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
     }
@@ -167,7 +170,11 @@ fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u64> {
 /// The initial content of a buffer argument: an array from a file, or zeros.
 fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Array> {
     if let Some(path) = text.strip_prefix('@') {
-        let mut array = npy::read(&PathBuf::from(path)).with_context(|| format!("--arg {name}"))?;
+        let read = || {
+            let data = crate::text::read_file(Path::new(path), MAX_FILE)?;
+            npy::from_bytes(&data).with_context(|| format!("cannot read {path}"))
+        };
+        let mut array = read().with_context(|| format!("--arg {name}"))?;
         // NumPy has no bf16: files store its bits.
         if array.ty == Type::U16 && element == Type::BF16 {
             array.ty = element;

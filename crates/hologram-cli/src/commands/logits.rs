@@ -1,9 +1,9 @@
 //! `hologram logits`: the logits of given tokens, for comparison with other engines.
 
+use hologram_core::npy::{self, Array};
 use hologram_llm::{Logits, Model, SessionOptions};
 
 use crate::args::LogitsArgs;
-use crate::npy::{self, Array};
 use crate::status::status;
 
 /// Tokens per step, which bounds the memory of a step's logits.
@@ -20,7 +20,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;
     let shape = vec![args.tokens.len(), model.config().vocab];
-    npy::write(&args.out, &Array::from_f32(shape.clone(), logits))?;
+    crate::output::write(&args.out, &npy::to_bytes(&Array::from_f32(shape.clone(), logits)))?;
     status!("wrote {} (float32 {shape:?})\n", args.out.display());
     let broken = logits.iter().filter(|l| !l.is_finite()).count();
     if broken > 0 {

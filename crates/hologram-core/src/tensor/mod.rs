@@ -2,6 +2,7 @@
 
 mod along;
 mod dims;
+mod files;
 mod make;
 mod ops;
 mod print;

@@ -1,10 +1,9 @@
 //! NumPy's `.npy` files (format versions 1 to 3,
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>): dense arrays of plain numbers.
 
-use std::path::Path;
-
-use anyhow::{Context, bail, ensure};
 use hologram_isa::Type;
+
+use crate::error::{CoreError, Result};
 
 /// An array of plain numbers in memory, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,9 +15,6 @@ pub struct Array {
     /// The elements.
     pub bytes: Vec<u8>,
 }
-
-/// Maximum bytes of a file: more than any machine's memory.
-const MAX_FILE: u64 = 1 << 40;
 
 /// NumPy's maximum number of dimensions.
 pub const MAX_DIMENSIONS: usize = 64;
@@ -50,44 +46,49 @@ impl Array {
     }
 }
 
-/// Reads a file.
+/// Reads what a file holds.
 ///
 /// # Errors
 /// When it is not a `.npy` file of little-endian numbers in C order, or its size contradicts its header.
-pub fn read(path: &Path) -> anyhow::Result<Array> {
-    let data = crate::text::read_file(path, MAX_FILE)?;
-    parse(&data).with_context(|| format!("cannot read {} as a .npy file", path.display()))
+pub fn from_bytes(data: &[u8]) -> Result<Array> {
+    parse(data).map_err(|reason| CoreError::Tensor(format!("not a readable .npy file: {reason}")))
 }
 
-fn parse(data: &[u8]) -> anyhow::Result<Array> {
-    ensure!(data.starts_with(MAGIC), "it does not start with the .npy magic number");
+fn parse(data: &[u8]) -> std::result::Result<Array, String> {
+    if !data.starts_with(MAGIC) {
+        return Err("the NumPy magic number is missing".into());
+    }
     let (start, header_len) = match (data.get(6), data.get(8..12)) {
         (Some(1), Some(n)) => (10, usize::from(u16::from_le_bytes([n[0], n[1]]))),
         (Some(2 | 3), Some(n)) => (12, u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize),
-        (Some(v), Some(_)) => bail!("its version is {v} (supported: 1, 2, 3)"),
-        _ => bail!("it is truncated"),
+        (Some(v), Some(_)) => return Err(format!("unsupported version {v}; supported: 1, 2, 3")),
+        _ => return Err("the file is truncated".into()),
     };
     let end = start + header_len;
-    let header = data.get(start..end).context("it is truncated")?;
-    let header = std::str::from_utf8(header).context("its header is not text")?;
-    let descr = field(header, "descr").context("its header has no descr")?;
+    let header = data.get(start..end).ok_or("the file is truncated")?;
+    let header = std::str::from_utf8(header).map_err(|_| "the header is not text")?;
+    let descr = field(header, "descr").ok_or("the header has no descr")?;
     let descr = descr.trim_matches(['\'', '"']);
     let (order, name) = descr.split_at_checked(1).unwrap_or(("", descr));
     let known = TYPES.iter().find(|(_, n)| *n == name);
     let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
         let mut names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
-        // The two types of u2 are adjacent.
+        // The two types of u2 stand side by side.
         names.dedup();
-        bail!("its elements are {descr}; supported: {}", names.join(", "));
+        return Err(format!("unsupported element type {descr}; supported: {}", names.join(", ")));
     };
-    ensure!(field(header, "fortran_order") == Some("False"), "it is in Fortran order; save it in C order");
-    let shape = field(header, "shape").context("its header has no shape")?;
+    if field(header, "fortran_order") != Some("False") {
+        return Err("the array is in Fortran order; save it in C order".into());
+    }
+    let shape = field(header, "shape").ok_or("the header has no shape")?;
     let shape = shape.trim_matches(['(', ')']).split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape: Vec<usize> =
-        shape.map(str::parse).collect::<Result<_, _>>().context("its shape is not a tuple of whole numbers")?;
-    let bytes = shape.iter().try_fold(ty.size(), |n, d| n.checked_mul(*d)).context("its shape is too large")?;
+    let shape: std::result::Result<Vec<usize>, _> = shape.map(str::parse).collect();
+    let shape = shape.map_err(|_| "the shape is not a tuple of whole numbers")?;
+    let bytes = shape.iter().try_fold(ty.size(), |n, d| n.checked_mul(*d)).ok_or("the shape is too large")?;
     let body = &data[end..];
-    ensure!(body.len() == bytes, "its shape requires {bytes} bytes, but it has {}", body.len());
+    if body.len() != bytes {
+        return Err(format!("the shape requires {bytes} bytes, but the file has {}", body.len()));
+    }
     Ok(Array { ty: *ty, shape, bytes: body.to_vec() })
 }
 
@@ -104,11 +105,8 @@ fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     Some(rest[..end].trim())
 }
 
-/// Writes a file of version 1.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write(path: &Path, array: &Array) -> anyhow::Result<()> {
+/// A file of version 1.
+pub fn to_bytes(array: &Array) -> Vec<u8> {
     let name = TYPES.iter().find(|(ty, _)| *ty == array.ty).map_or("f4", |(_, n)| n);
     let order = order_of(array.ty);
     let sizes: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
@@ -120,7 +118,7 @@ pub fn write(path: &Path, array: &Array) -> anyhow::Result<()> {
     header.push('\n');
     let mut file = [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), header.as_bytes()].concat();
     file.extend_from_slice(&array.bytes);
-    crate::output::write(path, &file)
+    file
 }
 
 #[cfg(test)]
@@ -129,19 +127,14 @@ mod tests {
 
     #[test]
     fn files_round_trip() {
-        let dir = std::env::temp_dir().join(format!("hologram-npy-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        for (i, shape) in [vec![], vec![0], vec![5], vec![2, 3], vec![1, 2, 3]].into_iter().enumerate() {
-            let path = dir.join(format!("{i}.npy"));
+        for shape in [vec![], vec![0], vec![5], vec![2, 3], vec![1, 2, 3]] {
             for (ty, _) in TYPES {
                 let len = shape.iter().product::<usize>() * ty.size();
                 let array = Array { ty, shape: shape.clone(), bytes: (0..len).map(|b| b as u8).collect() };
-                write(&path, &array).unwrap();
-                let ty = if ty == Type::BF16 { Type::U16 } else { ty };
-                assert_eq!(read(&path).unwrap(), Array { ty, ..array });
+                let read = if ty == Type::BF16 { Type::U16 } else { ty };
+                assert_eq!(from_bytes(&to_bytes(&array)).unwrap(), Array { ty: read, ..array });
             }
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
@@ -168,7 +161,7 @@ mod tests {
             (file("{}", 0), "descr"),
         ];
         for (bytes, want) in cases {
-            let error = format!("{:#}", parse(bytes).unwrap_err());
+            let error = from_bytes(bytes).unwrap_err().to_string();
             assert!(error.contains(want), "{error} does not contain {want}");
         }
     }
