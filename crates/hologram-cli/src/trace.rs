@@ -2,7 +2,7 @@
 //!
 //! The format is Chrome's Trace Event Format: complete events with times in microseconds, on one track for the host and
 //! one for the device. The host's events are the calls of [`Backend`], recorded by a wrapper that forwards them to the
-//! real one. While tracing, the launches of a list run one at a time and each is measured ([`Backend::profile`]) for
+//! real one. While tracing, the launches of a list run one at a time and each is measured (`Measure::profile`) for
 //! the device's track, which takes longer than the normal replay of the whole list.
 
 use std::io::Write;

@@ -179,6 +179,9 @@ fn wrong_files_are_named() {
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (b"GGUF".to_vec(), "has only 4 bytes"),
         (vec![0x50; 100], "starts with \"PPPP\" instead of \"GGUF\""),
+        (b"PK\x03\x04".repeat(10), "perhaps a PyTorch checkpoint: convert it to GGUF"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "run `git lfs pull`"),
+        (b"<!DOCTYPE html><html></html>".to_vec(), "it is a web page"),
         (one(Bytes::header(1, 0, 0)), "version 1"),
         (one(Bytes::header(4, 0, 0)), "version 4"),
         (one(Bytes::header(0x0300_0000, 0, 0)), "big-endian"),

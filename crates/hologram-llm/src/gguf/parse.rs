@@ -150,7 +150,13 @@ fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
     }
     let magic = cursor.take(4, "the magic number")?;
     if magic != b"GGUF" {
-        return Err(format!("it starts with {:?} instead of \"GGUF\"", String::from_utf8_lossy(magic)));
+        let hint = match magic {
+            b"PK\x03\x04" => "; it is a ZIP archive, perhaps a PyTorch checkpoint: convert it to GGUF",
+            b"vers" => "; it may be a Git LFS pointer: run `git lfs pull`",
+            b"<!DO" | b"<!do" | b"<htm" => "; it is a web page, not a model",
+            _ => "",
+        };
+        return Err(format!("it starts with {:?} instead of \"GGUF\"{hint}", String::from_utf8_lossy(magic)));
     }
     match cursor.u32("the version")? {
         v @ (2 | 3) => Ok(v),
