@@ -21,10 +21,25 @@ pub fn available_backends() -> Vec<BackendType> {
     KINDS.iter().filter(works).map(|kind| kind.backend()).collect()
 }
 
-/// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A GPU's
-/// driver that does not work stands for its GPUs.
+/// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A kind
+/// that is not there at all has one entry, which says why.
 pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
-    KINDS.iter().flat_map(|kind| kind.devices()).collect()
+    let of = |backend: BackendType| match KINDS.iter().find(|kind| kind.backend() == backend) {
+        Some(kind) => kind.devices(),
+        None => {
+            let device = backend.to_string();
+            vec![(device.clone(), Err(BackendError::Unavailable { device, reason: left_out(backend) }))]
+        }
+    };
+    BackendType::ALL.into_iter().flat_map(of).collect()
+}
+
+/// Why this build has no device of a kind.
+fn left_out(backend: BackendType) -> String {
+    match backend {
+        BackendType::Metal => "Metal is there only on Apple platforms".into(),
+        other => format!("this build leaves {other} out"),
+    }
 }
 
 /// Opens a device by its name on the command line: `auto` for the best there is, a [`BackendType::name`], or `cuda:N` for GPU number N in
@@ -62,10 +77,7 @@ pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend
         Err(reason) => return unavailable(reason),
     };
     let Some(kind) = KINDS.iter().find(|kind| kind.backend() == backend) else {
-        return unavailable(match backend {
-            BackendType::Metal => "Metal is there only on Apple platforms".into(),
-            other => format!("this build leaves {other} out"),
-        });
+        return unavailable(left_out(backend));
     };
     match kind.open(number, options) {
         Err(BackendError::Unavailable { reason, .. }) if backend != BackendType::Cpu => unavailable(reason),
@@ -84,7 +96,7 @@ fn open_best(options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)
             }
             BackendType::Cuda | BackendType::Metal => match kind.open_any(options) {
                 Ok(gpu) => return Ok((gpu, None)),
-                Err(reason) => why = Some(reason),
+                Err(reason) => why = reason.or(why),
             },
         }
     }

@@ -64,7 +64,7 @@ pub struct DeviceArgs {
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one per physical core available to the process]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
@@ -130,7 +130,7 @@ impl DeviceArgs {
 #[derive(Args)]
 pub struct SamplingArgs {
     /// Sampling temperature; 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Sample from the K most probable tokens; 0 turns it off
     #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
@@ -151,10 +151,10 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
     /// Random seed [default: different in each run]
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(short, long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Context length in tokens [default: the model's, at most 4096]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
@@ -214,13 +214,24 @@ impl SamplingArgs {
 /// Options of `run`.
 #[derive(Args)]
 pub struct RunArgs {
-    /// Prompt [default: read from standard input unless it is a terminal]
-    pub prompt: Option<String>,
+    /// Model, a .gguf file or a folder of safetensors, and prompt; either may be left out [default: the built-in model;
+    /// the prompt from standard input]
+    #[arg(value_name = "[MODEL] [PROMPT]", num_args = 0..=3)]
+    pub words: Vec<String>,
     /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Prompt, as in llama.cpp
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file in UTF-8
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Continue the prompt as it is, without the chat template of a chat model
+    #[arg(long)]
+    pub raw: bool,
     /// Maximum number of tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -239,6 +250,9 @@ pub struct RunArgs {
 /// Options of `chat`.
 #[derive(Args)]
 pub struct ChatArgs {
+    /// Chat model, a .gguf file or a folder of safetensors, and perhaps a question: then the reply ends the conversation
+    #[arg(value_name = "MODEL [QUESTION]", num_args = 0..=3)]
+    pub words: Vec<String>,
     /// Chat model: a .gguf file or a folder of safetensors (the built-in model is not a chat model)
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
@@ -246,12 +260,15 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// With a question: print one JSON object with the reply and statistics
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `perplexity`.

@@ -14,7 +14,7 @@ kernel logistic(x: buffer<f32, readwrite>, n: u32, times: u32) workgroup(256) {
   %inside = lt.u32 %i, n
   if %inside {
     %v = load.f32 x[%i]
-    for %t: u32 = 0 to times {
+    for %t: u32 = 0 to times step 1 {
       %rest = sub.f32 1.0, %v
       %product = mul.f32 %v, %rest
       %v = mul.f32 %product, 4.0

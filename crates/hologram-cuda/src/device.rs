@@ -1,5 +1,6 @@
 //! Which GPUs there are, and opening one.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Result};
@@ -70,8 +71,7 @@ impl DeviceKind for Cuda {
                 let gpus = gpus.into_iter().map(|gpu| gpu.map(with_libraries));
                 gpus.zip(0..).map(|(gpu, ordinal)| (name(ordinal), gpu)).collect()
             }
-            Presence::NoDriver(_) => Vec::new(),
-            Presence::Unusable(reason) => {
+            Presence::NoDriver(reason) | Presence::Unusable(reason) => {
                 let device = BackendType::Cuda.to_string();
                 vec![(device.clone(), Err(BackendError::Unavailable { device, reason }))]
             }
@@ -83,20 +83,31 @@ impl DeviceKind for Cuda {
         Ok(Arc::new(CudaBackend::with_options(options)?))
     }
 
-    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, String> {
+    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, Option<String>> {
         let gpus = match presence() {
             Presence::Gpus(gpus) => gpus,
-            Presence::NoDriver(why) | Presence::Unusable(why) => return Err(why),
+            Presence::NoDriver(why) => return Err(has_card(Path::new("/sys/bus/pci/devices")).then_some(why)),
+            Presence::Unusable(why) => return Err(Some(why)),
         };
-        let mut why = String::new();
+        let mut why = None;
         for (gpu, number) in gpus.into_iter().zip(0..) {
             match gpu.and_then(|_| self.open(number, options)) {
                 Ok(gpu) => return Ok(gpu),
-                Err(error) => why = error.to_string(),
+                Err(error) => why = Some(error.to_string()),
             }
         }
         Err(why)
     }
+}
+
+/// Whether one of Linux's PCI devices in this folder is a display controller (class 3) of NVIDIA (vendor 10de).
+fn has_card(folder: &Path) -> bool {
+    let Ok(devices) = std::fs::read_dir(folder) else { return false };
+    let begins = |path: PathBuf, text: &str| std::fs::read_to_string(path).is_ok_and(|own| own.starts_with(text));
+    devices
+        .flatten()
+        .map(|device| device.path())
+        .any(|device| begins(device.join("vendor"), "0x10de") && begins(device.join("class"), "0x03"))
 }
 
 fn unavailable(ordinal: u32, reason: String) -> BackendError {
@@ -155,5 +166,26 @@ impl Gpu {
         let context = Context::new(driver, device, name(ordinal)).map_err(|e| unavailable(ordinal, e))?;
         let target = Target::nvidia(facts.capability, facts.multiprocessors, facts.max_shared);
         Ok(Gpu { context, info, target, driver: driver_text(driver) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn cards_are_found_by_vendor_and_class() {
+        let folder = std::env::temp_dir().join(format!("hologram-pci-{}", std::process::id()));
+        let device = |name: &str, vendor: &str, class: &str| {
+            let path = folder.join(name);
+            std::fs::create_dir_all(&path).expect("a folder");
+            std::fs::write(path.join("vendor"), vendor).expect("a file");
+            std::fs::write(path.join("class"), class).expect("a file");
+        };
+        assert!(!super::has_card(&folder));
+        device("0000:00:02.0", "0x8086\n", "0x030000\n");
+        device("0000:01:00.1", "0x10de\n", "0x040300\n");
+        assert!(!super::has_card(&folder), "a sound device is no GPU");
+        device("0000:01:00.0", "0x10de\n", "0x030200\n");
+        assert!(super::has_card(&folder));
+        std::fs::remove_dir_all(folder).expect("the folder");
     }
 }

@@ -18,8 +18,8 @@ pub enum BackendType {
 }
 
 impl BackendType {
-    /// Every kind.
-    pub const ALL: [BackendType; 4] = [BackendType::Cpu, BackendType::Cuda, BackendType::Metal, BackendType::Reference];
+    /// Every kind, best first.
+    pub const ALL: [BackendType; 4] = [BackendType::Cuda, BackendType::Metal, BackendType::Cpu, BackendType::Reference];
 
     /// Whether a machine may have several, so that `NAME:N` is number N.
     pub const fn is_numbered(self) -> bool {

@@ -33,8 +33,8 @@ pub trait DeviceKind: Sync {
     /// Opens the first device that can be opened.
     ///
     /// # Errors
-    /// Why none can, for the user.
-    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, String> {
-        self.open(0, options).map_err(|error| error.to_string())
+    /// Why none can, if the user would expect one: `None` where the machine has no such device.
+    fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, Option<String>> {
+        self.open(0, options).map_err(|error| Some(error.to_string()))
     }
 }

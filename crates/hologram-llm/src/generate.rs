@@ -208,6 +208,13 @@ impl<'a> Generation<'a> {
         Ok(self.pending.len() > batch)
     }
 
+    /// How many of the prompt's tokens are computed, and how many there are.
+    pub fn prompt_progress(&self) -> (usize, usize) {
+        let all = self.stats.prompt_tokens;
+        let left = if self.stats.generated_tokens > 0 { 0 } else { self.pending.len() };
+        (all - left.min(all), all)
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         self.model

@@ -19,6 +19,7 @@ mod run;
 mod selftest;
 mod shipped;
 mod tokenize;
+mod words;
 
 use clap::Parser;
 

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hologram_llm::sampling::SamplerConfig;
-use hologram_llm::{Finish, GenerateOptions, GenerationStats, Piece};
+use hologram_llm::{Finish, GenerateOptions, GenerationStats, LlmError, Message, Piece};
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use super::shipped;
+use super::words::model_and_text;
 use crate::args::{DeviceArgs, ProfileArgs, RunArgs, usage};
 use crate::capture::{self, Capture};
+use crate::progress::Progress;
 use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
@@ -22,8 +24,20 @@ use crate::trace::{self, Trace, step};
 /// Maximum bytes of a prompt on standard input: many times any context.
 const MAX_PROMPT: u64 = 64 << 20;
 
-/// The prompt when the program is called without a command.
+/// The prompt and the seed when the program is called without a command: a continuation that shows what the small model can do.
 const SAMPLE_PROMPT: &str = "A closure in Rust is";
+const SAMPLE_SEED: u64 = 7;
+
+/// What to try after that.
+const NEXT: &str = "
+Next: hologram run MODEL.gguf \"Once upon a time\"   a model of your own, such as a .gguf file from huggingface.co
+      hologram chat MODEL.gguf                    a conversation
+      hologram bench                              how fast this machine is
+      hologram --help                             everything else
+";
+
+/// Characters of a prompt that a terminal shows before the continuation.
+const SHOWN: usize = 500;
 
 /// Runs the program without a command.
 ///
@@ -31,12 +45,15 @@ const SAMPLE_PROMPT: &str = "A closure in Rust is";
 /// When the device or the model fails.
 pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions {
-        sampling: SamplerConfig { seed: fresh_seed(), ..SamplerConfig::default() },
+        sampling: SamplerConfig { seed: SAMPLE_SEED, ..SamplerConfig::default() },
         ..GenerateOptions::default()
     };
     let device = DeviceArgs { device: "auto".into(), threads: None };
     let profile = ProfileArgs { profile: None, capture: None };
-    stream(None, SAMPLE_PROMPT, &options, &device, &profile, false)
+    let settings = Settings { options: &options, device: &device, profile: &profile, raw: true, json: false };
+    stream(None, SAMPLE_PROMPT, &settings)?;
+    status!("{NEXT}");
+    Ok(())
 }
 
 /// Runs the command.
@@ -52,15 +69,46 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         stop: args.stop.clone(),
         ..args.sampling.options(fresh_seed())?
     };
-    let prompt = match &args.prompt {
-        Some(prompt) => prompt.clone(),
-        None if std::io::stdin().is_terminal() => match args.model {
+    let (model, word) = model_and_text(&args.words, args.model.as_deref())?;
+    let prompt = match (word, &args.prompt, &args.file) {
+        (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
+            return usage("give one prompt: as an argument, by -p or by -f");
+        }
+        (Some(prompt), None, None) => prompt,
+        (None, Some(prompt), _) => prompt.clone(),
+        (None, None, Some(path)) => {
+            let bytes = crate::text::read_file(path, MAX_PROMPT)?;
+            let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
+            without_newline(&text).to_string()
+        }
+        (None, None, None) if std::io::stdin().is_terminal() => match model {
             None => SAMPLE_PROMPT.into(),
-            Some(_) => return usage("give a prompt, as an argument or on standard input"),
+            Some(_) => return usage("give a prompt, as an argument or on standard input; `hologram chat` converses"),
         },
-        None => read_text("prompt")?,
+        (None, None, None) => {
+            let text = read_text("prompt")?;
+            if text.is_empty() {
+                return usage("the prompt on standard input is empty; `run \"\"` begins with nothing");
+            }
+            text
+        }
     };
-    stream(args.model.as_deref(), &prompt, &options, &args.device, &args.profile, args.json)
+    let (device, profile) = (&args.device, &args.profile);
+    stream(model.as_deref(), &prompt, &Settings { options: &options, device, profile, raw: args.raw, json: args.json })
+}
+
+/// How a prompt is continued.
+struct Settings<'a> {
+    options: &'a GenerateOptions,
+    device: &'a DeviceArgs,
+    profile: &'a ProfileArgs,
+    /// Whether the chat template is left out.
+    raw: bool,
+    json: bool,
+}
+
+fn without_newline(text: &str) -> &str {
+    text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(text)
 }
 
 /// Reads the text on standard input without the newline that ends its last line. `what` names it in messages.
@@ -71,23 +119,26 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
     let bytes = read_bounded(std::io::stdin().lock(), MAX_PROMPT);
     let bytes = bytes.with_context(|| format!("cannot read the {what} from standard input"))?;
     let text = String::from_utf8(bytes).with_context(|| format!("the {what} on standard input is not UTF-8"))?;
-    Ok(text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t)).unwrap_or(&text).to_string())
+    Ok(without_newline(&text).to_string())
 }
 
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
-fn stream(
-    path: Option<&Path>,
-    prompt: &str,
-    options: &GenerateOptions,
-    device: &DeviceArgs,
-    profile: &ProfileArgs,
-    json: bool,
-) -> anyhow::Result<()> {
+fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
+    let Settings { options, device, profile, raw, json } = *settings;
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
-    let mut model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
+    let files = shipped::open(path)?;
+    // A chat model is asked in its own format; a model that only continues text has none.
+    let template = match raw {
+        true => None,
+        false => match files.chat_template(&files.tokenizer()?) {
+            Err(LlmError::NoTemplate { .. }) => None,
+            template => Some(template?),
+        },
+    };
+    let mut model = step(trace, "load the model", || shipped::load(files, &executor))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     if json || trace.is_some() || capture.is_some() {
         // After Ctrl-C the statistics are still written; a second Ctrl-C ends the program at once.
@@ -97,7 +148,21 @@ fn stream(
     }
     let mut notes = model.tokenizer()?.notes().to_vec();
     notes.extend(options.context.and_then(|n| beyond_trained(n, model.config().context)));
-    let mut generation = model.generate(prompt, options)?;
+    let asked = match &template {
+        Some(template) => {
+            notes.extend(template.note().map(String::from));
+            super::chat::written(template, &[Message::new("user", prompt)])?
+        }
+        None => prompt.to_string(),
+    };
+    // The template writes all control tokens, including BOS.
+    let mut tokens = model.tokenizer()?.encode_with(&asked, template.is_none(), true)?;
+    if tokens.is_empty() {
+        // An empty prompt starts from BOS.
+        tokens.extend(model.tokenizer()?.bos());
+    }
+    let mut session = model.session_for(options)?;
+    let mut generation = model.reply(&mut session, &tokens, options)?;
     let name = printable(&generation.model().config().name, NAME);
     if !json {
         status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
@@ -107,15 +172,25 @@ fn stream(
     }
     let mut out = std::io::stdout().lock();
     if !json {
-        // The prompt is not output, but a terminal shows it before the continuation.
-        status!("\n{prompt}");
+        // The prompt is not output, but what continues it is shown after it; a reply stands alone.
+        let skipped = prompt.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+        match &template {
+            Some(_) => status!("\n"),
+            None if skipped > 0 => status!("\n…{}", &prompt[skipped..]),
+            None => status!("\n{prompt}"),
+        }
     }
     let mut first_token = None;
     let mut text = String::new();
     let print = || -> anyhow::Result<()> {
         let mut name = "prompt";
         let mut next = || -> anyhow::Result<Option<Piece>> {
-            while !interrupted.load(Ordering::Relaxed) && generation.prefill()? {}
+            let mut progress = Progress::new("prompt", "tokens");
+            while !interrupted.load(Ordering::Relaxed) && generation.prefill()? {
+                let (done, of) = generation.prompt_progress();
+                progress.at(done as u64, of as u64);
+            }
+            drop(progress);
             if interrupted.load(Ordering::Relaxed) { Ok(None) } else { Ok(generation.next().transpose()?) }
         };
         while let Some(piece) = step(trace, name, &mut next)? {
@@ -166,6 +241,9 @@ fn stream(
         if generation.finish() == Some(Finish::ContextFull) {
             figures += "; stopped because the context is full (see --ctx)";
         }
+        if options.sampling.temperature > 0.0 {
+            figures += &format!("; seed {}", options.sampling.seed);
+        }
         status!("{figures}\n");
     }
     trace.as_ref().map_or(Ok(()), |trace| trace.finish())?;
@@ -199,5 +277,6 @@ pub fn figures(stats: &GenerationStats) -> String {
 /// A seed that differs between runs.
 pub fn fresh_seed() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since_epoch.map_or(0, |d| d.as_nanos() as u64)
+    // Below 2⁵³, which every reader of JSON keeps.
+    since_epoch.map_or(0, |d| d.as_nanos() as u64 % (1 << 53))
 }

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use anyhow::bail;
 use hologram_core::Executor;
 use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::{Model, ModelFiles};
 
+use super::words::is_repository;
 use crate::args::usage;
 use crate::progress::Progress;
 
@@ -35,6 +37,14 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<ModelFiles> {
     Ok(match path {
         Some(path) if path == Path::new("-") => {
             return usage("a model must be a .gguf file or a folder; it cannot be read from standard input");
+        }
+        Some(path) if !path.exists() && path.to_str().is_some_and(is_repository) => {
+            let name = path.to_str().unwrap_or_default();
+            let name = name.strip_prefix("hf:").unwrap_or(name);
+            bail!(
+                "there is no file or folder {name}, and models are not downloaded: get a .gguf file of it, for example from \
+                 https://huggingface.co/{name}/tree/main, and give its path"
+            );
         }
         Some(path) => ModelFiles::open(path)?,
         None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?.into(),

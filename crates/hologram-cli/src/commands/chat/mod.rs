@@ -1,19 +1,25 @@
 //! `hologram chat`: a conversation. The KV cache is kept between turns: the common prefix with the last turn is not
-//! computed regenerations.
+//! computed again.
 
 mod input;
 
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmError, Message, Model, Session};
+
+use serde_json::json;
+use signal_hook::consts::SIGINT;
 
 use super::run::{beyond_trained, figures, fresh_seed};
 use super::shipped;
-use crate::args::ChatArgs;
-use crate::status::status;
+use super::words::model_and_text;
+use crate::args::{ChatArgs, usage};
+use crate::progress::Progress;
+use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable};
 use input::Input;
 
@@ -23,8 +29,8 @@ const HELP: &str = "\
 /system        show the system prompt
 /system TEXT   set the system prompt, from the next reply on
 /stats         show the last reply's token counts and speed
-/regenerate    generate the last reply regenerations
-/quit          quit, like Ctrl-D; Ctrl-C stops a reply
+/regenerate    generate the last reply again
+/quit          quit, like /exit, /bye and Ctrl-D; Ctrl-C stops a reply
 ";
 
 /// Runs the command.
@@ -36,7 +42,14 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     // A turn ends when the model ends it or the context is full.
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let options = GenerateOptions { max_tokens, ..args.sampling.options(fresh_seed())? };
-    let files = shipped::open(args.model.as_deref())?;
+    let (path, question) = model_and_text(&args.words, args.model.as_deref())?;
+    if args.json && question.is_none() {
+        return usage("--json takes a question: hologram chat MODEL \"QUESTION\" --json");
+    }
+    if path.is_none() {
+        return usage("give a chat model: hologram chat MODEL.gguf; the built-in model only continues text");
+    }
+    let files = shipped::open(path.as_deref())?;
     // Check the template before loading the weights.
     let tokenizer = files.tokenizer()?;
     let template = files.chat_template(&tokenizer)?;
@@ -50,7 +63,13 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     model.tokenizer()?;
     let session = model.session_for(&options)?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    let mut input = Input::open(&interrupted)?;
+    let mut input = match &question {
+        Some(_) => {
+            signal_hook::flag::register(SIGINT, interrupted.clone()).context("cannot watch for Ctrl-C")?;
+            None
+        }
+        None => Some(Input::open(&interrupted)?),
+    };
     let name = printable(&model.config().name, NAME);
     status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
     let beyond = options.context.and_then(|n| beyond_trained(n, model.config().context));
@@ -58,7 +77,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     for note in notes {
         status!("note: {note}\n");
     }
-    if input.is_terminal() {
+    if input.as_ref().is_some_and(Input::is_terminal) {
         status!("/help lists the commands\n");
     }
     let mut chat = Chat {
@@ -71,6 +90,11 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         regenerations: 0,
         stats: None,
         interrupted,
+        silent: args.json,
+    };
+    let Some(input) = &mut input else {
+        chat.say(question.as_deref().unwrap_or_default())?;
+        return chat.answered(args.json);
     };
     let mut unanswered = 0;
     while let Some(line) = input.line()? {
@@ -108,7 +132,7 @@ fn is_full(e: &anyhow::Error) -> bool {
 ///
 /// # Errors
 /// When the template rejects it or writes nothing.
-fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<String> {
+pub fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<String> {
     let text = template.render(messages, true)?;
     ensure!(!text.is_empty(), "the chat template produces no text: it is empty or damaged");
     Ok(text)
@@ -135,6 +159,9 @@ impl<'a> Command<'a> {
     fn parse(line: &'a str) -> Option<Command<'a>> {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let letters = word.strip_prefix('/')?;
+        if letters == "?" && rest.trim().is_empty() {
+            return Some(Command::Help);
+        }
         if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
             return None;
         }
@@ -144,8 +171,8 @@ impl<'a> Command<'a> {
             ("system", text) => Command::System(text),
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
-            ("quit", "") => Command::Quit,
-            ("help" | "clear" | "stats" | "regenerate" | "quit", _) => Command::Unknown(line),
+            ("quit" | "exit" | "bye", "") => Command::Quit,
+            ("help" | "clear" | "stats" | "regenerate" | "quit" | "exit" | "bye", _) => Command::Unknown(line),
             _ => Command::Unknown(word),
         })
     }
@@ -164,9 +191,33 @@ struct Chat {
     regenerations: u64,
     stats: Option<GenerationStats>,
     interrupted: Arc<AtomicBool>,
+    /// Whether replies are not printed.
+    silent: bool,
 }
 
 impl Chat {
+    /// Ends a conversation of one question.
+    fn answered(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            let stats = self.stats.unwrap_or_default();
+            let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
+            let object = json!({
+                "model": self.model.config().name,
+                "device": self.model.executor().info().backend.to_string(),
+                "text": self.turns.last().map(|turn| turn.content.as_str()),
+                "seed": self.options.sampling.seed,
+                "prompt_tokens": stats.prompt_tokens,
+                "generated_tokens": stats.generated_tokens,
+                "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time),
+                "tokens_per_s": rate(stats.decode_steps, stats.decode_time),
+            });
+            writeln!(std::io::stdout().lock(), "{object}")?;
+        } else if let Some(stats) = &self.stats {
+            status!("\n{}\n", figures(stats));
+        }
+        if self.interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
     fn command(&mut self, command: Command<'_>) -> anyhow::Result<()> {
         match command {
             Command::Help => status!("{HELP}"),
@@ -239,17 +290,26 @@ impl Chat {
         self.interrupted.store(false, Ordering::Relaxed);
         let interrupted = || self.interrupted.load(Ordering::Relaxed);
         let mut generation = self.model.reply(&mut self.session, &tokens, &options)?;
-        while generation.prefill()? && !interrupted() {}
+        let mut progress = Progress::new("prompt", "tokens");
+        while generation.prefill()? && !interrupted() {
+            let (done, of) = generation.prompt_progress();
+            progress.at(done as u64, of as u64);
+        }
+        drop(progress);
         let mut reply = String::new();
         let mut out = std::io::stdout().lock();
         while !interrupted() {
             let Some(piece) = generation.next() else { break };
             let piece = piece?;
-            write!(out, "{}", piece.text)?;
-            out.flush()?;
+            if !self.silent {
+                write!(out, "{}", piece.text)?;
+                out.flush()?;
+            }
             reply += &piece.text;
         }
-        writeln!(out)?;
+        if !self.silent {
+            writeln!(out)?;
+        }
         if interrupted() {
             status!("(stopped)\n");
         }
@@ -284,7 +344,9 @@ mod tests {
         assert!(matches!(Command::parse("/quit"), Some(Command::Quit)));
         assert!(matches!(Command::parse("/system  Be brief. "), Some(Command::System("Be brief."))));
         assert!(matches!(Command::parse("/system"), Some(Command::System(""))));
-        assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit"))));
+        assert!(matches!(Command::parse("/exit"), Some(Command::Quit)));
+        assert!(matches!(Command::parse("/?"), Some(Command::Help)));
+        assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit now"))));
         assert!(matches!(Command::parse("/quit now"), Some(Command::Unknown("/quit now"))));
         for text in ["/etc/passwd what is it", "/", "// no", "/2 + 1", "hi /quit", ""] {
             assert!(Command::parse(text).is_none(), "{text}");

@@ -1,0 +1,79 @@
+//! What positional arguments mean: `hologram run model.gguf "Hello"`, `hologram run -m model.gguf "Hello"`, `hologram run "Hello"`.
+
+use std::path::{Path, PathBuf};
+
+use crate::args::usage;
+use crate::text::shown;
+
+/// The model and the text among up to two arguments, and an option for the model. A lone argument is the model if it looks like one:
+/// a path is never taken for a prompt of the built-in model.
+///
+/// # Errors
+/// A usage error when there are two of either.
+pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<(Option<PathBuf>, Option<String>)> {
+    let given = model.map(Path::to_path_buf);
+    match (given, words) {
+        (given, []) => Ok((given, None)),
+        (Some(_), [word]) if is_model(word) && Path::new(word).exists() => {
+            usage(format!("-m already names a model: {} is another; one model at a time", shown(word)))
+        }
+        (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
+        (None, [word]) if is_model(word) => Ok((Some(word.into()), None)),
+        (None, [text]) => Ok((None, Some(text.clone()))),
+        (None, [first, text, ..]) if is_model(first) || is_repository(first) => {
+            Ok((Some(first.into()), Some(text.clone())))
+        }
+        (_, [_, second, ..]) => {
+            usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(second)))
+        }
+    }
+}
+
+/// Whether a word names a model rather than being a prompt: something that exists, or the name of a model file.
+fn is_model(word: &str) -> bool {
+    let path = Path::new(word);
+    let ending =
+        path.extension().is_some_and(|e| ["gguf", "safetensors"].iter().any(|known| e.eq_ignore_ascii_case(known)));
+    !word.is_empty() && (path.exists() || ending && !word.contains(char::is_whitespace))
+}
+
+/// Whether a word is a name on Hugging Face: `owner/name`, perhaps with `hf:` before it.
+pub fn is_repository(word: &str) -> bool {
+    let name = word.strip_prefix("hf:").unwrap_or(word);
+    let part = |part: &str| {
+        !part.is_empty()
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            && !part.starts_with('.')
+    };
+    name.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_told_from_prompts() {
+        let folder = env!("CARGO_MANIFEST_DIR");
+        let given = |words: &[&str], model: Option<&str>| {
+            let words: Vec<String> = words.iter().map(|w| w.to_string()).collect();
+            let (model, text) = model_and_text(&words, model.map(Path::new)).map_err(|e| e.to_string())?;
+            Ok::<_, String>((model.map(|m| m.display().to_string()), text))
+        };
+        let ok = |model: Option<&str>, text: Option<&str>| Ok((model.map(String::from), text.map(String::from)));
+        assert_eq!(given(&[], None), ok(None, None));
+        assert_eq!(given(&["Hello"], None), ok(None, Some("Hello")));
+        assert_eq!(given(&["none.gguf"], None), ok(Some("none.gguf"), None));
+        assert_eq!(given(&["None.GGUF", "Hi"], None), ok(Some("None.GGUF"), Some("Hi")));
+        assert_eq!(given(&["what is model.gguf"], None), ok(None, Some("what is model.gguf")));
+        assert_eq!(given(&[folder], None), ok(Some(folder), None));
+        assert_eq!(given(&["org/model", "Hi"], None), ok(Some("org/model"), Some("Hi")));
+        assert_eq!(given(&["Hi"], Some("m.gguf")), ok(Some("m.gguf"), Some("Hi")));
+        assert_eq!(given(&["other.gguf"], Some("m.gguf")), ok(Some("m.gguf"), Some("other.gguf")));
+        let error = |words: &[&str], model| given(words, model).unwrap_err();
+        assert!(error(&["hello", "world"], None).contains("put the prompt in quotes"));
+        assert!(error(&["hello", "world"], Some("m.gguf")).contains("put the prompt in quotes"));
+        assert!(error(&[folder], Some("m.gguf")).contains("one model at a time"));
+        assert!(is_repository("hf:Qwen/Qwen3-0.6B") && !is_repository("a/b/c") && !is_repository("../model"));
+    }
+}
