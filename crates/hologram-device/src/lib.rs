@@ -7,6 +7,7 @@
 
 mod backend;
 pub mod cache;
+#[cfg(feature = "random")]
 pub mod compare;
 pub mod decode;
 mod error;

@@ -17,6 +17,7 @@ pub mod meaning;
 pub mod msl;
 mod program;
 pub mod ptx;
+#[cfg(feature = "random")]
 pub mod random;
 mod table;
 pub mod text;
