@@ -84,7 +84,8 @@ fn system_texts() {
 #[test]
 fn conversations_that_cannot_be() {
     let shipped = ["has no chat template", "use `hologram run` to continue a text"];
-    rejected(&["chat"], 1, &shipped);
+    rejected(&["chat"], 2, &["give a chat model: hologram chat MODEL.gguf"]);
+    rejected(&["chat", LLAMA], 1, &shipped);
     rejected(&["chat", "-m", LLAMA], 1, &shipped);
     rejected(&["chat", "-m", BITNET], 1, &["the file has no tokenizer"]);
     rejected(&["chat", "-m", "none.gguf"], 1, &["cannot open none.gguf"]);

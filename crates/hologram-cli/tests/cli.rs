@@ -229,8 +229,8 @@ fn json_lines_have_their_fields() {
         assert!(line["share"].as_f64().unwrap() > 0.0);
     }
     let devices = objects(&ok(&["devices", "--json"]));
-    assert_eq!(devices[0]["device"], "cpu");
-    assert!(devices[0]["memory_bytes"].as_u64().unwrap() > 0 && devices[0]["parallelism"].as_u64().unwrap() > 0);
+    let cpu = devices.iter().find(|line| line["device"] == "cpu").unwrap();
+    assert!(cpu["memory_bytes"].as_u64().unwrap() > 0 && cpu["parallelism"].as_u64().unwrap() > 0);
     let inspected = objects(&ok(&["inspect", BITNET, "--json"]));
     assert_eq!(inspected.len(), 1);
     let file = &inspected[0];
@@ -253,7 +253,10 @@ fn tables_for_people() {
     {
         assert!(shown.contains(line), "{line} is not in {shown}");
     }
-    assert!(ok(&["devices"]).starts_with("cpu "));
+    let devices = ok(&["devices"]);
+    for line in ["\ncpu ", "\nreference ", "metal      Metal is there only on Apple platforms"] {
+        assert!(devices.contains(line) || cfg!(target_vendor = "apple"), "{devices}");
+    }
 }
 
 #[test]
@@ -366,7 +369,7 @@ fn wrong_calls_are_usage_errors() {
         (&["run", "a", "--seed", "-1"], "must be a whole number from 0 to"),
         (&["bench", "-m", LLAMA], "'-m' found; give the model without it; see hologram bench --help"),
         (&["-m", LLAMA], "'-m' found; use `hologram run -m MODEL` or `hologram chat -m MODEL`; see hologram --help"),
-        (&["run", "hello", "world"], "'world' found; put the prompt in quotes; see hologram run --help"),
+        (&["run", "hello", "world"], "unexpected argument world; put the prompt in quotes"),
         (&["run", "-m", "-", "a"], "cannot be read from standard input"),
         (&["inspect", "-"], "cannot be read from standard input"),
     ];

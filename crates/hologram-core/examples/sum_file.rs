@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => path = Some(arg),
         }
     }
-    let path = path.ok_or("usage: sum_file FILE [--device cpu|cuda] [--cap MIB]")?;
+    let path = path.ok_or("usage: sum_file FILE [--device cpu|cuda] [--cap MIB]; FILE holds raw little-endian f32")?;
     let cap_bytes = cap.checked_mul(1 << 20).ok_or("the cap is too large")?;
     let executor =
         Executor::open_with(&device, &OpenOptions { memory_cap: Some(cap_bytes as u64), ..OpenOptions::default() })?;

@@ -128,7 +128,7 @@ impl GenerateOptions {
 impl<'a> Generation<'a> {
     pub(crate) fn start(model: &'a Model, prompt: &str, options: &GenerateOptions) -> Result<Generation<'a>> {
         options.check()?;
-        let tokenizer = model.loaded_tokenizer()?;
+        let tokenizer = model.tokenizer()?;
         let mut pending = tokenizer.encode(prompt, true)?;
         if pending.is_empty() {
             // An empty prompt starts from BOS.
@@ -154,7 +154,7 @@ impl<'a> Generation<'a> {
         options: &GenerateOptions,
     ) -> Result<Generation<'a>> {
         options.check()?;
-        model.loaded_tokenizer()?;
+        model.tokenizer()?;
         if tokens.is_empty() {
             return Err(LlmError::Option { option: "prompt", reason: "must not be empty".into() });
         }
@@ -252,7 +252,7 @@ impl<'a> Generation<'a> {
         self.remaining -= 1;
         self.pending.clear();
         self.pending.push(id);
-        let tokenizer = self.model.loaded_tokenizer()?;
+        let tokenizer = self.model.tokenizer()?;
         if tokenizer.is_end(id) || self.model.end_tokens().contains(&id) {
             return Ok(self.end(Finish::EndOfText));
         }

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use hologram_llm::{GenerateOptions, Model};
-//! let mut model = Model::load("model.gguf")?;
+//! let model = Model::load("model.gguf")?;
 //! for piece in model.generate("Once upon a time", &GenerateOptions::default())? {
 //!     print!("{}", piece?.text);
 //! }

@@ -1,7 +1,7 @@
 //! A model: its weights on a device and its tokenizer.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hologram_core::Executor;
 
@@ -22,7 +22,8 @@ pub struct Model {
     executor: Executor,
     decoder: Arc<Decoder>,
     files: Option<Arc<ModelFiles>>,
-    tokenizer: Option<Tokenizer>,
+    /// Read when it is first used.
+    tokenizer: OnceLock<Tokenizer>,
     end_tokens: Vec<u32>,
 }
 
@@ -85,7 +86,7 @@ impl Model {
             }
         };
         let (executor, decoder) = (executor.clone(), Arc::new(decoder));
-        Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: None, end_tokens })
+        Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: OnceLock::new(), end_tokens })
     }
 
     /// A model of a known shape with random weights, made on the device, to measure speed without a download.
@@ -97,7 +98,13 @@ impl Model {
         let weights = RandomWeights::new(executor, shape, types);
         check_memory(executor, &format!("{} in {}", shape.name, types.name()), weights.bytes())?;
         let decoder = Arc::new(Decoder::load(shape.config(), &weights, &mut |_, _| ())?);
-        Ok(Model { executor: executor.clone(), decoder, files: None, tokenizer: None, end_tokens: Vec::new() })
+        Ok(Model {
+            executor: executor.clone(),
+            decoder,
+            files: None,
+            tokenizer: OnceLock::new(),
+            end_tokens: Vec::new(),
+        })
     }
 
     /// The model's hyperparameters.
@@ -134,20 +141,19 @@ impl Model {
     ///
     /// # Errors
     /// When there is none, its kind is unknown, or it has more tokens than the model.
-    pub fn tokenizer(&mut self) -> Result<&Tokenizer> {
-        let tokenizer = match self.tokenizer.take() {
-            Some(tokenizer) => tokenizer,
-            None => match self.files.as_deref() {
-                Some(files) => files.tokenizer()?.fit(files.path(), self.decoder.config.vocab)?,
-                None => {
-                    return Err(LlmError::Tokenizer {
-                        path: self.decoder.config.name.clone().into(),
-                        reason: "a model with random weights has no tokenizer".into(),
-                    });
-                }
-            },
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(tokenizer);
+        }
+        let Some(files) = self.files.as_deref() else {
+            return Err(LlmError::Tokenizer {
+                path: self.decoder.config.name.clone().into(),
+                reason: "a model with random weights has no tokenizer".into(),
+            });
         };
-        Ok(self.tokenizer.insert(tokenizer))
+        // Another thread may have read it meanwhile.
+        let tokenizer = files.tokenizer()?.fit(files.path(), self.decoder.config.vocab)?;
+        Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
     /// Starts a session: a KV cache and the plans that run the model.
@@ -162,8 +168,7 @@ impl Model {
     ///
     /// # Errors
     /// When the model has no tokenizer, an option is out of range, or the prompt is longer than the context.
-    pub fn generate(&mut self, prompt: &str, options: &GenerateOptions) -> Result<Generation<'_>> {
-        self.tokenizer()?;
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation<'_>> {
         Generation::start(self, prompt, options)
     }
 
@@ -176,7 +181,7 @@ impl Model {
     }
 
     /// Continues `tokens`, such as a conversation formatted by a chat template, in a session that can be reused: the
-    /// longest common prefix with the cached tokens is not computed again. The tokenizer must be loaded.
+    /// longest common prefix with the cached tokens is not computed again.
     ///
     /// # Errors
     /// When an option is out of range, or there are more tokens than the context holds.
@@ -187,12 +192,5 @@ impl Model {
         options: &GenerateOptions,
     ) -> Result<Generation<'a>> {
         Generation::resume(self, session, tokens, options)
-    }
-
-    pub(crate) fn loaded_tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().ok_or_else(|| LlmError::Tokenizer {
-            path: self.decoder.config.name.clone().into(),
-            reason: "the tokenizer is not loaded".into(),
-        })
     }
 }

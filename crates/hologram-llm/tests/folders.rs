@@ -551,7 +551,7 @@ fn tokenizers_larger_than_the_model() {
             "added_tokens": added,
         });
         std::fs::write(copy.0.join("tokenizer.json"), spec.to_string()).unwrap();
-        let mut model = Model::load_on(&copy.0, &executor).unwrap();
+        let model = Model::load_on(&copy.0, &executor).unwrap();
         model.tokenizer().map(|t| (t.vocab_len(), t.notes().to_vec())).map_err(|e| e.to_string())
     };
     assert_eq!(write(95, json!([])), Ok((96, vec![])));
@@ -575,7 +575,7 @@ fn files_that_are_none() {
         let path = copy.0.join(name);
         let _ = std::fs::remove_file(&path);
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let loaded = Model::load_on(&copy.0, &executor).and_then(|mut model| model.tokenizer().map(|_| ()));
+        let loaded = Model::load_on(&copy.0, &executor).and_then(|model| model.tokenizer().map(|_| ()));
         let error = loaded.unwrap_err().to_string();
         assert!(error.ends_with(&format!("{name}: it is not a regular file")), "{error}");
     }

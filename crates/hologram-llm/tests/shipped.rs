@@ -41,7 +41,7 @@ fn logits_and_greedy_text_agree_with_the_reference() {
 }
 
 fn agrees(executor: &Executor) {
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
+    let model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     for run in expected()["runs"].as_array().unwrap() {
         let prompt = run["prompt"].as_str().unwrap();
         let tokens = ids(&run["ids"]);
@@ -72,8 +72,8 @@ fn generation_is_repeatable_and_ends_for_the_right_reason() {
 }
 
 fn repeats(executor: &Executor) {
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
-    let mut text = |seed: u64, max_tokens: usize, context: usize| {
+    let model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
+    let text = |seed: u64, max_tokens: usize, context: usize| {
         let sampling = SamplerConfig { seed, ..SamplerConfig::default() };
         let options = GenerateOptions { max_tokens, sampling, context: Some(context), ..GenerateOptions::default() };
         let mut generation = model.generate("A closure in Rust is", &options).unwrap();
@@ -99,7 +99,7 @@ fn a_thousand_generations_leave_memory_as_it_was() {
 }
 
 fn memory_stays(executor: &Executor) {
-    let mut model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
+    let model = Model::load_on(asset("rust-docs-bitnet.gguf"), executor).unwrap();
     let options = GenerateOptions { max_tokens: 2, context: Some(64), ..GenerateOptions::default() };
     let mut after = Vec::new();
     for _ in 0..1000 {

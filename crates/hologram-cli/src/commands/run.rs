@@ -24,9 +24,12 @@ use crate::trace::{self, Trace, step};
 /// Maximum bytes of a prompt on standard input: many times any context.
 const MAX_PROMPT: u64 = 64 << 20;
 
-/// The prompt and the seed when the program is called without a command: a continuation that shows what the small model can do.
-const SAMPLE_PROMPT: &str = "A closure in Rust is";
-const SAMPLE_SEED: u64 = 7;
+/// What is continued when the program is called without a command, and how: it shows what the small model can do.
+const SAMPLE_PROMPT: &str = "A trait is";
+const SAMPLE: SamplerConfig =
+    SamplerConfig { seed: 4, temperature: 0.6, top_k: 40, top_p: 0.95, ..SamplerConfig::GREEDY };
+/// It ends with an example.
+const SAMPLE_TOKENS: usize = 65;
 
 /// What to try after that.
 const NEXT: &str = "
@@ -44,10 +47,7 @@ const SHOWN: usize = 500;
 /// # Errors
 /// When the device or the model fails.
 pub fn sample() -> anyhow::Result<()> {
-    let options = GenerateOptions {
-        sampling: SamplerConfig { seed: SAMPLE_SEED, ..SamplerConfig::default() },
-        ..GenerateOptions::default()
-    };
+    let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
     let device = DeviceArgs { device: "auto".into(), threads: None };
     let profile = ProfileArgs { profile: None, capture: None };
     let settings = Settings { options: &options, device: &device, profile: &profile, raw: true, json: false };
@@ -129,16 +129,12 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
-    let files = shipped::open(path)?;
+    let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
     // A chat model is asked in its own format; a model that only continues text has none.
-    let template = match raw {
-        true => None,
-        false => match files.chat_template(&files.tokenizer()?) {
-            Err(LlmError::NoTemplate { .. }) => None,
-            template => Some(template?),
-        },
+    let template = match model.files().filter(|_| !raw).map(|files| files.chat_template(model.tokenizer()?)) {
+        None | Some(Err(LlmError::NoTemplate { .. })) => None,
+        Some(template) => Some(template?),
     };
-    let mut model = step(trace, "load the model", || shipped::load(files, &executor))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     if json || trace.is_some() || capture.is_some() {
         // After Ctrl-C the statistics are still written; a second Ctrl-C ends the program at once.

@@ -20,11 +20,11 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
         (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
         (None, [word]) if is_model(word) => Ok((Some(word.into()), None)),
         (None, [text]) => Ok((None, Some(text.clone()))),
-        (None, [first, text, ..]) if is_model(first) || is_repository(first) => {
+        (None, [first, text]) if is_model(first) || is_repository(first) => {
             Ok((Some(first.into()), Some(text.clone())))
         }
-        (_, [_, second, ..]) => {
-            usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(second)))
+        (_, [.., last]) => {
+            usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(last)))
         }
     }
 }

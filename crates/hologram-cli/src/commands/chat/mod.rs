@@ -59,7 +59,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     written(&template, &first(args.system.as_deref()))?;
 
     let executor = args.device.open()?;
-    let mut model = shipped::load(files, &executor)?;
+    let model = shipped::load(files, &executor)?;
     model.tokenizer()?;
     let session = model.session_for(&options)?;
     let interrupted = Arc::new(AtomicBool::new(false));

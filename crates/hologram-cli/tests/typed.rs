@@ -1,0 +1,117 @@
+//! The built command as people call it who come from other tools: models and prompts by position, llama.cpp's short options.
+
+mod common;
+
+use std::fs;
+
+use common::*;
+use serde_json::Value;
+
+/// A model that continues text, and a chat model.
+const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/rust-docs-bitnet.gguf");
+const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
+
+const ON: [&str; 4] = ["--device", "cpu", "-t", "1"];
+const GREEDY: [&str; 2] = ["--temp", "0"];
+
+fn called(args: &[&str]) -> String {
+    ok(&[args, &ON, &GREEDY].concat())
+}
+
+#[test]
+fn models_and_prompts_are_where_people_put_them() {
+    let folder = Folder::new("typed");
+    let file = folder.write("prompt.txt", "A closure in Rust is\n");
+    let want = called(&["run", "-m", PLAIN, "A closure in Rust is", "-n", "8"]);
+    assert!(want.len() > 8, "{want}");
+    for args in [
+        &["run", PLAIN, "A closure in Rust is", "-n", "8"][..],
+        &["run", "A closure in Rust is", "--model", PLAIN, "--max-tokens", "8"],
+        &["run", "-m", PLAIN, "-p", "A closure in Rust is", "-n", "8", "-c", "64", "-s", "3"],
+        &["run", PLAIN, "-f", &file, "-n", "8"],
+        &["run", "A closure in Rust is", "-n", "8"],
+        &["run", PLAIN, "--raw", "A closure in Rust is", "-n", "8"],
+    ] {
+        assert_eq!(called(args), want, "{args:?}");
+    }
+    let piped = with_input(&[&["run", PLAIN, "-n", "8"][..], &ON, &GREEDY].concat(), b"A closure in Rust is\n");
+    assert_eq!(text(&piped.stdout), want);
+}
+
+/// A path is never a prompt, and two prompts are none.
+#[test]
+fn what_cannot_be_meant_is_explained() {
+    for (args, code, message) in [
+        (&["run", "none.gguf"][..], 2, "the prompt on standard input is empty"),
+        (&["run", "none.gguf", "Hi"], 1, "cannot open none.gguf"),
+        (&["run", "Qwen/Qwen3-0.6B", "Hi"], 1, "https://huggingface.co/Qwen/Qwen3-0.6B"),
+        (&["run", "-m", "hf:Qwen/Qwen3-0.6B", "Hi"], 1, "models are not downloaded"),
+        (&["run", "-m", PLAIN, CHAT], 2, "one model at a time"),
+        (&["run", PLAIN, "Hi", "-p", "Ho"], 2, "give one prompt"),
+        (&["run", PLAIN, "-f", "none.txt"], 1, "none.txt"),
+        (&["run", PLAIN, "-f", "x", "-p", "y"], 2, "cannot be used with"),
+        (&["chat", "--json"], 2, "--json takes a question"),
+        (&["chat", CHAT, "a", "b"], 2, "put the prompt in quotes"),
+    ] {
+        rejected(args, code, &[message]);
+    }
+}
+
+/// `run` asks a chat model in its own format, which is a conversation's first turn; `--raw` does not, and knows control tokens.
+#[test]
+fn chat_models_are_asked_by_their_template() {
+    let asked = called(&["run", CHAT, "Hello", "-n", "12"]);
+    let talked = with_input(&[&["chat", CHAT, "-n", "12"][..], &ON, &GREEDY].concat(), b"Hello\n");
+    assert_eq!(text(&talked.stdout), asked);
+    assert_ne!(called(&["run", CHAT, "Hello", "-n", "12", "--raw"]), asked);
+    assert_eq!(called(&["chat", CHAT, "Hello", "-n", "12"]), asked);
+    let json = called(&["chat", "-m", CHAT, "Hello", "-n", "12", "--json"]);
+    let object: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(format!("{}\n", object["text"].as_str().unwrap()), asked);
+    assert!(object["generated_tokens"].as_u64().unwrap() > 0 && object["prompt_tokens"].as_u64().unwrap() > 4);
+    // The same tokens, spelled out.
+    let count = |prompt: &str| {
+        let json = called(&["run", CHAT, "--raw", prompt, "-n", "1", "--json"]);
+        serde_json::from_str::<Value>(&json).unwrap()["prompt_tokens"].as_u64().unwrap()
+    };
+    let token = control_token();
+    assert!(count(&token) <= 2, "{token} is one token, after BOS");
+}
+
+/// A control token of the chat model.
+fn control_token() -> String {
+    let shown = ok(&["inspect", CHAT]);
+    let bytes = fs::read(CHAT).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    ["<|im_start|>", "<|eot_id|>", "<|endoftext|>", "</s>", "<s>"]
+        .into_iter()
+        .find(|token| text.contains(token))
+        .unwrap_or_else(|| panic!("no control token in {shown}"))
+        .to_string()
+}
+
+/// A sampled text can be repeated: its seed is shown, and is a number that readers of JSON keep.
+#[test]
+fn seeds_are_shown() {
+    let run = |more: &[&str]| {
+        let output = command(&[&["run", PLAIN, "A", "-n", "6"][..], &ON, more].concat()).output().unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (first, err) = run(&[]);
+    let seed = err.trim_end().rsplit("; seed ").next().unwrap().to_string();
+    assert!(seed.parse::<u64>().unwrap() < 1 << 53, "{err}");
+    assert_eq!(run(&["-s", &seed]).0, first);
+    assert!(!run(&GREEDY).1.contains("seed"));
+}
+
+/// Without a command: a fixed sample that says what to try next.
+#[test]
+fn the_first_call_shows_what_to_try_next() {
+    let outputs = [(); 2].map(|()| command(&[]).output().unwrap());
+    assert!(outputs.iter().all(|o| o.status.success()) && !outputs[0].stdout.is_empty());
+    if hologram_backends::available_backends()[0] == hologram_backends::BackendType::Cpu {
+        assert_eq!(outputs[0].stdout, outputs[1].stdout);
+    }
+    let err = text(&outputs[0].stderr);
+    assert!(err.contains("\nNext: hologram run MODEL.gguf") && err.ends_with("everything else\n"), "{err}");
+}
