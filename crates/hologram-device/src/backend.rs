@@ -39,13 +39,13 @@ pub trait Backend: Send + Sync {
     /// Memory of this many bytes with undefined content, aligned to at least 64 bytes.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`].
+    /// [`BackendError::OutOfMemory`](crate::BackendError::OutOfMemory).
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer>;
 
     /// A fixed-size arena.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`].
+    /// [`BackendError::OutOfMemory`](crate::BackendError::OutOfMemory).
     fn allocate_pool(&self, bytes: usize) -> Result<Pool>;
 
     /// Whether a buffer is this device's own, so that its work may use it.
@@ -58,25 +58,25 @@ pub trait Backend: Send + Sync {
     /// a copy.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`].
+    /// [`BackendError::OutOfMemory`](crate::BackendError::OutOfMemory).
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer>;
 
     /// Copies host bytes into a buffer at a byte offset.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] when the range is outside.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside.
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()>;
 
     /// Waits for the queue and copies bytes at an offset to the host.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] when the range is outside; the error of the launch because of which the bytes have no content.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside; the error of the launch because of which the bytes have no content.
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()>;
 
     /// Copies between buffers of this device, in queue order. The ranges may lie in one buffer but not overlap.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] when a range is outside or they overlap.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when a range is outside or they overlap.
     fn copy_buffer(&self, from: &Buffer, from_offset: usize, to: &Buffer, to_offset: usize, bytes: usize)
     -> Result<()>;
 
@@ -84,13 +84,13 @@ pub trait Backend: Send + Sync {
     /// a cache of which only a new part was being written.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] when the range is outside.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside.
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()>;
 
     /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] with the kernel and the argument.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) with the kernel and the argument.
     fn record(&self, launches: &[Launch]) -> Result<CommandList>;
 
     /// Enqueues a recording.

@@ -91,7 +91,7 @@ impl KernelSpec {
 }
 
 /// Several operations that one kernel may compute together, with only some of their results kept: a norm with the matrix products that
-/// read it, a product with the addition after it. Graphs ask for such kernels with [`Backend::native_group`](crate::Backend::native_group).
+/// read it, a product with the addition after it. Graphs ask for such kernels with [`Kernels::native_group`](crate::Kernels::native_group).
 ///
 /// **Bindings.** One buffer for each view of each input in order, then of each value in `outputs` in order, and last, when any extent
 /// is [`Extent::Step`], the step block. A value that overwrites an input ([`GroupNode::in_place`]) is bound once, as that input, and
