@@ -1,5 +1,5 @@
 //! Every program of `examples/` in the built command, on the CPU and on the reference interpreter, against values
-//! computed here independently; and the README's commands about programs.
+//! computed here independently; and the commands of docs/programs.md.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::*;
 use hologram_isa::random::Random;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
-const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/programs.md");
 
 /// Numbers between -2 and 2.
 fn random(n: usize, seed: u64) -> Vec<f32> {
@@ -198,16 +198,16 @@ fn every_example_computes_what_it_says() {
     }
 }
 
-/// The README's commands about programs print the README's output; `…` matches anything.
+/// The commands of docs/programs.md print the output that it shows; `…` matches anything.
 #[test]
-fn the_readme_shows_the_output_of_programs() {
+fn the_page_on_programs_shows_their_output() {
     let folder = Folder::new("readme");
     fs::create_dir(folder.0.join("examples")).unwrap();
     for entry in fs::read_dir(EXAMPLES).unwrap() {
         let path = entry.unwrap().path();
         fs::copy(&path, folder.0.join("examples").join(path.file_name().unwrap())).unwrap();
     }
-    // The arrays that the README makes with NumPy, and its faulty program.
+    // The arrays that the page makes with NumPy, and its faulty program.
     let numbers = |descr, of: &dyn Fn(u32) -> u32| npy(descr, "(1000,)", (0..1000).map(|i| of(i).to_le_bytes()));
     folder.write("x.npy", numbers("<f4", &|i| (i as f32).to_bits()));
     folder.write("y.npy", numbers("<f4", &|_| 1f32.to_bits()));
@@ -217,8 +217,8 @@ fn the_readme_shows_the_output_of_programs() {
     let add = fs::read_to_string(Path::new(EXAMPLES).join("vector_add.atlas")).unwrap();
     folder.write("bad.atlas", add.replace("%b = load.f32 y[%i]", "%b = cvt.u32 %a"));
 
-    let readme = fs::read_to_string(README).unwrap();
-    let mut lines = readme.lines().peekable();
+    let page = fs::read_to_string(PROGRAMS).unwrap();
+    let mut lines = page.lines().peekable();
     let mut commands = 0;
     while let Some(line) = lines.next() {
         let programs = ["exec", "check", "asm", "disasm", "head"];
@@ -237,7 +237,7 @@ fn the_readme_shows_the_output_of_programs() {
         assert!(matches(&expected, &got), "$ {line}\n{output}\nnot\n{}", expected.join("\n"));
         commands += 1;
     }
-    assert!(commands >= 10, "only {commands} commands were found in the README");
+    assert!(commands >= 10, "only {commands} commands were found");
 }
 
 /// Standard output and stderr of a command line.

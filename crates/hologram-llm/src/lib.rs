@@ -36,7 +36,8 @@ pub use models::{ARCHITECTURES, Architecture, FolderNames, TernaryActivations, W
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Logits, Session, SessionOptions};
 
-/// The README's code, compiled and run.
+/// The code of the documents, compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/rust.md")]
+struct Documents;
