@@ -433,9 +433,24 @@ pub struct ExecArgs {
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
+    /// Also print how long the program takes: the median of 20 more runs, on what the runs before left in the buffers
+    #[arg(long)]
+    pub time: bool,
+    /// Print the program as a device's compiler is given it, and run nothing
+    #[arg(long, value_name = "LANGUAGE", value_enum, conflicts_with_all = ["grid", "args", "out", "time"])]
+    pub emit: Option<Emit>,
     /// Print help; with a program file, describe its parameters
     #[arg(short, long)]
     pub help: bool,
+}
+
+/// What programs are printed as.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Emit {
+    /// PTX, for NVIDIA GPUs of compute capability 9.0
+    Ptx,
+    /// Metal Shading Language 3.1, for Apple GPUs
+    Msl,
 }
 
 /// Options of `check`.

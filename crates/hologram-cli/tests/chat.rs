@@ -55,6 +55,44 @@ fn replies_are_repeatable_and_can_be_written_anew() {
     assert_eq!(greedy[..half], greedy[half..], "{err}");
 }
 
+/// A long conversation goes on without its oldest turns, which is said.
+#[test]
+fn a_full_context_drops_the_oldest_turns() {
+    let lines = "Hello there\n".repeat(8);
+    let (_, err) = talk(&[&GREEDY[..], &["--ctx", "96", "-n", "8"]].concat(), &format!("{lines}/stats\n"));
+    assert!(err.contains("note: the context is full: the oldest 2 turns dropped\n"), "{err}");
+    assert!(err.lines().last().unwrap().starts_with("prompt: "), "{err}");
+}
+
+/// `/save`, `/load` and `/set`.
+#[test]
+fn conversations_are_saved_and_settings_changed() {
+    let folder = Folder::new("saved");
+    let (file, bad) =
+        (folder.path("talk.json"), folder.write("bad.json", "[{\"role\": \"user\", \"content\": \"Hi\"}]"));
+    let system = ["--temperature", "0", "--system", "Be brief."];
+    let (whole, err) = talk(&system, &format!("Hello\n/save {file}\nWhat is 1+1?\n"));
+    assert!(err.contains("(3 messages)"), "{err}");
+    let (once, _) = talk(&system, "Hello\n");
+    let (next, err) = talk(&GREEDY, &format!("/load {file}\n/system\nWhat is 1+1?\n"));
+    assert!(err.contains("loaded 2 turns\nBe brief.\n"), "{err}");
+    assert_eq!(whole, format!("{once}{next}"));
+    let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
+    assert!(err.contains("temperature 0, top-k 40, top-p 0.95, min-p 0, seed "), "{err}");
+    assert!(err.contains("max-tokens 3\n") && once != set, "{err}");
+    for (line, message) in [
+        (format!("/load {bad}\n"), "turns of user and assistant must alternate"),
+        ("/load none.json\n".into(), "none.json"),
+        ("/set colour red\n".into(), "there is no setting colour"),
+        ("/set temp hot\n".into(), "hot is no value of temp"),
+        ("/set top-p 3\n".into(), "top-p is 3"),
+        ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),
+    ] {
+        let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], line.as_bytes());
+        assert!(output.status.code() == Some(1) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn replies_have_a_length() {
     let (whole, _) = talk(&GREEDY, "Hello\n");

@@ -115,3 +115,25 @@ fn the_first_call_shows_what_to_try_next() {
     let err = text(&outputs[0].stderr);
     assert!(err.contains("\nNext: hologram run MODEL.gguf") && err.ends_with("everything else\n"), "{err}");
 }
+
+/// A kernel's author sees what a device is given, and how long it takes.
+#[test]
+fn programs_are_timed_and_shown() {
+    let folder = Folder::new("timed");
+    let two = folder.write(
+        "two.atlas",
+        "kernel two(out: buffer<u32, write>) workgroup(4, 2, 2) {\n  %x = global.x\n  %y = global.y\n  %z = global.z\n  \
+         %a = mul.u32 %z, 6\n  %a = add.u32 %a, %y\n  %a = mul.u32 %a, 8\n  %a = add.u32 %a, %x\n  store.u32 out[%a], %a\n}\n",
+    );
+    for device in ["cpu", "reference"] {
+        let call = ["exec", &two, "--grid", "2,3,2", "--arg", "out=out:u32[192]", "--device", device, "--time"];
+        let shown = ok(&call);
+        assert!(shown.starts_with("out = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, …"), "{shown}");
+        let time = shown.lines().last().unwrap();
+        assert!(time.contains(" us per run on ") && time.contains("(median of 20; "), "{time}");
+    }
+    assert!(ok(&["exec", &two, "--emit", "ptx"]).contains(".target sm_90"));
+    assert!(ok(&["exec", &two, "--emit", "msl"]).contains("#include <metal_stdlib>"));
+    rejected(&["exec", &two, "--emit", "ptx", "--grid", "1"], 2, &["cannot be used with"]);
+    rejected(&["exec", &two, "--emit", "spirv"], 2, &["ptx"]);
+}

@@ -194,7 +194,8 @@ pub fn case_without(seed: u64, lacking: &[Capability]) -> Result<Case, IsaError>
     let linear = linear_thread(&mut b, workgroup);
     let id = b.add(first, linear);
     values.extend([group, linear, id]);
-    for op in [Opcode::GlobalX, Opcode::ThreadX, Opcode::ThreadY, Opcode::ThreadZ, Opcode::Lane, Opcode::Subgroup] {
+    let places = [Opcode::GlobalX, Opcode::GlobalY, Opcode::GlobalZ, Opcode::ThreadX, Opcode::ThreadY, Opcode::ThreadZ];
+    for op in places.into_iter().chain([Opcode::Lane, Opcode::Subgroup]) {
         values.push(b.builtin(op));
     }
     let mut g = Generator {

@@ -192,6 +192,8 @@ instructions! {
     GridY "grid.y" Builtin ANY "The number of workgroups in y.";
     GridZ "grid.z" Builtin ANY "The number of workgroups in z.";
     GlobalX "global.x" Builtin ANY "group.x · workgroup size in x + thread.x, wrapping.";
+    GlobalY "global.y" Builtin ANY "group.y · workgroup size in y + thread.y, wrapping.";
+    GlobalZ "global.z" Builtin ANY "group.z · workgroup size in z + thread.z, wrapping.";
     Lane "lane" Builtin ANY "The thread's index in its subgroup of 32: linear thread index mod 32, linear as x + X·(y + Y·z).";
     Subgroup "subgroup" Builtin ANY "The subgroup's index in the workgroup: linear thread index / 32.";
 

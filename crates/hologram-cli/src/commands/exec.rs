@@ -7,18 +7,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use half::{bf16, f16};
-use hologram_backends::{Binding, Buffer, LaunchConfig};
+use hologram_backends::{Binding, Buffer, Launch, LaunchConfig};
 use hologram_core::npy::{self, Array, MAX_DIMENSIONS};
-use hologram_isa::{Access, ParamKind, Program, Type};
+use hologram_isa::{Access, ParamKind, Program, Type, msl, ptx};
 
 use super::{exec_help, program};
-use crate::args::{ExecArgs, usage};
+use crate::args::{Emit, ExecArgs, usage};
 use crate::capture::{self, Capture};
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
 /// Elements of a result to print.
 const SHOWN: usize = 16;
+
+/// Runs of `--time`.
+const TIMED: usize = 20;
 
 /// Maximum bytes of a file: more than any machine's memory.
 const MAX_FILE: u64 = 1 << 40;
@@ -38,6 +41,13 @@ pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
 fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     let trace = Trace::create(args.profile.profile.as_deref())?;
     let program = step(&trace, "read the program", || program::load(file))?;
+    if let Some(language) = args.emit {
+        let text = match language {
+            Emit::Ptx => ptx::print(&program, &ptx::PtxTarget { capability: 90, version: (7, 8) })?.text,
+            Emit::Msl => msl::print(&program, &msl::MslTarget { version: (3, 1) })?.text,
+        };
+        return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);
+    }
     let see = format!("`hologram exec {} --help` shows its parameters", file.display());
     let Some(grid) = &args.grid else {
         let threads = program.workgroup_threads();
@@ -89,6 +99,19 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
             Some(path) => crate::output::write(path, &npy::to_bytes(&array))?,
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
+    }
+    if args.time {
+        let launch = Launch { pipeline: backend.compile(&program)?, bindings, config: LaunchConfig { grid } };
+        let list = backend.record(&[launch])?;
+        let run = || Ok(backend.measure().profile(&list)?.iter().map(|(_, seconds)| seconds).sum::<f64>());
+        let mut times = (0..TIMED).map(|_| run()).collect::<anyhow::Result<Vec<_>>>()?;
+        times.sort_by(f64::total_cmp);
+        let [least, median, greatest] = [0, TIMED / 2, TIMED - 1].map(|i| times[i] * 1e6);
+        writeln!(
+            out,
+            "{median:.2} us per run on {} (median of {TIMED}; {least:.2} to {greatest:.2})",
+            executor.info().name
+        )?;
     }
     trace.map_or(Ok(()), |trace| trace.finish())
 }

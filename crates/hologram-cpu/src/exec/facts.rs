@@ -279,8 +279,8 @@ pub(super) fn builtin_kind(program: &Program, op: Opcode) -> Kind {
     let threads = program.workgroup_threads();
     match op {
         Opcode::ThreadX | Opcode::GlobalX => when(x == 1, y == 1 && z == 1),
-        Opcode::ThreadY => when(y == 1, x == 1 && z == 1),
-        Opcode::ThreadZ => when(z == 1, x == 1 && y == 1),
+        Opcode::ThreadY | Opcode::GlobalY => when(y == 1, x == 1 && z == 1),
+        Opcode::ThreadZ | Opcode::GlobalZ => when(z == 1, x == 1 && y == 1),
         Opcode::Lane => when(threads == 1, threads <= SUBGROUP_SIZE),
         Opcode::Subgroup => when(threads <= SUBGROUP_SIZE, false),
         _ => Kind::Uniform,

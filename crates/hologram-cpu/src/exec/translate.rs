@@ -408,7 +408,13 @@ impl Translator<'_> {
         let Some(add) = forms(O::Add, Type::U32, Type::U32, self.level) else { return };
         let zero = self.constant(0);
         let word = self.uniform(dst);
-        let size = self.constant(self.program.workgroup[0].into());
+        // The dimension of an index in the grid, and the thread's own index in it.
+        let global = match inst.op {
+            O::GlobalX => Some((0, O::ThreadX)),
+            O::GlobalY => Some((1, O::ThreadY)),
+            O::GlobalZ => Some((2, O::ThreadZ)),
+            _ => None,
+        };
         // The uniform part: all of it, or what the thread's own index is added to.
         match inst.op {
             O::GroupX | O::GroupY | O::GroupZ => {
@@ -417,8 +423,14 @@ impl Translator<'_> {
             O::GridX | O::GridY | O::GridZ => {
                 block.nodes.push(copy(&mov, word, GRID + (inst.op as u32 - O::GridX as u32)));
             }
-            O::GlobalX => block.nodes.push(Node::One { f: mul.one, dst: word, args: [GROUP, size, GROUP] }),
-            _ => block.nodes.push(copy(&mov, word, zero)),
+            _ => match global {
+                Some((axis, _)) => {
+                    let size = self.constant(self.program.workgroup[axis].into());
+                    let group = GROUP + axis as u32;
+                    block.nodes.push(Node::One { f: mul.one, dst: word, args: [group, size, group] });
+                }
+                None => block.nodes.push(copy(&mov, word, zero)),
+            },
         }
         let kind = self.natural_kind(inst.op);
         let RegKind { actual, local, as_lanes } = self.reg_kind(dst);
@@ -431,9 +443,8 @@ impl Translator<'_> {
             Kind::Uniform => block.nodes.push(Node::Spread { dst: place, from: word, wide: false }),
             Kind::Affine => block.nodes.push(Node::Iota { dst: place, base: word }),
             Kind::Varying => {
-                let op = if inst.op == O::GlobalX { O::ThreadX } else { inst.op };
-                let own = self.builtin_lanes(op);
-                if inst.op == O::GlobalX {
+                let own = self.builtin_lanes(global.map_or(inst.op, |(_, thread)| thread));
+                if global.is_some() {
                     if let Some(f) = add.lanes[0b010] {
                         block.nodes.push(Node::Lanes { f, dst: place, args: [own, word, word] });
                     }

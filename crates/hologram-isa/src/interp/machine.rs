@@ -272,12 +272,12 @@ impl<'a, 'm> Machine<'a, 'm> {
 
     /// A position builtin.
     fn builtin(&self, op: Opcode, thread: u32) -> Option<u64> {
-        let [sx, sy, _] = self.program.workgroup;
-        let x = thread % sx;
+        let [sx, sy, sz] = self.program.workgroup;
+        let [x, y, z] = [thread % sx, thread / sx % sy, thread / sx / sy];
         let word = match op {
             Opcode::ThreadX => x,
-            Opcode::ThreadY => thread / sx % sy,
-            Opcode::ThreadZ => thread / sx / sy,
+            Opcode::ThreadY => y,
+            Opcode::ThreadZ => z,
             Opcode::GroupX => self.group[0],
             Opcode::GroupY => self.group[1],
             Opcode::GroupZ => self.group[2],
@@ -285,6 +285,8 @@ impl<'a, 'm> Machine<'a, 'm> {
             Opcode::GridY => self.grid[1],
             Opcode::GridZ => self.grid[2],
             Opcode::GlobalX => self.group[0].wrapping_mul(sx).wrapping_add(x),
+            Opcode::GlobalY => self.group[1].wrapping_mul(sy).wrapping_add(y),
+            Opcode::GlobalZ => self.group[2].wrapping_mul(sz).wrapping_add(z),
             Opcode::Lane => thread % SUBGROUP_SIZE,
             Opcode::Subgroup => thread / SUBGROUP_SIZE,
             _ => return None,

@@ -11,8 +11,8 @@ impl Printer<'_> {
         match inst.op {
             Cvt => return self.convert(inst.ty, inst.args[0]),
             Bitcast => return self.bitcast(inst.ty, inst.args[0]),
-            ThreadX | ThreadY | ThreadZ | GroupX | GroupY | GroupZ | GridX | GridY | GridZ | GlobalX | Lane
-            | Subgroup => return self.builtin(inst.op),
+            ThreadX | ThreadY | ThreadZ | GroupX | GroupY | GroupZ | GridX | GridY | GridZ | GlobalX | GlobalY
+            | GlobalZ | Lane | Subgroup => return self.builtin(inst.op),
             Div | Rem if !inst.ty.is_float() => return self.divide(inst, line),
             _ => {}
         }
@@ -150,9 +150,11 @@ impl Printer<'_> {
             ThreadX | ThreadY | ThreadZ => Position::Local,
             GroupX | GroupY | GroupZ => Position::Group,
             GridX | GridY | GridZ => Position::Grid,
-            GlobalX => {
+            GlobalX | GlobalY | GlobalZ => {
                 let (group, local) = (self.position(Position::Group), self.position(Position::Local));
-                return format!("{group}.x * {}u + {local}.x", self.program.workgroup[0]);
+                let axis = op as usize - GlobalX as usize;
+                let name = ["x", "y", "z"][axis];
+                return format!("{group}.{name} * {}u + {local}.{name}", self.program.workgroup[axis]);
             }
             _ => {
                 let linear = self.position(Position::Linear);

@@ -115,8 +115,8 @@ impl Printer<'_> {
         let sign = Word::constant(inst.ty, if wide { 1 << 63 } else { 1 << 31 });
         let magnitude = Word::constant(inst.ty, if wide { u64::MAX >> 1 } else { u64::from(u32::MAX >> 1) });
         let op = match inst.op {
-            ThreadX | ThreadY | ThreadZ | GroupX | GroupY | GroupZ | GridX | GridY | GridZ | GlobalX | Lane
-            | Subgroup => return self.builtin(inst.op),
+            ThreadX | ThreadY | ThreadZ | GroupX | GroupY | GroupZ | GridX | GridY | GridZ | GlobalX | GlobalY
+            | GlobalZ | Lane | Subgroup => return self.builtin(inst.op),
             Div | Rem if !float => return self.divide(inst, args[0], args[1], line),
             Add if float => format!("add.rn.{f}"),
             Sub if float => format!("sub.rn.{f}"),
@@ -172,7 +172,6 @@ impl Printer<'_> {
 
     fn builtin(&mut self, op: Opcode) -> Word {
         use Opcode::*;
-        let [x, _, _] = self.program.workgroup;
         let special = |name: &str| name.to_string();
         let name = match op {
             ThreadX => special("%tid.x"),
@@ -184,10 +183,12 @@ impl Printer<'_> {
             GridX => special("%nctaid.x"),
             GridY => special("%nctaid.y"),
             GridZ => special("%nctaid.z"),
-            GlobalX => {
-                let group = self.special("%ctaid.x");
-                let thread = self.special("%tid.x");
-                return self.asm.op("mad.lo.u32", &[group, Word::Const(x), thread]);
+            GlobalX | GlobalY | GlobalZ => {
+                let at = op as usize - GlobalX as usize;
+                let (axis, size) = (["x", "y", "z"][at], self.program.workgroup[at]);
+                let group = self.special(&format!("%ctaid.{axis}"));
+                let thread = self.special(&format!("%tid.{axis}"));
+                return self.asm.op("mad.lo.u32", &[group, Word::Const(size), thread]);
             }
             _ => {
                 let linear = self.linear_thread();

@@ -4,11 +4,12 @@
 mod input;
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmError, Message, Model, Session};
 
 use serde_json::json;
@@ -20,14 +21,21 @@ use super::words::model_and_text;
 use crate::args::{ChatArgs, usage};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
-use crate::text::{MESSAGE, NAME, counted, printable};
+use crate::text::{MESSAGE, NAME, counted, printable, shown};
 use input::Input;
+
+/// Maximum bytes of a conversation's file.
+const MAX_CONVERSATION: u64 = 64 << 20;
 
 const HELP: &str = "\
 /help          list the commands
 /clear         start a new conversation
 /system        show the system prompt
 /system TEXT   set the system prompt, from the next reply on
+/set           show the settings
+/set NAME X    change one, from the next reply on: temperature, top-k, top-p, min-p, seed, max-tokens
+/save FILE     write the conversation as JSON
+/load FILE     continue a conversation from such a file
 /stats         show the last reply's token counts and speed
 /regenerate    generate the last reply again
 /quit          quit, like /exit, /bye and Ctrl-D; Ctrl-C stops a reply
@@ -148,6 +156,9 @@ enum Command<'a> {
     Help,
     Clear,
     System(&'a str),
+    Set(&'a str),
+    Save(&'a str),
+    Load(&'a str),
     Stats,
     Regenerate,
     Quit,
@@ -169,6 +180,9 @@ impl<'a> Command<'a> {
             ("help", "") => Command::Help,
             ("clear", "") => Command::Clear,
             ("system", text) => Command::System(text),
+            ("set", text) => Command::Set(text),
+            ("save", path) if !path.is_empty() => Command::Save(path),
+            ("load", path) if !path.is_empty() => Command::Load(path),
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
@@ -237,12 +251,92 @@ impl Chat {
                     return Err(e);
                 }
             }
+            Command::Set(text) => return self.set(text),
+            Command::Save(path) => {
+                let turns: Vec<_> =
+                    self.messages(None).iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
+                crate::output::write(Path::new(path), format!("{:#}\n", json!(turns)).as_bytes())?;
+                status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
+            }
+            Command::Load(path) => self.load(Path::new(path))?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => status!("unknown command {word}; /help lists the commands\n"),
             Command::Quit => {}
         }
         Ok(())
+    }
+
+    /// Shows the settings, or changes one.
+    fn set(&mut self, text: &str) -> anyhow::Result<()> {
+        let sampling = &self.options.sampling;
+        let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        if name.is_empty() {
+            let most = Some(self.options.max_tokens).filter(|n| *n < usize::MAX);
+            status!(
+                "temperature {}, top-k {}, top-p {}, min-p {}, seed {}, max-tokens {}\n",
+                sampling.temperature,
+                sampling.top_k,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.seed,
+                most.map_or("unlimited".into(), |n| n.to_string())
+            );
+            return Ok(());
+        }
+        let mut options = self.options.clone();
+        let (value, sampling) = (value.trim(), &mut options.sampling);
+        let set = match name {
+            "temperature" | "temp" => value.parse().map(|n| sampling.temperature = n).is_ok(),
+            "top-k" => value.parse().map(|n| sampling.top_k = n).is_ok(),
+            "top-p" => value.parse().map(|n| sampling.top_p = n).is_ok(),
+            "min-p" => value.parse().map(|n| sampling.min_p = n).is_ok(),
+            "seed" => value.parse().map(|n| sampling.seed = n).is_ok(),
+            "max-tokens" => value.parse().map(|n| options.max_tokens = n).is_ok(),
+            _ => bail!("there is no setting {}; /set lists them", shown(name)),
+        };
+        ensure!(set, "{} is no value of {name}", shown(value));
+        options.sampling.validate()?;
+        self.options = options;
+        Ok(())
+    }
+
+    /// Replaces the conversation by that of a file.
+    fn load(&mut self, path: &Path) -> anyhow::Result<()> {
+        let bytes = crate::text::read_file(path, MAX_CONVERSATION)?;
+        let file = path.display();
+        let turns: Vec<serde_json::Value> =
+            serde_json::from_slice(&bytes).with_context(|| format!("{file} is no conversation written by /save"))?;
+        let message = |turn: &serde_json::Value| Some(Message::new(turn["role"].as_str()?, turn["content"].as_str()?));
+        let mut turns = turns.iter().map(message).collect::<Option<Vec<_>>>();
+        let turns = turns.as_mut().with_context(|| format!("{file}: a message lacks role or content"))?;
+        let system = turns.first().is_some_and(|turn| turn.role == "system").then(|| turns.remove(0).content);
+        let roles = turns.iter().enumerate().all(|(i, turn)| turn.role == ["user", "assistant"][i % 2]);
+        ensure!(roles && turns.len() % 2 == 0, "{file}: turns of user and assistant must alternate");
+        (self.system, self.turns, self.stats) = (system, std::mem::take(turns), None);
+        status!("loaded {}\n", counted(self.turns.len(), "turn"));
+        Ok(())
+    }
+
+    /// The tokens of the conversation. Where the context has no room for them and a reply, the oldest turns are dropped.
+    fn tokens(&mut self) -> anyhow::Result<Vec<u32>> {
+        let context = self.session.context();
+        let room = (context / 8).clamp(1, 256);
+        let mut dropped = 0;
+        loop {
+            let text = written(&self.template, &self.messages(None))?;
+            // The template writes all control tokens, including BOS.
+            let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
+            if tokens.len() + room <= context || self.turns.len() < 3 {
+                if dropped > 0 {
+                    status!("note: the context is full: the oldest {} dropped\n", counted(dropped, "turn"));
+                }
+                return Ok(tokens);
+            }
+            // A question and its reply.
+            self.turns.drain(..2);
+            dropped += 2;
+        }
     }
 
     /// The conversation for the template, with an additional turn.
@@ -282,9 +376,7 @@ impl Chat {
 
     /// Prints and stores the model's reply to the last turn.
     fn reply(&mut self) -> anyhow::Result<()> {
-        let text = written(&self.template, &self.messages(None))?;
-        // The template writes all control tokens, including BOS.
-        let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
+        let tokens = self.tokens()?;
         let mut options = self.options.clone();
         options.sampling.seed = options.sampling.seed.wrapping_add(self.regenerations);
         self.interrupted.store(false, Ordering::Relaxed);
@@ -315,7 +407,7 @@ impl Chat {
         }
         match generation.finish() {
             Some(Finish::ContextFull) => {
-                status!("note: the context is full; /clear starts a new conversation, --ctx makes it longer\n");
+                status!("note: the context is full: the reply is cut off; --ctx makes it longer\n");
             }
             Some(Finish::MaxTokens) => status!("(cut off by --max-tokens)\n"),
             _ => {}
