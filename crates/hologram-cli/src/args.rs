@@ -213,10 +213,11 @@ impl SamplingArgs {
 
 /// Options of `run`.
 #[derive(Args)]
+#[command(override_usage = "hologram run [OPTIONS] [MODEL] [PROMPT]")]
 pub struct RunArgs {
     /// Model, a .gguf file or a folder of safetensors, and prompt; either may be left out [default: the built-in model;
     /// the prompt from standard input]
-    #[arg(value_name = "[MODEL] [PROMPT]", num_args = 0..=3)]
+    #[arg(value_name = "MODEL PROMPT", num_args = 0..=3)]
     pub words: Vec<String>,
     /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
     #[arg(short, long, value_name = "MODEL")]
@@ -249,9 +250,10 @@ pub struct RunArgs {
 
 /// Options of `chat`.
 #[derive(Args)]
+#[command(override_usage = "hologram chat [OPTIONS] MODEL [QUESTION]")]
 pub struct ChatArgs {
     /// Chat model, a .gguf file or a folder of safetensors, and perhaps a question: then the reply ends the conversation
-    #[arg(value_name = "MODEL [QUESTION]", num_args = 0..=3)]
+    #[arg(value_name = "MODEL QUESTION", num_args = 0..=3)]
     pub words: Vec<String>,
     /// Chat model: a .gguf file or a folder of safetensors (the built-in model is not a chat model)
     #[arg(short, long, value_name = "MODEL")]

@@ -42,7 +42,9 @@ fn models_and_prompts_are_where_people_put_them() {
 #[test]
 fn what_cannot_be_meant_is_explained() {
     for (args, code, message) in [
-        (&["run", "none.gguf"][..], 2, "the prompt on standard input is empty"),
+        (&["run", "none.gguf"][..], 1, "cannot open none.gguf"),
+        (&["run", "/no/such/model"], 1, "cannot open /no/such/model"),
+        (&["run", PLAIN], 2, "the prompt on standard input is empty"),
         (&["run", "none.gguf", "Hi"], 1, "cannot open none.gguf"),
         (&["run", "Qwen/Qwen3-0.6B", "Hi"], 1, "https://huggingface.co/Qwen/Qwen3-0.6B"),
         (&["run", "-m", "hf:Qwen/Qwen3-0.6B", "Hi"], 1, "models are not downloaded"),

@@ -182,7 +182,7 @@ impl Driver {
             }
         }
         Err(broken.map_or_else(
-            || Missing::NoDriver(format!("no NVIDIA driver is installed ({} was not found)", libraries.join(", "))),
+            || Missing::NoDriver(format!("no NVIDIA driver is installed (found none of {})", libraries.join(", "))),
             Missing::Unusable,
         ))
     }

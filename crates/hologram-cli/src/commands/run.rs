@@ -86,6 +86,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             Some(_) => return usage("give a prompt, as an argument or on standard input; `hologram chat` converses"),
         },
         (None, None, None) => {
+            // Its errors come before the wait for a prompt.
+            shipped::open(model.as_deref())?;
             let text = read_text("prompt")?;
             if text.is_empty() {
                 return usage("the prompt on standard input is empty; `run \"\"` begins with nothing");

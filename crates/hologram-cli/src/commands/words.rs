@@ -34,7 +34,9 @@ fn is_model(word: &str) -> bool {
     let path = Path::new(word);
     let ending =
         path.extension().is_some_and(|e| ["gguf", "safetensors"].iter().any(|known| e.eq_ignore_ascii_case(known)));
-    !word.is_empty() && (path.exists() || ending && !word.contains(char::is_whitespace))
+    let written_as_path =
+        ["/", "./", "../", "~/"].iter().any(|start| word.len() > start.len() && word.starts_with(start));
+    !word.is_empty() && (path.exists() || (ending || written_as_path) && !word.contains(char::is_whitespace))
 }
 
 /// Whether a word is a name on Hugging Face: `owner/name`, perhaps with `hf:` before it.
@@ -65,6 +67,8 @@ mod tests {
         assert_eq!(given(&["Hello"], None), ok(None, Some("Hello")));
         assert_eq!(given(&["none.gguf"], None), ok(Some("none.gguf"), None));
         assert_eq!(given(&["None.GGUF", "Hi"], None), ok(Some("None.GGUF"), Some("Hi")));
+        assert_eq!(given(&["/no/such"], None), ok(Some("/no/such"), None));
+        assert_eq!(given(&["/no such thing"], None), ok(None, Some("/no such thing")));
         assert_eq!(given(&["what is model.gguf"], None), ok(None, Some("what is model.gguf")));
         assert_eq!(given(&[folder], None), ok(Some(folder), None));
         assert_eq!(given(&["org/model", "Hi"], None), ok(Some("org/model"), Some("Hi")));
