@@ -220,15 +220,6 @@ def top_k():
     yield Case("top_k.k", "top_k", (rows,), (1024,), [x, uints(*found), uints(*[0] * rows * k), uints(0), FIXED, rows, 1, n, groups, k], {2: want}, bound=0)
 
 
-def matmul_f32():
-    n, m, k = 70, 133, 256
-    x = floats(n * k)
-    for format in ("f32", "f16", "bf16", "q8", "q4", "t2"):
-        data, scales, values = weights(format, m, k)
-        yield Case("matmul_f32.k", f"matmul_f32_{format}", (2, 2), (256,), [x, data, scales or bytearray(2), floats(n * m), uints(0), FIXED, n, 1, m, k],
-                   {3: dots(x, values, k)}, bound=1e-5)
-
-
 def activations(format, x, k):
     """Activations as a kernel takes them, and the values that it then multiplies."""
     if format == "bf16":
@@ -553,7 +544,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_prefill, sample, rms_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matmul_f32, matvec, matvec_i8, matvec_packed, packed]
+GROUPS = [matmul_simdgroup, attention, attention_prefill, sample, rms_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, packed]
 
 
 def run(source, cases):

@@ -294,8 +294,4 @@ impl Kernels for Traced {
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         self.trace.host("find kernel of a group", None, || self.inner.kernels().native_group(group))
     }
-
-    fn verdicts(&self) -> Option<&dyn Verdicts> {
-        self.inner.kernels().verdicts()
-    }
 }

@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 mod eager;
 mod error;
@@ -47,7 +48,6 @@ pub mod npy;
 pub mod ops;
 mod pool;
 mod program;
-mod selftest;
 mod tensor;
 
 pub use error::{CoreError, Result};

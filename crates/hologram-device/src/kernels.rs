@@ -27,23 +27,4 @@ pub trait Kernels: Send + Sync {
 
     /// Says that weights of this layout are about to be loaded, so that the device may begin at once what their products need and takes long.
     fn expect_weights(&self, layout: Format);
-
-    /// Verdicts on native kernels that this device compiles where it runs, and which a self-test must therefore pass before they serve; none
-    /// where kernels come compiled.
-    fn verdicts(&self) -> Option<&dyn Verdicts> {
-        None
-    }
-}
-
-/// What self-tests have said of native kernels, kept for this system and device: see [`Kernels::verdicts`].
-pub trait Verdicts {
-    /// The texts that a pipeline's kernels are compiled from; none for a program.
-    fn texts(&self, kernel: &Pipeline) -> Vec<&'static str>;
-
-    /// Whether the kernels of a text compute an operation as they should; `None` where that was not tested.
-    fn get(&self, text: &'static str, op: &str) -> Option<bool>;
-
-    /// Keeps a verdict: how many cases were right, or how the first failed that was not. Returns whether the text may serve. A device keeps
-    /// no verdict of no case beyond this process.
-    fn put(&self, text: &'static str, op: &str, verdict: std::result::Result<usize, String>) -> bool;
 }

@@ -42,7 +42,7 @@ pub use fused::{
 #[doc(no_inline)]
 pub use hologram_isa::Program;
 pub use info::{BackendType, DeviceInfo};
-pub use kernels::{Kernels, Verdicts};
+pub use kernels::Kernels;
 pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
 pub use lru::Lru;
 pub use measure::{Ceiling, CeilingKind, Measure};

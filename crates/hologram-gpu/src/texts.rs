@@ -5,7 +5,17 @@ include!(concat!(env!("OUT_DIR"), "/texts.rs"));
 
 /// Whether a text serves Apple GPUs, by its name without the ending.
 pub fn is_there(name: &str) -> bool {
-    TEXTS.iter().any(|(n, _)| *n == name)
+    names().any(|n| n == name)
+}
+
+/// The names of all texts.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TEXTS.iter().map(|(name, _)| *name)
+}
+
+/// The name as the table has it; `None` where there is no such text.
+pub fn name(name: &str) -> Option<&'static str> {
+    names().find(|n| *n == name)
 }
 
 /// A text with its headers in their places, each once: Metal compiles a single string.

@@ -4,21 +4,13 @@
 //! native kernels are Metal Shading Language, compiled when they are first used. A recorded list is encoded into one command buffer, in
 //! a concurrent encoder with a barrier wherever a launch touches what one before it wrote.
 //!
-//! Elsewhere this crate is empty, unless the feature `host-double` builds the same code against a test double of Metal
+//! Elsewhere this crate has only the table of its self-tests, unless the feature `host-double` builds the same code against a test double of Metal
 //! (`tools/metal/double`).
 
-#![cfg(any(target_vendor = "apple", feature = "host-double"))]
+pub mod selftest;
 
-mod archive;
-mod backend;
-mod bandwidth;
-mod builder;
-mod capture;
-mod device;
-mod library;
-mod memory;
-mod queue;
-mod record;
-mod verdicts;
+#[cfg(any(target_vendor = "apple", feature = "host-double"))]
+mod metal;
 
-pub use backend::{Metal, MetalBackend, MetalOptions};
+#[cfg(any(target_vendor = "apple", feature = "host-double"))]
+pub use metal::{Metal, MetalBackend, MetalOptions};

@@ -124,7 +124,7 @@ pub(super) fn draw(
             }
         }
     }
-    let values = decode(input.format, max_rows, row_len, len, &data)?;
+    let values = input.format.values(max_rows, row_len, len, &data)?;
     Ok((data, HostTensor { format: input.format, shape, values }))
 }
 
@@ -168,47 +168,6 @@ fn size_of_fill(fill: &Fill) -> f32 {
     match fill {
         Fill::Normal(size) => *size,
         Fill::Below(_) | Fill::Values(_) => 1.0,
-    }
-}
-
-/// The first `len` values of a tensor laid out for `max_rows` rows.
-pub(super) fn decode(format: Format, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
-    Ok(match format {
-        Format::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
-        Format::I8Groups { group } => {
-            let at = format.views(max_rows, row_len).last().map_or(0, |v| v.offset);
-            let scales: Vec<f32> = data[at..].chunks_exact(4).map(|b| number(Type::F32, b) as f32).collect();
-            let value = |(i, code): (usize, &u8)| f64::from(*code as i8) * f64::from(scales[i / group as usize]);
-            data[..len].iter().enumerate().map(value).collect()
-        }
-        _ => {
-            // Planes are decoded whole; elsewhere the first elements lie in the first bytes.
-            let decoded = if matches!(format, Format::Planes(_)) { max_rows * row_len } else { len };
-            let bytes = format.bytes(1, decoded).unwrap_or(0).min(data.len());
-            let mut values = vec![0.0f32; decoded];
-            format.decode_row(&data[..bytes], &mut values)?;
-            values.truncate(len);
-            values.into_iter().map(f64::from).collect()
-        }
-    })
-}
-
-/// The value of an element.
-fn number(ty: Type, element: &[u8]) -> f64 {
-    let mut bytes = [0; 8];
-    bytes[..element.len()].copy_from_slice(element);
-    let word = u64::from_le_bytes(bytes);
-    match ty {
-        Type::Bool | Type::U8 | Type::U16 | Type::U32 => word as u32 as f64,
-        Type::U64 => word as f64,
-        Type::I8 => f64::from(word as i8),
-        Type::I16 => f64::from(word as i16),
-        Type::I32 => f64::from(word as i32),
-        Type::I64 => word as i64 as f64,
-        Type::F16 => f16::from_bits(word as u16).to_f64(),
-        Type::BF16 => bf16::from_bits(word as u16).to_f64(),
-        Type::F32 => f64::from(f32::from_bits(word as u32)),
-        Type::F64 => f64::from_bits(word),
     }
 }
 

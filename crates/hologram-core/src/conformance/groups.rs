@@ -6,21 +6,20 @@ use hologram_isa::Type;
 
 use super::bounded::{Bounded, evaluate};
 use super::data::{self, POISON, Random};
-use super::run::{CaseResult, Outcome, compare};
+use super::run::{CaseOutput, CaseResult, failure, fixed_spec};
 use super::{CaseInput, Fill};
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, NodeId, Plan};
 use crate::ops::{AttentionOptions, AttentionPrecision, RopeStyle};
-use crate::selftest::with_all;
 use crate::tensor::{Dim, Tensor};
 
 /// The name of these cases among those of operations.
-pub(crate) const NAME: &str = "groups";
+pub(super) const NAME: &str = "groups";
 
 /// A case: what is computed of how many tokens.
 #[derive(Clone, Debug)]
-pub(super) struct GroupCase {
+struct GroupCase {
     /// The most tokens, and those of the run.
     tokens: (usize, usize),
     kind: Kind,
@@ -221,18 +220,18 @@ impl Cache {
 
 impl GroupCase {
     /// About how many multiplications it takes.
-    pub(super) fn work(&self) -> usize {
+    fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
     }
 
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         format!("{:?} of {}/{} tokens", self.kind, self.tokens.1, self.tokens.0)
     }
 
-    pub(super) fn dtype(&self) -> String {
+    fn dtype(&self) -> String {
         match &self.kind {
             Kind::Products(p) => match p.convert {
                 Convert::None => format!("f32 × {}", p.weights.name()),
@@ -244,7 +243,7 @@ impl GroupCase {
     }
 
     /// Runs it once; says whether kernels of groups took part.
-    pub(super) fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Outcome)> {
+    fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Vec<CaseOutput>)> {
         let mut graph = Graph::new();
         graph.extent("tokens", self.tokens.0);
         let mut d = Drawing {
@@ -271,37 +270,43 @@ impl GroupCase {
         plan.fill_arena(POISON)?;
         plan.run()?;
         let grouped = native && plan.launches() < d.graph.steps().len();
-        Ok((grouped, check(&d, &plan, &wanted)?))
+        Ok((grouped, outputs(&d, &plan, &wanted)?))
     }
 }
 
-/// Compares outputs and states with the references.
-fn check(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Outcome> {
+/// Outputs and states with their references.
+fn outputs(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Vec<CaseOutput>> {
     let (values, states) = evaluate(&d.graph, &d.extents, &d.leaves)?;
+    let mut outputs = Vec::new();
     for (i, value) in wanted.iter().enumerate() {
         let name = format!("output{i}");
-        let (spec, bytes) = (plan.output_spec(&name)?, plan.read_raw(&name)?);
-        let want = &values[value.0 as usize];
-        let len = want.tensor.values.len();
-        if let Some(at) = data::overwritten(spec, len, &bytes) {
-            return Ok(Outcome::Wrong(format!("{name}: byte {at}, which lies beyond the extents, was written")));
-        }
-        let got = data::decode(spec.format, spec.max_rows(), spec.row_len(), len, &bytes)?;
-        if let Outcome::Wrong(reason) = compare(&got, &want.reference(), spec.row_len()) {
-            return Ok(Outcome::Wrong(format!("{name}: {reason}")));
-        }
+        let (spec, bytes) = (plan.output_spec(&name)?.clone(), plan.read_raw(&name)?);
+        let reference = values[value.0 as usize].reference();
+        outputs.push(CaseOutput { name, spec, bounded: true, bytes, reference });
     }
     for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
         let mut bytes = vec![0; tensor.bytes()];
         d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-        let want = &values[newest.0 as usize];
-        let (len, row_len) = (want.tensor.values.len(), want.tensor.row_len());
-        let got = data::decode(tensor.format(), len / row_len.max(1), row_len, len, &bytes)?;
-        if let Outcome::Wrong(reason) = compare(&got, &want.reference(), row_len) {
-            return Ok(Outcome::Wrong(format!("state {i}: {reason}")));
+        let (name, spec) = (format!("state {i}"), fixed_spec(tensor.format(), tensor.shape()));
+        let reference = values[newest.0 as usize].reference();
+        outputs.push(CaseOutput { name, spec, bounded: false, bytes, reference });
+    }
+    Ok(outputs)
+}
+
+/// See [`super::run_native`].
+pub(super) fn run_native(
+    executor: &Executor,
+    max_work: usize,
+    mut each: impl FnMut(&str, Vec<CaseOutput>),
+) -> Result<()> {
+    let cases = cases(|format| executor.backend().policy().weight_layout(format));
+    for (index, case) in cases.iter().enumerate().filter(|(_, case)| case.work() <= max_work) {
+        if let (true, outputs) = case.attempt(executor, index, true)? {
+            each(&case.name(), outputs);
         }
     }
-    Ok(Outcome::Right)
+    Ok(())
 }
 
 /// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's kernels.
@@ -311,12 +316,13 @@ pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
         let mut result =
             CaseResult { op: NAME, index, dtype: case.dtype(), case: case.name(), native: false, failure: None };
         for (native, way) in [(false, "programs"), (true, "native kernels")] {
-            match with_all(|| case.attempt(executor, index, native)) {
-                Ok((grouped, Outcome::Wrong(reason))) => {
+            let ran = case.attempt(executor, index, native);
+            match ran.and_then(|(grouped, outputs)| Ok((grouped, failure(&outputs)?))) {
+                Ok((grouped, Some(reason))) => {
                     let way = if grouped { "a group's kernel" } else { way };
                     result.failure = Some(format!("{way}: {reason}"));
                 }
-                Ok((grouped, _)) => result.native = grouped,
+                Ok((grouped, None)) => result.native = grouped,
                 Err(e) => result.failure = Some(format!("{way}: {e}")),
             }
             if result.failure.is_some() {
@@ -329,7 +335,7 @@ pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
 }
 
 /// All cases, with weights laid out for a device.
-pub(super) fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
+fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
     let mut cases = Vec::new();
     // Weights with the conversions of their left side that a row of this length admits.
     let pairs = |k: usize| {

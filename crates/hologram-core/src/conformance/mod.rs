@@ -5,19 +5,17 @@ mod chain;
 mod data;
 mod groups;
 mod run;
-mod verdict;
 mod view;
 
 pub use chain::chain;
-pub(crate) use groups::NAME as GROUPS;
-pub use run::{CaseResult, op_names, run, run_case, run_op};
-pub(crate) use verdict::self_test;
+pub use run::{CaseOutput, CaseResult, op_names, run, run_case, run_native, run_op};
 pub use view::View;
 
 use std::fmt;
 
 use hologram_backends::Format;
 
+pub use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Op, SharedOp};
 use crate::tensor::Dim;
 
@@ -136,41 +134,6 @@ impl CaseInput {
     /// A `u32` input of whole numbers below a bound.
     pub fn below(bound: u32, shape: &[Dim]) -> CaseInput {
         CaseInput { format: Format::U32, shape: shape.to_vec(), fill: Fill::Below(bound) }
-    }
-}
-
-/// An operand on the host: actual shape and decoded values.
-#[derive(Clone, Debug)]
-pub struct HostTensor {
-    /// Storage format it was decoded from.
-    pub format: Format,
-    /// Actual sizes, slowest first.
-    pub shape: Vec<usize>,
-    /// Decoded values, row-major.
-    pub values: Vec<f64>,
-}
-
-impl HostTensor {
-    /// Length of the last dimension.
-    pub fn row_len(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
-    }
-}
-
-/// A reference result.
-#[derive(Clone, Debug, Default)]
-pub struct Reference {
-    /// Values, row-major.
-    pub values: Vec<f64>,
-    /// The greatest absolute deviation allowed for each.
-    pub bounds: Vec<f64>,
-}
-
-impl Reference {
-    /// Appends a value with its bound.
-    pub fn push(&mut self, value: f64, bound: f64) {
-        self.values.push(value);
-        self.bounds.push(bound);
     }
 }
 

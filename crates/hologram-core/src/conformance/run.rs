@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use hologram_backends::{BackendError, Operation};
+use hologram_backends::{BackendError, Extent, Format, Operation, TensorSpec};
 use hologram_isa::Capability;
 
 use super::data::{self, POISON, Random};
@@ -12,7 +12,6 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph};
 use crate::ops;
-use crate::selftest::with_all;
 use crate::tensor::{Dim, Tensor};
 
 /// What a case came to.
@@ -81,10 +80,11 @@ pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
         failure: None,
     };
     for (native, way) in [(false, "program"), (true, "native kernel")] {
-        match with_all(|| attempt(executor, index, case, native)) {
-            Ok(Outcome::NoKernel) => {}
-            Ok(Outcome::Right) => result.native = native,
-            Ok(Outcome::Wrong(reason)) => result.failure = Some(format!("{way}: {reason}")),
+        match attempt(executor, index, case, native).map(|results| results.map(|r| failure(&r))) {
+            Ok(None) => {}
+            Ok(Some(Ok(None))) => result.native = native,
+            Ok(Some(Ok(Some(reason)))) => result.failure = Some(format!("{way}: {reason}")),
+            Ok(Some(Err(e))) => result.failure = Some(format!("{way}: {e}")),
             // What a device says that it lacks it must refuse by name.
             Err(e) if refuses_what_it_lacks(executor, &e) => {}
             Err(e) => result.failure = Some(format!("{way}: {e}")),
@@ -103,14 +103,47 @@ fn refuses_what_it_lacks(executor: &Executor, error: &CoreError) -> bool {
     matches!(error, CoreError::Backend(BackendError::Unsupported { what, .. }) if names(what))
 }
 
-pub(super) enum Outcome {
-    /// The device has no native kernel for the case.
-    NoKernel,
-    Right,
-    Wrong(String),
+/// A tensor that a case computes: what the device wrote and what the reference says.
+#[derive(Clone, Debug)]
+pub struct CaseOutput {
+    /// Which one, where a case has several.
+    pub name: String,
+    /// What its memory is laid out for.
+    pub spec: TensorSpec,
+    /// Whether bytes beyond the actual extents must be as they were.
+    pub bounded: bool,
+    /// What the device wrote.
+    pub bytes: Vec<u8>,
+    /// What it should be.
+    pub reference: Reference,
 }
 
-pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Outcome> {
+/// What is wrong with the first output that is wrong.
+///
+/// # Errors
+/// When an output's bytes do not belong to its format.
+pub(super) fn failure(outputs: &[CaseOutput]) -> Result<Option<String>> {
+    let several = outputs.len() > 1;
+    for CaseOutput { name, spec, bounded, bytes, reference } in outputs {
+        let len = reference.values.len();
+        let wrong = match data::overwritten(spec, len, bytes).filter(|_| *bounded) {
+            Some(at) => Some(format!("byte {at}, which lies beyond the extents, was written")),
+            None => {
+                compare(&spec.format.values(spec.max_rows(), spec.row_len(), len, bytes)?, reference, spec.row_len())
+            }
+        };
+        if let Some(reason) = wrong {
+            return Ok(Some(if several { format!("{name}: {reason}") } else { reason }));
+        }
+    }
+    Ok(None)
+}
+
+/// Runs a case once; none where the device was asked for a native kernel and has none.
+///
+/// # Errors
+/// Those of the device.
+pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Option<Vec<CaseOutput>>> {
     let mut random = Random::new(index as u64 + 1);
     let mut graph = Graph::new();
     for (i, (max, _)) in case.extents.iter().enumerate() {
@@ -143,7 +176,7 @@ pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bo
     }
     let mut plan = graph.compile_with(executor, &[], CompileOptions { native, ..Default::default() })?;
     if native && plan.native_launches() == 0 {
-        return Ok(Outcome::NoKernel);
+        return Ok(None);
     }
     for (i, (_, actual)) in case.extents.iter().enumerate() {
         plan.set_extent(&format!("extent{i}"), *actual)?;
@@ -155,50 +188,41 @@ pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bo
     plan.run()?;
 
     let reference = case.op.reference(&operands);
-    let ty = graph.type_of(result)?;
-    let sizes: Vec<usize> = ty.shape.iter().map(|d| case.size(*d).1).collect();
-    let len: usize = sizes.iter().product();
-    let row_len = sizes.last().copied().unwrap_or(1);
-    let (bytes, max_rows) = match &state {
+    let (bytes, spec) = match &state {
         Some(tensor) => {
             let mut bytes = vec![0; tensor.bytes()];
             executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-            (bytes, len / row_len.max(1))
+            (bytes, fixed_spec(tensor.format(), tensor.shape()))
         }
-        None => {
-            let spec = plan.output_spec("result")?;
-            let bytes = plan.read_raw("result")?;
-            if let Some(at) = data::overwritten(spec, len, &bytes) {
-                return Ok(Outcome::Wrong(format!("byte {at}, which lies beyond the extents, was written")));
-            }
-            (bytes, spec.max_rows())
-        }
+        None => (plan.read_raw("result")?, plan.output_spec("result")?.clone()),
     };
-    let got = data::decode(ty.format, max_rows, row_len, len, &bytes)?;
-    Ok(compare(&got, &reference, row_len))
+    Ok(Some(vec![CaseOutput { name: "result".into(), spec, bounded: state.is_none(), bytes, reference }]))
 }
 
-/// Finds the first element beyond its bound.
-pub(super) fn compare(got: &[f64], want: &Reference, row_len: usize) -> Outcome {
+/// A tensor of fixed sizes.
+pub(super) fn fixed_spec(format: Format, shape: &[usize]) -> TensorSpec {
+    TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
+}
+
+/// Says which element is the first beyond its bound, if one is.
+fn compare(got: &[f64], want: &Reference, row_len: usize) -> Option<String> {
     if got.len() != want.values.len() {
-        return Outcome::Wrong(format!("the reference has {} elements, the result {}", want.values.len(), got.len()));
+        return Some(format!("the reference has {} elements, the result {}", want.values.len(), got.len()));
     }
     let expected = || want.values.iter().zip(&want.bounds);
     let wrong = |((got, (want, bound)), i): ((&f64, (&f64, &f64)), usize)| (!agree(*got, *want, *bound)).then_some(i);
     let failures: Vec<usize> = got.iter().zip(expected()).zip(0..).filter_map(wrong).collect();
-    match failures.first() {
-        None => Outcome::Right,
-        Some(&i) => Outcome::Wrong(format!(
-            "row {}, column {}: got {}, want {} ± {:.3e}; {} of {} elements are beyond their bounds",
-            i / row_len.max(1),
-            i % row_len.max(1),
-            got[i],
-            want.values[i],
-            want.bounds[i],
-            failures.len(),
-            got.len()
-        )),
-    }
+    let i = *failures.first()?;
+    Some(format!(
+        "row {}, column {}: got {}, want {} ± {:.3e}; {} of {} elements are beyond their bounds",
+        i / row_len.max(1),
+        i % row_len.max(1),
+        got[i],
+        want.values[i],
+        want.bounds[i],
+        failures.len(),
+        got.len()
+    ))
 }
 
 /// Whether a result lies within the bound of the exact value. Beyond the range of `f32` that means infinity.
@@ -209,6 +233,26 @@ fn agree(got: f64, want: f64, bound: f64) -> bool {
     } else {
         want.is_nan() && got.is_nan() || (got - want).abs() <= bound
     }
+}
+
+/// Runs the cases of all operations and groups with a device's native kernels, where it has some, and gives the name of each
+/// with what was computed: for tests that look at what a device launches.
+///
+/// # Errors
+/// Those of the device.
+pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, Vec<CaseOutput>)) -> Result<()> {
+    for op in op_names() {
+        let cases = all_cases().iter().filter(|case| case.op.name() == op);
+        for (index, case) in cases.enumerate().filter(|(_, case)| work(case) <= max_work) {
+            match attempt(executor, index, case, true) {
+                Ok(Some(outputs)) => each(&case.to_string(), outputs),
+                Ok(None) => {}
+                Err(e) if refuses_what_it_lacks(executor, &e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    groups::run_native(executor, max_work, each)
 }
 
 /// About how many multiplications a case takes.

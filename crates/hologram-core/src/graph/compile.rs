@@ -17,7 +17,6 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::layout::Layout;
 use crate::ops::{Launchable, elementwise_program};
-use crate::selftest;
 use crate::tensor::{Dim, TensorType};
 
 /// Alignment in bytes of the step block's parts.
@@ -170,6 +169,7 @@ impl Graph {
         self.compile_in(executor, bounds, options, false)
     }
 
+    #[cfg(feature = "conformance")]
     /// As [`Graph::compile_with`], with memory of its own for every value, so that a write beyond a value's extents shows.
     pub(crate) fn compile_apart(&self, executor: &Executor, options: CompileOptions) -> Result<Plan> {
         self.compile_in(executor, &[], options, true)
@@ -230,7 +230,6 @@ impl Graph {
         let bounds = Bounds { graph: self, max };
         let backend = executor.backend();
         let steps = self.steps();
-        selftest::begin();
         let groups = if options.native { self.groups(&bounds, &steps, backend) } else { Vec::new() };
         let units = units(&steps, &groups);
 
@@ -290,15 +289,13 @@ impl Graph {
                     let asked =
                         if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
                     let kernel = asked.filter(|_| options.native && !nothing);
-                    let kernel =
-                        kernel.and_then(|s| selftest::admit(backend, spec.op.name(), backend.kernels().native(&s)?));
+                    let kernel = kernel.and_then(|s| backend.kernels().native(&s));
                     let (pipeline, grid) = match kernel {
                         Some(pipeline) => {
                             native += 1;
                             (pipeline, [1, 1, 1])
                         }
                         None => {
-                            selftest::before_program(backend)?;
                             let per_thread = backend.policy().elements_per_thread;
                             let (program, grid) = self.program(one, &spec, &views, per_thread, options.fast)?;
                             (backend.compile(&program)?, grid)
@@ -312,7 +309,6 @@ impl Graph {
             }
             launches.push((pipeline, LaunchConfig { grid }, slots));
         }
-        selftest::end(backend)?;
         let output = |(name, id): &(String, NodeId)| {
             let Place::Dense(start) = self.place(*id) else {
                 return Err(CoreError::Graph(format!("output {name} is a view")));

@@ -11,8 +11,6 @@ use super::compile::Bounds;
 use super::fuse::Step;
 use super::view::Place;
 use super::{Graph, NodeId, Source};
-use crate::conformance::GROUPS;
-use crate::selftest;
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
@@ -187,8 +185,7 @@ impl Graph {
         let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
         let roots = outputs.iter().map(|i| members[*i].root).collect();
         let spec = GroupSpec::new(inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs)?;
-        let pipeline =
-            backend.kernels().native_group(&spec).and_then(|kernel| selftest::admit(backend, GROUPS, kernel))?;
+        let pipeline = backend.kernels().native_group(&spec)?;
         Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
     }
 }

@@ -212,6 +212,7 @@ impl Plan {
         Ok(self.executor.backend().copy_from_buffer(&self.arena, slot.offset, out)?)
     }
 
+    #[cfg(feature = "conformance")]
     /// Sets all bytes of an input, in its format's layout for the greatest extents.
     pub(crate) fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         match self.inputs.iter().find(|i| i.name == name && i.spec.max_bytes() == bytes.len()) {
@@ -221,12 +222,14 @@ impl Plan {
         Ok(())
     }
 
+    #[cfg(feature = "conformance")]
     /// Fills the arena with a byte.
     pub(crate) fn fill_arena(&self, byte: u8) -> Result<()> {
         let bytes = vec![byte; self.arena.bytes()];
         Ok(self.executor.backend().copy_to_buffer(&self.arena, 0, &bytes)?)
     }
 
+    #[cfg(feature = "conformance")]
     /// Waits and reads all bytes of an output, in its format's layout for the greatest extents.
     pub(crate) fn read_raw(&self, name: &str) -> Result<Vec<u8>> {
         let slot = self.output(name)?;
@@ -235,6 +238,7 @@ impl Plan {
         Ok(bytes)
     }
 
+    #[cfg(feature = "conformance")]
     /// Format and greatest shape of an output.
     pub(crate) fn output_spec(&self, name: &str) -> Result<&TensorSpec> {
         Ok(&self.output(name)?.spec)

@@ -5,11 +5,13 @@ use hologram_isa::Type;
 
 use super::elementwise::{constant, wrap};
 use super::{Fill, Kernel, Launchable, Op, register_type, rounded};
-use crate::conformance::{Case, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::Case;
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
 /// The operation, without inputs.
@@ -118,6 +120,7 @@ impl Op for Arange {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ty in Type::ALL {

@@ -5,10 +5,14 @@ use hologram_isa::{Builder, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, is_number, number, plain, without};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::ops::reference::{HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// The operation; `x` is of any plain numbers, the result `u32`.
 #[derive(Debug)]
@@ -117,6 +121,7 @@ impl Op for ArgReduce {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for least in [false, true] {

@@ -4,9 +4,11 @@ use hologram_backends::{AttentionPrecision, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; its inputs are those of [`Graph::attention`] in order.
@@ -312,6 +314,7 @@ fn exp_difference(b: &mut Builder, x: Value, greatest: Value) -> Value {
     b.exp(x)
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     struct Shape<'a> {
         heads: (usize, usize),

@@ -7,9 +7,11 @@ use super::lines::{epsilon, is_float, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// How [`Graph::batch_matmul`] reads its operands, and what it does with the products.
@@ -345,6 +347,7 @@ fn start(b: &mut Builder, batch: Value, batches: &[usize], strides: &[usize]) ->
     start
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
     let numbers = |ty: Type, shape: &[Dim]| CaseInput {

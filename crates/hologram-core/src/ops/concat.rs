@@ -4,10 +4,12 @@ use hologram_backends::{Extent, Format, KernelSpec, Operation};
 
 use super::kernel::divide;
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
 /// The operation; inputs of one plain type whose shapes differ in dimension `dim` only.
@@ -118,6 +120,7 @@ impl Op for Concat {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     use hologram_isa::Type;
     let case = |dim: usize, ty: Type, shapes: &[&[usize]]| {

@@ -7,9 +7,11 @@ use super::lines::{epsilon, not_for, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// How [`Graph::conv2d`] goes over an image; each pair is for rows and columns.
@@ -259,6 +261,7 @@ impl Op for Conv2d {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let plain = Conv2d { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 };
     let case = |op: Conv2d, ty: Type, [n, max]: [usize; 2], image: [usize; 3], kernel: [usize; 4], bias: bool| {

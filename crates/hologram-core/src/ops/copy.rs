@@ -1,13 +1,18 @@
 //! A copy of a tensor: the way to make an output of what no operation computes, and row-major memory of a view.
 
 use hologram_backends::{Format, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
 use hologram_isa::Type;
 
 use super::{Launchable, Layout, Op, copy_program};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference, View};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::ops::reference::{HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// The operation; `x` is of any plain type and shape.
 #[derive(Debug)]
@@ -60,6 +65,7 @@ impl Op for Copy {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |format: Format, rows: usize, max: usize, d: usize| {
         let shape = [Dim::Extent(0), Dim::Fixed(d)];
@@ -83,6 +89,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
+#[cfg(feature = "conformance")]
 /// Copies of views, of elements of each size.
 fn views() -> Vec<Case> {
     let fixed = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();

@@ -7,9 +7,11 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 use super::lines::{Lines, THREADS, along, computed, epsilon, number, outer, plain, stored};
 use super::take::element;
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// Elements of a thread, which follow each other, and of a chunk, which a workgroup sums.
@@ -226,6 +228,7 @@ impl Op for CumSum {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let input = |ty: Type, shape: &[Dim]| CaseInput {
         format: Format::Plain(ty),

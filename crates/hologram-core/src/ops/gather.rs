@@ -3,9 +3,11 @@
 use hologram_backends::{Format, KernelSpec, Operation};
 
 use super::{Kernel, Launchable, Op, is_weight};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; the table is `[rows, d]` in a weight format, `ids` is `u32 [n]`.
@@ -82,6 +84,7 @@ impl Op for Gather {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |format: Format, rows: usize, d: usize, n: usize, max: usize| {
         Case::new(Gather, &[(max, n)])

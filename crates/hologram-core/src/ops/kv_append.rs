@@ -4,9 +4,11 @@ use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; the cache is `[blocks, kv_heads, block_size, d]`, `x` `f32 [n, kv_heads, d]`, `slots` `u32 [n]`.
@@ -158,6 +160,7 @@ fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for format in [Format::F32, Format::F16, Format::Q8Planes] {

@@ -1,13 +1,17 @@
 //! Layer normalisation of rows: `y = (x − mean(x)) / √(var(x) + ε) · w + b` (Ba, Kiros and Hinton, 2016, arXiv:1607.06450).
 
-use hologram_backends::{Format, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
+use hologram_backends::Format;
+use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, computed, epsilon, number, plain, stored};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is `[.., d]`, `w` and `bias` are `[d]`, all of one type of floats.
@@ -114,6 +118,7 @@ impl Op for LayerNorm {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |format: Format, rows: usize, max: usize, d: usize, size: f32| {
         let mut x = CaseInput::normal(format, &[Dim::Extent(0), Dim::Fixed(d)]);

@@ -5,10 +5,14 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_float, number, plain};
 use super::{Kernel, Launchable, Op, Reduction};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::ops::reference::{HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// What becomes of the losses of all elements (or rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +237,7 @@ impl Op for CrossEntropy {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in [ElementLoss::Squared, ElementLoss::BinaryCrossEntropy] {

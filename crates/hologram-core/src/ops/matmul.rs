@@ -6,9 +6,11 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
 use super::{Kernel, Launchable, Op, is_weight, rounded};
-use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is `[n, k]`, `w` is `[m, k]`.
@@ -234,6 +236,7 @@ pub(super) fn sum_bound(format: Format, n: f64, sum: f64, squares: f64) -> f64 {
     (2.0 + 2.0 * n.sqrt()) * size * epsilon(format) + n * f64::from(f32::MIN_POSITIVE)
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |x: Format, w: Format, n: usize, max: usize, m: usize, k: usize| {
         Case::new(Matmul, &[(max, n)])

@@ -24,6 +24,7 @@ mod pad;
 mod quantize;
 mod random;
 mod reduce;
+pub(crate) mod reference;
 mod repack;
 mod rms_norm;
 mod rope;
@@ -49,10 +50,12 @@ pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_t
 pub use hologram_backends::{Activation, AttentionPrecision, Reduction, RopeStyle};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
+pub use reference::{HostTensor, Reference};
 pub use repack::Recode;
 pub use sample::philox4x32_10;
 
-use crate::conformance::{Case, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::Case;
 use crate::error::Result;
 pub use crate::layout::Layout;
 use crate::tensor::TensorType;
@@ -120,6 +123,7 @@ pub trait Elementwise {
 }
 
 /// The conformance cases of every operation: one line for each file.
+#[cfg(feature = "conformance")]
 pub fn cases() -> Vec<Case> {
     let lists: &[fn() -> Vec<Case>] = &[
         elementwise::cases,

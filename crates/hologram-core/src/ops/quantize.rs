@@ -4,9 +4,11 @@ use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is `f32 [n, k]`.
@@ -121,6 +123,7 @@ impl Op for Quantize {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |group: u32, floor: f32, rows: usize, max: usize, k: usize| {
         Case::new(Quantize { group, floor }, &[(max, rows)])

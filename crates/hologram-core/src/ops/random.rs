@@ -7,11 +7,13 @@ use super::elementwise::bound;
 use super::lines::not_for;
 use super::sample::philox;
 use super::{Kernel, Launchable, Op, philox4x32_10};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
 /// The operation; the key is `u32 [4]`: the low and the high half of the seed, then of the first counter.
@@ -197,6 +199,7 @@ impl Op for Random {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for normal in [false, true] {

@@ -1,14 +1,18 @@
 //! Reductions along a dimension: sum, mean, product, the greatest and the least element.
 
-use hologram_backends::{Format, KernelSpec, Operation, Reduction};
+#[cfg(feature = "conformance")]
+use hologram_backends::Format;
+use hologram_backends::{KernelSpec, Operation, Reduction};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 pub(super) use super::lines::THREADS;
 use super::lines::{Lines, Tile, along, computed, epsilon, is_number, not_for, number, plain, stored, without};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is of any plain numbers.
@@ -204,6 +208,7 @@ pub(super) fn workgroup_reduce(b: &mut Builder, partial: Array, op: Opcode, valu
     total
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     use Reduction::{Max, Mean, Min, Prod, Sum};
     let mut cases = Vec::new();

@@ -1,14 +1,18 @@
 //! Root-mean-square normalisation of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich, 2019, arXiv:1910.07467).
 
-use hologram_backends::{Format, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
+use hologram_backends::Format;
+use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
 use super::lines::{computed, epsilon, is_float, number, plain, stored};
 use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is `[.., d]`, `w` is `[d]`, of one type of floats.
@@ -98,6 +102,7 @@ impl Op for RmsNorm {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let case = |format: Format, rows: usize, max: usize, d: usize| {
         Case::new(RmsNorm { eps: 1e-5 }, &[(max, rows)])

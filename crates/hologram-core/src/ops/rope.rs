@@ -5,9 +5,11 @@ use hologram_backends::{Format, KernelSpec, Operation, RopeStyle};
 use hologram_isa::Type;
 
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is `f32 [n, h, d]`, `positions` `u32 [n]`, `freqs` `f32 [r/2]`.
@@ -140,6 +142,7 @@ impl Op for Rope {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for style in [RopeStyle::Adjacent, RopeStyle::HalfSplit] {

@@ -10,9 +10,11 @@ use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::reduce::{THREADS, workgroup_reduce};
 use super::{Kernel, Launchable, Op, TensorArg};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; logits `f32 [n, v]`, numbers `f32 [n, 2]`, words `u32 [n, 4]`.
@@ -471,6 +473,7 @@ fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, posit
     (token, decided)
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let input = |format, n: usize, d: usize, values: Vec<f32>| CaseInput {
         format,

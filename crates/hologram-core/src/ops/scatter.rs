@@ -1,16 +1,22 @@
 //! Setting or adding elements along a dimension by index. Every element of the result looks for the updates that name it, so that the
 //! order of sums is the order of the updates, on every device.
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
+use hologram_backends::Format;
+use hologram_backends::{Extent, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along_some, computed, epsilon, not_for, plain, stored};
 use super::take::{element, indices_along, place};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::ops::reference::{HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// The operation; takes `x`, the `u32` indices, their order from `arg_sort`, and the updates.
 #[derive(Debug)]
@@ -181,6 +187,7 @@ impl Op for Scatter {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for add in [false, true] {

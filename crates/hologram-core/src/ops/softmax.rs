@@ -1,14 +1,20 @@
 //! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's greatest element, and its logarithm.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
+use hologram_backends::Format;
+use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_float, not_for, number, plain, stored};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::tensor::{Dim, TensorType};
+use crate::ops::reference::{HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// The operation; `x` is of floats.
 #[derive(Debug)]
@@ -131,6 +137,7 @@ impl Op for Softmax {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for log in [false, true] {

@@ -7,9 +7,11 @@ use hologram_isa::{Array, Builder, Opcode, Type, Value};
 use super::lines::{Lines, THREADS, computed, is_number, number, outer, plain};
 use super::take::{element, place};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// Elements of a block, two for each thread.
@@ -316,6 +318,7 @@ fn order_of_runs(x: &HostTensor, dim: usize, descending: bool, run: usize) -> Re
     out
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for descending in [false, true] {

@@ -1,13 +1,17 @@
 //! Elements along a dimension by index.
 
 use hologram_backends::{Extent, Format, KernelSpec, Operation};
-use hologram_isa::{Builder, Type, Value};
+#[cfg(feature = "conformance")]
+use hologram_isa::Type;
+use hologram_isa::{Builder, Value};
 
 use super::lines::{Lines, THREADS, along, plain};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// The operation; `x` is of any plain type, `indices` are `u32`.
@@ -127,6 +131,7 @@ impl Op for Take {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let rows = |k: usize, rows: usize, max: usize, d: usize| {
         Case::new(Take { dim: 1 }, &[(max, rows)])

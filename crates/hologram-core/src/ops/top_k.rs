@@ -7,10 +7,12 @@ use super::lines::is_in_f32;
 use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
 use super::{Kernel, Launchable, Op};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
 /// Indices of the greatest elements; `x` is of floats `[.., d]`, the result `u32 [.., k]`.
@@ -170,6 +172,7 @@ fn sign(v: f64) -> i64 {
     ((v.to_bits() as i64 >> 63) as u64 >> 1) as i64
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let top = |k: u32, rows: usize, max: usize, d: usize| {
         Case::new(TopK { k }, &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))

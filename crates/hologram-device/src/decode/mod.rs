@@ -5,6 +5,7 @@
 
 mod blocks;
 mod planes;
+mod values;
 
 use crate::format::{Row, with_row};
 use crate::{BackendError, BlockFormat, Format, Result};

@@ -70,6 +70,18 @@ impl Format {
         }
     }
 
+    /// The format with this name: the inverse of [`Format::name`].
+    pub fn from_name(name: &str) -> Option<Format> {
+        if let Some(ty) = Type::from_name(name) {
+            return Some(Format::Plain(ty));
+        }
+        if let Some(group) = name.strip_prefix("i8/") {
+            return group.parse().ok().map(|group| Format::I8Groups { group });
+        }
+        let of_block = |block: BlockType| [Format::Block(block), Format::Planes(block)];
+        BlockType::ALL.into_iter().flat_map(of_block).find(|format| format.name() == name)
+    }
+
     /// The row of a format in blocks or in planes.
     pub const fn row(self) -> Option<&'static BlockFormat> {
         match self {

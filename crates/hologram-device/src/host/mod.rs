@@ -12,7 +12,9 @@ mod queue;
 pub mod system;
 
 pub use allocator::{Allocated, CachingAllocator, Source, size_class};
-pub use binding::{Argument, Rule, buffers_of, resolve, resolve_with, rules_of_group, rules_of_program, rules_of_spec};
+pub use binding::{
+    Argument, Rule, RuleKind, buffers_of, resolve, resolve_with, rules_of_group, rules_of_program, rules_of_spec,
+};
 pub use device::HostDevice;
 pub use failures::{Failures, Outcome, Use, uses_of};
 pub use faults::{FAULT_WORDS, Faulty};

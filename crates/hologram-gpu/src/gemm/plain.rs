@@ -1,8 +1,8 @@
-//! Products of `f32` activations in plain `f32`: `kernels/matmul_f32.k`.
+//! Products of `f32` activations in plain `f32`: `kernels/cuda/matmul_f32.cu`.
 
 use super::{Mode, Product};
 use crate::NativeKernel;
-use crate::kernels::matmul_f32::Matmul;
+use crate::kernels::cuda::matmul_f32::Matmul;
 use crate::launch::{Count, launch, number, single};
 use hologram_device::Format;
 use hologram_isa::Type;

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use hologram_backends::take_notes;
 use hologram_core::{Executor, conformance, ops};
 
 /// A static device, such as that of `conformance_suite!`, would be alive at the end of the process.
@@ -31,6 +32,8 @@ fn every_operation_computes_what_its_reference_does() {
     });
     let (failures, count) = (failures.into_inner().unwrap(), count.into_inner().unwrap());
     assert!(failures.is_empty(), "{} of {count} cases fail:\n{}", failures.len(), failures.join("\n"));
+    // Kernels that failed their self-test did not serve.
+    assert_eq!(take_notes(), [""; 0]);
     drop(executor);
     assert_eq!(metal_double::live_objects(), 0);
 }

@@ -4,11 +4,15 @@ use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{elementwise_program, stored, wrap};
-use crate::conformance::{Case, CaseInput, Fill, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Elementwise, Launchable, Op};
-use crate::tensor::{Dim, TensorType};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// Conversion of plain elements to another plain type.
 #[derive(Debug)]
@@ -79,6 +83,7 @@ fn convert(v: f64, from: Format, to: Type) -> f64 {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let floats = [
         0.0,

@@ -4,9 +4,11 @@ use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{constant, elementwise_program, register_type, stored};
-use crate::conformance::{Case, HostTensor, Reference};
+#[cfg(feature = "conformance")]
+use crate::conformance::Case;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Elementwise, Launchable, Op};
 use crate::tensor::{Dim, TensorType};
 
@@ -174,6 +176,7 @@ impl Op for Fill {
     }
 }
 
+#[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ty in Type::ALL {

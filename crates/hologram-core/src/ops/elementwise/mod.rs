@@ -1,5 +1,6 @@
 //! Elementwise operations: each is one row of the table in `table.rs`, and chains of them are fused into one kernel.
 
+#[cfg(feature = "conformance")]
 mod cases;
 mod cast;
 mod constant;
@@ -11,14 +12,15 @@ mod table;
 use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, TypeSet, Value};
 
+#[cfg(feature = "conformance")]
 pub(super) use cases::cases;
 pub(crate) use constant::Fill;
 pub(crate) use program::{copy_program, elementwise_program};
 
 use super::lines::not_for;
 use super::{Elementwise, Launchable, Op};
-use crate::conformance::{HostTensor, Reference};
 use crate::error::Result;
+use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
 /// One row of the table of scalar expressions.

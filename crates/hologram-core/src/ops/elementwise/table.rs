@@ -95,6 +95,7 @@ macro_rules! operations {
             )*
         }
 
+        #[cfg(feature = "conformance")]
         /// Every row.
         pub(super) fn rows() -> Vec<Map> {
             vec![$(row::$name(),)*]

@@ -37,7 +37,7 @@ fn one_note(parts: &[&str]) {
 /// In one test: the cache and the compiler are the process's.
 #[test]
 fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
-    let folder = std::env::temp_dir().join(format!("hologram-verdicts-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("hologram-selftests-{}", std::process::id()));
     let fresh = || {
         let _ = std::fs::remove_dir_all(&folder);
     };
@@ -55,7 +55,7 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     plant("s = 1.0f / workgroup_sum", "s = 1.001f / workgroup_sum");
     let [first, again] = softmax();
     assert!(first >= 2 && again == 1, "{first} {again}");
-    one_note(&["the kernels softmax fail their self-test", "beyond their bounds", "whose program runs"]);
+    one_note(&["the kernels softmax fail their self-test", "beyond their bounds", "programs run in their place"]);
     assert_eq!(softmax(), [1, 1]);
     one_note(&["the kernels softmax fail their self-test", "beyond their bounds"]);
     // On a compiler without the fault the kept verdict is still that of this system: whoever empties the cache has it tested anew.

@@ -11,7 +11,7 @@ use hologram_device::host::{
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceKind, DeviceMemory, Event,
     ForeignMemory, Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline,
-    Policy, Pool, Result, Verdicts, check_apart,
+    Policy, Pool, Result, check_apart,
 };
 use hologram_gpu::{self as gpu, NativeKernel, Target};
 use hologram_isa::{Program, msl};
@@ -24,7 +24,7 @@ use super::library::{Kernel, Modules};
 use super::memory::{Allocator, DeviceSource, MetalMemory, Slice, slice};
 use super::queue::Queue;
 use super::record::Recording;
-use super::verdicts::Known;
+use super::selftest::Verdicts;
 
 /// How a [`MetalBackend`] is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,7 @@ pub struct MetalBackend {
     info: DeviceInfo,
     policy: Policy,
     pub(super) device: Arc<Device>,
-    pub(super) known: Known,
+    pub(super) verdicts: Verdicts,
     allocator: Arc<Allocator>,
     counters: Counters,
     pipelines: Pipelines,
@@ -64,7 +64,7 @@ pub(super) struct ProgramPipeline {
 /// What a [`Pipeline`] of a native kernel holds.
 pub(super) struct NativePipeline {
     pub(super) kernel: NativeKernel,
-    rules: Vec<Rule>,
+    pub(super) rules: Vec<Rule>,
 }
 
 /// The version of the language that texts are printed in: macOS 14 has it.
@@ -98,7 +98,7 @@ impl MetalBackend {
             counters: Counters::default(),
             pipelines: Pipelines::default(),
             modules: Modules::new(),
-            known: Known::new(),
+            verdicts: Verdicts::new(),
             scratch: Mutex::new(None),
             queue: Mutex::new(Queue::new(&device, allocator.failures())?),
             nothing: MetalMemory::new(&allocator, NOTHING)?,
@@ -365,17 +365,13 @@ impl Kernels for MetalBackend {
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        let kernel = gpu::find(spec, Target::APPLE)?;
+        let kernel = self.admit(gpu::find(spec, Target::APPLE)?)?;
         Some(Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        let kernel = gpu::find_group(group, Target::APPLE)?;
+        let kernel = self.admit(gpu::find_group(group, Target::APPLE)?)?;
         Some(Pipeline::native(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
-    }
-
-    fn verdicts(&self) -> Option<&dyn Verdicts> {
-        Some(self)
     }
 
     fn prefers_fixed(&self, _spec: &KernelSpec) -> bool {

@@ -1,0 +1,38 @@
+//! What a reference computes with and gives.
+
+use hologram_backends::Format;
+
+/// An operand on the host: actual shape and decoded values.
+#[derive(Clone, Debug)]
+pub struct HostTensor {
+    /// Storage format it was decoded from.
+    pub format: Format,
+    /// Actual sizes, slowest first.
+    pub shape: Vec<usize>,
+    /// Decoded values, row-major.
+    pub values: Vec<f64>,
+}
+
+impl HostTensor {
+    /// Length of the last dimension.
+    pub fn row_len(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+}
+
+/// A reference result.
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
+    /// Values, row-major.
+    pub values: Vec<f64>,
+    /// The greatest absolute deviation allowed for each.
+    pub bounds: Vec<f64>,
+}
+
+impl Reference {
+    /// Appends a value with its bound.
+    pub fn push(&mut self, value: f64, bound: f64) {
+        self.values.push(value);
+        self.bounds.push(bound);
+    }
+}

@@ -1,0 +1,15 @@
+//! The device: memory, queue, kernels.
+
+mod archive;
+mod backend;
+mod bandwidth;
+mod builder;
+mod capture;
+mod device;
+mod library;
+mod memory;
+mod queue;
+mod record;
+mod selftest;
+
+pub use backend::{Metal, MetalBackend, MetalOptions};
