@@ -114,8 +114,8 @@ def elementwise():
     silu = lambda v: v / (1 + math.exp(-v))
     unary = [("neg", lambda v: -v), ("abs", abs), ("exp", math.exp), ("tanh", math.tanh), ("relu", lambda v: max(v, 0.0)),
              ("sigmoid", lambda v: 1 / (1 + math.exp(-v))), ("silu", silu)]
-    binary = [("add", lambda a, b: a + b), ("sub", lambda a, b: a - b), ("mul", lambda a, b: a * b), ("div", lambda a, b: a / b), ("max", max),
-              ("min", min), ("swiglu", lambda a, b: silu(a) * b), ("relu2_mul", lambda a, b: max(a, 0.0) ** 2 * b)]
+    binary = [("add", lambda a, b: a + b), ("sub", lambda a, b: a - b), ("mul", lambda a, b: a * b), ("div", lambda a, b: a / b), ("maximum", max),
+              ("minimum", min), ("swiglu", lambda a, b: silu(a) * b), ("relu2_mul", lambda a, b: max(a, 0.0) ** 2 * b)]
     for n, fours in [(1500, 1), (1501, 0)]:
         a, b, groups = floats(n), floats(n), (-(-n // 1024),)
         for name, f in unary:
