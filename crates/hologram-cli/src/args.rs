@@ -39,6 +39,12 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Show a model's metadata, tensors and memory
     Inspect(InspectArgs),
+    /// Download models from Hugging Face
+    Pull(PullArgs),
+    /// List the models on this machine
+    Models(ModelsArgs),
+    /// Remove downloaded models
+    Rm(RmArgs),
     /// Run an Atlas program
     Exec(ExecArgs),
     /// Check Atlas programs without running them
@@ -66,6 +72,35 @@ pub struct DeviceArgs {
     /// Worker threads of the CPU [default: one per physical core available to the process]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+/// The model, with or without `-m`.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    word: Option<PathBuf>,
+    /// The same as MODEL
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The model, if one is given.
+    pub fn given(&self) -> Option<&std::path::Path> {
+        self.word.as_deref().or(self.model.as_deref())
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// A usage error if none is given.
+    pub fn required(&self) -> anyhow::Result<&std::path::Path> {
+        let Some(model) = self.given() else {
+            return usage("give a model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME");
+        };
+        Ok(model)
+    }
 }
 
 /// Options for traces.
@@ -215,11 +250,12 @@ impl SamplingArgs {
 #[derive(Args)]
 #[command(override_usage = "hologram run [OPTIONS] [MODEL] [PROMPT]")]
 pub struct RunArgs {
-    /// Model, a .gguf file or a folder of safetensors, and prompt; either may be left out [default: the built-in model;
+    /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and prompt; either may be left out [default: the built-in model;
     /// the prompt from standard input]
     #[arg(value_name = "MODEL PROMPT", num_args = 0..=3)]
     pub words: Vec<String>,
-    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
+    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded unless it
+    /// is on this machine [default: the built-in model]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Prompt, as in llama.cpp
@@ -252,10 +288,12 @@ pub struct RunArgs {
 #[derive(Args)]
 #[command(override_usage = "hologram chat [OPTIONS] MODEL [QUESTION]")]
 pub struct ChatArgs {
-    /// Chat model, a .gguf file or a folder of safetensors, and perhaps a question: then the reply ends the conversation
+    /// Chat model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and perhaps a question: then the reply
+    /// ends the conversation
     #[arg(value_name = "MODEL QUESTION", num_args = 0..=3)]
     pub words: Vec<String>,
-    /// Chat model: a .gguf file or a folder of safetensors (the built-in model is not a chat model)
+    /// Chat model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded
+    /// unless it is on this machine (the built-in model is not a chat model)
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// System prompt
@@ -276,8 +314,8 @@ pub struct ChatArgs {
 /// Options of `perplexity`.
 #[derive(Args)]
 pub struct PerplexityArgs {
-    /// Model: a .gguf file or a folder of safetensors
-    pub model: PathBuf,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Text file in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
@@ -296,15 +334,22 @@ pub struct PerplexityArgs {
 
 /// Options of `tokenize`.
 #[derive(Args)]
+#[command(override_usage = "hologram tokenize [OPTIONS] MODEL [TEXT]")]
 pub struct TokenizeArgs {
-    /// Model: a .gguf file or a folder with tokenizer.json
-    pub model: PathBuf,
-    /// Text [default: read from standard input]
-    pub text: Option<String>,
+    /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE], and text [default: read from standard
+    /// input]
+    #[arg(value_name = "MODEL TEXT", num_args = 0..=3)]
+    pub words: Vec<String>,
+    /// Model
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
+
+/// Help for MODEL where it may be left out.
+const OR_BUILT_IN: &str = "Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face [default: the built-in model]";
 
 /// Maximum number of tokens in a test.
 const MAX_TEST: i64 = 1 << 20;
@@ -313,13 +358,14 @@ const MAX_TEST: i64 = 1 << 20;
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
+#[command(mut_arg("word", |word| word.help(OR_BUILT_IN).conflicts_with("shape")))]
+#[command(mut_arg("model", |model| model.conflicts_with("shape")))]
 pub struct BenchArgs {
     /// Other measurements
     #[command(subcommand)]
     pub what: Option<BenchCommand>,
-    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
-    #[arg(conflicts_with = "shape")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
@@ -393,8 +439,8 @@ pub struct BenchOpsArgs {
 /// Options of `logits`.
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// Model: a .gguf file or a folder of safetensors
-    pub model: PathBuf,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
     pub tokens: Vec<u32>,
@@ -407,12 +453,38 @@ pub struct LogitsArgs {
 
 /// Options of `inspect`.
 #[derive(Args)]
+#[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
 pub struct InspectArgs {
-    /// Model: a .gguf file or a folder of safetensors [default: the built-in model]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `pull`.
+#[derive(Args)]
+pub struct PullArgs {
+    /// Models: hf:OWNER/NAME, or hf:OWNER/NAME:TYPE as in hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0, or hf:OWNER/NAME:FILE;
+    /// hf: may be left out. Without type or file, Q4_K_M or what comes nearest to it
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<String>,
+}
+
+/// Options of `models`.
+#[derive(Args)]
+pub struct ModelsArgs {
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rm`.
+#[derive(Args)]
+pub struct RmArgs {
+    /// Models in the Hugging Face cache, as `hologram models` names them; without type or file, all of a repository
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<String>,
 }
 
 /// Options of `exec`.
@@ -569,7 +641,6 @@ fn sentence(text: &str) -> String {
     let unexpected = sentence.strip_prefix("unexpected argument '").and_then(|rest| rest.strip_suffix("' found"));
     let remedy = match (unexpected, command.as_str()) {
         (Some("-m" | "--model"), "hologram") => "; use `hologram run -m MODEL` or `hologram chat -m MODEL`",
-        (Some("-m" | "--model"), _) => "; give the model without it",
         (Some(word), "hologram run") if !word.starts_with('-') => "; put the prompt in quotes",
         _ => "",
     };

@@ -46,8 +46,9 @@ fn what_cannot_be_meant_is_explained() {
         (&["run", "/no/such/model"], 1, "cannot open /no/such/model"),
         (&["run", PLAIN], 2, "the prompt on standard input is empty"),
         (&["run", "none.gguf", "Hi"], 1, "cannot open none.gguf"),
-        (&["run", "Qwen/Qwen3-0.6B", "Hi"], 1, "https://huggingface.co/Qwen/Qwen3-0.6B"),
-        (&["run", "-m", "hf:Qwen/Qwen3-0.6B", "Hi"], 1, "models are not downloaded"),
+        (&["run", "Qwen/Qwen3-0.6B", "Hi"], 2, "-m hf:Qwen/Qwen3-0.6B takes it from Hugging Face"),
+        (&["run", "-m", "hf:Qwen3-0.6B", "Hi"], 2, "it must be hf:OWNER/NAME"),
+        (&["run", "https://huggingface.co/a/b/resolve/main/c.gguf", "Hi"], 2, "give hf:a/b:c.gguf instead"),
         (&["run", "-m", PLAIN, CHAT], 2, "one model at a time"),
         (&["run", PLAIN, "Hi", "-p", "Ho"], 2, "give one prompt"),
         (&["run", PLAIN, "-f", "none.txt"], 1, "none.txt"),
@@ -115,7 +116,7 @@ fn the_first_call_shows_what_to_try_next() {
         assert_eq!(outputs[0].stdout, outputs[1].stdout);
     }
     let err = text(&outputs[0].stderr);
-    assert!(err.contains("\nNext: hologram run MODEL.gguf") && err.ends_with("everything else\n"), "{err}");
+    assert!(err.contains("\nNext: hologram chat hf:Qwen/") && err.ends_with("everything else\n"), "{err}");
 }
 
 /// A kernel's author sees what a device is given, and how long it takes.

@@ -78,6 +78,26 @@ impl ModelFiles {
         }
     }
 
+    /// The architecture's name in the file, supported or not: `general.architecture`, or `model_type` of `config.json`.
+    pub fn architecture(&self) -> Option<String> {
+        match self {
+            ModelFiles::Gguf(file) => file.architecture().ok().map(String::from),
+            ModelFiles::Folder(folder) => Some(folder.config_json().get("model_type")?.as_str()?.to_string()),
+        }
+    }
+
+    /// Checks without reading weights that the model can be run: its architecture, tensor types and tokenizer.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    pub fn check(&self) -> Result<()> {
+        self.config()?;
+        if let ModelFiles::Gguf(file) = self {
+            file.tensors().try_for_each(|tensor| tensor.format().map(|_| ()))?;
+        }
+        self.tokenizer().map(|_| ())
+    }
+
     /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         match self {

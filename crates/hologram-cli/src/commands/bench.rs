@@ -55,7 +55,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if prompt == 0 && decode == 0 {
         return usage("nothing to measure: -p and -n are both 0");
     }
-    if args.model.as_deref().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
+    if args.model.given().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
         return usage("give the options of `bench ops` after it: hologram bench ops [OPTIONS]");
     }
     if args.dry_run {
@@ -78,7 +78,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name()))
         }
         None => {
-            let model = Model::from_files(shipped::open(args.model.as_deref())?, &executor)?;
+            let model = Model::from_files(shipped::open(args.model.given())?, &executor)?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }

@@ -19,7 +19,7 @@ const SHOWN: usize = 6;
 /// # Errors
 /// When a file cannot be read or standard output fails.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    match shipped::open(args.model.as_deref())? {
+    match shipped::open(args.model.given())? {
         ModelFiles::Gguf(file) => gguf(args, &file),
         ModelFiles::Folder(folder) => self::folder(args, &folder),
     }

@@ -1,8 +1,9 @@
 //! `hologram logits`: the logits of given tokens, for comparison with other engines.
 
 use hologram_core::npy::{self, Array};
-use hologram_llm::{Logits, Model, SessionOptions};
+use hologram_llm::{Logits, SessionOptions};
 
+use super::shipped;
 use crate::args::LogitsArgs;
 use crate::status::status;
 
@@ -14,8 +15,9 @@ const BATCH: usize = 64;
 /// # Errors
 /// When a token is not in the vocabulary, or the device, the model or the output file fails.
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
+    let model = args.model.required()?;
     let executor = args.device.open()?;
-    let model = Model::load_on(&args.model, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
     let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;

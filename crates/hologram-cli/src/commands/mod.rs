@@ -13,6 +13,7 @@ mod exec;
 mod exec_help;
 mod inspect;
 mod logits;
+mod models;
 mod perplexity;
 mod program;
 mod run;
@@ -42,6 +43,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Pull(args)) => models::pull(&args),
+        Some(Command::Models(args)) => models::list(&args),
+        Some(Command::Rm(args)) => models::remove(&args),
         Some(Command::Exec(args)) => exec::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Asm(args)) => asm::asm(&args),

@@ -29,13 +29,14 @@ const STEP: usize = 64;
 /// # Errors
 /// When the text is not UTF-8 or shorter than a window, or the device or the model fails.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
+    let model = args.model.required()?;
     let (name, bytes) = match args.file.as_path() {
         path if path == Path::new("-") => ("standard input".to_string(), read_input(path, MAX_TEXT)?),
         path => (path.display().to_string(), read_file(path, MAX_TEXT)?),
     };
     let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(&args.model))?, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

@@ -33,10 +33,10 @@ const SAMPLE_TOKENS: usize = 65;
 
 /// What to try after that.
 const NEXT: &str = "
-Next: hologram run MODEL.gguf \"Once upon a time\"   a model of your own, such as a .gguf file from huggingface.co
-      hologram chat MODEL.gguf                    a conversation
-      hologram bench                              how fast this machine is
-      hologram --help                             everything else
+Next: hologram chat hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF   a conversation with a model from Hugging Face (0.4 GB)
+      hologram run MODEL.gguf \"Once upon a time\"         a model of your own
+      hologram bench                                    how fast this machine is
+      hologram --help                                   everything else
 ";
 
 /// Characters of a prompt that a terminal shows before the continuation.

@@ -1,12 +1,13 @@
 //! The built-in model, which is part of the binary.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use hologram_core::Executor;
+use hologram_hub::Request;
 use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::{Model, ModelFiles};
 
+use super::models;
 use super::words::is_repository;
 use crate::args::usage;
 use crate::progress::Progress;
@@ -32,21 +33,23 @@ pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
 /// A model's files: the given ones, or the built-in model.
 ///
 /// # Errors
-/// When a file cannot be read.
-pub fn open(path: Option<&Path>) -> anyhow::Result<ModelFiles> {
-    Ok(match path {
-        Some(path) if path == Path::new("-") => {
-            return usage("a model must be a .gguf file or a folder; it cannot be read from standard input");
-        }
-        Some(path) if !path.exists() && path.to_str().is_some_and(is_repository) => {
-            let name = path.to_str().unwrap_or_default();
-            let name = name.strip_prefix("hf:").unwrap_or(name);
-            bail!(
-                "there is no file or folder {name}, and models are not downloaded: get a .gguf file of it, for example from \
-                 https://huggingface.co/{name}/tree/main, and give its path"
-            );
-        }
-        Some(path) => ModelFiles::open(path)?,
+/// When a file cannot be read, or a download fails.
+pub fn open(model: Option<&Path>) -> anyhow::Result<ModelFiles> {
+    Ok(match model {
+        Some(model) => ModelFiles::open(path(model)?)?,
         None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?.into(),
     })
+}
+
+/// Where a model lies: a path as it is; a name on Hugging Face is looked for in the cache, and downloaded into it.
+///
+/// # Errors
+/// When it is neither, or a download fails.
+pub fn path(model: &Path) -> anyhow::Result<PathBuf> {
+    match model.to_str() {
+        Some("-") => usage("a model must be a .gguf file or a folder; it cannot be read from standard input"),
+        Some(name) if Request::looks_like(name) => models::path_of(name),
+        Some(name) if !model.exists() && (is_repository(name) || name.contains("://")) => models::hint(name),
+        _ => Ok(model.into()),
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use hologram_hub::Request;
+
 use crate::args::usage;
 use crate::text::shown;
 
@@ -36,12 +38,12 @@ fn is_model(word: &str) -> bool {
         path.extension().is_some_and(|e| ["gguf", "safetensors"].iter().any(|known| e.eq_ignore_ascii_case(known)));
     let written_as_path =
         ["/", "./", "../", "~/"].iter().any(|start| word.len() > start.len() && word.starts_with(start));
-    !word.is_empty() && (path.exists() || (ending || written_as_path) && !word.contains(char::is_whitespace))
+    let named = ending || written_as_path || Request::looks_like(word) || word.contains("://");
+    !word.is_empty() && (path.exists() || named && !word.contains(char::is_whitespace))
 }
 
-/// Whether a word is a name on Hugging Face: `owner/name`, perhaps with `hf:` before it.
-pub fn is_repository(word: &str) -> bool {
-    let name = word.strip_prefix("hf:").unwrap_or(word);
+/// Whether a word is a name on Hugging Face without `hf:` before it: `owner/name`.
+pub fn is_repository(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
@@ -71,6 +73,8 @@ mod tests {
         assert_eq!(given(&["/no such thing"], None), ok(None, Some("/no such thing")));
         assert_eq!(given(&["what is model.gguf"], None), ok(None, Some("what is model.gguf")));
         assert_eq!(given(&[folder], None), ok(Some(folder), None));
+        assert_eq!(given(&["hf:org/model"], None), ok(Some("hf:org/model"), None));
+        assert_eq!(given(&["https://hf.co/a/b", "Hi"], None), ok(Some("https://hf.co/a/b"), Some("Hi")));
         assert_eq!(given(&["org/model", "Hi"], None), ok(Some("org/model"), Some("Hi")));
         assert_eq!(given(&["Hi"], Some("m.gguf")), ok(Some("m.gguf"), Some("Hi")));
         assert_eq!(given(&["other.gguf"], Some("m.gguf")), ok(Some("m.gguf"), Some("other.gguf")));
@@ -78,6 +82,6 @@ mod tests {
         assert!(error(&["hello", "world"], None).contains("put the prompt in quotes"));
         assert!(error(&["hello", "world"], Some("m.gguf")).contains("put the prompt in quotes"));
         assert!(error(&[folder], Some("m.gguf")).contains("one model at a time"));
-        assert!(is_repository("hf:Qwen/Qwen3-0.6B") && !is_repository("a/b/c") && !is_repository("../model"));
+        assert!(is_repository("Qwen/Qwen3-0.6B") && !is_repository("a/b/c") && !is_repository("../model"));
     }
 }

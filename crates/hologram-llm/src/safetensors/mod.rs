@@ -50,6 +50,16 @@ pub struct FolderTensor<'a> {
     pub file: &'a Path,
 }
 
+/// The model's name, by its folder's.
+fn name_of_folder(path: &Path) -> Option<String> {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let parent = path.parent();
+    // A Hugging Face cache names folders by commits: models--OWNER--NAME/snapshots/COMMIT.
+    let repository = parent.filter(|p| p.ends_with("snapshots")).and_then(|p| name(p.parent()?));
+    let of_cache = repository.as_deref().and_then(|repo| repo.strip_prefix("models--")?.split_once("--"));
+    of_cache.map(|(_, model)| model.to_string()).or_else(|| name(path))
+}
+
 impl Folder {
     /// Reads `config.json`, maps the weight files and checks their headers: `model.safetensors`, or the files listed in
     /// `model.safetensors.index.json`.
@@ -95,8 +105,7 @@ impl Folder {
         let own = self.config.get("_name_or_path").and_then(Value::as_str).filter(|s| !s.is_empty());
         // Relative paths such as "." or "model/" lack a useful name.
         let full = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
-        let of_path = full.file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = own.map(String::from).or(of_path).unwrap_or_else(|| "unnamed".into());
+        let name = own.map(String::from).or_else(|| name_of_folder(&full)).unwrap_or_else(|| "unnamed".into());
         Config::from_json(&self.config_path, name, &self.config)
     }
 

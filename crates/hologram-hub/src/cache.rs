@@ -1,0 +1,207 @@
+//! The layout of a Hugging Face cache, shared with other programs:
+//! <https://huggingface.co/docs/hub/local-cache>.
+//!
+//! ```text
+//! models--OWNER--NAME/
+//!     blobs/CHECKSUM              content
+//!     snapshots/COMMIT/PATH       links to blobs
+//!     refs/main                   a commit
+//! .locks/models--OWNER--NAME/CHECKSUM.lock
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Hub;
+use crate::checksum::{Checksum, is_hex};
+use crate::choose::{Choice, choose};
+use crate::error::{HubError, Result, io};
+use crate::listing::is_inside;
+use crate::request::{Repo, Request, Wanted};
+
+/// Deepest folder of a repository that is looked into.
+const MAX_DEPTH: usize = 4;
+
+/// A model that is complete in the cache.
+#[derive(Debug)]
+pub struct Cached {
+    /// The GGUF file, or the folder of safetensors.
+    pub path: PathBuf,
+    /// Its files.
+    pub choice: Choice,
+    /// Bytes of its files.
+    pub size: u64,
+}
+
+impl Hub {
+    /// The wanted model, if it is in the cache. Uses no network. Of several models of the repository, the preferred one.
+    ///
+    /// # Errors
+    /// When folders of the cache cannot be read.
+    pub fn cached(&self, request: &Request) -> Result<Option<Cached>> {
+        let repo = RepoCache::new(&self.settings().cache, &request.repo);
+        for snapshot in repo.snapshots()? {
+            if let Some(cached) = snapshot.model(&request.wanted) {
+                return Ok(Some(cached));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A repository's folder in the cache.
+pub struct RepoCache {
+    pub root: PathBuf,
+    pub locks: PathBuf,
+}
+
+/// The files of a commit in the cache, with their sizes.
+pub struct Snapshot {
+    pub path: PathBuf,
+    pub files: Vec<(String, u64)>,
+}
+
+impl RepoCache {
+    pub fn new(cache: &Path, repo: &Repo) -> RepoCache {
+        let folder = repo.folder();
+        RepoCache { root: cache.join(&folder), locks: cache.join(".locks").join(folder) }
+    }
+
+    /// Where a content lies.
+    pub fn blob(&self, checksum: &Checksum) -> PathBuf {
+        self.root.join("blobs").join(checksum.digits())
+    }
+
+    /// A commit's folder.
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.root.join("snapshots").join(commit)
+    }
+
+    /// The commits in the cache, that of the main branch first, then by name.
+    ///
+    /// # Errors
+    /// When a folder cannot be read.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let folder = self.root.join("snapshots");
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io(&folder)(e)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| is_hex(name, 40)).collect();
+        let main = fs::read_to_string(self.root.join("refs/main")).unwrap_or_default();
+        names.sort_by_key(|name| (name != main.trim(), name.clone()));
+        Ok(names.iter().map(|name| Snapshot::read(self.snapshot(name))).collect())
+    }
+
+    /// Makes a file part of a commit: a link to its blob, relative, so that a cache can be moved.
+    ///
+    /// # Errors
+    /// When the link cannot be made.
+    pub fn link(&self, commit: &str, path: &str, checksum: &Checksum) -> Result<()> {
+        let (pointer, blob) = (join(&self.snapshot(commit), path), self.blob(checksum));
+        let folder = pointer.parent().unwrap_or(&pointer);
+        fs::create_dir_all(folder).map_err(io(folder))?;
+        if pointer.symlink_metadata().is_ok() {
+            fs::remove_file(&pointer).map_err(io(&pointer))?;
+        }
+        let up = "../".repeat(path.split('/').count() + 1);
+        let linked = symlink(&PathBuf::from(format!("{up}blobs/{}", checksum.digits())), &pointer);
+        // Where links need a privilege, as on Windows, the file gets a second name or is copied.
+        linked
+            .or_else(|_| fs::hard_link(&blob, &pointer))
+            .or_else(|_| fs::copy(&blob, &pointer).map(|_| ()))
+            .map_err(io(&pointer))
+    }
+
+    /// Says that a commit is the main branch's.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_main(&self, commit: &str) -> Result<()> {
+        let refs = self.root.join("refs");
+        fs::create_dir_all(&refs).map_err(io(&refs))?;
+        let (new, main) = (refs.join(format!("main.{}", std::process::id())), refs.join("main"));
+        fs::write(&new, commit).map_err(io(&new))?;
+        fs::rename(&new, &main).map_err(io(&main))
+    }
+}
+
+impl Snapshot {
+    fn read(path: PathBuf) -> Snapshot {
+        let mut files = Vec::new();
+        walk(&path, "", 0, &mut files);
+        files.sort();
+        Snapshot { path, files }
+    }
+
+    /// The wanted model, if all of its files are here.
+    pub fn model(&self, wanted: &Wanted) -> Option<Cached> {
+        let choice = choose(self.files.iter().map(|(file, _)| file.as_str()), wanted).ok()?;
+        Some(self.cached(choice))
+    }
+
+    /// A model of this snapshot.
+    pub fn cached(&self, choice: Choice) -> Cached {
+        let size = self.files.iter().filter(|(file, _)| choice.files.contains(file)).map(|(_, size)| size).sum();
+        let path = if choice.is_folder() { self.path.clone() } else { join(&self.path, &choice.files[0]) };
+        Cached { path, choice, size }
+    }
+}
+
+/// Files under a folder, by their paths in it. Links that lead nowhere are no files.
+fn walk(folder: &Path, before: &str, depth: usize, files: &mut Vec<(String, u64)>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = format!("{before}{name}");
+        match fs::metadata(entry.path()) {
+            Ok(m) if m.is_file() && is_inside(&path) => files.push((path, m.len())),
+            // A link to a folder may lead round in circles.
+            Ok(m) if m.is_dir() && depth < MAX_DEPTH && !entry.path().is_symlink() => {
+                walk(&entry.path(), &format!("{path}/"), depth + 1, files);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A path of a repository in a folder.
+pub fn join(folder: &Path, path: &str) -> PathBuf {
+    path.split('/').fold(folder.to_path_buf(), |folder, part| folder.join(part))
+}
+
+#[cfg(unix)]
+fn symlink(to: &Path, at: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
+#[cfg(windows)]
+fn symlink(to: &Path, at: &Path) -> std::io::Result<()> {
+    // The system wants its own separators in a link.
+    std::os::windows::fs::symlink_file(to.components().collect::<PathBuf>(), at)
+}
+
+impl RepoCache {
+    /// Waits until no other process downloads this content, and returns what keeps others away. `waiting` is called if
+    /// there is a wait.
+    ///
+    /// # Errors
+    /// When the lock cannot be taken.
+    pub fn lock(&self, checksum: &Checksum, waiting: impl FnOnce()) -> Result<fs::File> {
+        fs::create_dir_all(&self.locks).map_err(io(&self.locks))?;
+        let path = self.locks.join(format!("{}.lock", checksum.digits()));
+        let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => {
+                waiting();
+                file.lock().map_err(io(&path))?;
+                Ok(file)
+            }
+            // Some network file systems have no locks. Then a checksum still tells a mixed file from a good one.
+            Err(fs::TryLockError::Error(e)) if e.kind() == std::io::ErrorKind::Unsupported => Ok(file),
+            Err(fs::TryLockError::Error(e)) => Err(HubError::Io { path, reason: e }),
+        }
+    }
+}
