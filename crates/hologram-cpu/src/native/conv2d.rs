@@ -235,8 +235,8 @@ impl Windows {
                     continue;
                 };
                 let pixels = &plane[y * w.image..(y + 1) * w.image];
-                // The run's first pixel in the row, offset by the padding: its pixels are at `at + i * stride -
-                // padding`.
+                // The run's first pixel in the row, offset by the padding: pixels lie at
+                // `at + i * stride - padding`.
                 let at = column * w.stride + s * w.dilation;
                 let skipped = w.padding.saturating_sub(at).div_ceil(w.stride).min(run);
                 let end = (w.image + w.padding).saturating_sub(at).div_ceil(w.stride).min(run);

@@ -18,7 +18,7 @@ use super::simd::Isa;
 use crate::features::Features;
 use crate::kernel::{RawSlice, Worker};
 
-/// Words of a line that are multiplied at a time, so that a panel and a tile stay in the first-level cache.
+/// Words of a line that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
 pub(super) const STEPS: usize = 512;
 /// The most panels of a piece of work.
 const PANELS: usize = 4;

@@ -60,7 +60,7 @@ pub struct FloatMatmul {
     kernels: Option<Kernels>,
 }
 
-/// Words of a row that are multiplied at a time, so that a panel and a tile stay in the first-level cache.
+/// Words of a row that are multiplied at a time, so that a panel and a tile stay in the nearest cache.
 const STEPS: usize = 512;
 /// The most panels of a piece of work.
 const PANELS: usize = 4;
@@ -86,7 +86,7 @@ impl FloatMatmul {
     }
 
     /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the
-    /// first-level cache.
+    /// nearest cache.
     fn few(&self, kernels: &Kernels) -> usize {
         if self.problem.w == Format::F32 { kernels.few.min(2) } else { kernels.few }
     }

@@ -352,7 +352,7 @@ impl IntMatmul {
         let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
         let panel_bytes = layout.panel_bytes(kernels.rows);
         let panels = worker.scratch.as_mut_ptr();
-        // With one tile a panel is used once, best while it is in the first-level cache.
+        // With one tile a panel is used once, best while it is in the nearest cache.
         let most = if tiles.count == 1 { 1 } else { Self::panels(layout, kernels) };
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
         while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {

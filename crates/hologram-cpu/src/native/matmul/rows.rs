@@ -31,7 +31,7 @@ pub struct RowKernels {
     pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
     /// Multiplies rows with tokens, one kernel per number of tokens: (rows, tokens).
     pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
-    /// Multiplies rows with one token in a single stream; `None` if the products take longer than reading the rows.
+    /// Multiplies rows with one token in a single stream; `None` if the products cost time beside the reading.
     pub in_one_stream: Option<unsafe fn(&PackedRows, &Prepared)>,
 }
 
