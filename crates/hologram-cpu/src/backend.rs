@@ -20,55 +20,56 @@ use super::native;
 use super::pool::Workers;
 use super::replay::{Recording, Scratch, Step, Work, profile, replay};
 
-/// The most worker threads.
+/// The largest allowed number of worker threads.
 const MAX_THREADS: usize = 1024;
 
-/// The fewest tokens of a step whose weights are worth decoding for tiles.
+/// The fewest tokens per step for which dequantizing the weights for tiles pays.
 const TILED_TOKENS: usize = 16;
 
 /// How a [`CpuBackend`] is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Worker threads, 1 to 1024; by default one for each physical core that the process may use.
+    /// Worker threads, 1 to 1024. Default: one per physical core that the process may use.
     pub threads: Option<usize>,
-    /// The most bytes that buffers and the allocator's cache may hold together; by default no limit but the system's.
+    /// Limit in bytes on buffers plus the allocator's cache. Default: only the system's limit.
     pub memory_cap: Option<u64>,
-    /// The most that kernels may use of the processor's vector instructions, for tests of lesser paths; by default all that it has.
+    /// Limit on the vector instructions that kernels may use, for tests of lesser paths. Default: all that the
+    /// processor has.
     pub max_isa: Option<InstructionSet>,
 }
 
-/// The host's processor as a device: work is done when `submit` returns, by all worker threads.
+/// The host's processor as a device. `submit` returns when the work is done; all worker threads take part.
 pub struct CpuBackend {
     host: HostDevice<Queue>,
     features: Features,
 }
 
-/// What runs work, one submission at a time.
+/// Runs one submission at a time.
 struct Queue {
     workers: Workers,
     scratch: Scratch,
     submitted: u64,
 }
 
-/// What a [`Pipeline`] of a native kernel holds.
+/// Contents of a [`Pipeline`] of a native kernel.
 struct NativePipeline {
     kernel: Arc<dyn NativeKernel>,
     rules: Vec<Rule>,
 }
 
-/// What a [`Pipeline`] of a program holds.
+/// Contents of a [`Pipeline`] of a program.
 struct ProgramPipeline {
     code: Arc<Code>,
     rules: Vec<Rule>,
 }
 
-/// A pipeline that runs this kernel on a [`CpuBackend`], with the arguments that the spec gives it ([`KernelSpec`]).
+/// A pipeline that runs this kernel on a [`CpuBackend`]. The spec defines its arguments ([`KernelSpec`]).
 pub(super) fn native_pipeline(kernel: Arc<dyn NativeKernel>, spec: &KernelSpec) -> Pipeline {
     Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) })
 }
 
 impl CpuBackend {
-    /// Opens the CPU with this many worker threads; by default one for each physical core that the process may use.
+    /// Opens the CPU with this many worker threads. Default: one per physical core that the process may use.
     ///
     /// # Errors
     /// [`BackendError::Unavailable`] for a count of 0 or above 1024, or when a thread cannot be started.
@@ -103,7 +104,7 @@ impl CpuBackend {
         Ok(CpuBackend { host: HostDevice::new(info, policy(features), options.memory_cap, queue), features })
     }
 
-    /// What this device has recorded.
+    /// The recording in a command list.
     fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Recording> {
         match list.downcast::<Recording>() {
             Some(recording) if Arc::ptr_eq(&recording.allocator, &self.host.allocator) => Ok(recording),
@@ -111,7 +112,7 @@ impl CpuBackend {
         }
     }
 
-    /// Checks one launch, and notes the memory that it touches.
+    /// Checks one launch and notes the memory that it uses.
     fn step(&self, index: usize, launch: &Launch, uses: &mut Vec<Use>) -> Result<Step> {
         let name = launch.pipeline.name.clone();
         if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
@@ -143,12 +144,12 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
     arguments.iter().filter_map(slice).collect()
 }
 
-/// What suits the processor.
+/// The formats that the processor prefers.
 fn policy(features: Features) -> Policy {
     let any: fn(Format) -> bool = |_| true;
-    // For a prompt's worth of tokens tiles of bf16 are faster than products of codes.
+    // For the tokens of a prompt, bf16 tiles are faster than products of codes.
     let tiles = Preference { format: Format::BF16, weights: any, tokens: TILED_TOKENS..=usize::MAX };
-    // Codes are multiplied where a kernel does it; weights of the other formats are decoded.
+    // Codes are multiplied where a kernel can; weights of the other formats are dequantized.
     let decoded =
         Preference { format: Format::F32, weights: |format| !native::multiplies_codes(format), tokens: 0..=usize::MAX };
     Policy { activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(), ..Policy::default() }

@@ -1,12 +1,13 @@
-//! Which instructions the processor has, found once when the device is opened.
+//! The instructions that the processor has, detected once when the device is opened.
 
 use std::ops::Deref;
 
-/// Vector instructions by which kernels are chosen, from the least; a limit for [`CpuOptions::max_isa`](super::CpuOptions::max_isa).
+/// Levels of vector instructions that select kernels, lowest first; a limit for
+/// [`CpuOptions::max_isa`](super::CpuOptions::max_isa).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum InstructionSet {
-    /// What every processor of the architecture has.
+    /// The instructions that every processor of the architecture has.
     Plain,
     /// AVX2, FMA and F16C.
     Avx2,
@@ -14,14 +15,14 @@ pub enum InstructionSet {
     Avx512,
 }
 
-/// Instruction sets of this processor. A value is the evidence that the processor has what the value names, by which kernels may execute it:
-/// it comes from [`Features::detect`] and is only ever reduced.
+/// Instruction sets of this processor. A value is evidence that the processor has the named sets, so kernels may
+/// execute them: it comes from [`Features::detect`] and is only ever reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
     flags: Flags,
 }
 
-/// What [`Features`] names; by itself it is evidence of nothing.
+/// The flags of [`Features`]; by themselves they are evidence of nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
     /// AVX2, FMA and F16C.
@@ -32,12 +33,12 @@ pub(crate) struct Flags {
     pub(crate) vnni: bool,
     /// AVX-512 BF16 dot products, with `avx512`.
     pub(crate) bf16: bool,
-    /// AVX-512 VBMI and GFNI (any order of bytes, products with matrices of bits), with `vnni`.
+    /// AVX-512 VBMI and GFNI (byte permutations, products with bit matrices), with `vnni`.
     pub(crate) gfni: bool,
     /// AMX tiles of BF16, with `vnni` and `bf16`.
     pub(crate) amx: bool,
-    /// Blocks of whole bytes are read faster in one stream that the hardware foresees than in two that are asked for ahead: taken to be so of
-    /// AMD's processors, measured on Zen 4.
+    /// Blocks of whole bytes are read faster in one stream that the hardware prefetches than in two with software
+    /// prefetch: assumed for AMD's processors, measured on Zen 4.
     pub(crate) one_stream: bool,
     /// Instructions on 512 bits take two steps of 256: Zen 4.
     pub(crate) half_vectors: bool,
@@ -67,7 +68,7 @@ impl Features {
         },
     };
 
-    /// What this processor has. It is asked once: a virtual machine takes a microsecond or more for each of its answers.
+    /// The processor's features. Detected once: a virtual machine takes a microsecond or more per CPUID query.
     pub(crate) fn detect() -> Features {
         static FOUND: std::sync::OnceLock<Features> = std::sync::OnceLock::new();
         *FOUND.get_or_init(Features::ask)
@@ -87,7 +88,7 @@ impl Features {
         let gfni = vnni && is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("gfni");
         let vendor = std::arch::x86_64::__cpuid(0);
         let one_stream = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
-        // Bits 8 to 11 are a family of at most 15, bits 20 to 27 what it lies above that. Zen 3 is of family 0x19 too, and has no AVX-512.
+        // Family: bits 8 to 11, at most 15, plus bits 20 to 27. Zen 3 is of family 0x19 too, but has no AVX-512.
         let version = std::arch::x86_64::__cpuid(1).eax;
         let half_vectors = one_stream && (version >> 8 & 0xf) + (version >> 20 & 0xff) == 0x19;
         let amx = vnni && bf16 && tiles_permitted();
@@ -100,7 +101,7 @@ impl Features {
         Features::PLAIN
     }
 
-    /// Of these the ones that belong to an instruction set.
+    /// The subset that belongs to an instruction set.
     pub(crate) fn up_to(self, most: InstructionSet) -> Features {
         let flags = Flags {
             avx2: self.avx2 && most >= InstructionSet::Avx2,
@@ -110,7 +111,7 @@ impl Features {
         Features { flags }
     }
 
-    /// Without GFNI, and as if the hardware's prefetch were what it is not: both paths of a processor are tested.
+    /// Without GFNI and with `one_stream` inverted, so that tests cover both paths of a processor.
     #[cfg(test)]
     pub(crate) fn with_other_streams(self) -> Features {
         Features { flags: Flags { one_stream: !self.one_stream, gfni: false, ..self.flags } }
@@ -132,8 +133,8 @@ impl Features {
     }
 }
 
-/// Whether the processor has AMX tiles of BF16 and the system lets this process use them. Linux gives their registers to a process
-/// that asks; elsewhere they are left alone.
+/// Whether the processor has AMX tiles of BF16 and the system lets this process use them. Linux grants their registers
+/// on request; on other systems they are not used.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn tiles_permitted() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -142,7 +143,7 @@ fn tiles_permitted() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & both == both && request_tiles()
 }
 
-/// Asks Linux for the tile registers: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
+/// Requests the tile registers from Linux: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 fn request_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -164,7 +165,7 @@ fn request_tiles() -> bool {
     result == 0
 }
 
-/// No other system is asked.
+/// Requests are made on Linux only.
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux"), not(miri)))]
 fn request_tiles() -> bool {
     false

@@ -1,4 +1,4 @@
-//! What a native CPU kernel is given: its arguments' memory and its place among the workers.
+//! The inputs of a native CPU kernel: its arguments' memory and its place among the workers.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use hologram_device::host::RawSlice;
 
-/// A native kernel for one [`KernelSpec`](hologram_device::KernelSpec). Workers of the device call [`NativeKernel::run`] for phase 0, and when
-/// that is over for phase 1, and so on. Within a phase they claim pieces of the work by [`Worker::next`] until none is left. How many
-/// workers take part is not known: one that comes late finds the work done, and must then do nothing.
+/// A native kernel for one [`KernelSpec`](hologram_device::KernelSpec). Workers of the device call
+/// [`NativeKernel::run`] for phase 0, then for phase 1, and so on. Within a phase they claim pieces of the work by
+/// [`Worker::next`] until none is left. The number of workers that take part is unknown: a late one finds the work done
+/// and must then do nothing.
 pub trait NativeKernel: Send + Sync {
     /// The number of phases, at least 1.
     fn phases(&self) -> usize {
@@ -21,7 +22,7 @@ pub trait NativeKernel: Send + Sync {
         0
     }
 
-    /// Bytes of scratch memory of each worker, kept within a phase.
+    /// Bytes of scratch memory per worker, kept within a phase.
     fn worker_scratch(&self) -> usize {
         0
     }
@@ -29,7 +30,7 @@ pub trait NativeKernel: Send + Sync {
     /// Does this worker's part of a phase.
     ///
     /// # Errors
-    /// What the kernel found wrong in its data, such as an index outside a table.
+    /// Faults that the kernel found in its data, such as an index outside a table.
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String>;
 }
 
@@ -38,7 +39,7 @@ pub struct Args<'a> {
     slices: &'a [RawSlice],
 }
 
-/// Plain data that any bytes are a value of.
+/// Plain data: any bytes are a valid value.
 ///
 /// # Safety
 /// The type has no padding and every bit pattern is valid.
@@ -55,8 +56,9 @@ impl<'a> Args<'a> {
     /// Arguments over checked memory.
     ///
     /// # Safety
-    /// While the arguments live, each slice is valid for reads, and for writes where the kernel's rules say that it writes, aligned to its
-    /// elements, and touched by nobody but the kernel's workers; what it writes overlaps no other slice.
+    /// While the arguments live, each slice is valid for reads, and for writes where the kernel's rules say that it
+    /// writes. It is aligned to its elements, and only the kernel's workers access it. A slice that the kernel writes
+    /// overlaps no other slice.
     pub unsafe fn new(slices: &'a [RawSlice]) -> Args<'a> {
         Args { slices }
     }
@@ -64,12 +66,12 @@ impl<'a> Args<'a> {
     /// Argument `index` for reading.
     ///
     /// # Panics
-    /// When the kernel asks for an argument that its spec does not have: an error in the kernel.
+    /// When the spec does not have the requested argument: an error in the kernel.
     pub fn read<T: Pod>(&self, index: usize) -> &'a [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: valid and aligned, as the caller of `new` has promised; a kernel does not read what another worker writes in the same
-        // phase.
+        // SAFETY: valid and aligned, as the caller of `new` has promised. A kernel does not read an element that
+        // another worker writes in the same phase.
         unsafe { std::slice::from_raw_parts(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
@@ -83,18 +85,19 @@ impl<'a> Args<'a> {
         Output { data: s.data.cast(), len: s.bytes / size_of::<T>(), slices: PhantomData }
     }
 
-    /// Argument `index` for writing, as a whole, for kernels whose workers write interleaved elements; others use [`Args::output`].
+    /// Argument `index` for writing, as a whole. For kernels whose workers write interleaved elements; others use
+    /// [`Args::output`].
     ///
     /// # Safety
-    /// Workers of a phase may hold such slices of one argument at the same time: each must touch only elements that no other worker
-    /// touches in that phase.
+    /// Workers of a phase may hold such slices of one argument at the same time. Each must access only elements that no
+    /// other worker accesses in that phase.
     ///
     /// # Panics
     /// As [`Args::read`].
     pub unsafe fn write<T: Pod>(&self, index: usize) -> &'a mut [T] {
         let s = self.slices[index];
         debug_assert!(s.data.align_offset(align_of::<T>()) == 0);
-        // SAFETY: valid and aligned as in `read`; the caller promises that no two workers touch the same element.
+        // SAFETY: valid and aligned as in `read`; the caller promises that no two workers access the same element.
         unsafe { std::slice::from_raw_parts_mut(s.data.cast::<T>(), s.bytes / size_of::<T>()) }
     }
 
@@ -117,7 +120,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// An argument that workers write, each the parts that it has claimed.
+/// An argument that workers write. Each writes the parts that it has claimed.
 #[derive(Clone, Copy)]
 pub struct Output<'a, T> {
     data: *mut T,
@@ -129,21 +132,23 @@ impl<'a, T: Pod> Output<'a, T> {
     /// Elements of a range.
     ///
     /// # Safety
-    /// While the result lives, nobody else touches these elements: no other worker in this phase, and no other slice of this worker.
+    /// While the result lives, nobody else accesses these elements: no other worker in this phase, and no other slice
+    /// of this worker.
     ///
     /// # Panics
     /// When they lie outside the argument.
     #[inline]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
-        // SAFETY: the range lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises exclusive use.
+        // SAFETY: the range lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises
+        // exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
     }
 
     /// Stores an element.
     ///
     /// # Safety
-    /// No other worker touches it in this phase.
+    /// No other worker accesses it in this phase.
     ///
     /// # Panics
     /// When it lies outside the argument.
@@ -170,13 +175,13 @@ pub struct Worker<'a> {
     pub scratch: &'a mut [u8],
 }
 
-/// Memory that all workers of a launch write to in turn.
+/// Memory that all workers of a launch write in turn.
 #[derive(Debug)]
 pub struct SharedScratch(pub(crate) UnsafeCell<RawSlice>);
 
 // SAFETY: the cell holds an address that changes only while no list runs.
 unsafe impl Sync for SharedScratch {}
-// SAFETY: the address is as good in another thread.
+// SAFETY: the address is valid in any thread.
 unsafe impl Send for SharedScratch {}
 
 impl Worker<'_> {

@@ -1,8 +1,8 @@
 //! The CPU as a device.
 //!
-//! [`CpuBackend`] owns the memory, the worker threads and the queue; the `kernel` module is what a native kernel is written against, and
-//! `native` has those there are; programs run as the `exec` module describes. Kernels trust their arguments and the instruction sets that
-//! they were chosen for, so none of this is public:
+//! [`CpuBackend`] owns the memory, the worker threads and the queue. The `kernel` module is the interface of native
+//! kernels, and `native` has the kernels. Programs run as the `exec` module describes. Kernels trust their arguments
+//! and the instruction sets that they were chosen for, so none of this is public:
 //!
 //! ```compile_fail,E0603
 //! use hologram_cpu::kernel::{Args, RawSlice};

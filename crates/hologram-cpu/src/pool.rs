@@ -1,8 +1,8 @@
-//! Persistent worker threads, and the phases that they go through together.
+//! Persistent worker threads, and the phases that they pass through together.
 //!
-//! The submitting thread is worker 0. A job is one closure that the workers run from start to end, so a recorded list costs one
-//! wake-up; within it they go through phases together ([`Progress`]). Idle workers spin for a moment, because the next submission of
-//! a decoding loop comes soon, and then sleep.
+//! The submitting thread is worker 0. A job is one closure that the workers run from start to end, so a recorded list
+//! costs one wake-up; within it they pass through phases together ([`Progress`]). Idle workers spin for a moment,
+//! because the next submission of a decoding loop comes soon, and then sleep.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,37 +10,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an idle worker watches for the next job before it sleeps.
+/// The time that an idle worker spins for the next job before it sleeps.
 const IDLE_SPIN: Duration = Duration::from_micros(80);
-/// Rounds of spinning at the end of a phase before the thread offers its core to others.
+/// Spins at the end of a phase before the thread yields its core to others.
 const BARRIER_SPINS: u32 = 4000;
 
-/// What a job runs: called once on each worker that takes part, with its index.
+/// The closure of a job: called once on each worker that takes part, with its index.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Keeps a value on cache lines of its own.
+/// Keeps a value on its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Lines<T>(T);
 
-/// The gate's parts: workers inside the current job, whether it still takes workers, and the number of jobs so far.
+/// The parts of the gate: the number of workers inside the current job, whether it still accepts workers, and the
+/// number of jobs so far.
 const INSIDE: u64 = 0xffff;
 const OPEN: u64 = 1 << 16;
 const JOB: u64 = 1 << 17;
 
 struct Shared {
-    /// Jobs so far, whether the current one is open, and how many spawned workers are inside it. The number of jobs changes under
-    /// the lock of `sleepers`, so that no wake-up is lost.
+    /// The number of jobs so far, whether the current one is open, and how many spawned workers are inside it. The
+    /// number of jobs changes under the lock of `sleepers`, so that no wake-up is lost.
     gate: Lines<AtomicU64>,
-    /// The current job; written while the gate is closed and nobody inside.
+    /// The current job; written while the gate is closed and nobody is inside.
     job: UnsafeCell<Option<*const Job<'static>>>,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
     wake: Condvar,
 }
 
-// SAFETY: `job` is written by the submitting thread while the gate is closed and empty, and read by workers that came in through the
-// open gate; the closure behind it is Sync and outlives the job, because `Workers::run` closes the gate and waits until it is empty.
+// SAFETY: `job` is written by the submitting thread while the gate is closed and empty, and read by workers that
+// entered through the open gate. The closure behind it is Sync and outlives the job, because `Workers::run` closes the
+// gate and waits until it is empty.
 unsafe impl Sync for Shared {}
 // SAFETY: the closure is Sync, so that it may be called from the thread that the state is sent to.
 unsafe impl Send for Shared {}
@@ -50,7 +52,7 @@ impl Shared {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the next job's number, with the gate open or closed.
+    /// Increments the number of jobs, and opens the gate or leaves it closed.
     fn announce(&self, open: u64) {
         let sleepers = self.sleepers();
         let jobs = self.gate.0.load(Ordering::Relaxed) / JOB;
@@ -60,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a job that is not `seen` and returns its number.
+    /// Waits for a job other than `seen` and returns its number.
     fn next_job(&self, seen: u64) -> u64 {
         let job = || self.gate.0.load(Ordering::Acquire) / JOB;
         let start = Instant::now();
@@ -84,7 +86,7 @@ impl Shared {
         job()
     }
 
-    /// Goes in through the gate of a job; `false` when it is closed already.
+    /// Enters a job through the gate; `false` if it is closed already.
     fn enter(&self, job: u64) -> bool {
         let mut gate = self.gate.0.load(Ordering::Acquire);
         while gate / JOB == job && gate & OPEN != 0 {
@@ -144,13 +146,13 @@ impl Workers {
         Ok(workers)
     }
 
-    /// The number of workers, the submitting thread included.
+    /// The number of workers, including the submitting thread.
     pub(crate) fn count(&self) -> usize {
         self.handles.len() + 1
     }
 
-    /// Runs `job` here and on every worker that comes in time, and returns when nobody runs it any more. So the job must be complete
-    /// when it returns on this thread, whoever else takes part, and must not unwind on a spawned worker.
+    /// Runs `job` here and on every worker that comes in time; returns when nobody runs it any more. So the job must be
+    /// complete when it returns on this thread, whichever workers take part, and must not unwind on a spawned worker.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         if self.handles.is_empty() {
             return job(0);
@@ -168,7 +170,7 @@ impl Workers {
         }
         // SAFETY: only the lifetime changes; `Finish` waits until no worker uses the job any more.
         let erased = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-        // SAFETY: the gate is closed and nobody inside (`&mut self`, and the job before was waited for).
+        // SAFETY: the gate is closed and nobody is inside (`&mut self`; the previous job has ended).
         unsafe { *self.shared.job.get() = Some(erased) };
         self.shared.announce(OPEN);
         let _finish = Finish(&self.shared);
@@ -181,13 +183,13 @@ impl Drop for Workers {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.announce(0);
         for handle in self.handles.drain(..) {
-            // A worker that panicked has already printed why.
+            // A worker that panicked has already printed the reason.
             let _ = handle.join();
         }
     }
 }
 
-/// Waits a moment: by spinning, and after a while by offering the core to other threads.
+/// Waits a moment: spins at first, later yields the core to other threads.
 fn relax(spins: &mut u32) {
     if *spins < BARRIER_SPINS {
         *spins += 1;
@@ -197,9 +199,9 @@ fn relax(spins: &mut u32) {
     }
 }
 
-/// How far the workers of one job are. A job is a row of phases, each divided into pieces that workers claim; a phase is over when no
-/// piece is left and nobody is inside it. So a worker that comes late, or that the system does not run for a while, holds nobody up
-/// unless it is inside: the others do its work.
+/// The progress of the workers of one job. A job is a sequence of phases, each divided into pieces that workers claim.
+/// A phase is over when no piece is left and nobody is inside it. So a worker that comes late, or that the system
+/// suspends, delays nobody unless it is inside: the others do its work.
 pub(crate) struct Progress {
     /// The current phase, and how many workers are inside it (the low 16 bits).
     state: Lines<AtomicU64>,
@@ -214,15 +216,15 @@ impl Progress {
         Progress { state: Lines::default(), counters, failed: AtomicBool::new(false) }
     }
 
-    /// Makes all phases anew.
+    /// Resets all phases.
     pub(crate) fn restart(&mut self) {
         *self.state.0.get_mut() = 0;
         *self.failed.get_mut() = false;
         self.counters.iter_mut().for_each(|c| *c.get_mut() = 0);
     }
 
-    /// Takes part in all phases from the current one on, until the last is over or one has failed: calls `run` with the phase and its
-    /// counter, once for each phase; `run` claims pieces until none is left, and answers whether all went well.
+    /// Takes part in all phases from the current one on, until the last is over or one has failed. Calls `run` once per
+    /// phase with the phase and its counter; `run` claims pieces until none is left, and returns whether all succeeded.
     pub(crate) fn take_part(&self, mut run: impl FnMut(usize, &AtomicUsize) -> bool) {
         let phases = self.counters.len() as u64;
         let mut spins = 0;
@@ -245,7 +247,7 @@ impl Progress {
             let left = self.state.0.fetch_sub(1, Ordering::AcqRel) - 1;
             if left & 0xffff == 0 {
                 let next = if self.failed.load(Ordering::Relaxed) { phases } else { phase + 1 };
-                // Where this fails somebody has come in meanwhile, and will end the phase.
+                // If this fails, another worker has entered meanwhile and will end the phase.
                 let _ = self.state.0.compare_exchange(left, next << 16, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -260,7 +262,7 @@ mod tests {
     fn every_phase_sees_all_of_the_phases_before() {
         const PHASES: usize = 40;
         const PIECES: usize = 7;
-        // Miri is some thousand times as slow.
+        // Miri is some thousand times slower.
         const JOBS: usize = if cfg!(miri) { 3 } else { 200 };
         for count in [1, 2, 3, 8] {
             let mut workers = Workers::new(count).unwrap();

@@ -26,8 +26,8 @@ fn download(device: &dyn Backend, buffer: &Buffer) -> Result<Vec<u32>, BackendEr
     Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
-/// Phase 0 leaves the sum of each row in the shared scratch, phase 1 adds all sums to each element: right only when the workers
-/// meet between the phases and divide each phase completely.
+/// Phase 0 stores the sum of each row in the shared scratch; phase 1 adds all sums to each element. The result is right
+/// only if the workers meet between the phases and divide each phase completely.
 struct AddTotal;
 
 impl NativeKernel for AddTotal {
@@ -75,7 +75,7 @@ impl NativeKernel for AddTotal {
     }
 }
 
-/// How often a test repeats what it does: seldom in Miri, which is some thousand times as slow.
+/// The repetitions of a test: few in Miri, which is some thousand times slower.
 fn rounds(count: usize) -> usize {
     if cfg!(miri) { 2 } else { count }
 }
@@ -95,7 +95,7 @@ fn launch(bindings: Vec<Binding>) -> Launch {
     Launch { pipeline: add_total(), bindings, config: LaunchConfig { grid: [1, 1, 1] } }
 }
 
-/// A chain of launches x → y → x → …, and what it must give.
+/// A chain of launches x → y → x → …, and its expected result.
 fn chain(device: &dyn Backend, first: &[u32], length: usize) -> (CommandList, Buffer, Vec<u32>) {
     let (x, y) = (upload(device, first), device.allocate_buffer(BYTES).unwrap());
     let mut expected = first.to_vec();
@@ -126,7 +126,7 @@ fn workers_divide_phases_and_meet_between_them() {
     }
 }
 
-/// Launches one by one compute what the list computes, and fail as it does.
+/// Launches run one by one compute the same as the list, and fail as it does.
 #[test]
 fn a_profile_runs_every_launch_once() {
     let device = CpuBackend::new(Some(2)).unwrap();
@@ -196,7 +196,7 @@ fn a_failed_kernel_stops_its_list_and_what_follows_from_it() {
                 assert_eq!(error.to_string(), format!("cpu: kernel add_total: {text}"));
             }
             device.synchronize().unwrap();
-            // Its input has failed too, which the second launch was to write, so it does not run again.
+            // Its input, which the second launch was to write, has failed too, so it does not run again.
             device.submit(&failing).unwrap();
             assert!(download(&device, &out).is_err());
             assert_eq!(device.measure().metrics().launches, launches + 4);
@@ -247,7 +247,7 @@ fn wrong_arguments_are_refused_when_recorded() {
     assert_eq!(Arc::strong_count(&owner), 1);
 }
 
-/// A kernel holds slices of its arguments, so that one that is written lies beside no other.
+/// A kernel holds slices of its arguments, so a written one must not overlap any other.
 #[test]
 fn arguments_that_are_written_overlap_no_other() {
     let device = CpuBackend::new(Some(1)).unwrap();
@@ -279,7 +279,7 @@ fn arguments_that_are_written_overlap_no_other() {
     assert!(error.contains(text), "{error}");
 }
 
-/// What orders the accesses to a buffer is its device's queue, so that no other device may use it.
+/// A device's queue orders the accesses to its buffers, so no other device may use them.
 #[test]
 fn devices_do_not_share_buffers_or_lists() {
     fn refused<T>(result: Result<T, BackendError>, text: &str) {

@@ -1,4 +1,4 @@
-//! Recorded lists: launches with their memory resolved, and the walk of the workers through them.
+//! Recorded lists: launches with resolved memory, and the walk of the workers through them.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ pub(crate) struct Step {
     pub(crate) work: Work,
 }
 
-/// What a step runs.
+/// The work of a step.
 pub(crate) enum Work {
     Native(Arc<dyn NativeKernel>),
     Program {
@@ -41,7 +41,7 @@ impl Work {
         }
     }
 
-    /// Bytes of scratch: shared by the workers, and of each worker.
+    /// Bytes of scratch: shared by the workers, and per worker.
     fn scratch(&self) -> (usize, usize) {
         match self {
             Work::Native(kernel) => (kernel.shared_scratch(), kernel.worker_scratch()),
@@ -50,17 +50,17 @@ impl Work {
     }
 }
 
-/// What [`CommandList`](hologram_device::CommandList) holds for the CPU.
+/// Contents of a [`CommandList`](hologram_device::CommandList) of the CPU.
 pub(crate) struct Recording {
     steps: Vec<Step>,
     /// The phases of all steps in order, as (step, phase of the step).
     phases: Vec<(usize, usize)>,
     progress: Mutex<Progress>,
-    /// The memory that the steps touch, in their order.
+    /// The memory that the steps use, in their order.
     pub(crate) uses: Vec<Use>,
-    /// The most scratch that a step needs, shared and of each worker.
+    /// The most scratch that a step requires, shared and per worker.
     pub(crate) scratch: (usize, usize),
-    /// Of the device that recorded it, which alone may run it.
+    /// The allocator of the device that recorded the list; only that device may run it.
     pub(crate) allocator: Arc<Allocator>,
     /// Keeps the memory of the steps alive.
     _buffers: Vec<Buffer>,
@@ -76,7 +76,7 @@ impl Recording {
     }
 }
 
-/// Scratch memory of a device: it grows to what the recorded lists need.
+/// Scratch memory of a device; grows to the size that the recorded lists require.
 pub(crate) struct Scratch {
     shared: SharedScratch,
     /// Bytes of each worker's part, a multiple of the cache line's size.
@@ -121,7 +121,7 @@ impl Scratch {
     #[expect(clippy::mut_from_ref, reason = "each worker has its own part")]
     unsafe fn of_worker(&self, index: usize) -> &mut [u8] {
         match &self.memory {
-            // SAFETY: `reserve` allocated `stride` initialised bytes for each worker; the caller promises exclusive use.
+            // SAFETY: `reserve` allocated `stride` initialised bytes per worker; the caller promises exclusive use.
             Some((_, own)) => unsafe {
                 std::slice::from_raw_parts_mut(own.raw().data.add(index * self.stride), self.stride)
             },
@@ -130,15 +130,15 @@ impl Scratch {
     }
 }
 
-/// Names of kernels, and the seconds that each took.
+/// Names of kernels, and the seconds of each.
 type Times = Vec<(KernelName, f64)>;
 
-/// The failure of the earliest step, and of the earliest piece of its work where that is known.
+/// The failure of the earliest step, and of the earliest piece of its work if that is known.
 type FirstFailure = Mutex<Option<((usize, u64), BackendError)>>;
 
 /// Runs all steps in order, each divided among the workers.
 ///
-/// # Errors
+/// The first kernel that failed, and its error; later steps did not run.
 /// The first kernel that failed, and its error; the steps after it did not run.
 pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording) -> Outcome {
     let mut progress = list.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +146,7 @@ pub(crate) fn replay(workers: &mut Workers, scratch: &Scratch, list: &Recording)
     walk(workers, scratch, list, &progress, &list.phases)
 }
 
-/// Runs the steps one by one; the name and the seconds of each.
+/// Runs the steps one by one. Returns the name and the seconds of each.
 ///
 /// # Errors
 /// As [`replay`].
@@ -177,7 +177,7 @@ fn walk(
     let first: FirstFailure = Mutex::new(None);
     workers.run(&|index| {
         progress.take_part(|phase, counter| {
-            // SAFETY: this worker's own part, given out once at a time.
+            // SAFETY: this worker's own part, borrowed once at a time.
             let own = unsafe { scratch.of_worker(index) };
             let mut worker = Worker { index, count, counter, shared: &scratch.shared, scratch: own };
             list.run_phase(phases[phase], &mut worker, &first)
@@ -195,10 +195,11 @@ impl Recording {
         self.steps.len()
     }
 
-    /// One worker's part of a phase; whether it went well.
+    /// Runs one worker's part of a phase. Returns whether it succeeded.
     fn run_phase(&self, (number, phase): (usize, usize), worker: &mut Worker<'_>, first: &FirstFailure) -> bool {
         let step = &self.steps[number];
-        // A panic must reach the caller as the kernel's error: unwinding a worker would leave the others waiting for it for ever.
+        // A panic must reach the caller as the kernel's error: unwinding a worker would leave the others waiting for it
+        // forever.
         let failure = match catch_unwind(AssertUnwindSafe(|| step.run(phase, worker))) {
             Ok(Ok(())) => return true,
             Ok(Err(failure)) => failure,
@@ -214,12 +215,13 @@ impl Recording {
 }
 
 impl Step {
-    /// Does one worker's part; a failure comes with the piece of work that failed.
+    /// Runs one worker's part; a failure comes with the piece of work that failed.
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> std::result::Result<(), (u64, BackendError)> {
         match &self.work {
             Work::Native(kernel) => {
-                // SAFETY: range, alignment and overlaps were checked when the launch was recorded, the recording keeps the buffers alive,
-                // and the device's queue is held, so that only its workers, which run this step, touch the device's memory.
+                // SAFETY: range, alignment and overlaps were checked when the launch was recorded; the recording keeps
+                // the buffers alive. The device's queue is held, so that only its workers, which run this step, access
+                // the device's memory.
                 let args = unsafe { Args::new(&self.slices) };
                 kernel.run(phase, &args, worker).map_err(|reason| (0, kernel_error(self, reason)))
             }
@@ -231,8 +233,8 @@ impl Step {
     }
 }
 
-/// Runs workgroups, a few at a time, until none is left. Workgroups are claimed in order and a worker finishes what it has claimed, so
-/// the first that fails is always run, whatever the number of workers.
+/// Runs workgroups, a few at a time, until none is left. Workgroups are claimed in order and a worker finishes those
+/// that it has claimed, so the first one that fails is always run, whatever the number of workers.
 fn run_program(launch: &Launch<'_>, worker: &mut Worker<'_>) -> std::result::Result<(), (u64, IsaError)> {
     let groups = launch.grid.iter().map(|n| *n as u64).product::<u64>();
     let pieces = (worker.count * 16) as u64;

@@ -29,13 +29,13 @@ impl Memory {
         memory
     }
 
-    /// Its elements.
+    /// The elements.
     pub(crate) fn elements<T: Pod>(&self) -> &[T] {
         // SAFETY: the lines hold at least `bytes` initialised bytes, aligned to 64, and any bytes are a `T`.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.bytes / size_of::<T>()) }
     }
 
-    /// Its elements, for writing.
+    /// The elements, for writing.
     pub(crate) fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
         // SAFETY: as in `elements`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.bytes / size_of::<T>()) }
@@ -46,8 +46,8 @@ impl Memory {
     }
 }
 
-/// Runs all phases of a kernel on `workers` threads; `memory` holds the arguments in the order of the spec's bindings. Scratch memory
-/// starts as NaNs. The first worker's error is returned.
+/// Runs all phases of a kernel on `workers` threads. `memory` holds the arguments in the order of the spec's bindings.
+/// Scratch memory starts as NaNs. Returns the first worker's error.
 pub(crate) fn launch(kernel: &dyn NativeKernel, memory: &mut [Memory], workers: usize) -> Result<(), String> {
     let slices: Vec<RawSlice> = memory.iter_mut().map(Memory::raw).collect();
     let mut shared = Memory::filled(kernel.shared_scratch(), 0xff);
@@ -55,7 +55,8 @@ pub(crate) fn launch(kernel: &dyn NativeKernel, memory: &mut [Memory], workers: 
     let mut scratch: Vec<Memory> = (0..workers).map(|_| Memory::filled(kernel.worker_scratch(), 0xff)).collect();
     for phase in 0..kernel.phases() {
         let counter = AtomicUsize::new(0);
-        // SAFETY: each slice is its own memory, borrowed here exclusively, and aligned to 64; the workers have ended before it is used again.
+        // SAFETY: each slice is its own memory, borrowed here exclusively and aligned to 64; the workers have ended
+        // before it is used again.
         let args = unsafe { Args::new(&slices) };
         let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
             let threads: Vec<_> = scratch

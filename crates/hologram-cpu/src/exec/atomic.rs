@@ -1,4 +1,4 @@
-//! Atomic operations, lane by lane in their order: workers run other workgroups on the same buffers meanwhile.
+//! Atomic operations, lane by lane in order. Meanwhile workers run other workgroups on the same buffers.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,8 +8,8 @@ use hologram_isa::{Opcode, Type};
 
 use super::memory::{Memory, NO_LANE};
 
-/// `(dst, memory, indices, first values, second values, mask, n)`: updates the elements of the active lanes, whose values before become
-/// those of `dst`. Gives the first active lane with an index outside, or [`NO_LANE`].
+/// `(dst, memory, indices, first values, second values, mask, n)`: updates the elements of the active lanes and writes
+/// their previous values to `dst`. Returns the first active lane with an index outside, or [`NO_LANE`].
 ///
 /// # Safety
 /// Registers and the mask have `n` values; the memory's elements have the operation's type and are aligned to it.
@@ -63,8 +63,8 @@ macro_rules! updates {
         impl Update for $name<$value> {
             type Value = $value;
             unsafe fn update(at: *mut $value, $a: $value, $b: $value) -> $value {
-                // SAFETY: an element of this size, aligned to it; whoever else uses it at the same time updates it atomically too,
-                // or the program has a race.
+                // SAFETY: an element of this size, aligned to it. Concurrent users update it atomically too, or the
+                // program has a race.
                 let $x = unsafe { $atomic::from_ptr(at.cast()) };
                 $body
             }

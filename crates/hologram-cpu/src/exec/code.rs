@@ -1,4 +1,4 @@
-//! What a program is translated to: a tree of decoded instructions whose operands are places in a worker's arena.
+//! Translated programs: a tree of decoded instructions whose operands are places in a worker's arena.
 
 use hologram_isa::{Opcode, Type};
 
@@ -7,8 +7,8 @@ use super::lanes::{LaneFn, WordFn};
 use super::masks::{Advance, Masks};
 use super::memory::Moves;
 
-/// A place in the arena, in words: that of a uniform value, or the first of a register's lanes. A value of 64 bits takes two words and
-/// lies at an even place.
+/// A place in the arena, in words: a uniform value, or the first of a register's lanes. A value of 64 bits takes two
+/// words and lies at an even place.
 pub(super) type Place = u32;
 
 /// The mask of a block: an index into the machine's masks. Blocks at the same depth share them.
@@ -119,7 +119,7 @@ pub(super) enum Node {
         value: Place,
         lane: Place,
     },
-    /// A product of tiles, of lanes.
+    /// A product of tiles, whose operands are lanes.
     Tile {
         ty: Type,
         dst: Place,
@@ -150,7 +150,7 @@ pub(super) enum Node {
         line: u32,
         body: Body,
     },
-    /// A counted loop with a counter, an end and a step for each lane; the body does not change the latter two.
+    /// A counted loop with a counter, an end and a step per lane; the body does not change end and step.
     ForLanes {
         var: Place,
         end: Place,
@@ -169,7 +169,8 @@ pub(super) enum Node {
         cond: Option<Place>,
         flow: Flow,
     },
-    /// The same for the active threads where `cond` holds: takes them out of the masks from this block's outward to that of `to`.
+    /// As `Jump`, for the active threads where `cond` holds: removes them from all masks from this block's outward to
+    /// `to`.
     Leave {
         cond: Option<Place>,
         to: MaskId,
@@ -179,7 +180,8 @@ pub(super) enum Node {
 /// The body of a loop.
 pub(super) struct Body {
     pub(super) nodes: Vec<Node>,
-    /// When threads may leave at different times: the masks of those in the loop, and of those in the round (its next).
+    /// Set when threads may leave at different times: the mask of the threads in the loop. The next mask has those in
+    /// the round.
     pub(super) alive: Option<MaskId>,
 }
 
@@ -216,15 +218,15 @@ pub(crate) struct Code {
     pub(super) lanes: usize,
     pub(super) body: Vec<Node>,
     pub(super) arrays: Vec<Array>,
-    /// Uniform values that are set once a launch.
+    /// Uniform values that are set once per launch.
     pub(super) constants: Vec<(Place, u64)>,
-    /// Registers that are set once a launch: `thread.x` and its kin.
+    /// Registers that are set once per launch: `thread.x` and its kin.
     pub(super) builtins: Vec<(Opcode, Place)>,
     /// Scalar parameters: where the next one's value goes.
     pub(super) scalars: Vec<Place>,
     /// Shared memory: first word and number of words, cleared for each workgroup.
     pub(super) shared: (Place, usize),
-    /// The first of the registers that are masks, one for each number.
+    /// The first of the registers that are masks, one per number.
     pub(super) masks: Place,
     /// A register for the machine's own use.
     pub(super) spare: Place,

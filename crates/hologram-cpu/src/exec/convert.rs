@@ -1,6 +1,6 @@
 //! Conversions between all types, as branch-free functions of one value.
 //!
-//! A word of an integer type of at most 32 bits holds its value, so that all but `u32` are read as `i32`.
+//! A word of an integer type of at most 32 bits holds its value, so all but `u32` are read as `i32`.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use super::lanes::{Forms, Op, unary};
 use super::level::Level;
 use super::words::*;
 
-/// How the words of a type are read.
+/// How to read the words of a type.
 trait Source: 'static {
     type Word: Copy;
     type Value: Number;
@@ -20,7 +20,7 @@ trait Source: 'static {
 /// A number that `as` converts.
 trait Number: Copy {
     fn is_true(self) -> bool;
-    /// The number as `f32`, rounded so that a further rounding to `f16` or `bf16` gives what rounding the number would.
+    /// The number as `f32`, rounded so that further rounding to `f16` or `bf16` equals rounding the number once.
     fn jammed(self) -> f32;
 }
 

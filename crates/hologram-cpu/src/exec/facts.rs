@@ -1,15 +1,17 @@
-//! What the translator knows of a program's registers and loops before it writes code.
+//! Facts about a program's registers and loops that the translator needs before it writes code.
 //!
-//! A register is *local* when one instruction sets it and only the block of that instruction (with the blocks inside) reads it. Then
-//! every thread that reads it was active when it was set, in the same round of every loop around. So setting it may also touch the
-//! lanes that are not active, and its kind follows from its operands alone:
+//! A register is *local* when one instruction sets it and only the block of that instruction (with the blocks inside)
+//! reads it. Every thread that reads it was then active when it was set, in the same round of every enclosing loop. So
+//! setting it may also touch inactive lanes, and its kind follows from its operands alone:
 //!
 //! - uniform: the same for all threads of a workgroup; computed once, as a scalar;
-//! - affine: a uniform base plus the thread's index; computed once, and a load or store at such an index moves neighbours;
-//! - varying: a word for each lane.
+//! - affine: a uniform base plus the thread's index; computed once, and a load or store at such an index moves
+//!   neighbouring elements;
+//! - varying: a word per lane.
 //!
-//! Other registers are uniform where everything that sets them is, and where every thread of the workgroup is there when they are
-//! set; else varying. A load at a uniform index is uniform, because the workgroup makes it at one moment.
+//! Other registers are uniform where all the values that set them are uniform and every thread of the workgroup is
+//! active when they are set; else varying. A load at a uniform index is uniform, because the workgroup makes it at one
+//! moment.
 
 use hologram_isa::{Inst, Opcode, Operand, Program, Reg, SUBGROUP_SIZE, Signature, Stmt, StmtKind, Type};
 
@@ -26,21 +28,22 @@ impl Kind {
     }
 }
 
-/// What is known of a register.
+/// Facts about a register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegFacts {
     pub(super) kind: Kind,
     pub(super) local: bool,
-    /// For local registers and counters: the last statement, in the block that sets it, that reads it.
+    /// For local registers and counters: the last statement that reads it, in the block that sets it.
     pub(super) last_use: usize,
-    /// Whether anything reads an affine register or an [`If by comparison`](Facts::comparison) as a word for each lane.
+    /// Whether anything reads an affine register or an [`If by comparison`](Facts::comparison) as a word per lane.
     pub(super) as_lanes: bool,
 }
 
-/// What is known of a program.
+/// Facts about a program.
 pub(super) struct Facts {
     pub(super) regs: Vec<RegFacts>,
-    /// For each `for` and `loop` in text order: whether threads may leave a round of it, or the loop, at different times.
+    /// For each `for` and `loop` in text order: whether threads may leave a round of it, or the loop, at different
+    /// times.
     pub(super) divergent: Vec<bool>,
     /// For a local condition that is `affine < unchanging uniform` on u32: the two operands.
     comparisons: Vec<Option<(Operand, Operand)>>,
@@ -62,7 +65,7 @@ impl Facts {
             divergent: vec![false; scopes.loops],
             comparisons: vec![None; registers],
         };
-        // The least solution: start with everything uniform and raise until nothing changes.
+        // The least solution: everything starts uniform; kinds are raised until nothing changes.
         loop {
             let mut pass = Pass {
                 program,
@@ -101,7 +104,7 @@ impl Facts {
         }
     }
 
-    /// Whether an operand has one value from where a local register was set to where it is read.
+    /// Whether an operand keeps one value between the setting of a local register and its read.
     fn unchanging(&self, operand: Operand) -> bool {
         match operand {
             Operand::Reg(reg) => self.reg(reg).local,
@@ -125,13 +128,13 @@ impl Facts {
         }
     }
 
-    /// Marks the registers that must exist as a word for each lane.
+    /// Marks the registers that must exist as a word per lane.
     fn find_lane_uses(&mut self, block: &[Stmt]) {
         for stmt in block {
             match &stmt.kind {
                 StmtKind::Inst(inst) => {
                     let affine_result = inst.dst.is_some_and(|d| self.reg(d).kind == Kind::Affine);
-                    // Set for the sake of an `if` alone: then nothing is computed here.
+                    // Set for an `if` alone: then nothing is computed here.
                     let comparison = inst.dst.and_then(|d| self.comparisons[d.0 as usize]).is_some();
                     for (i, arg) in inst.args.iter().enumerate() {
                         let index = i == 0 && matches!(inst.op, Opcode::Load | Opcode::Store);
@@ -291,16 +294,16 @@ pub(super) fn builtin_kind(program: &Program, op: Opcode) -> Kind {
 struct Pass<'a> {
     program: &'a Program,
     facts: &'a mut Facts,
-    /// Registers that this pass has come to.
+    /// Registers that this pass has reached.
     seen: Vec<bool>,
     changed: bool,
-    /// The open loops: the number of each, and whether control within it, so far, differs between its threads.
+    /// The open loops: the number of each, and whether control in it has diverged between its threads so far.
     loops: Vec<(usize, bool)>,
     next_loop: usize,
 }
 
 impl Pass<'_> {
-    /// `divergent`: whether some threads of the workgroup may not be here.
+    /// `divergent`: whether some threads of the workgroup may be inactive here.
     fn block(&mut self, block: &[Stmt], divergent: bool) {
         for stmt in block {
             match &stmt.kind {
@@ -367,7 +370,8 @@ impl Pass<'_> {
         let index = reg.0 as usize;
         let first = !std::mem::replace(&mut self.seen[index], true);
         let facts = &mut self.facts.regs[index];
-        // The first setting decides alone until a pass has found a greater kind; a register set once may so become affine.
+        // The first setting decides alone until a pass has found a greater kind; so a register set once may become
+        // affine.
         let kind = if first && facts.kind == Kind::Uniform { kind } else { facts.kind.join(kind) };
         self.changed |= facts.kind != kind;
         facts.kind = kind;

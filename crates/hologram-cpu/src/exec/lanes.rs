@@ -1,7 +1,8 @@
-//! Instructions over lanes: the meaning of each as a branch-free function of values, and the loops that apply it to all lanes of a
-//! workgroup.
+//! Instructions over lanes: the meaning of each as a branch-free function of values, and the loops that apply it to all
+//! lanes of a workgroup.
 //!
-//! Values lie as [`Type`] describes register words, those of at most 32 bits in a `u32`. A function here computes what the interpreter computes, written so that its loop vectorises.
+//! Values lie as [`Type`] describes register words, those of at most 32 bits in a `u32`. A function here computes the
+//! interpreter's result, written so that its loop vectorises.
 
 use std::marker::PhantomData;
 
@@ -12,23 +13,25 @@ use super::convert::convert;
 use super::level::{Level, leveled};
 use super::words::*;
 
-/// An instruction on one lane: the result, three operands; those that it does not have may be any words.
+/// An instruction on one lane: the result and three operands. An operand that the instruction lacks may be any word.
 ///
 /// # Safety
-/// Each address is that of a word, or of two, aligned to 8 bytes, where the value is one of 64 bits.
+/// Each address is that of one word, or of two words aligned to 8 bytes where the value has 64 bits.
 pub(super) type WordFn = unsafe fn(*mut u32, *const u32, *const u32, *const u32);
 
-/// An instruction on `n` lanes: the result, three operands (a uniform one is a single value, one that is not used may be anything), `n`.
+/// An instruction on `n` lanes: the result, three operands, `n`. A uniform operand is a single value; an unused one may
+/// be anything.
 ///
 /// # Safety
-/// The result has `n` values, which overlap no operand's, and each operand as many as it is read as, of 32 or 64 bits and aligned to
-/// their size; `n` is a multiple of 16; the processor has the level's instructions.
+/// The result has `n` values and overlaps no operand. Each operand has as many values as its form reads, of 32 or 64
+/// bits and aligned to their size. `n` is a multiple of 16. The processor has the level's instructions.
 pub(super) type LaneFn = unsafe fn(*mut u32, *const u32, *const u32, *const u32, usize);
 
 /// An instruction in all its forms.
 pub(super) struct Forms {
     pub(super) one: WordFn,
-    /// By which operands are uniform: bit i for operand i. Absent forms are served by spreading an operand over a register first.
+    /// Indexed by the uniform operands: bit i for operand i. For an absent form, an operand is first spread over a
+    /// register.
     pub(super) lanes: [Option<LaneFn>; 8],
 }
 
@@ -55,10 +58,10 @@ unsafe fn apply<O: Op, const U: u8>(dst: *mut u32, a: *const u32, b: *const u32,
         #[inline(always)]
         fn at<T: Copy, const UNIFORM: bool>(x: &[T], i: usize) -> T {
             let i = if UNIFORM { 0 } else { i };
-            // SAFETY: a uniform operand has a value; the others have as many as the result.
+            // SAFETY: a uniform operand has one value; the others have as many as the result.
             unsafe { *x.get_unchecked(i) }
         }
-        // A multiple of 16, so that the vector loop has no rest.
+        // A multiple of 16, so that the vector loop leaves no remainder.
         let n = dst.len() & !15;
         for i in 0..n {
             let a = if U & 1 != 0 { at::<_, true>(a, i) } else { at::<_, false>(a, i) };
@@ -76,14 +79,14 @@ unsafe fn apply<O: Op, const U: u8>(dst: *mut u32, a: *const u32, b: *const u32,
     }
     // SAFETY: the caller promises `n` values that nothing else refers to.
     let dst = unsafe { std::slice::from_raw_parts_mut(dst.cast(), n) };
-    // SAFETY: and as many of each operand as it is read as.
+    // SAFETY: the caller promises as many values of each operand as its form reads.
     let (a, b, c) = unsafe { (operand(a, U & 1 != 0, n), operand(b, U & 2 != 0, n), operand(c, U & 4 != 0, n)) };
     each::<O, U>(dst, a, b, c);
 }
 
 leveled! { fn instance[O: Op, const U: u8][O, U] = apply(dst: *mut u32, a: *const u32, b: *const u32, c: *const u32, n: usize) }
 
-/// All forms of a unary operation. The operands that it has not are uniform.
+/// All forms of a unary operation. Its absent operands count as uniform.
 pub(super) fn unary<O: Op>(level: Level) -> Forms {
     let mut lanes = [None; 8];
     lanes[0b000] = Some(instance::<O, 0b110>(level));
@@ -170,7 +173,7 @@ macro_rules! floats {
         implement! { $name<f64>(f64, f64, f64) -> f64, |$a, $b, $c| $float }
     )*};
 }
-/// The functions that are decomposed, for floats.
+/// The decomposed functions, for floats.
 macro_rules! functions {
     ($($name:ident $function:ident;)*) => {$(
         struct $name<T>(PhantomData<T>);
@@ -245,7 +248,7 @@ functions! {
     Erf erf;
 }
 
-/// What does not go by the type's arithmetic: copies by width, `bool`, and the floats that are only compared.
+/// Operations outside the type's arithmetic: copies by width, `bool`, and floats that are only compared.
 struct Own<T>(PhantomData<T>);
 struct Choose<T>(PhantomData<T>);
 struct NotBool<T>(PhantomData<T>);
@@ -268,8 +271,8 @@ pub(super) fn copy(ty: Type, level: Level) -> Forms {
     if ty.is_wide() { unary::<Own<u64>>(level) } else { unary::<Own<u32>>(level) }
 }
 
-/// The forms of an instruction that computes each lane's result from that lane's operands; `from` is the type of its first operand.
-/// `None` for the instructions that do more.
+/// The forms of an instruction that computes each lane's result from that lane's operands. `from` is the type of its
+/// first operand. `None` for all other instructions.
 pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Forms> {
     use Opcode as O;
     /// An operation of this shape, for the types that it has.
@@ -344,7 +347,7 @@ pub(super) fn forms(op: Opcode, ty: Type, from: Type, level: Level) -> Option<Fo
 
 fn bitcast(from: Type, to: Type, level: Level) -> Forms {
     match (from, to) {
-        // What these conversions do with a number is what is done with its bits.
+        // These conversions of numbers are conversions of their bits.
         (Type::I8 | Type::U8, Type::Bool) | (Type::U8, Type::I8) | (Type::I8, Type::U8) => convert(from, to, level),
         (Type::U16 | Type::F16 | Type::BF16, Type::I16) => convert(Type::U16, Type::I16, level),
         (Type::I16, _) => convert(Type::I16, Type::U16, level),

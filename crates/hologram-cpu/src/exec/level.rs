@@ -5,7 +5,7 @@ use crate::features::Features;
 /// A level of vector instructions that loops are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Level {
-    /// What every processor of the architecture has (on ARM64 that includes NEON).
+    /// The instructions that every processor of the architecture has (on ARM64 that includes NEON).
     Plain,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -32,8 +32,9 @@ impl Level {
     }
 }
 
-/// Defines `fn $pick::<…>(level) -> unsafe fn(…) -> …`: for each level an instance of the `#[inline(always)]` function `$body`, which
-/// the compiler vectorises with that level's instructions. Calling an instance is sound on a processor that has them.
+/// Defines `fn $pick::<…>(level) -> unsafe fn(…) -> …`. For each level it has an instance of the
+/// `#[inline(always)]` function `$body`, which the compiler vectorises with that level's instructions. Calling an
+/// instance is sound on a processor that has them.
 macro_rules! leveled {
     (fn $pick:ident[$($generic:tt)*][$($argument:tt)*] = $body:ident($($name:ident: $ty:ty),*) $(-> $ret:ty)?) => {
         fn $pick<$($generic)*>(level: Level) -> unsafe fn($($ty),*) $(-> $ret)? {

@@ -1,7 +1,7 @@
-//! Runs translated programs, a workgroup at a time.
+//! Runs translated programs, one workgroup at a time.
 //!
-//! Control flow keeps a mask for each block. A block is entered only with an active lane, and left when it has none any more; a full
-//! mask costs nothing. Where the threads of a workgroup cannot part, no masks are made at all.
+//! Control flow keeps a mask per block. A block is entered only with an active lane, and left when none is active any
+//! more; a full mask costs nothing. Where the threads of a workgroup cannot diverge, no masks exist.
 
 use hologram_isa::{IsaError, Opcode, shown_index};
 
@@ -11,7 +11,7 @@ use super::subgroup::{Register, subgroup, tiles};
 use super::translate::MAX_MASKS;
 use crate::kernel::RawSlice;
 
-/// What a launch adds to its code.
+/// The memory and arguments of a launch.
 pub(crate) struct Launch<'a> {
     pub(crate) code: &'a Code,
     /// The memory of the buffer parameters, in order.
@@ -77,11 +77,11 @@ impl<'a> Machine<'a> {
         }
         let scalars = code.scalars.iter().copied().zip(launch.scalars.iter().copied());
         for (place, word) in scalars.chain(code.constants.iter().copied()) {
-            // In the order that a processor has a value of 64 bits: each is given two words.
+            // Low word first, as the processor stores a value of 64 bits. Each place has two words.
             machine.set(place, word as u32);
             machine.set(place + 1, (word >> 32) as u32);
         }
-        // The outermost mask: nothing takes lanes from it, so it serves every workgroup.
+        // The outermost mask: nothing removes lanes from it, so it serves every workgroup.
         machine.own_mask(0);
         machine.masks[0].active = code.threads as u32;
         for lane in 0..code.lanes {
@@ -103,7 +103,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Runs a workgroup, given by its number in the grid.
+    /// Runs the workgroup of this number in the grid.
     ///
     /// # Errors
     /// [`IsaError::Run`].
@@ -163,8 +163,8 @@ impl<'a> Machine<'a> {
         for node in nodes {
             match node {
                 Node::Lanes { f, dst, args: [a, b, c] } => {
-                    // SAFETY: the translator gives each operand the lanes or the word that the form reads, and the result a register
-                    // that no operand has; the level is one that the processor has.
+                    // SAFETY: the translator gives each operand the lanes or the word that the form reads, and the
+                    // result a register that no operand has; the level is one that the processor has.
                     unsafe { f(self.at(*dst), self.at(*a), self.at(*b), self.at(*c), lanes) }
                 }
                 Node::One { f, dst, args: [a, b, c] } => {
@@ -198,7 +198,8 @@ impl<'a> Machine<'a> {
                     unsafe { std::slice::from_raw_parts_mut(self.at(*dst), lanes) }.fill(word);
                 }
                 Node::Spread { dst, from, wide: true } => {
-                    // SAFETY: a register of 64 bits has as many values, at an even place like the uniform one.
+                    // SAFETY: a register of 64 bits has `lanes` values of two words, at an even place like the uniform
+                    // one.
                     unsafe {
                         let value = self.at(*from).cast::<u64>().read();
                         std::slice::from_raw_parts_mut(self.at(*dst).cast::<u64>(), lanes).fill(value);
@@ -212,7 +213,7 @@ impl<'a> Machine<'a> {
                         false => (lanes, self.code.ops.blend),
                         true => (2 * lanes, self.code.ops.blend_wide),
                     };
-                    // SAFETY: both registers lie in the arena with this many words; they are different registers.
+                    // SAFETY: both registers lie in the arena with this many words, and they are different.
                     unsafe {
                         if self.is_full(mask) {
                             dst.copy_from_nonoverlapping(from, words);
@@ -224,7 +225,8 @@ impl<'a> Machine<'a> {
                 Node::NoZero { op, divisor, wide, line } => self.no_zero(*op, *divisor, *wide, mask, *line)?,
                 Node::Subgroup { op, ty, dst, value, lane } => {
                     let register = |place| Register { words: self.at(place), lanes };
-                    // SAFETY: registers and masks have as many words, those of 64 bits twice as many; the result is no operand.
+                    // SAFETY: registers and masks have as many words, those of 64 bits twice as many; the result is no
+                    // operand.
                     unsafe {
                         let lane = std::slice::from_raw_parts(self.at(*lane), lanes);
                         let mask = std::slice::from_raw_parts(self.masks[mask].words, lanes);
@@ -233,7 +235,7 @@ impl<'a> Machine<'a> {
                 }
                 Node::Tile { ty, dst, args } => {
                     let register = |place| Register { words: self.at(place), lanes };
-                    // SAFETY: the operands have 32, 32 and 64 bits, the result 64; it is no operand.
+                    // SAFETY: the operands have 32, 32 and 64 bits, the result 64; the result is no operand.
                     unsafe { tiles(*ty, register(*dst), args.map(register)) }
                 }
                 Node::If { cond, mask: inner, then, otherwise } => {
@@ -269,8 +271,8 @@ impl<'a> Machine<'a> {
         if let Cond::Uniform(place) = cond {
             return self.block(if self.word(place) != 0 { then } else { otherwise }, mask);
         }
-        // Lanes that leave a loop are taken out of all masks up to its own, so the other branch's must not share words that an
-        // earlier branch left it with.
+        // Lanes that leave a loop are removed from all masks up to the loop's own. So the other branch's mask must not
+        // share words that an earlier branch left in it.
         let other = inner - 1;
         self.own_mask(other);
         match cond {
@@ -307,16 +309,17 @@ impl<'a> Machine<'a> {
         if !otherwise.is_empty() && self.masks[other].active > 0 {
             self.block(otherwise, other)?;
         }
-        // Lanes that left a loop from inside have been taken out of `mask`; no other flow leaves a divergent branch.
+        // Lanes that left a loop from inside have been removed from `mask`; no other flow leaves a divergent branch.
         Ok(Flow::Next)
     }
 
-    /// Gives a mask words of its own, which it may have shared with an outer one.
+    /// Points a mask, which may share an outer one's words, at its own words.
     fn own_mask(&mut self, mask: MaskId) {
         self.masks[mask].words = self.at(self.code.masks + (mask * self.code.lanes) as u32);
     }
 
-    /// Makes `inner` the lanes of `mask` where base + lane < bound; where that is all of them, `inner` shares the words of `mask`.
+    /// Makes `inner` the lanes of `mask` where base + lane < bound. If that is all of them, `inner` shares the words of
+    /// `mask`.
     fn below(&mut self, mask: MaskId, inner: MaskId, base: u32, bound: u32) {
         let threads = self.code.threads as u32;
         let last = base.checked_add(threads - 1);
@@ -332,7 +335,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Takes the active lanes where the condition holds out of the masks from `mask` outward to `to`.
+    /// Removes the active lanes where the condition holds from the masks from `mask` outward to `to`.
     fn leave(&mut self, cond: Option<Place>, mask: MaskId, to: MaskId) {
         let (spare, lanes, own) = (self.at(self.code.spare), self.code.lanes, self.masks[mask].words);
         // SAFETY: masks and registers have `lanes` words.
@@ -342,7 +345,7 @@ impl<'a> Machine<'a> {
         }
         for mask in to..=mask {
             let words = self.masks[mask].words;
-            // SAFETY: masks have `lanes` words; some share them, and taking lanes twice is taking them once.
+            // SAFETY: masks have `lanes` words. Some masks share them; removing lanes twice is the same as once.
             self.masks[mask].active = unsafe { (self.code.ops.and_not)(words, words, spare, lanes) };
         }
     }
@@ -371,7 +374,7 @@ impl<'a> Machine<'a> {
                 }
                 self.enter(body, mask);
                 let Some(alive) = body.alive else { return Ok(Flow::Next) };
-                // Every lane has counted `ahead` so far, so start + lane < end - ahead tells whether it goes on.
+                // Every lane has counted `ahead` so far, so it goes on if start + lane < end - ahead.
                 let mut ahead = 0u64;
                 while let Some(bound) = (end as u64).checked_sub(ahead) {
                     self.below(alive, alive + 1, start, bound as u32);
@@ -435,14 +438,14 @@ impl<'a> Machine<'a> {
         unsafe { self.masks[to].words.copy_from_nonoverlapping(words, self.code.lanes) };
     }
 
-    /// Starts a loop: where threads may leave it at different times, it has a mask of those in it.
+    /// Starts a loop. If threads may leave it at different times, it gets a mask of the threads in it.
     fn enter(&mut self, body: &Body, mask: MaskId) {
         if let Some(alive) = body.alive {
             self.copy_mask(mask, alive);
         }
     }
 
-    /// Runs a loop's body once, with all threads in the loop. How the loop ends, if it does.
+    /// Runs a loop's body once, with all threads in the loop. Returns how the loop ends, if it does.
     fn round(&mut self, body: &Body, mask: MaskId) -> Result<Option<Flow>, Box<Fault>> {
         match body.alive {
             None => Ok(match self.block(&body.nodes, mask)? {
@@ -474,7 +477,7 @@ impl<'a> Machine<'a> {
             Index::Affine(place) => {
                 let base = self.word(place);
                 if base as usize + self.code.threads <= memory.len {
-                    // SAFETY: the elements are inside. Lanes that are not active may be set too: the result is a local register or
+                    // SAFETY: the elements are inside. Inactive lanes may be set too: the result is a local register or
                     // a temporary.
                     unsafe {
                         let from = memory.data.add(base as usize * moves.size);
@@ -574,7 +577,7 @@ impl<'a> Machine<'a> {
 
     fn no_zero(&self, op: Opcode, divisor: Value, wide: bool, mask: MaskId, line: u32) -> Result<(), Box<Fault>> {
         let words = if wide { 2 } else { 1 };
-        // SAFETY: the translator says how many words a value has.
+        // SAFETY: the translator states how many words a value has.
         let is_zero = |at: *const u32| unsafe { (0..words).all(|i| at.add(i).read() == 0) };
         let thread = match divisor {
             Value::Uniform(place) if !is_zero(self.at(place)) => return Ok(()),

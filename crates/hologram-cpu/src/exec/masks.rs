@@ -1,8 +1,9 @@
-//! Masks: a word for each lane, 1 where it is active, and what control flow does with them.
+//! Masks, a word per lane that is 1 where the lane is active, and the control-flow operations on them.
 
 use super::level::{Level, leveled};
 
-/// The mask operations of a level. All work on `n` lanes, a multiple of 16; those that make a mask return how many lanes it has.
+/// The mask operations of a level. All work on `n` lanes, a multiple of 16; those that make a mask return its lane
+/// count.
 #[derive(Clone, Copy)]
 pub(super) struct Masks {
     /// `(dst, a, b, n)`: a and b.
@@ -21,8 +22,8 @@ pub(super) struct Masks {
     pub(super) any_zero: unsafe fn(*const u32, *const u32, usize) -> bool,
     /// The same for values of 64 bits.
     pub(super) any_zero_wide: unsafe fn(*const u32, *const u32, usize) -> bool,
-    /// `(counter, end, step, alive, n)`: the next round of a `for` by lanes of u32: counts on, and leaves alive the lanes that are
-    /// below the end and did not wrap.
+    /// `(counter, end, step, alive, n)`: the next round of a `for` per lane, on u32. Advances the counters and keeps
+    /// alive the lanes that are below the end and did not wrap.
     pub(super) advance_u: Advance,
     /// The same for i32.
     pub(super) advance_i: Advance,
@@ -31,7 +32,8 @@ pub(super) struct Masks {
 /// See [`Masks::advance_u`].
 pub(super) type Advance = unsafe fn(*mut u32, *const u32, *const u32, *mut u32, usize) -> u32;
 
-/// A loop over lanes that sets `dst[i]` to a truth value and counts them. Raw addresses, because `dst` may be an operand.
+/// A loop over lanes that sets `dst[i]` to a truth value and counts the ones. Raw addresses, because `dst` may be an
+/// operand.
 #[inline(always)]
 unsafe fn make(dst: *mut u32, n: usize, f: impl Fn(usize) -> u32) -> u32 {
     let mut count = 0;

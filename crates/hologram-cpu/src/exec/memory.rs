@@ -51,20 +51,21 @@ pub(super) struct Memory {
     pub(super) len: usize,
 }
 
-/// What no lane has as its number: no lane failed.
+/// A number that no lane has: no lane failed.
 pub(super) const NO_LANE: usize = usize::MAX;
 
-/// Lanes that are looked at together: those with neighbouring elements are moved at once.
+/// Lanes that are examined together; if their elements are neighbours, they are moved at once.
 const RUN: usize = 16;
 
-/// The moves of one element type; registers are given by their first word, elements of 64 bits take two each. All take memory aligned to the element, whose elements other workers may be writing: which value a
-/// racing program reads is undefined, as on every device. Lanes are counted in multiples of [`RUN`] by `gather` and `scatter`, which
-/// return the first active lane with an index outside, or [`NO_LANE`].
+/// The moves of one element type. Registers are given by their first word; elements of 64 bits take two words each. All
+/// take memory aligned to the element, which other workers may be writing: the value that a racing program reads is
+/// undefined, as on every device. `gather` and `scatter` take `n` in multiples of [`RUN`] and return the first active
+/// lane with an index outside, or [`NO_LANE`].
 #[derive(Clone, Copy)]
 pub(super) struct Moves {
-    /// `(dst, src, n)`: n elements from `src` on.
+    /// `(dst, src, n)`: n elements starting at `src`.
     pub(super) load_run: unsafe fn(*mut u32, *const u8, usize),
-    /// `(dst, src, n)`: n elements from `dst` on.
+    /// `(dst, src, n)`: n elements starting at `dst`.
     pub(super) store_run: unsafe fn(*mut u8, *const u32, usize),
     /// `(dst, memory, indices, mask, n)`.
     pub(super) gather: unsafe fn(*mut u32, Memory, *const u32, *const u32, usize) -> usize,
@@ -92,7 +93,7 @@ unsafe fn store<E: Element>(dst: *mut u8, src: *const u32, n: usize) {
     }
 }
 
-/// Whether 16 indices are neighbours, in order, and inside; then also the first.
+/// The first of 16 indices, if they are consecutive and inside.
 #[inline(always)]
 fn run(index: &[u32; RUN], len: usize) -> Option<usize> {
     let first = index[0];

@@ -29,7 +29,8 @@ impl Register {
     }
 }
 
-/// Runs a subgroup operation on each subgroup; `lane` is the second operand of a shuffle. What inactive lanes get means nothing.
+/// Runs a subgroup operation on each subgroup. `lane` is the second operand of a shuffle. Inactive lanes get
+/// meaningless values.
 ///
 /// # Safety
 /// `dst` and `value` hold values of the type's size; `dst` is none of the others.
@@ -85,7 +86,7 @@ pub(super) unsafe fn tiles(ty: Type, dst: Register, [a, b, c]: [Register; 3]) {
     }
 }
 
-/// Gives all lanes of each subgroup the result for it.
+/// Writes each subgroup's result to all its lanes.
 #[inline(always)]
 fn each<T: Copy>(dst: &mut [T], value: &[T], mask: &[u32], result: impl Fn(&[T], &[u32]) -> T) {
     let groups = value.chunks_exact(LANES).zip(mask.chunks_exact(LANES));
@@ -109,8 +110,8 @@ fn moved<T: Copy>(op: Opcode, dst: &mut [T], value: &[T], lane: &[u32], mask: &[
     }
 }
 
-/// Combines the lanes in the order that defines `subgroup.add`: with the lane 16 apart, then 8, 4, 2, 1. Every lane comes to the same
-/// result, so one is computed.
+/// Combines the lanes in the order that defines `subgroup.add`: each lane with the one 16 apart, then 8, 4, 2, 1. Every
+/// lane gets the same result, so one is computed.
 #[inline(always)]
 fn butterfly<T: Copy>(value: &[T], mask: &[u32], neutral: T, f: impl Fn(T, T) -> T) -> T {
     let mut v = [neutral; LANES];

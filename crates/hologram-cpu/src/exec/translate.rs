@@ -16,7 +16,7 @@ use super::masks::Masks;
 use super::memory::moves;
 use crate::features::Features;
 
-/// Masks that a block inside another needs at most: those of a loop, or of both branches.
+/// Masks that a nested block needs at most: those of a loop, or of both branches.
 const MASKS_A_LEVEL: usize = 2;
 
 /// The most masks of a program.
@@ -24,7 +24,7 @@ pub(super) const MAX_MASKS: usize = 1 + MASKS_A_LEVEL * (MAX_NESTING + 1);
 
 /// Translates a program that the verifier has passed.
 pub(crate) fn translate(program: &Program, features: Features) -> Code {
-    // Faults name a line; a program built in memory has those of its printed text.
+    // Faults name a line. A program built in memory has the lines of its printed text.
     let mut numbered = program.clone();
     if program.body.first().is_some_and(|s| s.line == 0) {
         number_lines(&mut numbered);
@@ -34,7 +34,7 @@ pub(crate) fn translate(program: &Program, features: Features) -> Code {
     let registers = program.registers.len() as u32;
     let params = program.params.len() as u32;
     let constants = count_constants(&program.body) + 4;
-    // Two words for each uniform value.
+    // Two words per uniform value.
     let uniform_words = (FIRST_PLACE + 2 * (params + registers + constants)).next_multiple_of(16);
     let mut t = Translator {
         program,
@@ -57,7 +57,7 @@ pub(crate) fn translate(program: &Program, features: Features) -> Code {
         mask_count: 1,
         arrays: arrays(program),
     };
-    // They serve values of both widths.
+    // They hold values of both widths.
     t.temporary = [(); 4].map(|()| t.new_lanes(true));
     t.spare = t.new_lanes(false);
     let body = t.block(&numbered.body, 0);
@@ -82,7 +82,7 @@ fn count_constants(block: &[Stmt]) -> u32 {
         .sum()
 }
 
-/// The arrays by number; shared ones get their places when all registers have theirs.
+/// The arrays by number. Shared arrays get their places after all registers have theirs.
 fn arrays(program: &Program) -> Vec<Array> {
     let mut slices = 0;
     let params = program.params.iter().map(|p| match p.kind {
@@ -100,7 +100,7 @@ fn arrays(program: &Program) -> Vec<Array> {
     arrays
 }
 
-/// An open loop: the mask that `break` clears to, and that `continue` clears to, when it is divergent.
+/// An open loop. When it is divergent: the masks that `break` and `continue` clear up to.
 #[derive(Clone, Copy)]
 struct OpenLoop {
     alive: Option<MaskId>,
@@ -175,7 +175,7 @@ impl Translator<'_> {
     fn block(&mut self, stmts: &[Stmt], mask: MaskId) -> Vec<Node> {
         self.mask_count = self.mask_count.max(mask + 1);
         let mut block = Block { nodes: Vec::new(), mask };
-        // The local registers set in this block, by the statement after which their lanes are free.
+        // The local registers set in this block, each with the statement after which its lanes are free.
         let mut ends: Vec<(usize, Reg)> = Vec::new();
         for (index, stmt) in stmts.iter().enumerate() {
             self.stmt(stmt, &mut block);
@@ -238,7 +238,7 @@ impl Translator<'_> {
         self.program.registers[reg.0 as usize].ty.is_wide()
     }
 
-    /// The lanes of a register, made when it has none yet.
+    /// The lanes of a register, allocated if it has none yet.
     fn lanes_of(&mut self, reg: Reg) -> Place {
         match self.place[reg.0 as usize] {
             Some(place) => place,
@@ -250,7 +250,7 @@ impl Translator<'_> {
         }
     }
 
-    /// An operand's lanes; a uniform one is spread over the temporary of this number.
+    /// An operand's lanes. A uniform operand is spread over the temporary of this number.
     fn as_lanes(&mut self, operand: Operand, temporary: usize, block: &mut Block) -> Place {
         match operand {
             Operand::Reg(reg) if self.facts.reg(reg).kind != Kind::Uniform => self.lanes_of(reg),
@@ -277,7 +277,8 @@ impl Translator<'_> {
         }
     }
 
-    /// Where an instruction puts the lanes of its result; those of a register that is not local are committed afterwards.
+    /// The place for the lanes of an instruction's result; those of a register that is not local are committed
+    /// afterwards.
     fn result(&mut self, dst: Reg) -> Place {
         if self.facts.reg(dst).local { self.lanes_of(dst) } else { self.temporary[0] }
     }
@@ -300,7 +301,7 @@ impl Translator<'_> {
                     (_, Some((a, b))) => (Cond::Below { base: self.word(a), bound: self.word(b) }, block.mask + 2),
                     _ => (Cond::Lanes(self.as_lanes(*cond, 1, block)), block.mask + 2),
                 };
-                // The mask of the other branch lies below, where no block inside the first uses it.
+                // The mask of the other branch lies below, where no block inside the first branch uses it.
                 let other = if mask == block.mask { mask } else { mask - 1 };
                 let then = self.block(then, mask);
                 let otherwise = self.block(otherwise, other);
@@ -333,7 +334,7 @@ impl Translator<'_> {
                             self.copy(place, from, block);
                         }
                         let [(start, _), (end, _), (step, _)] = places;
-                        // A counter that counts several loops has no lanes while none of them runs.
+                        // A counter shared by several loops has no lanes while none of them runs.
                         self.place[var.0 as usize] = Some(start);
                         let body = self.body(body, block.mask);
                         let ops = Masks::of(self.level);
@@ -386,7 +387,7 @@ impl Translator<'_> {
 
     fn inst(&mut self, inst: &Inst, line: u32, block: &mut Block) {
         match inst.op.info().signature {
-            // The workgroup runs in lock step: whoever reads the next instruction has finished this one.
+            // The workgroup runs in lock step: a thread that reaches the next instruction has finished this one.
             Signature::Barrier => {}
             Signature::Builtin => self.builtin(inst, block),
             Signature::Load => self.load(inst, line, block),
@@ -415,7 +416,7 @@ impl Translator<'_> {
             O::GlobalZ => Some((2, O::ThreadZ)),
             _ => None,
         };
-        // The uniform part: all of it, or what the thread's own index is added to.
+        // The uniform part: the whole value, or the base to which the thread's own index is added.
         match inst.op {
             O::GroupX | O::GroupY | O::GroupZ => {
                 block.nodes.push(copy(&mov, word, GROUP + (inst.op as u32 - O::GroupX as u32)));
@@ -437,7 +438,7 @@ impl Translator<'_> {
         if actual == Kind::Uniform || (actual == Kind::Affine && !as_lanes) {
             return;
         }
-        // Lanes: of a uniform value, of neighbours, or of what the arena keeps.
+        // Lanes: of a uniform value, of a base plus lane, or of a register kept in the arena.
         let place = self.result(dst);
         match kind {
             Kind::Uniform => block.nodes.push(Node::Spread { dst: place, from: word, wide: false }),
@@ -463,7 +464,7 @@ impl Translator<'_> {
         RegKind { actual: facts.kind, local: facts.local, as_lanes: facts.as_lanes }
     }
 
-    /// The kind of a builtin's value, whatever register it goes to.
+    /// The kind of a builtin's value, regardless of the register that it is written to.
     fn natural_kind(&self, op: Opcode) -> Kind {
         super::facts::builtin_kind(self.program, op)
     }
@@ -473,7 +474,7 @@ impl Translator<'_> {
         if let Some((_, place)) = self.builtins.iter().find(|(o, _)| *o == op) {
             return *place;
         }
-        // A new register: one that was used before would be overwritten in the next workgroup.
+        // A new register: a reused one would be overwritten in the next workgroup.
         self.lane_registers += 1;
         let place = self.lane_base + (self.lane_registers - 1) * self.lanes as u32;
         self.builtins.push((op, place));
@@ -639,7 +640,7 @@ impl Translator<'_> {
     }
 }
 
-/// What decides where a register's value goes.
+/// The facts that decide where a register's value is kept.
 struct RegKind {
     actual: Kind,
     local: bool,

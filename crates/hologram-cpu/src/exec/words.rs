@@ -1,4 +1,4 @@
-//! Arithmetic on values that neither Rust nor the processor has in the form that a vector loop wants: without branches.
+//! Branch-free arithmetic that neither Rust nor the processor has in a form that vectorises.
 
 /// The `f32` in a word.
 #[inline(always)]
@@ -6,8 +6,8 @@ pub(super) fn float(word: u32) -> f32 {
     f32::from_bits(word)
 }
 
-/// Quotient, 0 for a division by zero. The quotient of two 32-bit numbers in `f64` has an error below 2^-53 of it, and no quotient
-/// that is not whole lies that near above a whole number, so the whole part is right.
+/// Quotient, 0 for a division by zero. The quotient of two 32-bit numbers in `f64` has a relative error below 2^-53. No
+/// quotient that is not whole lies so close below a whole number, so the whole part is right.
 #[inline(always)]
 pub(super) fn div_u(a: u32, b: u32) -> u32 {
     let divisor = if b == 0 { 1 } else { b };
@@ -16,7 +16,7 @@ pub(super) fn div_u(a: u32, b: u32) -> u32 {
     if b == 0 { 0 } else { q }
 }
 
-/// Quotient toward zero, 0 for a division by zero; the least number by -1 is itself.
+/// Quotient toward zero, 0 for a division by zero; the least number divided by -1 is itself.
 #[inline(always)]
 pub(super) fn div_i(a: u32, b: u32) -> u32 {
     let divisor = if b == 0 || b == u32::MAX { 1 } else { b };
@@ -26,17 +26,17 @@ pub(super) fn div_i(a: u32, b: u32) -> u32 {
     if b == 0 { 0 } else { q }
 }
 
-/// What integers of all widths do.
+/// Operations on integers of all widths.
 pub(super) trait Integer: Copy {
-    /// Quotient toward zero, 0 for a division by zero; the least number by -1 is itself.
+    /// Quotient toward zero, 0 for a division by zero; the least number divided by -1 is itself.
     fn quotient(self, b: Self) -> Self;
     /// The high half of the product.
     fn high_product(self, b: Self) -> Self;
-    /// The absolute value, of the least number itself.
+    /// The absolute value; that of the least number is itself.
     fn magnitude(self) -> Self;
-    /// Shifted left; by the width or more 0.
+    /// Shifted left; 0 for a count of the width or more.
     fn shift_left(self, n: u32) -> Self;
-    /// Shifted right; by the width or more only what fills.
+    /// Shifted right; only fill bits for a count of the width or more.
     fn shift_right(self, n: u32) -> Self;
     /// The byte of this number among the lowest four, extended by the type's sign.
     fn byte(self, i: u32) -> Self;
@@ -82,7 +82,7 @@ integers! {
     u64 u128, |a, b| a.checked_div(b).unwrap_or(0), a, |n| if n < 64 { a >> (n & 63) } else { 0 };
 }
 
-/// What floats do that Rust leaves open.
+/// Operations on floats that Rust leaves open.
 pub(super) trait Float: Copy {
     /// The lesser: a NaN loses, and -0 is less than 0.
     fn least(self, b: Self) -> Self;
@@ -116,7 +116,7 @@ pub(super) fn from_f16(half: u32) -> f32 {
     let magnitude = (half & 0x7fff) << 13;
     let exponent = magnitude & 0x0f80_0000;
     let normal = magnitude + (112 << 23);
-    // A subnormal's digits behind the exponent of the least normal: taking that number away normalises them.
+    // The digits of a subnormal with the exponent of the least normal: subtracting that number normalises them.
     let subnormal = (float(magnitude + (113 << 23)) - float(113 << 23)).to_bits();
     let quiet = if magnitude > 0x0f80_0000 { 0x0040_0000 } else { 0 };
     let special = (magnitude + (224 << 23)) | quiet;
@@ -132,7 +132,7 @@ pub(super) fn to_f16(value: f32) -> u32 {
     let magnitude = bits & 0x7fff_ffff;
     let odd = (magnitude >> 13) & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-    // Adding a half brings the last bit that counts to the last bit of the float, so that the addition rounds there.
+    // Adding 0.5 moves the last digit that counts to the last bit of the float, so the addition rounds there.
     let subnormal = (float(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let result = if magnitude < 113 << 23 { subnormal } else { normal };
     // From 65520 on, halfway between the greatest number and the next, the result is infinite.
@@ -157,22 +157,22 @@ pub(super) fn to_bf16(value: f32) -> u32 {
     if bits & 0x7fff_ffff > 0x7f80_0000 { bits >> 16 | 0x40 } else { rounded }
 }
 
-/// A number as a float whose last bit is set when the number has further bits: rounding it to a `bf16` then gives what one rounding
-/// of the number would.
+/// An integer as a float whose last bit is set if the integer has further bits. Rounding that float to `bf16` then
+/// equals rounding the integer once.
 #[inline(always)]
 pub(super) fn u32_jammed(v: u32) -> f32 {
     let jammed = (v >> 8 | (v & 0xff != 0) as u32) as i32 as f32 * 256.0;
     if v < 1 << 24 { v as i32 as f32 } else { jammed }
 }
 
-/// As [`u32_jammed`], for a signed number.
+/// As [`u32_jammed`], for signed integers.
 #[inline(always)]
 pub(super) fn i32_jammed(v: u32) -> f32 {
     let magnitude = u32_jammed((v as i32).unsigned_abs());
     if (v as i32) < 0 { -magnitude } else { magnitude }
 }
 
-/// As [`u32_jammed`], for 64 bits: of a long number at least 17 bits count, the rest is as good as one more.
+/// As [`u32_jammed`], for 64 bits. Of a long integer at least 17 bits are kept; one more bit stands for the rest.
 #[inline(always)]
 pub(super) fn u64_jammed(v: u64) -> f32 {
     let long = ((v >> 32) as u32 | (v as u32 != 0) as u32, 4294967296.0);
@@ -182,15 +182,15 @@ pub(super) fn u64_jammed(v: u64) -> f32 {
     u32_jammed(top) * scale
 }
 
-/// As [`u32_jammed`], for a signed number of 64 bits.
+/// As [`u32_jammed`], for signed integers of 64 bits.
 #[inline(always)]
 pub(super) fn i64_jammed(v: i64) -> f32 {
     let magnitude = u64_jammed(v.unsigned_abs());
     if v < 0 { -magnitude } else { magnitude }
 }
 
-/// A number rounded toward zero, with the last bit set where that lost something: rounding it to a shorter float then gives what one
-/// rounding of the number would.
+/// A number rounded toward zero, with the last bit set if that lost anything. Rounding the result to a shorter float
+/// then equals rounding the number once.
 #[inline(always)]
 pub(super) fn f64_jammed(v: f64) -> f32 {
     let near = v as f32;
@@ -203,7 +203,7 @@ pub(super) fn f64_jammed(v: f64) -> f32 {
 mod tests {
     use super::*;
 
-    /// Numbers around everything that is special in their type, and many between.
+    /// Numbers around all special values of their type, and many between.
     fn numbers() -> Vec<u32> {
         let mut numbers = vec![];
         for shift in 0..32 {

@@ -1,5 +1,5 @@
-//! The bandwidth of memory, read, copied and in the triad, measured with the device's own workers: the ceilings of every kernel that is
-//! bound by memory.
+//! The bandwidth of memory for reads, copies and the triad, measured with the device's own workers. These are the
+//! ceilings of every memory-bound kernel.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,11 +21,11 @@ const REGION: usize = 256 << 20;
 const PIECE: usize = 256 << 10;
 /// Runs of a measurement.
 const RUNS: usize = 10;
-/// Sums that workers leave, so that the reading cannot be optimised away; more than there are workers.
+/// Slots for the workers' sums, which keep the reads from being optimised away; more than there are workers.
 const SUMS: usize = 1024;
 
-/// Sustained read bandwidth of memory in bytes per second: the best of several runs, because what else the machine does can only slow a
-/// run down.
+/// Sustained read bandwidth of memory in bytes per second: the best of several runs, because other load on the machine
+/// can only slow a run down.
 ///
 /// # Errors
 /// When the region cannot be allocated.
@@ -33,7 +33,7 @@ pub fn measure_read_bandwidth(backend: &dyn Backend, features: Features) -> Resu
     measure(backend, features, CeilingKind::Read).map(|rates| rates[RUNS - 1])
 }
 
-/// Sustained bandwidth of copies within memory in bytes per second, read and written: the median of several runs.
+/// Sustained bandwidth of copies within memory in bytes per second, read plus written: the median of several runs.
 ///
 /// # Errors
 /// When the regions cannot be allocated.
@@ -55,8 +55,8 @@ fn measure(backend: &dyn Backend, features: Features, kind: CeilingKind) -> Resu
     Ok(rates)
 }
 
-/// The launch that moves as many bytes as memory allows, over regions of its own, in the way of [`CeilingKind::Read`],
-/// [`CeilingKind::Copy`] or [`CeilingKind::Triad`].
+/// A launch that moves as many bytes as memory allows, over its own regions, as [`CeilingKind::Read`],
+/// [`CeilingKind::Copy`] or [`CeilingKind::Triad`] requires.
 ///
 /// # Errors
 /// When the regions cannot be allocated.
@@ -81,7 +81,7 @@ pub(crate) fn traffic(backend: &dyn Backend, features: Features, kind: CeilingKi
     Ok(Ceiling { launch, amount: ((reads + writes) * REGION) as f64 })
 }
 
-/// A region of ones: untouched pages may all be one page of zeros in the cache.
+/// A region of ones: untouched pages may all map to one cached page of zeros.
 fn region(backend: &dyn Backend) -> Result<Buffer> {
     let (region, ones) = (backend.allocate_buffer(REGION)?, 1f32.to_ne_bytes().repeat(PIECE / 4));
     for at in (0..REGION).step_by(PIECE) {

@@ -1,5 +1,5 @@
-//! `batch_matmul`: a [.., n, k], b [.., k, m], either turned, then a bias [m] and a residual where there are → [.., n, m] in the operands'
-//! type, `f32`, `f16` or `bf16`.
+//! `batch_matmul`: a [.., n, k], b [.., k, m], either of them transposed or not, plus an optional bias [m] and an
+//! optional residual → [.., n, m] in the operands' type, `f32`, `f16` or `bf16`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ struct BatchMatmul {
     format: Format,
     left: Side,
     right: Side,
-    /// Elements of a matrix of either side, in memory.
+    /// Elements of one matrix in memory, for either side.
     matrices: [usize; 2],
-    /// For either side the stride in matrices of each of the result's batch dimensions, slowest first.
+    /// The stride in matrices of each of the result's batch dimensions, slowest first, for either side.
     strides: [Vec<usize>; 2],
     /// Sizes of the result's dimensions before the last two.
     batches: Vec<Extent>,
@@ -29,7 +29,7 @@ struct BatchMatmul {
     m: Extent,
     k: Extent,
     lefts: Vec<Extent>,
-    /// Whether rows and columns of the result changed places: it has one column, which is computed as a row.
+    /// Whether rows and columns of the result are exchanged: a result of one column is computed as a row.
     turned: bool,
     bias: Option<usize>,
     activation: Option<Activation>,
@@ -38,14 +38,14 @@ struct BatchMatmul {
     uses_step: bool,
 }
 
-/// A matrix' last two sizes, whether it lies turned, and the dimensions before.
+/// The batch dimensions of a matrix and its last two sizes, exchanged when it is `turned`.
 fn split(t: &TensorSpec, turned: bool) -> Option<(&[Extent], [Extent; 2])> {
     let (batches, matrix) = t.shape.split_at_checked(t.shape.len().checked_sub(2)?)?;
     let [x, y] = *matrix else { return None };
     Some((batches, if turned { [y, x] } else { [x, y] }))
 }
 
-/// The stride in matrices of each of the result's batch dimensions, from an operand's.
+/// The stride in matrices of each of the result's batch dimensions, for an operand.
 fn strides(operand: &[Extent], batches: usize) -> Vec<usize> {
     let mut strides = vec![0; batches];
     let mut stride = 1;
@@ -74,7 +74,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     if spec.inputs.len() != 2 + usize::from(bias) + usize::from(residual) {
         return None;
     }
-    // Lines of the left side are rows, of the right side columns; both have `k` elements.
+    // Lines are rows of the left side and columns of the right side; both have `k` elements.
     let side = |t: &TensorSpec, along: bool| Side { format, along, stride: t.row_len() };
     let mut sides = [side(a, !turns[0]), side(b, turns[1])];
     let mut strides = [strides(of_a, batches.len()), strides(of_b, batches.len())];
@@ -150,7 +150,8 @@ impl NativeKernel for BatchMatmul {
             k: self.k.value(step),
         };
         let element = self.format.block_bytes();
-        // What the matrices of a run take; a matrix of the slowest dimension's own size is smaller than at most.
+        // Bytes that the matrices of a run take. A matrix is smaller than its maximum if its own size is the slowest
+        // dimension.
         for (side, lines) in [(0, sizes.n), (1, sizes.m)] {
             let last = self.matrix(side, step, sizes.batches.saturating_sub(1));
             let bytes = (last * self.matrices[side] + lines * sizes.k) * element;
@@ -172,7 +173,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Where a matrix of a side begins.
+    /// The first byte of a matrix of a side.
     fn start(&self, side: usize, matrix: usize) -> *const u8 {
         let argument = usize::from(self.op.turned) ^ side;
         let at = matrix * self.op.matrices[side] * self.op.format.block_bytes();
@@ -232,7 +233,7 @@ impl Operands for Run<'_> {
     }
 }
 
-/// Adds elements of an argument; those that its buffer lacks, which recording has ruled out, are left out.
+/// Adds elements of an argument. Adds nothing if its buffer lacks the range, which recording has ruled out.
 fn add_row(op: &BatchMatmul, args: &Args<'_>, argument: usize, range: Range<usize>, to: &mut [f32]) {
     if op.format == Format::F32 {
         let x: &[f32] = args.read(argument);

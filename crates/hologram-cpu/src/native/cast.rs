@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn rounds_to_nearest_even() {
-        // Ties either way, beyond the greatest, subnormal results, infinities.
+        // Ties both ways, values beyond the greatest, subnormal results, infinities.
         let x =
             [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65520.0, 65519.0, 6e-8, -0.0, f32::INFINITY, 1.0 + 1.0 / 256.0];
         let as_f16 = [0x3c00u16, 0x3c02, 0x7c00, 0x7bff, 0x0001, 0x8000, 0x7c00, 0x3c04];

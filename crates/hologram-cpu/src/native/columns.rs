@@ -1,5 +1,6 @@
-//! `softmax` and `log_softmax` along another dimension than the last, of `f32` and narrow floats: neighbouring lines side by side, each lane
-//! with the greatest of its line so far and the sum of the exponentials below it.
+//! `softmax` and `log_softmax` along a dimension other than the last, of `f32` and narrow floats. Neighbouring lines
+//! lie side by side; each lane keeps the greatest element of its line so far and the sum of exponentials relative to
+//! it.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ struct Columns {
     uses_step: bool,
 }
 
-/// Vectors side by side, and lines that they have at most.
+/// Vectors side by side, and the most lines that they hold.
 const VECTORS: usize = 4;
 const WIDTH: usize = 64;
-/// Elements of a line ahead of which memory is asked for.
+/// Prefetch distance in elements of a line.
 const AHEAD: usize = 8;
 
 /// The native kernel for these; `None` for any other spec, and for rows.
@@ -63,7 +64,8 @@ impl NativeKernel for Columns {
 }
 
 simd_entry! {
-    /// The softmax, or its logarithm, of `count` lines of a matrix from line `first` on, at most [`WIDTH`]; lines lie side by side.
+    /// The softmax or log-softmax of `count` lines of a matrix from line `first`, at most [`WIDTH`]; lines lie side by
+    /// side.
     fn strip<E: Element>(x: &[E], out: &mut [E], inner: usize, lines: [usize; 2], log: bool) = strip_with
 }
 
@@ -78,7 +80,7 @@ fn strip_with<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, [
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are indexed in several arrays at once")]
 fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first, count): (usize, usize), log: bool) {
-    // Not −∞, from which −∞ cannot be subtracted.
+    // Finite, because −∞ − −∞ is NaN.
     let (mut peaks, mut sums) = ([s.splat(f32::MIN); VECTORS], [s.splat(0.0); VECTORS]);
     for row in x.chunks_exact(inner) {
         let row = &row[first..first + count];
@@ -86,7 +88,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
         let block = load(s, row);
         for i in 0..VECTORS {
             if s.any_greater(block[i], peaks[i]) {
-                // The second wins over a NaN.
+                // `max` returns the second operand if one is NaN.
                 let peak = s.max(block[i], peaks[i]);
                 sums[i] = s.mul(sums[i], s.exp(s.sub(peaks[i], peak)));
                 peaks[i] = peak;
@@ -128,14 +130,14 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
     }
 }
 
-/// Asks for the part of a line ahead: hardware does not foresee one in another page.
+/// Prefetches the part of a row that lies [`AHEAD`] rows further on: the hardware does not prefetch into another page.
 #[inline(always)]
 fn ask<E>(row: &[E], inner: usize) {
     let ahead = row.as_ptr().wrapping_add(AHEAD * inner).cast::<u8>();
     (0..size_of_val(row)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
 }
 
-/// The elements of a row; beyond its end −∞.
+/// The elements of a row, padded with −∞.
 #[inline(always)]
 fn load<S: Simd, E: Element>(s: S, row: &[E]) -> [S::V; VECTORS] {
     let mut block = [s.splat(f32::NEG_INFINITY); VECTORS];

@@ -1,5 +1,5 @@
-//! `conv2d`: x [images, c, h, w], kernels [o, c / groups, kh, kw], then a bias [o] where there is one → [images, o, h', w'], all in `f32`,
-//! `f16` or `bf16`. For each image and group a product of kernels with windows, which are gathered panel by panel.
+//! `conv2d`: x [images, c, h, w], kernels [o, c / groups, kh, kw], optional bias [o] → [images, o, h', w'], all in
+//! `f32`, `f16` or `bf16`. Per image and group it multiplies kernels with windows, which are gathered panel by panel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::simd::Isa;
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Pod, Worker};
 
-/// What holds for rows (0) and for columns (1) of images.
+/// Sizes of images along rows (0) or columns (1).
 #[derive(Clone, Copy, Debug)]
 struct Direction {
     image: usize,
@@ -34,7 +34,7 @@ struct Conv2d {
     kernels: usize,
     sides: [Direction; 2],
     left: Side,
-    /// The images as matrices of depth × windows, where a window is one element.
+    /// The images as matrices of depth × windows, if a window is one element.
     right: Option<Side>,
     bias: bool,
     uses_step: bool,
@@ -159,7 +159,8 @@ impl Operands for Run<'_> {
         }
         let range = first..first + op.depth * plane;
         let windows = Windows { sides: op.sides, columns, lanes };
-        // SAFETY: the panel has room for whole steps of words, as the caller promises, and any bytes are their elements.
+        // SAFETY: the panel has room for whole steps of words, as the caller promises, and any bytes are valid
+        // elements.
         unsafe {
             match op.format {
                 Format::F32 => {
@@ -206,8 +207,8 @@ struct Windows {
 }
 
 impl Windows {
-    /// Gathers the elements of the windows at the depths of a chunk, for each depth those of all windows. With `per_word` 2 the elements
-    /// of two depths take turns. What lies in the padding, and behind the chunk, is 0.
+    /// Gathers the windows' elements at the depths of a chunk: for each depth one element per window. With `per_word` 2
+    /// the elements of two depths alternate. Elements in the padding and behind the chunk are 0.
     fn gather<T: Pod, U: Pod + Default>(
         &self,
         x: &[T],
@@ -234,7 +235,8 @@ impl Windows {
                     continue;
                 };
                 let pixels = &plane[y * w.image..(y + 1) * w.image];
-                // Where the run begins in the row, moved by the padding: pixels at `at + i * stride - padding`.
+                // The run's first pixel in the row, offset by the padding: pixels lie at
+                // `at + i * stride - padding`.
                 let at = column * w.stride + s * w.dilation;
                 let skipped = w.padding.saturating_sub(at).div_ceil(w.stride).min(run);
                 let end = (w.image + w.padding).saturating_sub(at).div_ceil(w.stride).min(run);

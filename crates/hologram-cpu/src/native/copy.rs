@@ -1,4 +1,4 @@
-//! `copy`: the same elements in memory of their own, of any plain format.
+//! `copy`: copies a tensor of any plain format to new memory.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ struct Copy {
 
 /// Bytes of a piece of work.
 const PIECE: usize = 64 << 10;
-/// The same for copies with non-temporal stores.
+/// As [`PIECE`], for copies with non-temporal stores.
 const PIECE_NON_TEMPORAL: usize = 256 << 10;
 
 /// The native kernel for `copy`; `None` for any other spec.
@@ -47,7 +47,7 @@ impl NativeKernel for Copy {
             // SAFETY: each piece is claimed by one worker.
             let (x, out) = (&x[piece.clone()], unsafe { out.part(piece) });
             if non_temporal {
-                // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
+                // SAFETY: any bytes are floats, which are only moved; both begin at whole floats.
                 let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
                 copy_past(self.isa, x, out);
                 rest.copy_from_slice(x_rest);
@@ -60,16 +60,17 @@ impl NativeKernel for Copy {
     }
 }
 
-/// Copies bytes, with non-temporal stores when `non_temporal` and where they are many; [`fence`] belongs after the last such call of a phase.
+/// Copies bytes. Uses non-temporal stores when `non_temporal` is set and there are many bytes; call [`fence`] after the
+/// last such call of a phase.
 pub(super) fn copy_bytes(isa: Isa, x: &[u8], out: &mut [u8], non_temporal: bool) {
-    // Rows begin anywhere: what is before the first whole cache line goes through the caches.
+    // Rows begin anywhere: bytes before the first whole cache line are stored through the caches.
     let head = out.as_ptr().align_offset(64);
     if !non_temporal || x.len() < 2048 || out.len() != x.len() || !(x.as_ptr().addr() + head).is_multiple_of(4) {
         return out.copy_from_slice(x);
     }
     let ((first, x), (to, out)) = (x.split_at(head), out.split_at_mut(head));
     to.copy_from_slice(first);
-    // SAFETY: any bytes are floats, which are only moved; both begin at whole ones.
+    // SAFETY: any bytes are floats, which are only moved; both begin at whole floats.
     let ((_, x, x_rest), (_, out, rest)) = unsafe { (x.align_to::<f32>(), out.align_to_mut::<f32>()) };
     copy_past(isa, x, out);
     rest.copy_from_slice(x_rest);

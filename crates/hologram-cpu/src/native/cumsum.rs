@@ -1,5 +1,5 @@
-//! `cumsum` along any dimension, of `f32` and narrow floats (x, and for lines of several chunks what lies before each, in f32), and
-//! `chunk_sums`, the sums of the chunks.
+//! `cumsum` along any dimension, of `f32` and narrow floats; and `chunk_sums`, the sums of the chunks. Inputs: x and,
+//! for lines of several chunks, the sums before each chunk in f32.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use super::simd::{Isa, Simd, prefetch_near, simd_entry};
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
 
-/// Elements of a chunk of a line, as the operations have it.
+/// Elements of a chunk of a line, as the operations define it.
 const CHUNK: usize = 2048;
-/// Lines side by side of a piece of work.
+/// Lines side by side in a piece of work.
 const WIDTH: usize = 512;
-/// Elements whose sums do not wait for those before.
+/// Elements whose sums do not wait for earlier sums.
 const BLOCK: usize = 16;
-/// Elements of a line ahead of which memory is asked for.
+/// Prefetch distance in elements of a line.
 const AHEAD: usize = 4;
 
 struct CumSum {
     isa: Isa,
     lines: Lines,
     format: Format,
-    /// Whether only the chunks' sums are wanted.
+    /// Whether only the chunks' sums are required.
     total: bool,
-    /// Whether there are sums of what lies before each chunk.
+    /// Whether the sums before each chunk are an input.
     carried: bool,
-    /// Chunks of a line at its greatest.
+    /// Chunks of a line at its maximum length.
     chunks: usize,
     uses_step: bool,
 }
 
-/// The native kernel for these operations; `None` for any other spec, and for the types that are not summed in `f32`.
+/// The native kernel for these operations; `None` for any other spec, and for types that are not summed in `f32`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let (x, carries) = spec.inputs.split_first()?;
     let (total, axis) = match spec.op {
@@ -49,7 +49,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let chunks = n.div_ceil(CHUNK).max(1);
     let served = carries.len() <= usize::from(!total)
         && (total || *x == spec.output)
-        // Without what lies before, a line is one chunk.
+        // Without sums before the chunks, a line is one chunk.
         && (!total && carries.is_empty() && chunks == 1
             || of_chunks.format == Format::F32
                 && super::is_dense(of_chunks)
@@ -109,7 +109,7 @@ impl NativeKernel for CumSum {
 }
 
 simd_entry! {
-    /// Adds all elements of lines side by side, from line `first` on.
+    /// Adds all elements of lines side by side, starting at line `first`.
     fn add<E: Element>(x: &[E], inner: usize, first: usize, sums: &mut [f32]) = add_with
 }
 
@@ -136,7 +136,7 @@ fn add_with<S: Simd, E: Element>(s: S, x: &[E], inner: usize, first: usize, sums
 }
 
 simd_entry! {
-    /// The cumulative sums of a line, from `sum` on.
+    /// The cumulative sums of a line, starting from `sum`.
     fn along<E: Element>(x: &[E], sum: f32, out: &mut [E]) = along_with
 }
 
@@ -149,7 +149,7 @@ fn along_with<S: Simd, E: Element>(s: S, x: &[E], mut sum: f32, out: &mut [E]) {
             // SAFETY: the vector lies in both.
             unsafe { s.store(block.as_mut_ptr().add(at), E::load(s, from.as_ptr().add(at))) };
         }
-        // Each step adds what lies a distance before (Hillis and Steele, 1986).
+        // Each step adds the sum that lies `distance` before (Hillis and Steele, 1986).
         for distance in [1, 2, 4, 8] {
             let before = block;
             for i in distance..BLOCK {
@@ -173,7 +173,7 @@ fn along_with<S: Simd, E: Element>(s: S, x: &[E], mut sum: f32, out: &mut [E]) {
 }
 
 simd_entry! {
-    /// The cumulative sums of lines side by side, from line `first` and from `sums` on.
+    /// The cumulative sums of lines side by side, starting at line `first` and from `sums`.
     fn across<E: Element>(x: &[E], inner: usize, first: usize, sums: &mut [f32], out: &mut [E]) = across_with
 }
 
@@ -198,7 +198,7 @@ fn across_with<S: Simd, E: Element>(s: S, x: &[E], inner: usize, first: usize, s
     }
 }
 
-/// Asks for the part of a line ahead: hardware does not foresee one in another page.
+/// Prefetches the part of a row that lies [`AHEAD`] rows further on: the hardware does not prefetch into another page.
 #[inline(always)]
 fn ask<E>(row: &[E], inner: usize) {
     let ahead = row.as_ptr().wrapping_add(AHEAD * inner).cast::<u8>();

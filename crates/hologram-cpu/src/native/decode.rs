@@ -1,19 +1,19 @@
-//! Decoding packed rows to `f32`, for the table lookup and for matmuls with float activations.
+//! Dequantizes packed rows to `f32`, for the table lookup and for matmuls with float activations.
 
 use hologram_device::Format;
 use hologram_device::decode::decode as blocks;
 use hologram_isa::Type;
 
-/// Whether rows of this format can be decoded.
+/// Whether rows of this format can be dequantized.
 pub fn is_weight_format(format: Format) -> bool {
     matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || Format::BLOCKS.contains(&format)
 }
 
-/// Decodes whole blocks: `out.len()` elements from the packed bytes that hold them.
+/// Dequantizes whole blocks: `out.len()` elements from the packed bytes that hold them.
 pub fn decode(format: Format, packed: &[u8], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
-        // SAFETY: the processor has what the function is compiled for.
+        // SAFETY: the processor has the instructions that the function is compiled for.
         return unsafe { decode_avx2(format, packed, out) };
     }
     blocks(format, packed, out);
@@ -28,7 +28,7 @@ fn decode_avx2(format: Format, packed: &[u8], out: &mut [f32]) {
     }
     let whole = out.len() / 8 * 8;
     for (bytes, out) in packed.chunks_exact(16).zip(out.chunks_exact_mut(8)) {
-        // SAFETY: both slices hold exactly what is read and written.
+        // SAFETY: both slices have exactly the length that is read and written.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(bytes.as_ptr().cast()))) };
     }
     blocks(format, &packed[whole * 2..], &mut out[whole..]);

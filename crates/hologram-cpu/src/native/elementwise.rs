@@ -1,6 +1,6 @@
-//! Elementwise operations on whole tensors of the same shape: the arithmetic that is bound by memory, and the gates of feed-forward
-//! networks. They compute what the operations' programs do, to the bit; other operations, and operands that repeat, are left to the
-//! programs.
+//! Elementwise operations on whole tensors of the same shape: the memory-bound arithmetic, and the gates of
+//! feed-forward networks. They equal the operations' programs to the bit. Other operations, and broadcast operands, are
+//! left to the programs.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::native::simd::{Isa, Simd, fence, simd_entry};
 use crate::native::stream::{is_non_temporal, map_with};
 use crate::native::{elements, input, is_dense, room};
 
-/// Loops over slices of one length; the last argument says whether the result takes non-temporal stores.
+/// Loops over slices of one length; the last argument selects non-temporal stores.
 #[derive(Clone, Copy)]
 enum Apply {
     One(fn(Isa, &[f32], &mut [f32], bool)),
     Two(fn(Isa, &[f32], &[f32], &mut [f32], bool)),
 }
 
-/// The loop of an operation, for those that have one.
+/// The loop of an operation, if it has one.
 fn apply(op: &Operation) -> Option<Apply> {
     use hologram_device::Elementwise as E;
     Some(match op {
@@ -44,7 +44,7 @@ fn apply(op: &Operation) -> Option<Apply> {
 
 /// Elements of a piece of work: three slices of this length fit the first-level cache.
 const PIECE: usize = 2048;
-/// The same for results with non-temporal stores.
+/// As [`PIECE`], for results with non-temporal stores.
 const PIECE_NON_TEMPORAL: usize = 64 << 10;
 
 struct Elementwise {
@@ -102,9 +102,9 @@ impl NativeKernel for Elementwise {
 const BLOCK: usize = 512;
 
 impl Elementwise {
-    /// For narrow floats, which are computed in `f32` and rounded once.
+    /// For narrow floats: computes in `f32` and rounds once.
     fn narrow(&self, len: usize, args: &Args<'_>, worker: &Worker<'_>) -> Result<(), String> {
-        /// Room for a block, at a multiple of a cache line.
+        /// Memory for a block, aligned to a cache line.
         #[repr(align(64))]
         struct Block([f32; BLOCK]);
         let (mut wide, mut y) = ([Block([0.0; BLOCK]), Block([0.0; BLOCK])], Block([0.0; BLOCK]));
@@ -167,7 +167,7 @@ operations! {
     squared_error, squared_error_with: |a, b| (a - b) * (a - b);
     swiglu, swiglu_with: |gate, up| gate * (1.0 / (exp(&Scalar, -gate) + 1.0)) * up;
     relu2_mul, relu2_mul_with: |gate, up| {
-        // A NaN is not lost.
+        // Keeps NaN.
         let r = if gate <= 0.0 { 0.0 } else { gate };
         r * r * up
     };

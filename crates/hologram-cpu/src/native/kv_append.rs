@@ -21,7 +21,7 @@ struct KvAppend {
     uses_step: bool,
 }
 
-/// Codes of a cache in 8 bits that share a scale.
+/// Codes of an 8-bit cache that share a scale.
 const BLOCK: usize = Format::Q8Planes.block_len();
 
 /// The native kernel for `kv_append` to caches of F32, F16 and 8 bits in planes; `None` for any other spec.
@@ -59,11 +59,11 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
 impl NativeKernel for KvAppend {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let tokens = self.tokens.value(if self.uses_step { args.step() } else { &[] });
-        // A cache in 8 bits has codes and scales.
+        // An 8-bit cache has codes and scales.
         let views = if self.format == Format::Q8Planes { 2 } else { 1 };
         let x = input::<f32>(args, views, tokens * self.heads * self.d)?;
         let slots = input::<u32>(args, views + 1, tokens)?;
-        // Divided by heads, not by tokens: so no two workers write the same place even when two tokens name one slot.
+        // Divided by heads, not by tokens: no two workers write the same memory even if two tokens name one slot.
         while let Some(head) = worker.next(self.heads) {
             for (token, slot) in slots.iter().enumerate() {
                 let (block, offset) = (*slot as usize / self.block_size, *slot as usize % self.block_size);
@@ -93,7 +93,7 @@ impl NativeKernel for KvAppend {
     }
 }
 
-/// Blocks in 8 bits: each scale is the greatest magnitude of its block divided by 127, rounded to `f16`.
+/// Blocks of 8-bit codes: each scale is the greatest magnitude of its block divided by 127, rounded to `f16`.
 fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f16]) {
     let blocks = x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
     for ((x, codes), scale) in blocks.zip(scales) {

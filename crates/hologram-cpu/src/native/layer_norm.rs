@@ -1,5 +1,5 @@
-//! `layer_norm`: x [.., d], w [d], bias [d], all of f32 or one narrow float → of x's type and shape,
-//! `(x − mean(x)) / √(var(x) + ε) · w + bias` for each row.
+//! `layer_norm`: x [.., d], w [d], bias [d], all of f32 or one narrow float → x's type and shape, `(x − mean(x)) /
+//! √(var(x) + ε) · w + bias` per row.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl NativeKernel for LayerNorm {
 }
 
 simd_entry! {
-    /// Normalises a row as long as the weights. Meanwhile memory from `next` on, a row of it, is asked for.
+    /// Normalises a row as long as the weights. Meanwhile prefetches the row at `next`.
     fn normalise<E: Element>(
         x: &[E],
         next: *const E,
@@ -62,7 +62,7 @@ fn normalise_with<S: Simd, E: Element>(
     non_temporal: bool,
 ) {
     let d = x.len().min(out.len()).min(w.len()).min(bias.len());
-    // A half of the next row is asked for in each of the first two passes.
+    // The first two passes prefetch half of the next row each.
     let half = d / 2;
     let mean = sums(s, x, next, None) / x.len() as f32;
     let means = s.splat(mean);
@@ -82,7 +82,7 @@ fn normalise_with<S: Simd, E: Element>(
     }
 }
 
-/// The sum of a row, or with a mean of its squared distances from that; asks for half a row from `next` on.
+/// The sum of a row or, with a mean, of its squared distances from the mean. Prefetches half a row from `next` on.
 #[inline(always)]
 fn sums<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mean: Option<f32>) -> f32 {
     let (mut sums, step) = ([s.splat(0.0); 4], 4 * S::LANES);

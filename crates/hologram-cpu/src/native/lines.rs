@@ -7,11 +7,11 @@ use hologram_device::{Extent, TensorSpec};
 pub(super) struct Lines {
     outer: Vec<Extent>,
     n: Extent,
-    /// Elements from one of a line to its next: the product of the dimensions after.
+    /// Elements from one element of a line to the next: the product of the dimensions after.
     pub(super) inner: usize,
 }
 
-/// The same in a run.
+/// The sizes in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) outer: usize,
@@ -20,7 +20,7 @@ pub(super) struct Sizes {
 }
 
 impl Lines {
-    /// `None` where there is no such dimension, or another than the slowest varies.
+    /// `None` if there is no such dimension, or if another dimension than the slowest varies.
     pub(super) fn new(tensor: &TensorSpec, axis: u32) -> Option<Lines> {
         let axis = axis as usize;
         let n = *tensor.shape.get(axis)?;
@@ -34,7 +34,7 @@ impl Lines {
         Sizes { outer, n: self.n.value(step), inner: self.inner }
     }
 
-    /// The greatest sizes.
+    /// The maximum sizes.
     pub(super) fn max(&self) -> Sizes {
         Sizes { outer: self.outer.iter().map(|e| e.max()).product(), n: self.n.max(), inner: self.inner }
     }
@@ -51,7 +51,7 @@ impl Sizes {
         self.lines() * self.n
     }
 
-    /// Where a line's first element lies.
+    /// The position of a line's first element.
     pub(super) fn first(self, line: usize) -> usize {
         line / self.inner.max(1) * self.n * self.inner + line % self.inner.max(1)
     }

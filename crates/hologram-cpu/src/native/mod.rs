@@ -1,4 +1,4 @@
-//! Native kernels of the CPU: one file for each operation, and one line for each in `kernels`.
+//! Native kernels of the CPU: one file per operation, and one line each in `kernels`.
 
 mod attention;
 pub(crate) mod bandwidth;
@@ -39,10 +39,10 @@ use hologram_device::{Extent, GroupSpec, KernelSpec, Operation, TensorSpec};
 use super::features::Features;
 use super::kernel::{Args, NativeKernel, Pod};
 
-/// A function that gives a kernel for the specs it serves.
+/// A function that returns a kernel for the specs that it supports.
 type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 
-/// The native kernels of an operation, in the order in which they are tried; none where its program runs.
+/// The native kernels of an operation, in the order in which they are tried; none if the operation runs as its program.
 fn kernels(op: &Operation) -> &'static [Find] {
     match op {
         Operation::Matmul => &[matmul::find],
@@ -85,13 +85,13 @@ pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     kernels(&spec.op).iter().find_map(|find| find(spec, features))
 }
 
-/// The one operation that computes what a group does, where a kernel for it exists: a sort of whole lines.
+/// The single operation that computes a group, if a kernel for it exists: a sort of whole lines.
 pub(crate) fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
     let spec = sort::of_group(group)?;
     Some((find(&spec, features)?, spec))
 }
 
-/// Whether the elements of a run lie at the start of a tensor's memory, one after the other; of vectors too.
+/// Whether the elements of a run lie consecutively at the start of a tensor's memory. True of vectors too.
 fn is_dense(tensor: &TensorSpec) -> bool {
     tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
 }
@@ -101,12 +101,13 @@ fn elements(tensor: &TensorSpec, step: &[u32]) -> usize {
     tensor.shape.iter().map(|e| e.value(step)).product()
 }
 
-/// Whether the rows of a run are dense: memory is laid out for the greatest extents, so only the slowest dimension may vary.
+/// Whether the rows of a run are dense. Memory is laid out for the maximum extents, so only the slowest dimension may
+/// vary.
 fn only_slowest_varies(tensor: &TensorSpec) -> bool {
     tensor.shape.len() > 1 && tensor.shape.iter().skip(1).all(|e| matches!(e, Extent::Fixed(_)))
 }
 
-/// Checks that an argument that is written has room for `len` elements.
+/// Checks that an output argument has room for `len` elements.
 fn room<T: Pod>(args: &Args<'_>, index: usize, len: usize) -> Result<(), String> {
     let has = args.raw(index).bytes / size_of::<T>();
     if has < len { Err(format!("argument {index} has {has} elements, needs {len}")) } else { Ok(()) }

@@ -1,4 +1,5 @@
-//! What only moves elements of any plain type: `concat`, `take`, and `copy_view`, the copy of a tensor whose elements lie in another order.
+//! Operations that only move elements, of any plain type: `concat`, `take`, and `copy_view`, which copies a tensor
+//! whose elements lie in another order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::stream::is_non_temporal;
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Output, Pod, Worker};
 
-/// Runs an expression with `$W` as an unsigned integer of so many bytes.
+/// Runs an expression with `$W` as an unsigned integer of `$size` bytes.
 macro_rules! with_word {
     ($size:expr, $W:ident => $run:expr) => {
         match $size {
@@ -112,7 +113,7 @@ struct Take {
     x: Lines,
     output: Lines,
     size: usize,
-    /// Whether there is an index for each slice, not for each element.
+    /// Whether there is an index per slice, not per element.
     slices: bool,
     uses_step: bool,
 }
@@ -188,17 +189,17 @@ impl NativeKernel for Take {
 type Dimension = (usize, usize);
 
 struct CopyView {
-    /// The slowest dimension, which alone may vary.
+    /// The slowest dimension; only it may vary.
     first: Extent,
     first_stride: usize,
-    /// The others, those that follow each other without a gap joined; at least one.
+    /// The other dimensions, at least one. Dimensions that are contiguous in the source are merged.
     rest: Vec<Dimension>,
     offset: usize,
     size: usize,
     uses_step: bool,
 }
 
-/// Elements of a side of a square that is turned at once: those of a cache line of 32-bit elements.
+/// Side in elements of a square that is transposed at once: a cache line of 32-bit elements.
 const SQUARE: usize = 16;
 
 fn copy_view(spec: &KernelSpec, offset: usize, strides: &[u32]) -> Option<Arc<dyn NativeKernel>> {
@@ -208,7 +209,7 @@ fn copy_view(spec: &KernelSpec, offset: usize, strides: &[u32]) -> Option<Arc<dy
     if strides.len() != spec.output.shape.len() || x.format != spec.output.format || !super::is_dense(&spec.output) {
         return None;
     }
-    // A first dimension that varies is counted through; any other is one of the rest.
+    // A first dimension that varies is iterated; any other is one of the rest.
     let varies = spec.output.shape.first().is_some_and(|e| matches!(e, Extent::Step { .. }));
     let (first, first_stride) = if varies { (spec.output.shape[0], sizes.remove(0).1) } else { (Extent::Fixed(1), 0) };
     let mut rest: Vec<Dimension> = Vec::new();
@@ -247,8 +248,8 @@ impl NativeKernel for CopyView {
 }
 
 impl CopyView {
-    /// Copies lines along the last dimension, the others being counted through; in blocks of lines where another dimension's elements
-    /// follow each other in the source.
+    /// Copies lines along the last dimension; the other dimensions are iterated. Copies blocks of lines if another
+    /// dimension is contiguous in the source.
     fn lines<W: Pod + Default>(&self, x: &[W], out: Output<'_, W>, n: usize, worker: &Worker<'_>) {
         let (last, stride) = self.rest.last().copied().unwrap_or((1, 1));
         let outer = &self.rest[..self.rest.len() - 1];
@@ -282,7 +283,7 @@ impl CopyView {
             }
             return;
         };
-        // Squares of the dimension that is dense in the source and the last one, for each place in the others.
+        // Squares of the last dimension and the one that is contiguous in the source, for each position in the others.
         let dense = dimension(fast).0;
         let after: usize = (fast + 1..count).map(|k| dimension(k).0).product();
         let (others, strips) = (lines / dense, dense.div_ceil(SQUARE));
@@ -290,7 +291,7 @@ impl CopyView {
             let (other, strip) = (piece / strips, piece % strips);
             let columns = strip * SQUARE..((strip + 1) * SQUARE).min(dense);
             let from = &x[source(other, Some(fast)) + columns.start..];
-            // Where the strip's first line lies in the result, and the distance of its lines.
+            // The strip's first line in the result, and the distance of its lines.
             let first = (other / after * dense + columns.start) * after + other % after;
             // SAFETY: the lines of a strip are claimed by one worker.
             unsafe { turn(from, stride, last, columns, (out, first * last), after * last) };
@@ -298,11 +299,11 @@ impl CopyView {
     }
 }
 
-/// Writes elements `i + stride · j` of `x` to `first + apart · i + j` of `out`, for the i of `columns`, counted from its start, and j below
-/// `count`.
+/// Writes elements `i + stride · j` of `x` to `first + apart · i + j` of `out`, for the i of `columns`, counted from
+/// its start, and j below `count`.
 ///
 /// # Safety
-/// Nobody else touches these elements of `out`.
+/// Nobody else accesses these elements of `out`.
 unsafe fn turn<W: Pod + Default>(
     x: &[W],
     stride: usize,

@@ -1,4 +1,4 @@
-//! `f16` and `bf16` to `f32` and back: rows of narrow floats are computed in `f32`.
+//! Conversions of `f16` and `bf16` to `f32` and back: rows of narrow floats are computed in `f32`.
 
 use half::{bf16, f16};
 use hologram_device::Format;
@@ -12,7 +12,7 @@ pub(super) fn is_in_f32(format: Format) -> bool {
     matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16))
 }
 
-/// A type of elements that is computed in `f32`.
+/// A type of elements that are computed in `f32`.
 pub(super) trait Element: Pod {
     /// # Safety
     /// `p` is valid for reading `LANES` elements.
@@ -21,7 +21,7 @@ pub(super) trait Element: Pod {
     /// Stores a vector, with non-temporal stores when `non_temporal`.
     ///
     /// # Safety
-    /// `p` is valid for writing `LANES` elements, and when `non_temporal` a multiple of their size.
+    /// `p` is valid for writing `LANES` elements, and for `non_temporal` a multiple of their size.
     unsafe fn store<S: Simd>(s: S, p: *mut Self, v: S::V, non_temporal: bool);
 
     /// The element in `f32`.
@@ -87,7 +87,7 @@ macro_rules! narrow_element {
 narrow_element!(f16, load_f16, to_f16, f16);
 narrow_element!(bf16, load_bf16, to_bf16, u16);
 
-/// Runs an expression with `$E` as the type of a format's elements, which [`is_in_f32`].
+/// Runs an expression with `$E` as the type of a format's elements; the format [`is_in_f32`].
 macro_rules! with_element {
     ($format:expr, $E:ident => $run:expr) => {
         match $format {
@@ -108,7 +108,7 @@ macro_rules! with_element {
 }
 pub(super) use with_element;
 
-/// Widens elements of a narrow format; `x` and `to` are of one length.
+/// Widens elements of a narrow format; `x` and `to` have the same length.
 pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
     let words = x.as_ptr();
     // SAFETY: narrow floats are transparent wrappers of u16.
@@ -121,7 +121,7 @@ pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
     }
 }
 
-/// Rounds to the nearest of a narrow format, ties to even; `x` and `to` are of one length.
+/// Rounds to the nearest of a narrow format, ties to even; `x` and `to` have the same length.
 pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
     let (words, len) = (to.as_mut_ptr(), to.len());
     // SAFETY: narrow floats are transparent wrappers of u16.
@@ -134,7 +134,8 @@ pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
     }
 }
 
-/// Converts elements, by way of `f32`; with non-temporal stores when `non_temporal`, which needs `to` at a multiple of 64 bytes.
+/// Converts elements through `f32`. Uses non-temporal stores when `non_temporal`, which requires `to` at a multiple of
+/// 64 bytes.
 pub(super) fn convert<A: Element, B: Element>(isa: Isa, x: &[A], to: &mut [B], non_temporal: bool) {
     convert_all(isa, x, to, non_temporal);
 }

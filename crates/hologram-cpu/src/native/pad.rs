@@ -13,7 +13,8 @@ use super::{elements, is_dense};
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
 
-/// A dimension that rows are counted through: its sizes in the source and the result, and what the result has before.
+/// A dimension over which rows are iterated: its sizes in the source and the result, and the border before it in the
+/// result.
 #[derive(Clone, Copy, Debug)]
 struct Dimension {
     from: Extent,
@@ -24,9 +25,10 @@ struct Dimension {
 struct Pad {
     isa: Isa,
     output: TensorSpec,
-    /// The dimensions before the last that has a border, slowest first.
+    /// The dimensions before the last one with a border, slowest first.
     outer: Vec<Dimension>,
-    /// Bytes of a row from that dimension on: in the source, in the result, and what the result has before.
+    /// Bytes of a row from that last dimension on: in the source, in the result, and of the border before it in the
+    /// result.
     row: [usize; 3],
     /// The border's value.
     value: [u8; 8],
@@ -69,7 +71,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     }
     let size = x.format.block_bytes();
     let mut inner = size;
-    // Dimensions without a border are part of the elements that are moved together; the first may vary, and is counted.
+    // Dimensions without a border join the elements that are moved together. The first may vary, so it is iterated.
     while outer.len() > 1 && outer.last().is_some_and(|d| d.from == d.to) {
         inner *= outer.pop()?.to.max();
     }
@@ -83,7 +85,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 }
 
 impl Pad {
-    /// The row of the source that is a row of the result; `None` for one of the border.
+    /// The source row of a row of the result; `None` for a row of the border.
     fn source(&self, row: usize, step: &[u32]) -> Option<usize> {
         let (mut rest, mut at, mut stride) = (row, 0, 1);
         for dimension in self.outer.iter().rev() {

@@ -1,4 +1,5 @@
-//! The rates of the processor's multiplications, measured with the device's own workers: the ceilings of matrix products.
+//! The rates of the processor's multiplications, measured with the device's own workers: the ceilings of matrix
+//! products.
 
 use std::sync::Arc;
 
@@ -12,25 +13,25 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::simd::{Isa, Simd, simd_entry};
 
-/// Pieces of work that workers claim, and rounds of a piece: some milliseconds together.
+/// Pieces of work that workers claim, and rounds per piece: some milliseconds in total.
 const PIECES: usize = 256;
 const ROUNDS: usize = 1 << 13;
-/// Registers that sums are kept in: enough to hide the latency of an instruction.
+/// Accumulator registers: enough to hide the latency of an instruction.
 const SUMS: usize = 16;
-/// Results that workers leave; more than there are workers.
+/// Slots for the workers' results; more than there are workers.
 const RESULTS: usize = 1024;
 
-/// Rounds of one instruction on every sum: (rounds, operands) → something that depends on all.
+/// Rounds of one instruction on every sum: (rounds, operands) → a value that depends on all.
 type Run = fn(Isa, usize, f32) -> f32;
 
-/// The launch that does nothing but multiply and add in the way of [`CeilingKind::F32`], [`CeilingKind::Bf16`] or [`CeilingKind::I8`];
-/// `None` where the processor has no such instruction.
+/// A launch that only multiplies and adds, as [`CeilingKind::F32`], [`CeilingKind::Bf16`] or [`CeilingKind::I8`]
+/// requires; `None` if the processor has no such instruction.
 ///
 /// # Errors
 /// When the results' memory cannot be allocated.
 pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: CeilingKind) -> Result<Option<Ceiling>> {
     let isa = Isa::widest(features);
-    // Multiplications and additions of one instruction.
+    // Multiplications and additions per instruction.
     let (run, operations): (Run, usize) = match kind {
         CeilingKind::F32 => (multiply_f32, 2 * lanes(isa)),
         #[cfg(target_arch = "x86_64")]
@@ -108,7 +109,7 @@ mod x86 {
             }
             sums.into_iter().map(|v| _mm512_reduce_add_ps(v)).sum()
         }
-        // SAFETY: the caller has asked the processor.
+        // SAFETY: the caller has checked the processor's features.
         unsafe { run(rounds, x) }
     }
 
@@ -125,7 +126,7 @@ mod x86 {
             }
             sums.into_iter().map(|v| _mm512_reduce_add_epi32(v)).fold(0, i32::wrapping_add) as f32
         }
-        // SAFETY: the caller has asked the processor.
+        // SAFETY: the caller has checked the processor's features.
         unsafe { run(rounds, x) }
     }
 }

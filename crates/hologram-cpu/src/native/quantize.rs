@@ -1,6 +1,7 @@
 //! `quantize` (group, floor): x f32 [.., k] → `I8Groups` of the same shape.
 //!
-//! Of each group a = max(max|x|, floor), the scale is a / 127 and a code is x·(127 / a), rounded half to even and clamped.
+//! For each group with a = max(max|x|, floor), the scale is a / 127 and a code is x·(127 / a), rounded half to even
+//! and clamped.
 
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ fn groups(group: usize, floor: f32, x: &[f32], codes: &mut [i8], scales: &mut [f
         }
         for (code, x) in codes.iter_mut().zip(x) {
             let value = x * factor;
-            // Zero times an infinite factor (a below the normal range) is no number: its code is 0.
+            // Zero times an infinite factor (a below the normal range) is NaN: its code is 0.
             let value = if value.is_nan() { 0.0 } else { value.clamp(-128.0, 127.0) };
             // Adding 1.5·2²³ leaves the integer nearest to the value, ties to even, in the low bits.
             *code = (value + 12_582_912.0).to_bits() as i8;
@@ -94,7 +95,7 @@ fn groups(group: usize, floor: f32, x: &[f32], codes: &mut [i8], scales: &mut [f
     }
 }
 
-/// The greatest magnitude, found on the bits: so a NaN is the greatest of all, and a group with one gets a scale that says so.
+/// The greatest magnitude, compared as bits: a NaN is the greatest of all, so the scale of a group with a NaN is NaN.
 #[inline(always)]
 pub(super) fn greatest(x: &[f32]) -> f32 {
     const LANES: usize = 16;
@@ -136,7 +137,7 @@ mod tests {
                 output: TensorSpec { format, shape },
                 in_place: None,
             };
-            // Halves that tie, a group of zeros, values of many sizes.
+            // Ties, a group of zeros, values of many magnitudes.
             let mut x: Vec<f32> = (0..(n + 1) * k).map(|i| ((i * 37 % 255) as f32 - 127.0) * 0.5).collect();
             x[..group].fill(0.0);
             x[group + 1] = -127.0;

@@ -1,5 +1,5 @@
-//! `random_uniform` and `random_normal`: key u32 [4] → the numbers that Philox4x32-10 gives (Salmon et al., "Parallel random numbers: as easy
-//! as 1, 2, 3", 2011), as `f32`, `f16`, `bf16` or `u32`, with the bits of the operations' programs.
+//! `random_uniform` and `random_normal`: key u32 [4] → the numbers of Philox4x32-10 (Salmon et al., "Parallel random
+//! numbers: as easy as 1, 2, 3", 2011), as `f32`, `f16`, `bf16` or `u32`, equal to the operations' programs to the bit.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Random {
     uses_step: bool,
 }
 
-/// Counters that are computed at a time, four words each, and such blocks of a piece of work.
+/// Counters that are computed at a time, and the words of such a block, four per counter.
 const COUNTERS: usize = 64;
 const BLOCK: usize = 4 * COUNTERS;
 const PIECE: usize = 64 * BLOCK;
@@ -57,7 +57,7 @@ impl Random {
     }
 
     fn floats<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, len: usize) {
-        /// Room for a block, at a multiple of a cache line.
+        /// Memory for a block, aligned to a cache line.
         #[repr(align(64))]
         struct Block([f32; BLOCK]);
         let (key, mut block) = (args.read::<u32>(0), Block([0.0; BLOCK]));
@@ -108,7 +108,7 @@ impl NativeKernel for Random {
 }
 
 simd_entry! {
-    /// The words of [`COUNTERS`] counters from one on, four of each.
+    /// The words of [`COUNTERS`] counters starting at `first`, four each.
     fn philox(key: &[u32], first: u64, words: &mut [u32; BLOCK]) = philox_with
 }
 
@@ -151,7 +151,7 @@ fn uniform_with<S: Simd>(_: S, words: &[u32; BLOCK], bits: u32, to: &mut [f32; B
 }
 
 simd_entry! {
-    /// Numbers of the standard normal distribution, two of each pair of words (Box and Muller, 1958).
+    /// Numbers of the standard normal distribution, two per pair of words (Box and Muller, 1958).
     fn normal(words: &[u32; BLOCK], to: &mut [f32; BLOCK]) = normal_with
 }
 

@@ -1,5 +1,5 @@
-//! `reduce_sum`, `reduce_mean`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and narrow floats, and the
-//! partial sums of `cumsum`. Rows are reduced by vectors along them, other lines side by side.
+//! `reduce_sum`, `reduce_mean`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and
+//! narrow floats, and the partial sums of `cumsum`. Rows are reduced by vectors along them, other lines side by side.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use super::simd::{Isa, Simd, prefetch_near, simd_entry};
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
 
-/// Elements of a part of a line, in rows and side by side.
+/// Elements of a part of a line: in rows, and in lines side by side.
 const PART: usize = 64 << 10;
 const DEEP: usize = 512;
 /// Lines side by side that are reduced together.
 const WIDTH: usize = 512;
 /// Elements of a piece of work, in whole rows.
 const PIECE: usize = 16 << 10;
-/// From how many pieces on lines side by side are not divided.
+/// The fewest pieces for which lines side by side are not split.
 const ENOUGH: usize = 16;
-/// Elements of a row whose greatest is found before its place, and that many lines side by side are summed together.
+/// `BLOCK`: elements of a row that are searched for their greatest before its place. `TOGETHER`: elements of each line
+/// side by side that are summed before they are added to the line's sum.
 const BLOCK: usize = 512;
 const TOGETHER: usize = 128;
-/// Bytes ahead of which memory is asked for.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 2048;
-/// The index of nothing.
+/// The index of no element.
 const NONE: u32 = u32::MAX;
 
-/// What a line becomes.
+/// The result of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reduction {
     Sum,
@@ -46,12 +47,12 @@ struct Reduce {
     format: Format,
     output: Format,
     reduction: Reduction,
-    /// Parts of a line that are reduced by themselves, whichever worker has them.
+    /// Parts of a line that are reduced separately, whichever worker has them.
     parts: usize,
     uses_step: bool,
 }
 
-/// The native kernel for a reduction; `None` for any other spec, and for the types that are not computed in `f32`.
+/// The native kernel for a reduction; `None` for any other spec, and for types that are not computed in `f32`.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
     let (reduction, axis) = match spec.op {
@@ -88,16 +89,16 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(kernel) as Arc<dyn NativeKernel>)
 }
 
-/// The best of a line so far, or its sum.
+/// The best element of a line so far, or its sum.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Part {
     value: f32,
-    /// Of the best element; [`NONE`] where there is none, and for sums.
+    /// The best element's index; [`NONE`] if there is none, and for sums.
     index: u32,
 }
 
-/// The parts of each line: of long rows, and of deep matrices of few lines side by side.
+/// The number of parts per line: long rows, and deep matrices of few lines side by side, are split.
 fn parts(Sizes { outer, n, inner }: Sizes) -> usize {
     if inner == 1 {
         n.div_ceil(PART).max(1)
@@ -109,7 +110,7 @@ fn parts(Sizes { outer, n, inner }: Sizes) -> usize {
 }
 
 impl Reduce {
-    /// The value of a part: of the least the negated is greatest.
+    /// The sign of the values of a part: for the least element, negated values are compared.
     fn sign(&self) -> f32 {
         if matches!(self.reduction, Reduction::Min | Reduction::ArgMin) { -1.0 } else { 1.0 }
     }
@@ -129,7 +130,8 @@ impl Reduce {
         }
     }
 
-    /// Whether one of two values is a NaN and the later one counts: for `arg_max` a NaN is the greatest, otherwise it loses.
+    /// Whether one of two values is a NaN and the later one wins: for `arg_max` a NaN is the greatest, otherwise it
+    /// loses.
     fn over_nan(&self, earlier: f32, later: f32) -> bool {
         let (worse, better) = if self.reduction == Reduction::ArgMax { (later, earlier) } else { (earlier, later) };
         worse.is_nan() && !better.is_nan()
@@ -139,7 +141,7 @@ impl Reduce {
         Part { value: if self.sums() { 0.0 } else { f32::NAN }, index: NONE }
     }
 
-    /// Stores what a line becomes.
+    /// Stores a line's result.
     fn put<E: Element>(&self, args: &Args<'_>, line: usize, n: usize, part: Part) {
         // SAFETY: the line's result is this worker's; the buffer's size was checked.
         unsafe {
@@ -151,12 +153,12 @@ impl Reduce {
         }
     }
 
-    /// A part of a row.
+    /// Reduces a part of a row.
     fn row<E: Element>(&self, x: &[E], first: usize) -> Part {
         if self.sums() {
             return Part { value: sum(self.isa, x), index: NONE };
         }
-        // A NaN is the greatest; few rows have one, which is seen without looking at each element.
+        // A NaN is the greatest. Few rows have one, which `finite` tells without comparing each element.
         let asked = self.reduction == Reduction::ArgMax && !finite(self.isa, x);
         if let Some(at) = x.iter().take(if asked { x.len() } else { 0 }).position(|x| x.wide().is_nan()) {
             return Part { value: f32::NAN, index: (first + at) as u32 };
@@ -166,7 +168,7 @@ impl Reduce {
             return self.nothing();
         }
         let signed = |x: &E| x.wide() * self.sign();
-        // Where nothing is above −∞ there may be −∞, or nothing but NaN.
+        // If nothing is above −∞, there may be −∞, or only NaN.
         let range = if value == f32::NEG_INFINITY { 0..x.len() } else { block..(block + BLOCK).min(x.len()) };
         match x[range.clone()].iter().position(|x| signed(x) == value) {
             Some(at) => Part { value, index: (first + range.start + at) as u32 },
@@ -213,7 +215,7 @@ impl Reduce {
         let partial = worker.shared_scratch().data.cast::<Part>();
         let (mut values, mut indices) = ([0f32; WIDTH], [NONE; WIDTH]);
         if phase == 0 {
-            // Small matrices together.
+            // Small matrices are reduced together.
             let together = (PIECE / (n * inner).max(1)).max(1);
             let pieces = outer.div_ceil(together);
             while let Some(index) = worker.next(pieces * strips * parts) {
@@ -229,7 +231,8 @@ impl Reduce {
                         if parts == 1 {
                             self.put::<E>(args, line, n, found);
                         } else {
-                            // SAFETY: the scratch has room for each part of each line, and this worker has claimed these.
+                            // SAFETY: the scratch has room for each part of each line, and this worker has claimed
+                            // these.
                             unsafe { partial.add(line * parts + part).write(found) };
                         }
                     }
@@ -265,11 +268,11 @@ impl Reduce {
         let mut few = [0f32; WIDTH];
         let few = &mut few[..values.len()];
         for start in depth.clone().step_by(TOGETHER) {
-            // Sums of a few elements first, so that roundings stay few.
+            // Sums a few elements first, to keep rounding errors small.
             few.fill(0.0);
             for i in start..(start + TOGETHER).min(depth.end) {
                 let x = &x[i * inner + columns.start..i * inner + columns.end];
-                // Hardware does not foresee the line after, in another page.
+                // Prefetches two rows ahead: the hardware does not prefetch into another page.
                 let ahead = x.as_ptr().wrapping_add(2 * inner).cast::<u8>();
                 (0..size_of_val(x)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
                 if self.sums() {
@@ -319,7 +322,7 @@ simd_entry! {
     fn sum<E: Element>(x: &[E]) -> f32 = sum_with
 }
 
-/// Chains of dependent operations that run side by side.
+/// Dependency chains that run side by side.
 const CHAINS: usize = 8;
 
 #[inline(always)]
@@ -345,7 +348,7 @@ simd_entry! {
 
 #[inline(always)]
 fn finite_with<S: Simd, E: Element>(s: S, x: &[E]) -> bool {
-    // Any number times 0 is 0, but for NaN and infinity.
+    // Any number times 0 is 0, except NaN and infinity.
     let (zero, step) = (s.splat(0.0), 4 * S::LANES);
     let (mut sums, whole) = ([zero; 4], x.len() / step * step);
     for at in (0..whole).step_by(step) {
@@ -359,7 +362,7 @@ fn finite_with<S: Simd, E: Element>(s: S, x: &[E]) -> bool {
     s.sum(s.add(s.add(a, b), s.add(c, d))) + x[whole..].iter().map(|x| x.wide() * 0.0).sum::<f32>() == 0.0
 }
 
-/// Asks for the memory ahead of the block of `len` elements at `at`.
+/// Prefetches the memory [`AHEAD`] bytes behind the block of `len` elements at `at`.
 #[inline(always)]
 fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
     let ahead = x.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(AHEAD);
@@ -367,7 +370,7 @@ fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
 }
 
 simd_entry! {
-    /// The greatest element, each times `sign`, and where the first block begins that has it; −∞ where there is nothing but NaN.
+    /// The greatest element, each times `sign`, and the start of the first block that has it; −∞ if all are NaN.
     fn greatest<E: Element>(x: &[E], sign: f32) -> (f32, usize) = greatest_with
 }
 
@@ -382,7 +385,7 @@ fn greatest_with<S: Simd, E: Element>(s: S, x: &[E], sign: f32) -> (f32, usize) 
             for (i, peak) in peaks.iter_mut().enumerate() {
                 // SAFETY: the vector lies in the block.
                 let v = unsafe { E::load(s, block.as_ptr().add(at + i * S::LANES)) };
-                // The second wins over a NaN.
+                // `max` returns the second operand if one is NaN.
                 *peak = s.max(s.mul(v, signs), *peak);
             }
         }
@@ -415,7 +418,7 @@ pub(super) fn add_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
 }
 
 simd_entry! {
-    /// Takes the greater of each element, times `sign`, and what is there; a NaN loses.
+    /// Keeps the greater of each element, times `sign`, and the value in `to`; a NaN loses.
     fn greatest_row<E: Element>(x: &[E], sign: f32, to: &mut [f32]) = greatest_row_with
 }
 
@@ -428,7 +431,8 @@ fn greatest_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, to: &mut [f3
 }
 
 simd_entry! {
-    /// As [`greatest_row`], with the indices of the best, of which the lowest counts; a NaN is the greatest, and the last of the least.
+    /// As [`greatest_row`], with the indices of the best elements, the lowest of equal ones. For the greatest a NaN
+    /// wins, for the least it loses.
     fn best_row<E: Element>(x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) = best_row_with
 }
 

@@ -1,4 +1,5 @@
-//! `rms_norm`: x [.., d] of f32 or a narrow float, w [d] in f32 or x's type → of x's type and shape, `x / √(mean(x²) + ε) · w` for each row.
+//! `rms_norm`: x [.., d] of f32 or a narrow float, w [d] in f32 or x's type → x's type and shape.
+//! Per row `x / √(mean(x²) + ε) · w`.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ struct RmsNorm {
     weights: Format,
 }
 
-/// Chains of dependent additions that run side by side.
+/// Dependency chains of additions that run side by side.
 const CHAINS: usize = 4;
 
 /// The native kernel for `rms_norm`; `None` for any other spec.
@@ -53,7 +54,7 @@ impl NativeKernel for RmsNorm {
     }
 }
 
-/// A row whose scale is known, but not stored yet.
+/// A row whose scale is known but whose result is not stored yet.
 struct Unscaled<'a, E> {
     x: &'a [E],
     scale: f32,
@@ -62,12 +63,12 @@ struct Unscaled<'a, E> {
 
 /// Rows that are stored together with non-temporal stores, so that a vector of weights is read once for all of them.
 const TOGETHER: usize = 4;
-/// Bytes of the longest such rows: beside as many others that are read they lie in the second-level cache.
+/// Bytes of the longest such rows: they fit the second-level cache beside the same number of rows that are being read.
 const LONGEST: usize = 64 << 10;
 
 impl RmsNorm {
     fn rows<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, w: &[f32]) -> Result<(), String> {
-        // Rows with non-temporal stores are stored while the next ones are read from memory, which so has work all the time.
+        // Rows with non-temporal stores are stored while the next ones are read, so that memory always has work.
         let together = size_of::<E>() * self.rows.d <= LONGEST;
         let (mut earlier, mut here) = ([const { None::<Unscaled<'_, E>> }; TOGETHER], [const { None }; TOGETHER]);
         let mut count = 0;
@@ -86,7 +87,7 @@ impl RmsNorm {
                 count = 0;
             }
         })?;
-        // What is left of the earlier rows, and the last ones.
+        // The rest of the earlier rows, and the last rows.
         for part in count..TOGETHER {
             scale_part(self.isa, Part::of(&mut earlier, part, w));
         }
@@ -98,7 +99,7 @@ impl RmsNorm {
     }
 }
 
-/// One of as many parts of the columns of [`TOGETHER`] rows, of whole vectors of 16; or nothing.
+/// One of [`TOGETHER`] column ranges of [`TOGETHER`] rows, of whole vectors of 16; or empty.
 struct Part<'a, E> {
     x: [&'a [E]; TOGETHER],
     scales: [f32; TOGETHER],
@@ -120,7 +121,7 @@ impl<'a, E: Element> Part<'a, E> {
             stored: 0,
         };
         for (i, row) in rows.iter_mut().enumerate() {
-            // Without all rows there is nothing to store.
+            // Unless all rows are there, nothing is stored.
             let Some(row) = row else {
                 of.w = &[];
                 break;
@@ -130,7 +131,7 @@ impl<'a, E: Element> Part<'a, E> {
         of
     }
 
-    /// Stores the next vector of each row with non-temporal stores; whether there was one.
+    /// Stores the next vector of each row with non-temporal stores. Returns whether there was one.
     #[inline(always)]
     fn store_next<S: Simd>(&mut self, s: S) -> bool {
         let at = self.stored;
@@ -138,7 +139,8 @@ impl<'a, E: Element> Part<'a, E> {
             return false;
         }
         self.stored += S::LANES;
-        // SAFETY: all slices are as long as the weights' (`of`), and begin at a multiple of 16 elements of rows with non-temporal stores.
+        // SAFETY: all slices are as long as the weights' (`of`), and begin at a multiple of 16 elements of rows with
+        // non-temporal stores.
         unsafe {
             let w = s.load(self.w.as_ptr().add(at));
             for i in 0..TOGETHER {
@@ -151,8 +153,8 @@ impl<'a, E: Element> Part<'a, E> {
 }
 
 simd_entry! {
-    /// The sum of the squares of a row. Meanwhile memory from `next` on, a row of it, is asked for, and a part of earlier rows is stored
-    /// with non-temporal stores.
+    /// The sum of the squares of a row. Meanwhile prefetches the row at `next`, and stores a part of earlier rows with
+    /// non-temporal stores.
     fn square_and_scale<E: Element>(x: &[E], next: *const E, part: Part<'_, E>) -> f32
         = square_and_scale_with
 }
@@ -189,7 +191,7 @@ fn scale_part_with<S: Simd, E: Element>(s: S, mut part: Part<'_, E>) {
 }
 
 simd_entry! {
-    /// Stores a row, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    /// Stores a row. Uses non-temporal stores when `non_temporal`, which requires whole vectors.
     fn scale_row<E: Element>(row: Unscaled<'_, E>, w: &[f32], non_temporal: bool) = scale_row_with
 }
 

@@ -1,4 +1,5 @@
-//! What kernels share that turn each row of a tensor into a row of the result: whose rows are whose, and where they lie.
+//! Shared by kernels that map each row of a tensor to a row of the result: the division of rows among workers, and
+//! their addresses.
 
 use hologram_device::{Extent, Format, KernelSpec, TensorSpec};
 
@@ -11,7 +12,7 @@ use crate::kernel::{Args, Worker};
 /// Elements of a piece of work, in whole rows.
 const PIECE: usize = 16 << 10;
 
-/// The rows of the first input of an operation, and of its result.
+/// The rows of an operation's first input, and of its result.
 pub(super) struct Rows {
     x: TensorSpec,
     /// Elements of a row.
@@ -22,7 +23,7 @@ pub(super) struct Rows {
 /// A row to compute.
 pub(super) struct Row<'a, E> {
     pub(super) x: &'a [E],
-    /// Where the worker's next row begins: to be asked for ahead, not to be read.
+    /// The start of the worker's next row: to be prefetched, not read.
     pub(super) next: *const E,
     /// The row's number.
     pub(super) index: usize,
@@ -32,7 +33,8 @@ pub(super) struct Row<'a, E> {
 pub(super) struct Mapped<'a, E> {
     pub(super) row: Row<'a, E>,
     pub(super) out: &'a mut [E],
-    /// Whether the result takes non-temporal stores. It then begins at a multiple of 32 bytes, and rows are of whole vectors.
+    /// Whether the result takes non-temporal stores. Then it begins at a multiple of 32 bytes, and rows are whole
+    /// vectors.
     pub(super) non_temporal: bool,
 }
 
@@ -45,7 +47,7 @@ impl Rows {
         served.then(|| Rows { x: x.clone(), d: x.row_len(), uses_step: spec.uses_step() })
     }
 
-    /// As [`Rows::new`]; `None` unless the result is of the first input's format and shape too.
+    /// As [`Rows::new`]; `None` also unless the result has the first input's format and shape.
     pub(super) fn mapped(spec: &KernelSpec) -> Option<Rows> {
         Rows::new(spec).filter(|rows| rows.x == spec.output)
     }
@@ -112,7 +114,7 @@ impl Rows {
     }
 }
 
-/// Asks for the cache lines of `len` elements ahead of their use.
+/// Prefetches the cache lines of `len` elements.
 #[inline(always)]
 pub(super) fn ask<E>(next: *const E, at: usize, len: usize) {
     let lines = (len * size_of::<E>()).div_ceil(64);

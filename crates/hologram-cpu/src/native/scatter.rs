@@ -1,5 +1,6 @@
-//! `scatter` and `scatter_add`: x, indices u32, their order, updates → x with updates in the place of, or added to, what the indices name
-//! along a dimension. `scatter` is of any plain type, `scatter_add` of `f32` and narrow floats, which are added in `f32` and rounded once.
+//! `scatter` and `scatter_add`: x, indices u32, their order, updates → x, in which updates replace, or are added to,
+//! the elements that the indices name along a dimension. `scatter` takes any plain type; `scatter_add` takes `f32` and
+//! narrow floats, which are added in `f32` and rounded once.
 
 use std::sync::Arc;
 
@@ -18,17 +19,17 @@ struct Scatter {
     updates: Lines,
     format: Format,
     add: bool,
-    /// Whether there is an index for each slice, not for each element.
+    /// Whether there is an index per slice, not per element.
     slices: bool,
     uses_step: bool,
 }
 
-/// Elements side by side that a worker has in a piece of work, and elements of a piece of the copy.
+/// Elements side by side in a worker's piece of work, and elements of a piece of the copy.
 const WIDTH: usize = 512;
 const PIECE: usize = 32 << 10;
 
-/// The native kernel for these operations; `None` for any other spec, for sums of the types that are not computed in `f32`, and for sums of
-/// narrow floats with an index for each element.
+/// The native kernel for these operations. `None` for any other spec, for sums of types that are not computed in `f32`,
+/// and for sums of narrow floats with an index per element.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices, order, updates] = spec.inputs.as_slice() else { return None };
     let Operation::Scatter { add, axis } = spec.op else { return None };
@@ -101,7 +102,7 @@ impl NativeKernel for Scatter {
                 }
                 continue;
             }
-            // Updates of one index follow each other in their order.
+            // Updates of one index are consecutive in the order.
             let mut at = 0;
             while at < m {
                 let of = |j: usize| order.get(j).and_then(|update| indices.get(*update as usize)).map(|i| *i as usize);
@@ -130,7 +131,7 @@ impl NativeKernel for Scatter {
 }
 
 impl Scatter {
-    /// Sets an element to an update, or adds it; sums are of `f32`.
+    /// Sets an element to an update, or adds it; sums are in `f32`.
     fn one(&self, args: &Args<'_>, from: usize, to: usize, size: usize) {
         // SAFETY: the lines of a strip are this worker's.
         unsafe {

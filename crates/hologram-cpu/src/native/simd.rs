@@ -1,8 +1,8 @@
 //! Vectors of `f32` behind one trait, so that a kernel is written once and compiled for each instruction set.
 //!
-//! A kernel's body is an `#[inline(always)]` function over `S: Simd`; [`simd_entry!`] compiles it once for each instruction set in a
-//! function with that target feature, into which everything is inlined. A value of an instruction set's type is the evidence that
-//! the processor has it, which makes the arithmetic safe to call.
+//! A kernel's body is an `#[inline(always)]` function over `S: Simd`. [`simd_entry!`] compiles it once per instruction
+//! set in a function with that target feature, into which everything is inlined. A value of an instruction set's type
+//! is the evidence that the processor has it, which makes the arithmetic safe to call.
 
 use half::f16;
 
@@ -43,7 +43,8 @@ impl Isa {
     }
 }
 
-/// Defines `fn name(isa: Isa, args…)`, which runs `body(s, args…)` compiled for that instruction set, where `s` is its [`Simd`].
+/// Defines `fn name(isa: Isa, args…)`, which runs `body(s, args…)` compiled for that instruction set, where `s` is
+/// its [`Simd`].
 macro_rules! simd_entry {
     ($(#[$doc:meta])* fn $name:ident$(<$($g:ident: $bound:path),+>)?($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
         $(#[$doc])*
@@ -61,12 +62,14 @@ macro_rules! simd_entry {
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 $crate::native::simd::Isa::Avx512 => {
-                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
+                    // SAFETY: `Isa::widest` returns this variant only for `Features` that have it, which the processor
+                    // then has.
                     unsafe { avx512($crate::native::simd::Avx512::assume(), $($arg),*) }
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::native::simd::Isa::Avx2 => {
-                    // SAFETY: `Isa::widest` gives this variant only for `Features` that have it, which the processor then has.
+                    // SAFETY: `Isa::widest` returns this variant only for `Features` that have it, which the processor
+                    // then has.
                     unsafe { avx2($crate::native::simd::Avx2::assume(), $($arg),*) }
                 }
                 $crate::native::simd::Isa::Plain => $body($crate::native::simd::Plain, $($arg),*),
@@ -76,7 +79,7 @@ macro_rules! simd_entry {
 }
 pub(super) use simd_entry;
 
-/// Asks for a cache line ahead of its use; any address may be given.
+/// Prefetches a cache line into the second-level cache; any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -89,7 +92,7 @@ pub(super) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for a cache line that is needed next, in the nearest cache; any address may be given.
+/// Prefetches a cache line that is needed next into the first-level cache; any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch_near(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -102,7 +105,7 @@ pub(super) fn prefetch_near(address: *const u8) {
     let _ = address;
 }
 
-/// Orders stores by [`Simd::stream`] before what follows.
+/// Orders stores by [`Simd::stream`] before later stores.
 #[inline(always)]
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -122,17 +125,17 @@ pub(super) trait Simd: Copy {
     const LANES: usize;
     /// Whether there are 32 vector registers rather than 16.
     const WIDE_FILE: bool;
-    /// The least exponent that [`Simd::scale`] takes.
+    /// The least exponent that [`Simd::scale`] accepts.
     const LEAST: f32;
 
-    /// All lanes `x`.
+    /// Broadcasts `x` to all lanes.
     fn splat(self, x: f32) -> Self::V;
 
     /// # Safety
-    /// `p` is valid for reading `LANES` values; no alignment is needed.
+    /// `p` is valid for reading `LANES` values; no alignment is required.
     unsafe fn load(self, p: *const f32) -> Self::V;
 
-    /// Loads half-precision values.
+    /// Loads `f16` values.
     ///
     /// # Safety
     /// As [`Simd::load`].
@@ -147,7 +150,7 @@ pub(super) trait Simd: Copy {
     /// Rounds to `f16`.
     fn to_f16(self, v: Self::V) -> Self::H;
 
-    /// Rounds to `bf16`; a NaN stays one.
+    /// Rounds to `bf16`; a NaN stays NaN.
     fn to_bf16(self, v: Self::V) -> Self::H;
 
     /// # Safety
@@ -164,11 +167,11 @@ pub(super) trait Simd: Copy {
     fn any_greater(self, a: Self::V, b: Self::V) -> bool;
 
     /// # Safety
-    /// `p` is valid for writing `LANES` values; no alignment is needed.
+    /// `p` is valid for writing `LANES` values; no alignment is required.
     unsafe fn store(self, p: *mut f32, v: Self::V);
 
-    /// Non-temporal store, where the processor has one: the memory that is overwritten need not be read first. Such stores are ordered
-    /// with later ones only by [`fence`].
+    /// Non-temporal store, if the processor has one: the overwritten memory need not be read first. Only [`fence`]
+    /// orders such stores with later ones.
     ///
     /// # Safety
     /// As [`Simd::store`], and `p` is a multiple of the vector's size.
@@ -180,21 +183,22 @@ pub(super) trait Simd: Copy {
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b`
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The greater; `b` when one is NaN.
+    /// The greater; `b` if one is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a · b + c`, rounded once where the processor has it.
+    /// `a · b + c`, rounded once if the processor has such an instruction.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `v` in lanes where `limit >= bound`, elsewhere negative infinity.
     fn keep_where_ge(self, v: Self::V, limit: Self::V, bound: Self::V) -> Self::V;
     /// The nearest whole number, for numbers below 2²² in magnitude.
     fn round(self, x: Self::V) -> Self::V;
-    /// `v · 2ⁿ` for whole numbers `n` from [`Simd::LEAST`] to 127, where results below the normal numbers may be 0.
+    /// `v · 2ⁿ` for whole numbers `n` from [`Simd::LEAST`] to 127; results below the normal numbers may be 0.
     fn scale(self, v: Self::V, n: Self::V) -> Self::V;
 
-    /// 2 to the power `x` for `x` ≤ 0, within 2 ulp; results below the normal numbers may be 0, negative infinity gives 0.
+    /// 2 to the power `x` for `x` ≤ 0, within 2 ulp. Results below the normal numbers may be 0; negative infinity
+    /// gives 0.
     #[inline(always)]
     fn exp2(self, x: Self::V) -> Self::V {
-        // The second operand wins when one is NaN.
+        // `max` returns the second operand if one is NaN.
         let x = self.max(self.splat(Self::LEAST), x);
         let n = self.round(x);
         self.scale(polynomial(self, EXP2, self.sub(x, n)), n)
@@ -210,24 +214,24 @@ pub(super) trait Simd: Copy {
 
     /// The sum of the lanes.
     fn sum(self, v: Self::V) -> f32;
-    /// The greatest lane; unspecified when one is NaN.
+    /// The greatest lane; unspecified if one is NaN.
     fn peak(self, v: Self::V) -> f32;
 
     /// The sums of the lanes of each of the first `LANES` vectors.
     fn sums(self, v: &[Self::V; 16]) -> Self::V;
 
-    /// Transposes a block of `LANES` × `LANES` values: the `LANES` values at `from[i]` are multiplied with `factors` and become value
-    /// `i` at each of `to`. Only the first `LANES` pointers are used.
+    /// Transposes a block of `LANES` × `LANES` values: the `LANES` values at `from[i]` are multiplied with `factors`
+    /// and become value `i` at each of `to`. Only the first `LANES` pointers are used.
     ///
     /// # Safety
-    /// Each pointer that is used is valid for reading or writing `LANES` values.
+    /// Each used pointer is valid for reading or writing `LANES` values.
     unsafe fn transpose(self, from: &[*const f32; 16], factors: Self::V, to: &[*mut f32; 16]);
 }
 
-/// What is left of `x` when `n` times ln 2 is taken off, for `n` of up to 14 bits.
+/// `x - n · ln 2`, for `n` of up to 14 bits.
 #[inline(always)]
 fn below_power<S: Simd>(s: S, x: S::V, n: S::V) -> S::V {
-    // ln 2 in two parts, of which multiples of the first are exact.
+    // ln 2 in two parts; multiples of the first are exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     s.fma(n, s.splat(-LN_2[1]), s.fma(n, s.splat(-LN_2[0]), x))
 }
@@ -236,8 +240,8 @@ fn below_power<S: Simd>(s: S, x: S::V, n: S::V) -> S::V {
 const EXP2: [f32; 6] =
     [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
 
-/// Coefficients of `(e^r - 1) / r` on -½ ln 2..=½ ln 2 from the constant up, those after it `EXP` of `tools/polynomials/fit.py`; relative
-/// error of `e^r` below 4e-9.
+/// Coefficients of `(e^r - 1) / r` on -½ ln 2..=½ ln 2 from the constant up; those after the constant are `EXP` of
+/// `tools/polynomials/fit.py`. Relative error of `e^r` below 4e-9.
 const EXP: [f32; 6] = [1.0, 0.499_999_94, 0.166_665_21, 0.041_668_262, 0.008_368_671, 0.001_382_099_9];
 
 /// `1 + x · c(x)`
@@ -246,7 +250,7 @@ fn polynomial<S: Simd>(s: S, c: [f32; 6], x: S::V) -> S::V {
     s.fma(horner(s, c, x), x, s.splat(1.0))
 }
 
-/// `c(x)`, from the constant up.
+/// `c(x)`, coefficients from the constant up.
 #[inline(always)]
 fn horner<S: Simd, const N: usize>(s: S, c: [f32; N], x: S::V) -> S::V {
     let mut p = s.splat(c[N - 1]);
@@ -256,7 +260,7 @@ fn horner<S: Simd, const N: usize>(s: S, c: [f32; N], x: S::V) -> S::V {
     p
 }
 
-/// Plain Rust, four lanes: what SSE2 and NEON have.
+/// Plain Rust, four lanes, as SSE2 and NEON have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plain;
 
@@ -372,14 +376,15 @@ impl Simd for Plain {
 
     #[inline(always)]
     fn round(self, x: [f32; 4]) -> [f32; 4] {
-        // Adding 1.5·2²³ leaves no room for digits behind the point.
+        // Adding 1.5·2²³ leaves no room for fractional digits.
         const ROUND: f32 = 12_582_912.0;
         lanes!(|I| (x[I] + ROUND) - ROUND)
     }
 
     #[inline(always)]
     fn scale(self, v: [f32; 4], n: [f32; 4]) -> [f32; 4] {
-        // A biased exponent of 0, from -127, is the number 0. Whole numbers lie in the low bits after the addition, as in `round`.
+        // A biased exponent of 0, from -127, is the number 0. The addition leaves whole numbers in the low bits, as in
+        // `round`.
         const BIAS: f32 = 12_582_912.0 + 127.0;
         lanes!(|I| v[I] * f32::from_bits((n[I] + BIAS).to_bits() << 23))
     }

@@ -1,8 +1,10 @@
-//! `softmax`, `log_softmax` and `cross_entropy` of rows x [.., d] of `f32` or a narrow float: `exp(x − m) / Σ exp(x − m)`,
-//! `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m − x[class]` (f32) for each row with m its greatest element.
+//! `softmax`, `log_softmax` and `cross_entropy` of rows x [.., d] of `f32` or a narrow float. Per row, with m its
+//! greatest element: `exp(x − m) / Σ exp(x − m)`, `x − m − log Σ exp(x − m)`, and `log Σ exp(x − m) + m
+//! − x[class]` (f32).
 //!
-//! A row is read once. Its exponentials are of `x − m` with m the greatest element so far, and are kept with that m for each block of them; so
-//! memory has work all the time, the more as a row with non-temporal stores is stored while the next one is computed.
+//! A row is read once. Its exponentials are of `x − m` with m the greatest element so far, and each block of them is
+//! kept with its m. So memory always has work, even more so because a row with non-temporal stores is stored while the
+//! next one is computed.
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use super::rows::{Mapped, Rows, ask};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::{input, room};
 
-/// What becomes of a row.
+/// The result of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Softmax,
@@ -29,12 +31,12 @@ struct Softmax {
     result: Kind,
 }
 
-/// The longest rows that are served: a row of exponentials for each worker.
+/// The longest supported rows: each worker keeps a row of exponentials.
 const LONGEST: usize = 1 << 20;
 /// Elements of the largest block, and of the smallest.
 const BLOCK: usize = 64;
 const LEAST_BLOCK: usize = 16;
-/// Chains of dependent operations that run side by side; a block has as many vectors.
+/// Dependency chains that run side by side; a block has as many vectors.
 const CHAINS: usize = 4;
 
 /// The native kernel for these operations; `None` for any other spec.
@@ -61,14 +63,14 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(Softmax { isa: Isa::widest(features), rows, result }) as Arc<dyn NativeKernel>)
 }
 
-/// Room for a row's exponentials, and for what each block of them has to be multiplied with.
+/// Memory for a row's exponentials, and for the factor of each block of them.
 struct Exponentials<'a> {
     exponentials: &'a mut [f32],
     factors: &'a mut [f32],
 }
 
 impl Exponentials<'_> {
-    /// Floats that a row of `d` elements needs.
+    /// Floats that a row of `d` elements requires.
     fn floats(d: usize) -> usize {
         let d = d.next_multiple_of(BLOCK);
         d + (d / LEAST_BLOCK).next_multiple_of(16)
@@ -141,7 +143,7 @@ impl NativeKernel for Softmax {
     }
 }
 
-/// The greatest element so far, and the sum of the exponentials of what is below it.
+/// The greatest element so far, and the sum of the exponentials relative to it.
 struct Sum<S: Simd> {
     peak: f32,
     peaks: S::V,
@@ -151,7 +153,7 @@ struct Sum<S: Simd> {
 impl<S: Simd> Sum<S> {
     #[inline(always)]
     fn new(s: S) -> Sum<S> {
-        // Not −∞, from which −∞ cannot be subtracted.
+        // Finite, because −∞ − −∞ is NaN.
         Sum { peak: f32::MIN, peaks: s.splat(f32::MIN), sums: [s.splat(0.0); CHAINS] }
     }
 
@@ -160,7 +162,7 @@ impl<S: Simd> Sum<S> {
     fn add(&mut self, s: S, x: [S::V; CHAINS]) -> [S::V; CHAINS] {
         let top = s.max(s.max(x[0], x[1]), s.max(x[2], x[3]));
         if s.any_greater(top, self.peaks) {
-            // A NaN among the lanes may be overlooked: the sum will be NaN all the same.
+            // A NaN among the lanes may be missed: the sum will be NaN all the same.
             let peak = s.peak(s.max(top, self.peaks));
             let peaks = s.splat(peak);
             let factor = s.exp(s.sub(self.peaks, peaks));
@@ -182,7 +184,7 @@ impl<S: Simd> Sum<S> {
     }
 }
 
-/// The block at `at` of a row; beyond its end −∞.
+/// The block at `at` of a row, padded with −∞.
 #[inline(always)]
 fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
     let mut block = [s.splat(f32::NEG_INFINITY); CHAINS];
@@ -203,8 +205,8 @@ fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
 }
 
 simd_entry! {
-    /// Sets the exponentials and the factors of a row. Meanwhile memory from `next` on, a row of it, is asked for, and the row of the same length,
-    /// of whole vectors, that they were of is stored with non-temporal stores.
+    /// Sets the exponentials and the factors of a row. Meanwhile prefetches the row at `next`, and stores the row that
+    /// `to` held before, which is as long and of whole vectors, with non-temporal stores.
     fn exp_row<E: Element>(x: &[E], next: *const E, to: &mut Exponentials<'_>, earlier: Option<&mut [E]>) = exp_row_with
 }
 
@@ -230,7 +232,8 @@ fn exp_row_with<S: Simd, E: Element>(
         let factor = s.splat(std::mem::replace(&mut factors[index], sum.peak));
         for i in 0..CHAINS {
             let at = at + i * S::LANES;
-            // SAFETY: room for exponentials is of whole blocks; the earlier row is of whole vectors and as long as this one.
+            // SAFETY: the memory for exponentials is of whole blocks; the earlier row is of whole vectors and as long
+            // as this one.
             unsafe {
                 let exp = exponentials.as_mut_ptr().add(at);
                 if stores && at < d {
@@ -240,10 +243,10 @@ fn exp_row_with<S: Simd, E: Element>(
             }
         }
     }
-    // Of each block the distance of its own greatest element so far from the greatest of all.
+    // For each block the distance of its own greatest element so far from the greatest of all.
     let (peaks, total) = (s.splat(sum.peak), s.splat(1.0 / sum.total(s)));
     for factors in factors.chunks_exact_mut(S::LANES) {
-        // SAFETY: these are LANES floats; what lies behind the last block is never used.
+        // SAFETY: these are LANES floats; floats behind the last block are never used.
         unsafe {
             let factor = s.exp(s.sub(s.load(factors.as_ptr()), peaks));
             s.store(factors.as_mut_ptr(), s.mul(factor, total));
@@ -252,7 +255,7 @@ fn exp_row_with<S: Simd, E: Element>(
 }
 
 simd_entry! {
-    /// Stores a row's result, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    /// Stores a row's result. Uses non-temporal stores when `non_temporal`, which requires whole vectors.
     fn scale<E: Element>(row: &Exponentials<'_>, out: &mut [E], non_temporal: bool) = scale_with
 }
 
@@ -272,7 +275,7 @@ fn scale_with<S: Simd, E: Element>(s: S, row: &Exponentials<'_>, out: &mut [E], 
 }
 
 simd_entry! {
-    /// The greatest element of a row, and the sum of the exponentials. Meanwhile memory from `next` on, a row of it, is asked for.
+    /// The greatest element of a row, and the sum of the exponentials. Meanwhile prefetches the row at `next`.
     fn exponents<E: Element>(x: &[E], next: *const E) -> (f32, f32) = exponents_with
 }
 
@@ -287,7 +290,8 @@ fn exponents_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E) -> (f32, f
 }
 
 simd_entry! {
-    /// Sets each element to `x − a − b`, with non-temporal stores when `non_temporal`, which needs whole vectors.
+    /// Sets each element to `x − a − b`. Uses non-temporal stores when `non_temporal`, which requires whole
+    /// vectors.
     fn subtract<E: Element>(x: &[E], by: [f32; 2], out: &mut [E], non_temporal: bool) = subtract_with
 }
 

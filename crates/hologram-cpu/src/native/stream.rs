@@ -1,25 +1,27 @@
-//! What kernels that are bound by memory share: prefetched vectors, and non-temporal stores.
+//! Shared by memory-bound kernels: prefetched vectors, and non-temporal stores.
 
 use super::simd::{Simd, prefetch_near};
 use crate::kernel::RawSlice;
 
-/// From how many bytes on a result takes non-temporal stores: one that fits the caches is better left there for the next reader.
+/// The least size in bytes of a result that takes non-temporal stores: a result that fits the caches is better left
+/// there for the next reader.
 pub(crate) const NON_TEMPORAL_BYTES: usize = 32 << 20;
 
-/// How many elements ahead memory is fetched: hardware alone does not look beyond a page.
+/// Prefetch distance in elements: the hardware prefetch alone does not cross pages.
 const AHEAD: usize = 512;
 
-/// Vectors that a loop handles at a time.
+/// Vectors that a loop computes at a time.
 const TOGETHER: usize = 8;
 
-/// Whether `bytes` bytes to here take non-temporal stores. They then begin at a multiple of 64 bytes.
+/// Whether `bytes` bytes at `to` take non-temporal stores. They then begin at a multiple of 64 bytes.
 pub(super) fn is_non_temporal(to: RawSlice, bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_BYTES && to.data.addr().is_multiple_of(64)
 }
 
-// The loops below have no closures over vectors: those are functions of their own to the compiler, without the instruction set.
+// The loops below have no closures over vectors: the compiler makes those separate functions, without the instruction
+// set.
 
-/// Asks for the memory ahead of the block of `len` elements at `at` of each input.
+/// Prefetches the memory [`AHEAD`] elements behind the block of `len` elements at `at` of each input.
 #[inline(always)]
 fn ask_ahead(inputs: &[&[f32]], at: usize, len: usize) {
     for x in inputs {
@@ -48,8 +50,9 @@ pub(super) fn sum_with<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.sum(s.add(low, high)) + x[whole..].iter().sum::<f32>()
 }
 
-/// Sets each element of `to` to `f` of the elements of the inputs, which are as long; with non-temporal stores when `non_temporal`, which needs `to` at a
-/// multiple of 64 bytes. [`fence`](super::simd::fence) belongs after the last such call of a phase.
+/// Sets each element of `to` to `f` of the elements of the inputs, which are as long. Uses non-temporal stores when
+/// `non_temporal`, which requires `to` at a multiple of 64 bytes; call [`fence`](super::simd::fence) after the last
+/// such call of a phase.
 #[inline(always)]
 pub(super) fn map_with<S: Simd, const N: usize>(
     s: S,
@@ -58,7 +61,7 @@ pub(super) fn map_with<S: Simd, const N: usize>(
     non_temporal: bool,
     f: impl Fn([f32; N]) -> f32,
 ) {
-    /// Room for a block of the widest vectors.
+    /// Memory for a block of the widest vectors.
     #[repr(align(64))]
     struct Block([f32; TOGETHER * 16]);
     let len = inputs.iter().fold(to.len(), |len, x| len.min(x.len()));

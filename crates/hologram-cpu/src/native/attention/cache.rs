@@ -1,4 +1,4 @@
-//! Reading the cache: rows of a block through the block table, decoded where their bits are not those of floats, and asked for ahead.
+//! Reads the cache: rows of a block through the block table, dequantized where they are codes, and prefetched.
 
 use std::ops::Range;
 
@@ -23,8 +23,8 @@ pub(super) enum Rows<'a> {
 }
 
 impl Attention {
-    /// Where the cache has the rows from `position`, at most up to `end` and the end of its block, padded to a multiple of 16 rows of
-    /// the same block; with their number before padding.
+    /// The elements of the rows from `position` to at most `end` and the end of its block, padded to a multiple of 16
+    /// rows of the same block; and the number of rows before padding.
     #[inline(always)]
     fn cache_range(&self, piece: &Piece<'_>, position: usize, end: usize) -> Result<(Range<usize>, usize), String> {
         let (slot, offset) = (position / self.block_size, position % self.block_size);
@@ -40,7 +40,8 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as [`Attention::cache_range`] gives them. Rows of 8 bits are decoded into `decoded`.
+    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. 8-bit rows are dequantized into
+    /// `decoded`.
     #[inline(always)]
     pub(super) fn stored_rows<'a>(
         &self,
@@ -59,7 +60,7 @@ impl Attention {
         Ok((rows, count))
     }
 
-    /// As [`Attention::stored_rows`], with rows of `f16` decoded too.
+    /// As [`Attention::stored_rows`], with `f16` rows also converted to `f32`.
     #[inline(always)]
     pub(super) fn float_rows<'a, S: Simd>(
         &self,
@@ -87,7 +88,7 @@ impl Attention {
         Ok((rows, count))
     }
 
-    /// The lines that hold the rows from `position` to the end of their block; none behind the piece's span.
+    /// The cache lines of the rows from `position` to the end of their block; none behind the piece's span.
     #[inline(always)]
     pub(super) fn lines(&self, cache: Cache<'_>, piece: &Piece<'_>, position: usize) -> Lines {
         let Some(Ok((elements, _))) =
@@ -104,7 +105,7 @@ impl Attention {
     }
 }
 
-/// Decodes elements of a cache in 8 bits, whole blocks.
+/// Dequantizes elements of an 8-bit cache, whole blocks.
 #[inline(always)]
 fn decode_codes<'a>(codes: &[i8], scales: &[f16], elements: Range<usize>, decoded: &'a mut [f32]) -> &'a [f32] {
     let decoded = &mut decoded[..elements.len()];
@@ -119,15 +120,14 @@ fn decode_codes<'a>(codes: &[i8], scales: &[f16], elements: Range<usize>, decode
     decoded
 }
 
-/// Lines of memory to be asked for ahead of their use, a few at a time between other work: a processor takes no more than some tens
-/// of requests at once.
+/// Cache lines to prefetch, a few at a time between other work: a processor accepts only some tens of requests at once.
 pub(super) struct Lines {
     next: *const u8,
     pub(super) left: usize,
 }
 
 impl Lines {
-    /// Asks for the next `count` lines.
+    /// Prefetches the next `count` lines.
     #[inline(always)]
     pub(super) fn ask(&mut self, count: usize) {
         for _ in 0..count.min(self.left) {

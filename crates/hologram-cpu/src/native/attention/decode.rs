@@ -1,5 +1,6 @@
-//! A tile of few query rows: vectors run along the head's elements for the scores' dot products and for the sums of values. Scores
-//! are kept as [position, row], so that a vector holds several positions' and the softmax needs no work across lanes.
+//! A tile of few query rows: vectors run along the head's elements, for the scores' dot products and for the sums of
+//! values. Scores are kept as [position, row], so a vector holds several positions and the softmax needs no work across
+//! lanes.
 
 use half::f16;
 
@@ -10,7 +11,7 @@ use super::{LOWEST, STEP, Work, Workspace};
 use crate::native::narrow::Element;
 use crate::native::simd::Simd;
 
-/// Serves at most [`MOST_DECODE_ROWS`](super::MOST_DECODE_ROWS) rows, and no more than a vector has lanes.
+/// For at most [`MOST_DECODE_ROWS`](super::MOST_DECODE_ROWS) rows, and no more than a vector has lanes.
 #[inline(always)]
 pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, target: &mut [f32]) -> Result<(), String> {
     match work.piece.rows() {
@@ -36,7 +37,7 @@ fn attend_rows<S: Simd, const R: usize>(
     let seen = Seen::of(work, R);
     for r in 0..R {
         let (token, head) = piece.token_head(r);
-        // A vector of each row, then the next of each row.
+        // A vector of each row, then the next vector of each row.
         let to = ws.q.chunks_exact_mut(S::LANES).skip(r).step_by(R);
         for (to, from) in to.zip(inputs.q[(token * kernel.heads + head) * d..][..d].chunks_exact(S::LANES)) {
             to.iter_mut().zip(from).for_each(|(to, x)| *to = x * kernel.scale);
@@ -68,11 +69,11 @@ fn attend_rows<S: Simd, const R: usize>(
             peak: &mut ws.peak[..S::LANES],
             total: &mut ws.total[..S::LANES],
         };
-        // Positions that fill the last vector lie behind the last one that is seen.
+        // Positions that pad the last vector lie behind the last seen position.
         let limits = seen.limits(0..R, start..start + vectors * positions_of_vector);
         let factor = online_softmax(s, column, vectors, limits.as_ref());
         let mut factors = [0.0; 16];
-        // SAFETY: there are as many factors as any vector has lanes, and a row of `acc` is a whole number of vectors.
+        // SAFETY: `factors` has as many elements as any vector has lanes; a row of `acc` is a whole number of vectors.
         unsafe {
             s.store(factors.as_mut_ptr(), factor);
             for (acc, factor) in ws.acc.chunks_exact_mut(d).take(rows).zip(factors) {
@@ -105,8 +106,8 @@ fn attend_rows<S: Simd, const R: usize>(
     Ok(())
 }
 
-/// The scores of `count` keys, rounded up to whole vectors, with `R` query rows: a vector's sums at a time, each asking for its share
-/// of the lines ahead.
+/// The scores of `count` keys, rounded up to whole vectors, with `R` query rows. Computes one vector of scores at a
+/// time; each prefetches its share of the lines in `ahead`.
 #[inline(always)]
 fn dots<S: Simd, E: Element, const R: usize>(
     s: S,
@@ -137,7 +138,7 @@ fn dots<S: Simd, E: Element, const R: usize>(
                 }
             }
         }
-        // SAFETY: there are as many scores as vectors have lanes.
+        // SAFETY: there are as many scores as the vectors have lanes.
         unsafe { s.store(scores.as_mut_ptr().add(i * S::LANES), s.sums(&sums)) };
     }
 }

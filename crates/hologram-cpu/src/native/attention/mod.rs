@@ -1,10 +1,11 @@
 //! `attention` over a paged cache of keys and values.
 //!
-//! The query rows (a token and a head) that read the same keys are worked on together: a *tile* is some consecutive tokens of one
-//! sequence and the heads of one key/value head. A tile walks its sequence's positions in steps of [`STEP`] through the block table
-//! with a running maximum and sum, so keys and values are read once for a tile. A tile of many rows keeps a row in each vector lane
-//! ([`prefill`]), one of few rows spreads the head's elements over the lanes ([`decode`]). When there are fewer tiles than the workers
-//! need, each tile's positions are split, and phase 1 combines the parts.
+//! The query rows (a token and a head) that read the same keys are computed together. A *tile* is some consecutive
+//! tokens of one sequence and the query heads of one key/value head. A tile walks its sequence's positions in steps of
+//! [`STEP`] through the block table with a running maximum and sum, so keys and values are read once per tile. A tile
+//! of many rows keeps a row in each vector lane ([`prefill`]); one of few rows spreads the head's elements over the
+//! lanes ([`decode`]). When there are fewer tiles than the workers need, each tile's positions are split, and phase 1
+//! combines the parts.
 
 mod cache;
 mod decode;
@@ -26,33 +27,35 @@ use crate::kernel::{Args, NativeKernel, Worker};
 use crate::native::simd::{Isa, Simd, simd_entry};
 use crate::native::{input, room};
 
-/// Most query rows of a tile; a multiple of every vector length and of three vectors, the width of the product's register tile.
+/// Most query rows of a tile. A multiple of every vector length and of three vectors, the width of the product's
+/// register tile.
 const TILE_ROWS: usize = 48;
 /// Positions between two updates of the running maximum and sum; a multiple of 16.
 const STEP: usize = 128;
-/// Most query rows of a tile that [`decode`] serves, if a vector has as many lanes: with more, a row in each lane uses most of them.
+/// Most query rows of a tile that [`decode`] computes, if a vector has as many lanes. With more, a row in each lane
+/// fills most lanes.
 const MOST_DECODE_ROWS: usize = 8;
 /// Bound on tokens × parts when positions are split.
 const MAX_PARTS: usize = 64;
 /// Least positions of a part.
 const MIN_PART: usize = 128;
-/// The exponent at which exponentials end: what is so far below a row's maximum is 0. Smaller exponentials add nothing to a sum, but they, their
-/// products with values and sums brought to a new maximum with them would be subnormal numbers, each of which costs a processor
-/// more than a hundred cycles.
+/// The exponent at which exponentials end: a score so far below its row's maximum counts as 0. Smaller exponentials add
+/// nothing to a sum. But they, their products with values, and sums rescaled by them would be subnormal numbers, each
+/// of which costs a processor more than a hundred cycles.
 const LEAST_POWER: f32 = -48.0;
 /// The running maximum before the first score: finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN / 2.0;
 
-// Arguments in the order of the spec's bindings: q, then the views of keys and of values, of which caches in 8 bits have two each, then
-// positions, sequences, block table and the output.
+// Arguments in the order of the spec's bindings: q, the views of keys, the views of values, positions, sequences, block
+// table and output. 8-bit caches have two views each for keys and values.
 const Q: usize = 0;
 const K: usize = 1;
 
-/// Codes of a cache in 8 bits that share a scale.
+/// Codes of an 8-bit cache that share a scale.
 const BLOCK: usize = Format::Q8Planes.block_len();
 
-/// Serves caches of F32 and F16 with a head size that is a multiple of 16, caches in 8 bits with one that is a multiple of 32, and a
-/// block size that is a multiple of 16.
+/// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, 8-bit caches one
+/// that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
@@ -113,11 +116,11 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 #[derive(Debug)]
 struct Attention {
     isa: Isa,
-    /// For tiles that [`decode`] works on as of eight rows: where vectors of 512 bits are worked on in halves they cost more sums across
-    /// lanes and gain nothing.
+    /// For [`decode`] tiles whose rows round up to eight. Where 512-bit instructions run as two 256-bit steps, wide
+    /// vectors cost more sums across lanes there and gain nothing.
     isa_of_eight: Isa,
     stored: Stored,
-    /// Positions that a token attends to, its own included, at most.
+    /// The most positions that a token attends to, its own included.
     window: usize,
     scale: f32,
     tokens: Extent,
@@ -131,7 +134,7 @@ struct Attention {
     uses_step: bool,
 }
 
-/// How the cache holds its elements.
+/// The element type of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stored {
     F32,
@@ -140,13 +143,13 @@ enum Stored {
     Q8,
 }
 
-/// How a run is divided: pieces are numbered by group of heads, then tile (the last, which reads most, first), then part.
+/// The division of a run. Pieces are numbered by head group, then tile (the last, which reads most, first), then part.
 struct Plan {
-    /// Tiles' count.
+    /// Number of tiles.
     tiles: usize,
     /// Head groups: each key/value head's query heads, at most [`TILE_ROWS`] at a time.
     groups: usize,
-    /// Parts that each tile's positions are split in.
+    /// Parts that each tile's positions are split into.
     parts: usize,
     /// Positions of a part.
     part_len: usize,
@@ -161,7 +164,7 @@ struct Piece<'a> {
     sequence: u32,
     /// The sequence's row of the block table.
     table: &'a [u32],
-    /// Positions; none when the part begins behind the tile's last position.
+    /// Positions; empty when the part begins behind the tile's last position.
     span: Range<usize>,
     part: usize,
 }
@@ -171,7 +174,7 @@ impl Piece<'_> {
         self.tokens.len() * self.heads.len()
     }
 
-    /// The token and the head of a row; of rows of padding, which are never written out, those of the first row.
+    /// The token and the head of a row. Padding rows, which are never written out, use those of the first row.
     fn token_head(&self, row: usize) -> (usize, usize) {
         let row = if row < self.rows() { row } else { 0 };
         (self.tokens.start + row / self.heads.len(), self.heads.start + row % self.heads.len())
@@ -190,7 +193,7 @@ struct Inputs<'a> {
     table: &'a [u32],
 }
 
-/// What [`attend`] is to do.
+/// Arguments of [`attend`].
 #[derive(Clone, Copy)]
 struct Work<'a> {
     kernel: &'a Attention,
@@ -223,12 +226,12 @@ impl Attention {
         [rows, TILE_ROWS * STEP, rows, TILE_ROWS, TILE_ROWS * 16, decoded]
     }
 
-    /// Words that hold the first token of each tile and the number of tokens; a multiple of 16.
+    /// Words for the first token of each tile and the number of tokens; a multiple of 16.
     fn starts_len(&self) -> usize {
         (self.tokens.max() + 1).next_multiple_of(16)
     }
 
-    /// Elements of a partial result: the sums of values, the maximum and the sum.
+    /// Elements of a partial result: the sums of values, the maximum and the sum; padded.
     fn partial_len(&self) -> usize {
         self.d + 16
     }
@@ -241,13 +244,13 @@ impl Attention {
         (TILE_ROWS / (self.heads / self.kv_heads)).max(1)
     }
 
-    /// Groups of heads for each key/value head.
+    /// Head groups per key/value head.
     fn groups_of_kv_head(&self) -> usize {
         (self.heads / self.kv_heads).div_ceil(TILE_ROWS)
     }
 
-    /// Finds the tiles: runs of tokens of the same sequence, cut to the tile's size. Writes each tile's first token, and the number of
-    /// tokens at the end.
+    /// Finds the tiles: runs of tokens of the same sequence, cut to the tile's size. Writes each tile's first token,
+    /// then the number of tokens.
     fn find_tiles(&self, sequences: &[u32], starts: &mut [u32]) -> usize {
         let (mut tiles, mut start) = (0, 0);
         for t in 0..sequences.len() {
@@ -265,12 +268,12 @@ impl Attention {
         tiles
     }
 
-    /// The first position that a token at this one attends to.
+    /// The first position that a token at `position` attends to.
     fn first_seen(&self, position: u32) -> usize {
         (position as usize + 1).saturating_sub(self.window)
     }
 
-    /// The positions that tokens at these attend to, from a multiple of 16 on.
+    /// The positions that tokens at `positions` attend to, starting at a multiple of 16.
     fn span_of(&self, positions: &[u32]) -> Range<usize> {
         let capacity = self.max_blocks * self.block_size;
         let first = positions.iter().map(|p| self.first_seen(*p)).min().unwrap_or(0) / 16 * 16;
@@ -292,7 +295,7 @@ impl Attention {
         Plan { tiles, groups, parts, part_len: longest.div_ceil(parts).next_multiple_of(16) }
     }
 
-    /// The piece of this number, after checking its tokens' sequences and positions.
+    /// The piece of this number. Checks its tokens' sequences and positions.
     fn piece<'a>(&self, plan: &Plan, index: usize, starts: &[u32], inputs: &Inputs<'a>) -> Result<Piece<'a>, String> {
         let (rest, part) = (index / plan.parts, index % plan.parts);
         let (group, tile) = (rest / plan.tiles, plan.tiles - 1 - rest % plan.tiles);
@@ -327,8 +330,9 @@ impl Attention {
         Ok(Piece { tokens, heads, kv_head, sequence, table: &inputs.table[row..row + self.max_blocks], span, part })
     }
 
-    /// Where a row's result begins in the target and what its sums of values are to be multiplied with: the output's row and the
-    /// inverse of `total` or, when positions are split, a partial result for phase 1, whose maximum and sum are written here.
+    /// The start of a row's result in the target, and the factor for its sums of values: the output's row and 1 /
+    /// `total`. When positions are split: a partial result for phase 1 and 1; writes the partial result's maximum and
+    /// sum.
     #[inline(always)]
     fn place(
         &self,
@@ -348,17 +352,17 @@ impl Attention {
         (first, 1.0)
     }
 
-    /// The places of values, positions, sequences, block table and output among the arguments.
+    /// The indices of values, positions, sequences, block table and output among the arguments.
     fn places(&self) -> [usize; 5] {
         let views = if self.stored == Stored::Q8 { 2 } else { 1 };
         [K + views, K + 2 * views, K + 2 * views + 1, K + 2 * views + 2, K + 2 * views + 3]
     }
 
-    /// Phase 1: output rows from their parts.
+    /// Phase 1: combines the parts into output rows.
     fn combine(&self, args: &Args<'_>, plan: &Plan, rows: usize, worker: &Worker<'_>) {
         let shared = worker.shared_scratch();
-        // SAFETY: shared scratch memory has room for `rows` × `parts` partial results (`shared_scratch`), and no worker writes it in
-        // this phase.
+        // SAFETY: shared scratch memory has room for `rows` × `parts` partial results (`shared_scratch`), and no
+        // worker writes it in this phase.
         let partials = unsafe { std::slice::from_raw_parts(shared.data.cast::<f32>(), shared.bytes / 4) };
         let output = args.output::<f32>(self.places()[4]);
         while let Some(row) = worker.next(rows) {
@@ -417,7 +421,8 @@ impl NativeKernel for Attention {
         };
         let scratch = std::mem::take(&mut worker.scratch);
         let (starts, floats) = scratch.split_at_mut(self.starts_len() * 4);
-        // SAFETY: any bytes are a word or a float; the memory is aligned to 64 bytes, and the first part is a multiple of that.
+        // SAFETY: any bytes are a word or a float; the memory is aligned to 64 bytes, and the first part is a multiple
+        // of that.
         let ((_, starts, _), (_, floats, _)) = unsafe { (starts.align_to_mut::<u32>(), floats.align_to_mut::<f32>()) };
         let mut rest = floats;
         let [q, scores, acc, peak, total, decoded] = self.workspace_lens().map(|len| {
@@ -452,10 +457,10 @@ impl NativeKernel for Attention {
     }
 }
 
-/// 2 to the power `x` for `x` ≤ 0 less 2^[`LEAST_POWER`], and exactly 0 from there on; NaN for NaN.
+/// 2^`x` − 2^[`LEAST_POWER`] for `x` ≤ 0, and exactly 0 for `x` ≤ [`LEAST_POWER`]; NaN for NaN.
 #[inline(always)]
 fn exp<S: Simd>(s: S, x: S::V) -> S::V {
-    // The second operand wins when one is NaN.
+    // `max` returns the second operand if one is NaN.
     let x = s.max(s.splat(LEAST_POWER), x);
     s.sub(s.exp2(x), s.splat(LEAST_POWER.exp2()))
 }

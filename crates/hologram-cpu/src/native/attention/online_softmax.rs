@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{STEP, TILE_ROWS, Work, exp};
 use crate::native::simd::Simd;
 
-/// The state of as many query rows as a vector has lanes, or fewer: then a vector holds several positions, those of the second after
-/// those of the first.
+/// The softmax state of as many query rows as a vector has lanes, or fewer. With fewer, a vector holds several
+/// positions: the rows of the first, then those of the second, and so on.
 pub(super) struct Column<'a> {
     /// Vectors of scores, `width` apart.
     pub(super) scores: &'a mut [f32],
@@ -18,16 +18,16 @@ pub(super) struct Column<'a> {
     pub(super) total: &'a mut [f32],
 }
 
-/// The first and the last position that each query row of a tile sees.
+/// The first and the last position that each query row of a tile attends to.
 pub(super) struct Seen {
     first: [usize; TILE_ROWS],
     last: [usize; TILE_ROWS],
-    /// Positions that all rows see.
+    /// Positions that all rows attend to.
     by_all: Range<usize>,
 }
 
 impl Seen {
-    /// Of `rows` rows, those of padding included.
+    /// For `rows` rows, including padding rows.
     pub(super) fn of(work: Work<'_>, rows: usize) -> Seen {
         let mut seen = Seen { first: [0; TILE_ROWS], last: [0; TILE_ROWS], by_all: 0..usize::MAX };
         for r in 0..rows {
@@ -38,7 +38,8 @@ impl Seen {
         seen
     }
 
-    /// The limits of lanes that these rows take in turn, at a step of these positions; `None` where all rows see all of them.
+    /// Per-lane limits for these rows, repeated over the lanes, in a step of these positions; `None` if all rows see
+    /// all of them.
     pub(super) fn limits(&self, rows: Range<usize>, step: Range<usize>) -> Option<Limits> {
         if self.by_all.start <= step.start && step.end <= self.by_all.end {
             return None;
@@ -47,19 +48,19 @@ impl Seen {
         for lane in 0..16 {
             let row = rows.start + lane % rows.len();
             limits.0[lane] = self.first[row].saturating_sub(step.start).min(STEP) as f32;
-            // One position before the step's first where the row sees none.
+            // One position before the step's first if the row sees none.
             limits.1[lane] = (self.last[row] + 1).saturating_sub(step.start).min(STEP + 1) as f32 - 1.0;
         }
         Some(limits)
     }
 }
 
-/// For each lane the first and the last position, from the first score on, that its query row sees.
+/// For each lane the first and the last position, relative to the first score, that its query row sees.
 pub(super) type Limits = ([f32; 16], [f32; 16]);
 
-/// Turns `count` vectors of scores into exponentials relative to the new running maximum and brings the running sums to it; gives the factor
-/// that brings sums of values to it. With `limits`, a row's scores before its first and behind its last position count as negative
-/// infinity.
+/// Turns `count` vectors of scores into exponentials relative to the new running maximum and rescales the running sums
+/// to it. Returns the factor that rescales sums of values. With `limits`, a row's scores before its first and behind
+/// its last position count as negative infinity.
 #[inline(always)]
 pub(super) fn online_softmax<S: Simd>(s: S, column: Column<'_>, count: usize, limits: Option<&Limits>) -> S::V {
     let Column { scores, width, rows, peak, total } = column;

@@ -1,5 +1,5 @@
-//! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across lanes. Scores are
-//! kept as [position, row], sums of values as [element, row].
+//! A tile of many query rows: a row in each vector lane, so scores, softmax and sums of values need no work across
+//! lanes. Scores are kept as [position, row], sums of values as [element, row].
 
 use super::online_softmax::{Column, Seen, online_softmax};
 use super::product::{Left, product};
@@ -93,11 +93,11 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
             let (mut from, mut to) = ([std::ptr::null(); 16], [std::ptr::null_mut(); 16]);
             for lane in 0..S::LANES {
                 from[lane] = acc.wrapping_add((i + lane) * width + v * S::LANES);
-                // The queries' memory takes what the lanes of padding give.
+                // Padding lanes write to the queries' memory.
                 to[lane] = places[lane].map_or(padding, |first| target.wrapping_add(first + i));
             }
-            // SAFETY: the assertions cover d rows of `acc` and d elements at each place, d being a multiple of LANES; the
-            // queries' memory has at least LANES elements, `factors` 16.
+            // SAFETY: the assertions cover d rows of `acc` and d elements at each place, where d is a multiple of
+            // LANES; the queries' memory has at least LANES elements, `factors` 16.
             unsafe { s.transpose(&from, s.load(factors.as_ptr()), &to) };
         }
     }

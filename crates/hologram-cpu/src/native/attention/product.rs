@@ -4,7 +4,8 @@ use super::cache::Lines;
 use crate::native::narrow::Element;
 use crate::native::simd::Simd;
 
-/// The left matrix: element (i, k) is at `data[i·row + k·step]`; each is multiplied with a vector of the right matrix.
+/// The left matrix: element (i, k) is at `data[i·row + k·step]`; each is multiplied with a vector of the right
+/// matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a> {
     pub(super) data: &'a [f32],
@@ -12,8 +13,9 @@ pub(super) struct Left<'a> {
     pub(super) step: usize,
 }
 
-/// `c[i, j] = Σ_k a(i, k)·b[k, j]`, added to `c` when `ACC`, for `rows` × `vectors`·LANES elements and `depth` terms. Rows of `b` and `c`
-/// are `b_row` and `c_row` apart. The terms of the first tiles ask for `ahead`'s lines, each for as many.
+/// `c[i, j] = Σ_k a(i, k)·b[k, j]`, added to `c` when `ACC`, for `rows` × `vectors`·LANES elements and `depth`
+/// terms. Rows of `b` and `c` are `b_row` and `c_row` apart. Each term of the first tiles prefetches an equal share of
+/// `ahead`'s lines.
 #[inline(always)]
 pub(super) fn product<S: Simd, E: Element, const ACC: bool>(
     s: S,
@@ -48,9 +50,10 @@ pub(super) fn product<S: Simd, E: Element, const ACC: bool>(
         // SAFETY: the assertions cover every element of the tiles, which stay within `rows` × `vectors`.
         unsafe {
             let column = at.shifted(0, v * S::LANES);
-            // As many accumulators as the register file holds beside the operands, and enough to hide the latency of a sum.
+            // As many accumulators as fit the register file beside the operands, and enough to hide the latency of an
+            // addition.
             v += match (left % 3 == 0, left >= 4, S::WIDE_FILE) {
-                // What is converted is converted once for eight rows.
+                // Converted elements are converted once per eight rows.
                 (_, _, true) if converted && rows >= 8 && left >= 2 => {
                     columns::<S, E, 8, 2, ACC>(s, rows, column, ahead)
                 }
@@ -77,7 +80,7 @@ struct Tile<E> {
     b_row: usize,
     c: *mut f32,
     c_row: usize,
-    /// Lines that a term asks for.
+    /// Lines that each term prefetches.
     lines: usize,
 }
 

@@ -47,13 +47,13 @@ impl Case {
         }
     }
 
-    /// The arguments. Blocks are scattered; what no token may see is NaN.
+    /// The arguments. Blocks are scattered; elements that no token may see are NaN.
     fn arguments(&self) -> Vec<Memory> {
         let mut random = Random(7 + self.tokens.len() as u64);
         let (max_blocks, block_len) = (self.max_blocks(), self.block_size * self.d);
         let q = random.floats(200 * self.heads * self.d);
         let blocks = SEQUENCES * max_blocks;
-        // A permutation, as the stride is prime to the number of blocks.
+        // A permutation, because the stride is coprime to the number of blocks.
         let stride =
             (7usize..).find(|s| (2..=*s).all(|f| !(s.is_multiple_of(f) && blocks.is_multiple_of(f)))).unwrap_or(1);
         let table: Vec<u32> = (0..blocks).map(|i| (1 + (i * stride + 3) % blocks) as u32).collect();
@@ -144,9 +144,9 @@ fn agrees_with_the_definition() {
         run(130, 3, 1),
         run(0, 65, 0),
         run(100, 65, 1),
-        // A prompt's part, a decoding token and a short prompt together.
+        // A part of a prompt, a decoded token and a short prompt together.
         [run(17, 40, 2), run(250, 1, 0), run(0, 5, 1)].concat(),
-        // Positions in no order, a sequence that comes back.
+        // Unordered positions, a sequence that returns.
         vec![(0, 5), (0, 300), (0, 31), (1, 32), (2, 0), (0, 6), (1, 7)],
     ];
     let shapes = [

@@ -1,8 +1,8 @@
-//! Products of matrices of any strides, in batches: what `batch_matmul` and `conv2d` share.
+//! Products of matrices of any strides, in batches: shared by `batch_matmul` and `conv2d`.
 //!
-//! The left side is interleaved into tiles of a few lines, the right side panel by panel by the worker that multiplies it, with the
-//! register-blocked kernels of `matmul`. Where many small matrices are multiplied a worker has a batch for itself; otherwise the left side is
-//! packed for all first, and workers share columns and blocks of lines.
+//! The left side is interleaved into tiles of a few lines. The right side is interleaved panel by panel by the worker
+//! that multiplies it, with the register-blocked kernels of `matmul`. With many small matrices a worker computes a
+//! whole batch. Otherwise the left side is packed for all workers first, and they share columns and blocks of lines.
 
 mod pack;
 mod plain;
@@ -22,9 +22,10 @@ use crate::kernel::{RawSlice, Worker};
 pub(super) const STEPS: usize = 512;
 /// The most panels of a piece of work.
 const PANELS: usize = 4;
-/// Lines of the left side in a piece of work where these have to be divided: many, as the panels are packed for each anew.
+/// Lines of the left side in a piece of work, if they have to be divided. Many, because each piece packs the panels
+/// anew.
 const BLOCK: usize = 504;
-/// The most bytes of a packed left side that a worker keeps for itself, and from how many batches on it does.
+/// The largest packed left side, in bytes, that each worker packs for itself, and the fewest batches for which it does.
 const OWN: usize = 1 << 20;
 const BATCHES: usize = 4;
 /// The most lines that pass through the buffer together.
@@ -33,7 +34,7 @@ const BUFFER_LINES: usize = 16;
 /// A range of the depth: the first element, and how many there are.
 pub(super) type Chunk = (usize, usize);
 
-/// Where operands come from, and what becomes of the products.
+/// The source of the operands, and the use of the products.
 pub(super) trait Operands {
     /// The matrix that is the left side of a batch.
     fn left_of(&self, batch: usize) -> usize;
@@ -41,10 +42,10 @@ pub(super) trait Operands {
     /// Interleaves lines of a left matrix.
     ///
     /// # Safety
-    /// The processor has the packer's instructions; `to` can take the words of the chunk for each line.
+    /// The processor has the packer's instructions; `to` has room for the words of the chunk for each line.
     unsafe fn pack_left(&self, packer: &mut Packer<'_>, matrix: usize, lines: Range<usize>, chunk: Chunk, to: *mut u8);
 
-    /// Interleaves columns of a batch's right matrix, as a panel with room for `packer.rows()` of them.
+    /// Interleaves columns of a batch's right matrix as a panel with room for `packer.rows()` columns.
     ///
     /// # Safety
     /// As [`Operands::pack_left`], with room for a panel.
@@ -57,10 +58,10 @@ pub(super) trait Operands {
         to: *mut u8,
     );
 
-    /// Whether products are not yet the result.
+    /// Whether products need [`Operands::finish`].
     fn finishes(&self) -> bool;
 
-    /// Turns some products of a line into the results, but for their conversion.
+    /// Turns some products of a line into results, before conversion to the result's format.
     fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]);
 }
 
@@ -88,7 +89,7 @@ pub(super) struct Gemm {
     max: Sizes,
 }
 
-/// What packing needs: the instruction set, and room.
+/// The state of packing: kernels, instruction set and buffer.
 pub(super) struct Packer<'a> {
     kernels: Kernels,
     words: Words,
@@ -107,7 +108,7 @@ impl Packer<'_> {
         self.words == Words::Bf16Pairs
     }
 
-    /// Words that a line's chunk of this many elements takes.
+    /// Words of a line's chunk of this many elements.
     pub(super) fn words_of(&self, len: usize) -> usize {
         len.div_ceil(if self.pairs() { 2 } else { 1 }).next_multiple_of(4)
     }
@@ -132,7 +133,7 @@ impl Gemm {
         k.div_ceil(self.per_word()).next_multiple_of(4)
     }
 
-    /// Bytes of a packed left matrix at the greatest sizes.
+    /// Bytes of a packed left matrix at the maximum sizes.
     fn left_bytes(&self) -> usize {
         self.max.n * self.words_of(self.max.k) * 4
     }
@@ -150,7 +151,7 @@ impl Gemm {
         if self.own() { 0 } else { self.max.lefts * self.left_bytes() }
     }
 
-    /// Bytes of the buffer, the panels, and the products of a piece that are not stored as they are.
+    /// Bytes of the buffer, the panels, and the products of a piece that must be converted before they are stored.
     fn parts(&self) -> [usize; 3] {
         let columns = PANELS * self.kernels.rows;
         let products = if self.format == Format::F32 { 0 } else { BLOCK.min(self.max.n) * columns * 4 };
@@ -161,13 +162,13 @@ impl Gemm {
         self.parts().iter().sum::<usize>() + if self.own() { self.left_bytes() } else { 0 }
     }
 
-    /// The chunks of a depth; one of nothing where there is none, so that products are 0.
+    /// The chunks of a depth. A depth of 0 has one empty chunk, so that products are 0.
     fn chunks(&self, k: usize) -> impl Iterator<Item = Chunk> + use<> {
         let len = STEPS * self.per_word();
         (0..k.div_ceil(len).max(1)).map(move |i| (i * len, len.min(k - i * len)))
     }
 
-    /// Packs the left side of tile after tile, `to` begins the matrix.
+    /// Packs one tile of the left side. `to` is the start of the packed matrix.
     fn pack_tile<O: Operands>(
         &self,
         o: &O,
@@ -178,7 +179,8 @@ impl Gemm {
     ) {
         let mut at = lines.start * self.words_of(k) * 4;
         for chunk in self.chunks(k) {
-            // SAFETY: the packer is of this processor's instruction set; the matrix has room for all words of each line.
+            // SAFETY: the packer is of this processor's instruction set; the matrix has room for all words of each
+            // line.
             unsafe { o.pack_left(packer, matrix, lines.clone(), chunk, to.add(at)) };
             at += self.words_of(chunk.1) * lines.len() * 4;
         }
@@ -242,7 +244,7 @@ impl Gemm {
             }
             return Ok(());
         }
-        // Whole columns where these are enough for all workers.
+        // Whole columns if they are enough pieces for all workers.
         let rows = self.kernels.rows;
         let width = (m * batches / (worker.count * 6)).clamp(rows, PANELS * rows) / rows * rows;
         let across = m.div_ceil(width);
@@ -278,7 +280,7 @@ impl Gemm {
         let panel_bytes = STEPS * rows * 4;
         let panels_of = || columns.clone().step_by(rows).enumerate();
         let direct = self.format == Format::F32;
-        // Where line `lines.start` and the first column lie, and the distance of lines.
+        // The address of line `lines.start` and the first column, and the distance of lines.
         let (to, stride) = if direct {
             (out.data.cast::<f32>().wrapping_add((batch * n + lines.start) * m + columns.start), m)
         } else {
@@ -302,8 +304,8 @@ impl Gemm {
                 let y = to.wrapping_add((tile.start - lines.start) * stride);
                 for (p, first) in panels_of().step_by(self.kernels.together) {
                     let count = (columns.end - first).min(rows * self.kernels.together);
-                    // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before; this worker has
-                    // // claimed the piece.
+                    // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before;
+                    // this worker has claimed the piece.
                     unsafe {
                         let (panel, tile_words) = (panels.add(p * panel_bytes), left.add(packed));
                         let y = y.add(p * rows);
@@ -345,7 +347,7 @@ impl Gemm {
     }
 }
 
-/// Lines in tiles of at most `most`, which divides [`BLOCK`]: those of a block differ by at most one.
+/// Lines in tiles of at most `most`, which divides [`BLOCK`]; the sizes of a block's tiles differ by at most one.
 #[derive(Clone, Copy)]
 struct Tiles {
     n: usize,
@@ -358,7 +360,7 @@ impl Tiles {
         self.of(self.n) + (self.n % BLOCK).div_ceil(self.most)
     }
 
-    /// The first tile of the block that begins with a line, or would.
+    /// The first tile of the block that begins, or would begin, with a line.
     fn of(self, line: usize) -> usize {
         line / BLOCK * (BLOCK / self.most)
     }

@@ -1,4 +1,4 @@
-//! Interleaving the lines of a matrix by words: word 0 of each line, word 1 of each line, and so on.
+//! Interleaves the lines of a matrix by words: word 0 of each line, word 1 of each line, and so on.
 
 use std::ops::Range;
 
@@ -8,23 +8,23 @@ use super::super::matmul::float::Words;
 use super::super::narrow::widen;
 use super::{Chunk, Packer, STEPS};
 
-/// A matrix as one side of products: lines of `k` elements each.
+/// A matrix as one side of a product: lines of `k` elements each.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Side {
     pub format: Format,
-    /// Whether the elements of a line follow each other; else those of all lines at one depth do.
+    /// Whether the elements of a line are consecutive; if not, the elements of all lines at one depth are.
     pub along: bool,
-    /// The distance in elements of lines, or of depths.
+    /// The distance in elements between lines (if `along`) or between depths.
     pub stride: usize,
 }
 
 impl Side {
-    /// Interleaves a chunk of lines, as many as there are `lanes`; lanes beyond the lines hold anything. Beyond the chunk words up to a
-    /// multiple of four are 0.
+    /// Interleaves a chunk of lines into `lanes` lanes. Lanes beyond the lines hold anything. Words beyond the chunk,
+    /// up to a multiple of four, are 0.
     ///
     /// # Safety
-    /// The packer is of this processor's instruction set; `matrix` begins a matrix that has these lines and the chunk; `to` can take
-    /// the words of all lanes. There are at most 16 lanes.
+    /// The packer is of this processor's instruction set; `matrix` is the start of a matrix that has these lines and
+    /// the chunk; `to` has room for the words of all lanes. There are at most 16 lanes.
     pub(in super::super) unsafe fn pack(
         &self,
         packer: &mut Packer<'_>,
@@ -84,7 +84,7 @@ impl Side {
 /// Copies `count` neighbouring elements at each depth.
 ///
 /// # Safety
-/// `depth` points to as many elements; `to` can take `lanes` for each depth.
+/// `depth` points to `count` elements; `to` has room for `lanes` per depth.
 #[inline]
 unsafe fn across(depth: impl Fn(usize) -> *const u8, count: usize, lanes: usize, len: usize, to: *mut u32) {
     // SAFETY: promised by the caller.
@@ -101,7 +101,7 @@ unsafe fn across(depth: impl Fn(usize) -> *const u8, count: usize, lanes: usize,
     }
 }
 
-/// Pairs of 16-bit elements at neighbouring depths; behind an odd depth 0.
+/// Pairs of 16-bit elements at neighbouring depths; an odd last depth is paired with 0.
 ///
 /// # Safety
 /// As [`across`].

@@ -11,7 +11,7 @@ const TOKENS: usize = 4;
 pub(super) const FLOAT: Kernels =
     Kernels { rows: ROWS, together: 1, tokens: TOKENS, few: 0, by_row: no_rows, transpose, multiply };
 
-/// Products of single rows are never asked for here, as `few` is 0.
+/// Never called: `few` is 0, so single rows are never multiplied here.
 ///
 /// # Safety
 /// The output can be written.

@@ -1,25 +1,29 @@
-//! The block formats as the kernels of few tokens read them. Places come from the formats' rows and are constants; here stand only the
-//! instructions for each kind of scale, the order of units, and which formats there are (`formats!`).
+//! The block formats as the kernels for few tokens read them. Byte offsets come from the formats' rows and are
+//! constants. This module has only the instructions for each kind of scale, the order of units, and the list of formats
+//! (`formats!`).
 //!
-//! [`SuperBlock`] formats have blocks of 256 with integer scales of runs of 16 or 32, so that a block's products are summed in
-//! integers; [`Block32`] formats have an `f32` scale for each unit of 32.
+//! [`SuperBlock`] formats have blocks of 256 with integer scales per run of 16 or 32, so a block's products are summed
+//! in integers. [`Block32`] formats have an `f32` scale per unit of 32.
 
 use hologram_device::format::{self, Bits, Row, Values, rows};
 
 use super::bytes::{Bytes, Field, TwoRows};
 
-/// A block of 256 elements, each of value d·s·(code − [`OFFSET`](SuperBlock::OFFSET)), or d·s·code − m·n; s and n are integers of its run.
+/// A block of 256 elements. Each has the value d·s·(code − [`OFFSET`](SuperBlock::OFFSET)), or d·s·code − m·n;
+/// s and n are integers of its run.
 pub trait SuperBlock: Row {
     /// Bytes of a block.
     const BYTES: usize = Self::ROW.bytes;
     /// Elements of a run: 16 or 32.
     const RUN: usize = Self::ROW.run();
-    /// What was added to signed codes to make them unsigned; `None` where a block has minimums.
+    /// The offset that makes signed codes unsigned; `None` if a block has minimums.
     const OFFSET: Option<u8> = if Self::ROW.has_minimum() { None } else { Some(Self::ROW.values.offset()) };
-    /// The order in which units are worked on: those of a vector of two best lie side by side, with their bits at the same place.
+    /// The order in which units are multiplied. The two units of a vector are best side by side, with their bits at the
+    /// same position.
     const ORDER: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-    /// How many bits to the left codes of each unit may stay when they are multiplied (up to 63 all the same), which spares moving them.
+    /// Left shift of each unit's codes when they are multiplied, which saves shifting them back. Shifted codes must not
+    /// exceed 63.
     const LEFT: [u32; 8] = [0; 8];
 
     /// The two fields that make up the codes of a unit of 32; the second may be [`Field::NONE`].
@@ -29,14 +33,14 @@ pub trait SuperBlock: Row {
         [field(low, unit), high.map_or(Field::NONE, |high| field(high, unit))]
     }
 
-    /// The factors of a block of each of two rows.
+    /// The factors of one block in each of two rows.
     ///
     /// # Safety
     /// The blocks can be read.
     #[inline(always)]
     unsafe fn scales<S: TwoRows>(s: S, blocks: [*const u8; 2]) -> Scales<S> {
         let d = const {
-            // As the instructions below expect it.
+            // The instructions below assume this layout.
             assert!(
                 Self::ROW.len == 256 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == Self::ROW.numbers[0] + 2)
             );
@@ -49,7 +53,7 @@ pub trait SuperBlock: Row {
             Self::ROW.numbers[0]
         };
         let at = |at: usize| blocks.map(|block| block.wrapping_add(at));
-        // SAFETY: promised by the caller; what is read lies in the block, as the row says.
+        // SAFETY: promised by the caller; all reads lie in the block, as the row states.
         unsafe {
             let halves = match Self::ROW.has_minimum() {
                 true => at(d).map(|number| double(number)),
@@ -74,7 +78,7 @@ pub trait SuperBlock: Row {
     }
 }
 
-/// The bits of a unit.
+/// The field of a unit.
 #[inline(always)]
 const fn field(bits: Bits, unit: usize) -> Field {
     let (at, shift) = bits.place(32 * unit);
@@ -84,21 +88,22 @@ const fn field(bits: Bits, unit: usize) -> Field {
 /// The factors of two blocks of 256.
 #[derive(Clone, Copy)]
 pub struct Scales<S: TwoRows> {
-    /// The bits of d, and above them those of m.
+    /// The bits of d in the low 16 bits, those of m above them.
     pub halves: [u32; 2],
     /// s of each run, signed bytes: 16 of them, or 8 and then n of each run.
     pub of_runs: S::Sixteens,
-    /// n of each of 16 runs, where there are so many with minimums.
+    /// n of each of 16 runs, for formats with so many runs and minimums.
     pub minimums: Option<S::Sixteens>,
 }
 
-/// Units of 32 elements with an `f32` scale each, in blocks of one or several; codes are bytes, or half bytes with a fifth bit or without.
+/// Units of 32 elements with an `f32` scale each, in blocks of one or several. Codes are bytes, or nibbles with or
+/// without a fifth bit.
 pub trait Block32: Row {
     /// Bytes of a block.
     const BYTES: usize = Self::ROW.bytes;
     /// Units of a block.
     const UNITS: usize = Self::ROW.len / 32;
-    /// What was added to signed codes to make them unsigned; with 0 there is a minimum, which is added.
+    /// The offset that makes signed codes unsigned; 0 if there is a minimum, which is added.
     const OFFSET: i32 = if Self::ROW.has_minimum() { 0 } else { Self::ROW.values.offset() as i32 };
     /// Whether codes exceed six bits.
     const WIDE: bool = Self::ROW.values.offset() == 128;
@@ -108,9 +113,9 @@ pub trait Block32: Row {
         assert!(low.bits == 8 || low.bits == 4 && low.run == 16);
         low.at
     };
-    /// Whether a code takes a byte. Where it takes less, [`Block32::halves`] are had more easily than [`Block32::codes`].
+    /// Whether a code takes a byte. If it takes less, [`Block32::halves`] is cheaper than [`Block32::codes`].
     const WHOLE_BYTES: bool = Self::ROW.bits().0.bits == 8;
-    /// The first of four bytes of fifth bits, where codes have them.
+    /// The first of four bytes of fifth bits, if codes have them.
     const FIFTH_BITS: Option<usize> = match Self::ROW.bits().1 {
         Some(high) => {
             assert!(high.bits == 1 && high.run == 1 && high.to == 4);
@@ -118,13 +123,13 @@ pub trait Block32: Row {
         }
         None => None,
     };
-    /// What half bytes stand for, 128 too great, where it is not the codes themselves.
+    /// The values of nibbles plus 128, if they differ from the codes.
     const VALUES: Option<&'static [u8; 16]> = match Self::ROW.values {
         Values::Table(_) => Some(&Unsigned::<Self>::VALUES),
         _ => None,
     };
 
-    /// The codes of one unit or, for vectors of two, of two.
+    /// The codes of one unit, or of two for vectors of two units.
     ///
     /// # Safety
     /// The units exist in the row.
@@ -176,15 +181,15 @@ pub trait Block32: Row {
         }
     }
 
-    /// Scales and, where `OFFSET` is 0, minimums of `count` (up to `LANES`) units from `first` on; 0 for the others. Without minimums
-    /// the scales take their place.
+    /// Scales and minimums (if `OFFSET` is 0) of `count` (up to `LANES`) units starting at `first`; 0 in the other
+    /// lanes. Without minimums the second result repeats the scales.
     ///
     /// # Safety
     /// The units exist in the row.
     #[inline(always)]
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
         const {
-            // As the instructions below expect it.
+            // The instructions below assume this layout.
             assert!(Self::ROW.numbers[0] == 0 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == 2));
             assert!(match Self::ROW.scales {
                 format::Scales::One => Self::UNITS == 1,
@@ -223,7 +228,7 @@ fn codes_of_unit<B: Block32 + ?Sized>(row: *const u8, unit: usize) -> *const u8 
     row.wrapping_add(unit / B::UNITS * B::BYTES + B::CODES + unit % B::UNITS * 16)
 }
 
-/// A table of values, 128 greater.
+/// A table of values plus 128.
 struct Unsigned<B: ?Sized>(std::marker::PhantomData<B>);
 
 impl<B: Row + ?Sized> Unsigned<B> {
@@ -249,7 +254,7 @@ unsafe fn word(from: *const u8) -> u16 {
     u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
 }
 
-/// The bits of one half as those of both.
+/// The 16 bits in both halves of a `u32`.
 #[inline(always)]
 fn twice(half: u16) -> u32 {
     u32::from(half) * 0x1_0001

@@ -1,4 +1,4 @@
-//! Packed rows decoded to `bf16`, for products on tiles, or to codes in order, for panels.
+//! Packed rows dequantized to `bf16`, for products on tiles, or unpacked to codes in order, for panels.
 
 use std::arch::x86_64::*;
 
@@ -8,11 +8,11 @@ use super::blocks::{Block32, SuperBlock, for_format};
 use super::bytes::{Bytes, TwoRows, Vnni};
 use super::rows::codes_super;
 
-/// Decodes elements of a row to `bf16`: (row, the first element, their number, where to). They are whole blocks. A value is rounded
-/// once: scale times code is exact in `f32`.
+/// Dequantizes elements of a row, whole blocks, to `bf16`: (row, the first element, their number, the destination). A
+/// value is rounded once: scale·code is exact in `f32`.
 pub type Decode = unsafe fn(*const u8, usize, usize, *mut u16);
 
-/// The decoder of a format for rows of `k` elements; it needs AVX-512 with VNNI and BF16.
+/// The dequantizer of a format for rows of `k` elements. Requires AVX-512 with VNNI and BF16.
 pub fn decoder(format: Format, k: usize) -> Option<Decode> {
     if !k.is_multiple_of(64) || !k.is_multiple_of(format.block_len()) {
         return None;
@@ -28,11 +28,11 @@ fn of_block<B: Block32>() -> Decode {
     blocks_of_32::<B>
 }
 
-/// Takes apart up to 256 elements of a row, whole blocks: (row, the first element, their number, where to put their unsigned codes).
-/// Returns for each run a scale and what is added; an element is scale·code + that.
+/// Unpacks up to 256 elements of a row, whole blocks: (row, the first element, their number, the destination of their
+/// unsigned codes). Returns a scale and an addend per run; an element is scale·code + addend.
 pub type Taker = unsafe fn(*const u8, usize, usize, *mut u8) -> ([f32; 16], [f32; 16]);
 
-/// What takes apart rows of a format; it needs AVX-512 with VNNI, and rows of a multiple of 64 elements.
+/// The unpacker of a format. Requires AVX-512 with VNNI, and rows of a multiple of 64 elements.
 pub fn taker(format: Format) -> Option<Taker> {
     for_format!(format, super take_super, block take_block, half_bytes take_block)
 }
@@ -75,7 +75,7 @@ fn take_block<B: Block32>() -> Taker {
     take::<B>
 }
 
-/// Of each run of a block the scale and what is added: with runs of 32 the second eight of those, where the first would do for no run.
+/// The scale and the addend of each run of a block. With runs of 32, the addends are the second eight values.
 ///
 /// # Safety
 /// The block can be read.
@@ -103,7 +103,7 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
     (scales, minimums)
 }
 
-/// Of up to 16 units the scale and what is added.
+/// The scale and the addend of each of up to 16 units.
 ///
 /// # Safety
 /// The units exist in the row.
@@ -162,7 +162,7 @@ unsafe fn blocks_of_32<B: Block32>(row: *const u8, first: usize, count: usize, t
     }
 }
 
-/// Stores 64 codes times their scales plus what belongs to each, 16 of them sharing both.
+/// Stores 64 values scale·code + addend; each 16 share both factors.
 ///
 /// # Safety
 /// 64 values can be written.

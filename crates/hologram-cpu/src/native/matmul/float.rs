@@ -1,4 +1,4 @@
-//! Float activations: weights decoded to `f32`, or `bf16` times `bf16`.
+//! Float activations: weights dequantized to `f32`, or `bf16` times `bf16`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::features::Features;
 use crate::kernel::{Args, Worker};
 use crate::native::decode::{decode, is_weight_format};
 
-/// What the 32-bit words of panels and tiles hold.
+/// Contents of the 32-bit words of panels and tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     /// One element.
@@ -28,13 +28,13 @@ pub enum Element {
     Bf16,
 }
 
-/// Multiplies panels with a tile: (words, tokens, steps, the first panel, bytes from one to the next, tile, output at the first token and
-/// row, its stride, rows, whether these are the first words of the rows).
+/// Multiplies panels with a tile: (words, tokens, steps, the first panel, bytes from one panel to the next, tile,
+/// output at the first token and row, its stride, rows, whether these are the first words of the rows).
 pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut f32, usize, usize, bool);
 
 /// The kernels of one instruction set.
 ///
-/// The functions are unsafe because they use instructions that the processor must have, and pointers.
+/// The functions are unsafe because they use pointers, and instructions that the processor must have.
 #[derive(Clone, Copy)]
 pub struct Kernels {
     /// Weight rows of a panel.
@@ -47,7 +47,8 @@ pub struct Kernels {
     pub few: usize,
     /// Multiplies rows with tokens: (words, the weights' type, weights, activations, tokens).
     pub by_row: unsafe fn(Words, Element, &PackedRows, *const u8, usize),
-    /// Interleaves rows by 32-bit words: (the first row, bytes of a row, rows that exist, words, rows written, where to).
+    /// Interleaves rows by 32-bit words: (the first row, bytes of a row, rows that exist, words, rows written, the
+    /// destination).
     pub transpose: unsafe fn(*const u8, usize, usize, usize, usize, *mut u8),
     pub multiply: Multiply,
 }
@@ -84,7 +85,8 @@ impl FloatMatmul {
         if self.words == Words::F32 { 1 } else { 2 }
     }
 
-    /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the nearest cache.
+    /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the
+    /// nearest cache.
     fn few(&self, kernels: &Kernels) -> usize {
         if self.problem.w == Format::F32 { kernels.few.min(2) } else { kernels.few }
     }
@@ -94,17 +96,17 @@ impl FloatMatmul {
         self.problem.k.div_ceil(self.per_word()).next_multiple_of(4)
     }
 
-    /// Elements multiplied at a time, and from which on.
+    /// The chunks that are multiplied at a time: the first element and the number of elements.
     fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (k, len) = (self.problem.k, STEPS * self.per_word());
         (0..k).step_by(len).map(move |from| (from, len.min(k - from)))
     }
 
-    /// Interleaves elements `from..from + len` of rows of `format` by words. Rows whose bytes are not words already are decoded
-    /// into `buffer` first. Returns the number of steps.
+    /// Interleaves elements `from..from + len` of rows of `format` by words. Rows whose bytes are not yet words are
+    /// first dequantized into `buffer`. Returns the number of steps.
     ///
     /// # Safety
-    /// The processor has the kernels' instructions; `to` can take the words of `lanes` rows.
+    /// The processor has the kernels' instructions; `to` has room for the words of `lanes` rows.
     #[allow(clippy::too_many_arguments)]
     unsafe fn interleave(
         &self,
@@ -159,7 +161,8 @@ impl FloatMatmul {
             let rows = &o.x[tokens.start * row_bytes..tokens.end * row_bytes];
             let mut at = tokens.start * self.row_words() * 4;
             for chunk in self.chunks() {
-                // SAFETY: the kernels are of this processor's instruction set; the shared scratch holds every token's words.
+                // SAFETY: the kernels are of this processor's instruction set; the shared scratch holds every token's
+                // words.
                 unsafe {
                     let to = packed.add(at);
                     let format = self.problem.x.format;
@@ -188,7 +191,8 @@ impl FloatMatmul {
                 for (p, first) in panels_of() {
                     let end = rows.end.min(first + kernels.rows);
                     let w = &o.w[first * o.row_bytes..end * o.row_bytes];
-                    // SAFETY: the kernels are of this processor's instruction set; the scratch holds the panels of a piece.
+                    // SAFETY: the kernels are of this processor's instruction set; the scratch holds the panels of a
+                    // piece.
                     unsafe {
                         let to = panels.add(p * panel_bytes);
                         steps =
@@ -200,8 +204,8 @@ impl FloatMatmul {
                     let tile = (tokens.start * self.row_words() + at * tokens.len()) * 4;
                     for (p, first) in panels_of().step_by(kernels.together) {
                         let count = (rows.end - first).min(kernels.rows * kernels.together);
-                        // SAFETY: the kernel is of this processor's instruction set; the panels are packed, the tile was in phase 0; this worker has
-                        // // claimed the rows' columns.
+                        // SAFETY: the kernel is of this processor's instruction set; the panels are packed here, the
+                        // tile was packed in phase 0; this worker has claimed the rows' columns.
                         unsafe {
                             let y = o.y.data.add(tokens.start * o.y.m + first);
                             let (panel, tile, words) = (panels.add(p * panel_bytes), packed.add(tile), self.words);
@@ -215,7 +219,7 @@ impl FloatMatmul {
         }
     }
 
-    /// The weights' type when the row kernels read them in place.
+    /// The weights' type, if the row kernels read them in place.
     fn element(&self) -> Option<Element> {
         match self.problem.w {
             Format::F32 => Some(Element::F32),
@@ -245,8 +249,8 @@ impl FloatMatmul {
         let rows = piece_rows(o.y.m, worker.count, 8, 256);
         for (rows, next) in Pieces::new(worker, o.y.m, rows) {
             let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
-                // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as have the tokens; this
-                // worker has claimed the rows' columns of the output.
+                // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as
+                // have the tokens; this worker has claimed the rows' columns of the output.
                 unsafe {
                     let y = o.y.data.add(rows.start);
                     let (count, stride) = (rows.len(), o.y.m);

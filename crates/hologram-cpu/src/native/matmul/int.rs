@@ -11,7 +11,8 @@ use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, p
 use crate::features::Features;
 use crate::kernel::{Args, Worker};
 
-/// A span: the consecutive elements of a row that share both the activation's and the weight's scale, summed in integers.
+/// A span: the consecutive elements of a row that share both the activation's and the weight's scale. Summed in
+/// integers.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub weights: Format,
@@ -20,9 +21,9 @@ pub struct Layout {
     pub group: usize,
     /// Elements of a span: a multiple of 16 that divides the group and the run of weights that share a scale.
     pub span: usize,
-    /// Whether there is a minimum with each scale.
+    /// Whether each scale comes with a minimum.
     pub minimums: bool,
-    /// What is added to a signed weight code to make it unsigned.
+    /// The offset that makes signed weight codes unsigned.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub offset: i32,
 }
@@ -43,26 +44,26 @@ impl Layout {
         self.k / self.span
     }
 
-    /// Bytes of one token in a tile: for each span the start of its sum (−offset·Σ codes, `i32`; with minimums Σ codes as `f32`), its scale
-    /// (`f32`) and its codes.
+    /// Bytes of one token in a tile. For each span: the start of its sum (−offset·Σ codes as `i32`; with minimums
+    /// Σ codes as `f32`), its scale (`f32`) and its codes.
     pub fn token_bytes(&self) -> usize {
         self.spans() * (8 + self.span)
     }
 
-    /// Bytes of a panel of `rows` unpacked rows: for each span unsigned codes, four of a row in a 32-bit lane, rows in lanes, then
-    /// the rows' `f32` scales, then what is to be added for each unit of Σ codes where there are minimums.
+    /// Bytes of a panel of `rows` unpacked rows. For each span: unsigned codes, four of a row per 32-bit lane, rows in
+    /// lanes; then the rows' `f32` scales; then, with minimums, the addend per unit of Σ codes.
     pub fn panel_bytes(&self, rows: usize) -> usize {
         self.spans() * (self.span + if self.minimums { 8 } else { 4 }) * rows
     }
 
-    /// The first element of span `s` in block terms: the block and the group that it lies in.
+    /// The block and the group of span `s`.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
     pub fn block_and_group(&self, s: usize) -> (usize, usize) {
         (s * self.span / self.weights.block_len(), s * self.span / self.group)
     }
 }
 
-/// Whether panels and direct products of these weights are written for the format alone.
+/// Whether panels and direct products of these weights have hand-written kernels.
 fn by_hand(weights: Format) -> bool {
     matches!(weights, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
 }
@@ -80,35 +81,35 @@ pub struct Activations<'a> {
 
 /// The kernels of one instruction set.
 ///
-/// The functions are unsafe because they use instructions that the processor must have, and pointers.
+/// The functions are unsafe because they use pointers, and instructions that the processor must have.
 #[derive(Clone, Copy)]
 pub struct Kernels {
     /// Weight rows of a panel.
     pub rows: usize,
-    /// Whether panels are made of every format, and not only of `Q8_0`, `Q4_0` and `TQ2_0`.
+    /// Whether panels exist for every format, not only for `Q8_0`, `Q4_0` and `TQ2_0`.
     pub all_formats: bool,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
     pub together: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
-    /// Packs a tile: (layout, activations, tokens, where to).
+    /// Packs a tile: (layout, activations, tokens, the destination).
     pub pack: unsafe fn(&Layout, &Activations<'_>, std::ops::Range<usize>, *mut u8),
-    /// Multiplies packed rows with the only tile: (layout, tokens, where). Without it they are unpacked first.
+    /// Multiplies packed rows with the only tile: (layout, tokens, memory). If `None`, rows are unpacked first.
     pub direct: Option<unsafe fn(&Layout, usize, &Direct)>,
-    /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, where to).
+    /// Unpacks a panel: (layout, the first row, bytes of a row, rows that exist, the destination).
     pub unpack: unsafe fn(&Layout, *const u8, usize, usize, *mut u8),
-    /// Multiplies panels with a tile: (tokens, layout, the first panel, bytes from one to the next, tile, output at the first token and
-    /// row, its stride, rows).
+    /// Multiplies panels with a tile: (tokens, layout, the first panel, bytes from one panel to the next, tile, output
+    /// at the first token and row, its stride, rows).
     pub multiply: unsafe fn(usize, &Layout, *const u8, usize, *const u8, *mut f32, usize, usize),
 }
 
-/// Where a direct product reads and writes.
+/// Memory of a direct product.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernels"))]
 pub struct Direct {
     /// As many packed rows as a panel has.
     pub rows: *const u8,
     pub row_bytes: usize,
-    /// The rows that come next, to be fetched from memory meanwhile; may lie outside the weights.
+    /// The next rows, to be prefetched meanwhile; may lie outside the weights.
     pub next: *const u8,
     pub tile: *const u8,
     /// Output at the first token and row.
@@ -129,12 +130,14 @@ pub struct IntMatmul {
     panels: Option<(Layout, Kernels)>,
 }
 
-/// Panel memory that a piece of work may take, so that it stays in a level-2 cache.
+/// Panel memory of a piece of work, limited so that it stays in a level-2 cache.
 const PIECE_BYTES: usize = 384 << 10;
-/// Bytes of a worker's first panel of packed rows that are fetched before it begins; longer rows the hardware foresees.
+/// Bytes of a worker's first panel of packed rows that are prefetched before it begins; the hardware prefetches longer
+/// rows.
 const FIRST_BYTES: usize = 40 << 10;
-/// Bytes of the pieces that a single token's rows are divided in, read in one stream, which should seldom end, and in several, which should
-/// not lie 64 KiB apart: `benches/RESULTS.md` compares sizes on Zen 4.
+/// Bytes of a piece of rows for a few tokens. `LONG_PIECE`: read in one stream, for a single token; a stream should
+/// seldom end. `SHORT_PIECE`: read in several streams, which should not lie 64 KiB apart. `benches/RESULTS.md` compares
+/// sizes on Zen 4.
 const LONG_PIECE: usize = 256 << 10;
 const SHORT_PIECE: usize = 64 << 10;
 /// Rows of a piece on the portable path: they share each token's activations.
@@ -164,7 +167,7 @@ impl IntMatmul {
         self.problem.x.max_rows()
     }
 
-    /// The row kernels, where a run of `n` tokens is theirs.
+    /// The row kernels, if they compute a run of `n` tokens.
     fn row_kernels(&self, n: usize) -> Option<&RowKernels> {
         self.rows.as_ref().filter(|_| n <= TOGETHER || self.panels.is_none())
     }
@@ -174,7 +177,7 @@ impl IntMatmul {
         (PIECE_BYTES / layout.panel_bytes(kernels.rows)).clamp(1, 8)
     }
 
-    /// Of the portable path's scratch memory, the numbers of codes and of each of scales and minimums.
+    /// Scratch memory of the portable path: the number of codes, and the number of scales and of minimums.
     fn plain_lens(&self) -> [usize; 2] {
         [PLAIN_ROWS * self.problem.k, PLAIN_ROWS * (self.problem.k / self.problem.w.scale_len())]
     }
@@ -241,7 +244,7 @@ impl IntMatmul {
         let extra_bytes = (kernels.prepared)(k);
         let scratch = std::mem::take(&mut worker.scratch);
         let in_one_stream = kernels.in_one_stream.filter(|_| o.n == 1);
-        // Of many tokens all take their turn with rows that are still in the nearest cache.
+        // With many tokens, each group of tokens is multiplied while the rows are in the first-level cache.
         let most = if o.n > TOGETHER {
             16 << 10
         } else if in_one_stream.is_some() {
@@ -268,8 +271,8 @@ impl IntMatmul {
             let (first, next) = (o.row(rows.start).as_ptr(), o.row(next).as_ptr());
             for token in (0..o.n).step_by(TOGETHER) {
                 let tokens = (o.n - token).min(TOGETHER);
-                // SAFETY: the rows and tokens exist; this worker has claimed the rows' columns of the output; the kernels are of this
-                // processor's instruction set.
+                // SAFETY: the rows and tokens exist; this worker has claimed the rows' columns of the output; the
+                // kernels are of this processor's instruction set.
                 unsafe {
                     let y = o.y.data.add(token * m + rows.start);
                     let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: m, next };
@@ -281,7 +284,7 @@ impl IntMatmul {
         }
     }
 
-    /// The kernel by which a run is multiplied straight from packed weights, when the tokens fit one tile.
+    /// The kernel that multiplies a run directly from packed weights, if the tokens fit one tile.
     fn direct_kernel(&self, n: usize) -> Option<unsafe fn(&Layout, usize, &Direct)> {
         let (layout, kernels) = self.panels?;
         let whole_blocks = layout.span == layout.weights.block_len() && by_hand(layout.weights);
@@ -291,7 +294,7 @@ impl IntMatmul {
     /// Packs a tile of tokens.
     ///
     /// # Safety
-    /// The kernels are of this processor's instruction set; `to` can take the tokens.
+    /// The kernels are of this processor's instruction set; `to` has room for the tokens.
     unsafe fn pack(
         (layout, kernels): &(Layout, Kernels),
         o: &Operands<'_>,
@@ -339,8 +342,8 @@ impl IntMatmul {
                 stride: m,
                 mask: u16::MAX << skip,
             };
-            // SAFETY: the kernels are of this processor's instruction set; the rows exist; the tile is packed; this worker has
-            // claimed the panel's columns of the output.
+            // SAFETY: the kernels are of this processor's instruction set; the rows exist; the tile is packed; this
+            // worker has claimed the panel's columns of the output.
             unsafe { multiply(layout, o.n, &d) };
         }
     }
@@ -349,15 +352,15 @@ impl IntMatmul {
         let (tiles, packed) = (Tiles::new(o.n, kernels.tokens), worker.shared_scratch().data);
         let panel_bytes = layout.panel_bytes(kernels.rows);
         let panels = worker.scratch.as_mut_ptr();
-        // With one tile a panel is used once, so it is best still in the nearest cache.
+        // With one tile a panel is used once, best while it is in the nearest cache.
         let most = if tiles.count == 1 { 1 } else { Self::panels(layout, kernels) };
         let rows = piece_rows(o.y.m, worker.count, kernels.rows, kernels.rows * most);
         while let Some(piece) = worker.next(o.y.m.div_ceil(rows)) {
             let rows = rows_of(piece, rows, o.y.m);
             for (p, first) in rows.clone().step_by(kernels.rows).enumerate() {
                 let count = (rows.end - first).min(kernels.rows);
-                // SAFETY: the kernels are of this processor's instruction set; `count` rows exist from `first`; the scratch holds
-                // the panels of a piece.
+                // SAFETY: the kernels are of this processor's instruction set; `count` rows exist from `first`; the
+                // scratch holds the panels of a piece.
                 unsafe {
                     (kernels.unpack)(layout, o.row(first).as_ptr(), o.row_bytes, count, panels.add(p * panel_bytes));
                 }
@@ -367,8 +370,8 @@ impl IntMatmul {
                 let panels_of = rows.clone().step_by(kernels.rows).enumerate();
                 for (p, first) in panels_of.step_by(kernels.together) {
                     let count = (rows.end - first).min(kernels.rows * kernels.together);
-                    // SAFETY: the kernel is of this processor's instruction set; the panels are unpacked, the tile was packed in phase 0; this
-                    // // worker has claimed the rows' columns of the output.
+                    // SAFETY: the kernel is of this processor's instruction set; the panels are unpacked, the tile was
+                    // packed in phase 0; this worker has claimed the rows' columns of the output.
                     unsafe {
                         let tile = packed.add(tokens.start * layout.token_bytes());
                         let (panel, y) = (panels.add(p * panel_bytes), o.y.data.add(tokens.start * o.y.m + first));
@@ -382,7 +385,7 @@ impl IntMatmul {
 
 impl NativeKernel for IntMatmul {
     fn phases(&self) -> usize {
-        // A few tokens are prepared by each worker for itself: that is cheaper than another barrier.
+        // With a few tokens each worker prepares them for itself: that is cheaper than another barrier.
         let few = self.max_rows() <= TOGETHER && self.row_kernels(self.max_rows()).is_some()
             || self.max_rows() == 1 && self.direct_kernel(1).is_some();
         if !few && (self.rows.is_some() || self.panels.is_some()) { 2 } else { 1 }

@@ -1,8 +1,9 @@
 //! `matmul`: x [n, k], w [m, k] → y [n, m] = x·wᵀ.
 //!
-//! Weights are used in the file's layout, in place. A few tokens are multiplied row by row straight from the packed weights, which
-//! is bound by memory. For more tokens the activations are first interleaved into tiles, then each worker unpacks a panel of weight
-//! rows once and runs a register-blocked kernel over all tiles. The instruction set is chosen when the kernel is found.
+//! Weights are used in place, in the file's layout. A few tokens are multiplied row by row directly from the packed
+//! weights, which is bound by memory. For more tokens the activations are first interleaved into tiles; then each
+//! worker unpacks a panel of weight rows once and runs a register-blocked kernel over all tiles. The instruction set is
+//! chosen when the kernel is found.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -43,7 +44,7 @@ use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::only_slowest_varies;
 
-/// The native kernel for a matmul; `None` when the spec is of another operation or of a combination that is not served.
+/// The native kernel for a matmul; `None` for other operations and for unsupported combinations.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let problem = Problem::new(spec)?;
     #[cfg(target_arch = "x86_64")]
@@ -154,13 +155,13 @@ pub(super) struct PackedRows {
     pub y: *mut f32,
     /// Elements from a token's output to the next.
     pub stride: usize,
-    /// As many rows that this worker multiplies next.
+    /// The rows, as many, that this worker multiplies next.
     pub next: *const u8,
 }
 
 impl PackedRows {
-    /// Where the memory begins that is asked for while these rows, one of each stream, are multiplied: the rows that come some time later, the
-    /// first of the next piece at the end of this one.
+    /// The memory to prefetch while these rows, one per stream, are multiplied: the rows that follow some distance
+    /// later or, at the end of this piece, the first rows of the next one.
     #[inline(always)]
     fn asked<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
         let (apart, distance) = (self.apart::<R>(), AHEAD.div_ceil(self.bytes));
@@ -171,15 +172,15 @@ impl PackedRows {
         })
     }
 
-    /// The rows of each of `R` streams, and from one to the next.
+    /// Rows per stream, which is also the distance of streams.
     fn apart<const R: usize>(&self) -> usize {
         self.count.div_ceil(R)
     }
 
-    /// The rows in `R` streams, row by row; where they do not divide evenly the last row takes the place of those that do not exist.
+    /// The rows in `R` streams, row by row. If they do not divide evenly, the last row replaces missing ones.
     ///
-    /// Rows that lie far apart are read together, which is faster than one after the other but for Q8_0 on AMD's processors: `benches/RESULTS.md`
-    /// compares numbers of streams.
+    /// Rows that lie far apart are read together, which is faster than one after the other, except for Q8_0 on AMD's
+    /// processors: `benches/RESULTS.md` compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
         let (apart, last) = (self.apart::<R>(), self.count.saturating_sub(1));
@@ -204,7 +205,8 @@ impl Output {
     }
 }
 
-/// Rows of a contiguous piece of work, in multiples of `unit`: small enough that the workers finish together, and at most `most`.
+/// Rows of a contiguous piece of work, in multiples of `unit`: few enough that the workers finish together, and at most
+/// `most`.
 fn piece_rows(m: usize, workers: usize, unit: usize, most: usize) -> usize {
     (m / (workers * 6)).clamp(unit, most.max(unit)) / unit * unit
 }
@@ -227,13 +229,14 @@ impl Tiles {
     }
 }
 
-/// The rows of a piece, of `m` rows cut into pieces of `rows`.
+/// The rows of a piece when `m` rows are cut into pieces of `rows`.
 fn rows_of(piece: usize, rows: usize, m: usize) -> std::ops::Range<usize> {
     piece * rows..((piece + 1) * rows).min(m)
 }
 
-/// The pieces of `rows` of `m` rows that a worker claims, each with the first row of its next one, or its own where it has none. That is
-/// claimed before the piece is worked on, so that its memory can be asked for.
+/// The pieces of `rows` of `m` rows that a worker claims, each with the first row of the worker's next piece, or its
+/// own if there is none. The next piece is claimed before the current one is computed, so that its memory can be
+/// prefetched.
 struct Pieces<'a, 'b> {
     worker: &'a Worker<'b>,
     m: usize,
@@ -257,7 +260,7 @@ impl Iterator for Pieces<'_, '_> {
     }
 }
 
-/// Consecutive packed rows; those after the last repeat it, so that a kernel may read as many as it has lanes.
+/// Consecutive packed rows; rows after the last repeat it, so that a kernel may read as many as it has lanes.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Rows {
@@ -277,7 +280,7 @@ impl Rows {
         self.last + 1 >= rows
     }
 
-    /// Byte `at` of a row; with `WHOLE` the row exists.
+    /// Byte `at` of a row; with `WHOLE` the row must exist.
     #[inline(always)]
     fn at<const WHOLE: bool>(self, row: usize, at: usize) -> *const u8 {
         let row = if WHOLE { row } else { row.min(self.last) };
@@ -285,15 +288,16 @@ impl Rows {
     }
 }
 
-/// Rows of blocks that are multiplied at once, other than in one stream.
+/// Rows of blocks that are multiplied at once, unless read in one stream.
 const STREAMS: usize = 2;
-/// How far ahead of its use, at least, a row's memory is asked for when several are read: `benches/RESULTS.md` compares distances on Zen 4.
+/// Least prefetch distance in bytes of a row when several are read: `benches/RESULTS.md` compares distances on Zen 4.
 const AHEAD: usize = 5120;
-/// Bytes of a page. A single stream is faster where the first two lines of the next one are asked for: `benches/RESULTS.md`.
+/// Bytes of a page. A single stream is faster if the first two lines of the next page are prefetched:
+/// `benches/RESULTS.md`.
 const PAGE: usize = 4096;
 
-/// Of a single stream of which `bytes` bytes from a place are read, asks for the beginning of the page after: for the rest Zen 4's hardware
-/// does better alone.
+/// For a single stream of which `bytes` bytes from `of` are read: prefetches the beginning of the page after. For the
+/// rest Zen 4's hardware prefetch alone is better.
 #[inline(always)]
 fn fetch_page_after(of: *const u8, bytes: usize) {
     let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
@@ -302,8 +306,8 @@ fn fetch_page_after(of: *const u8, bytes: usize) {
     }
 }
 
-/// Starts to fetch memory that will be read soon into the second-level cache; it need not exist. Packed rows are read side by side,
-/// in runs too short for the hardware to foresee. Asked for into the first, Zen 4 reads at half the speed.
+/// Prefetches memory into the second-level cache; it need not exist. Packed rows are read side by side, in runs too
+/// short for the hardware prefetch. With prefetches into the first level, Zen 4 reads at half the speed.
 #[inline(always)]
 fn fetch(from: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {

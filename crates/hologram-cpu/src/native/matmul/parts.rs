@@ -1,8 +1,8 @@
-//! Floats taken apart into `bf16` parts whose sum they are, for exact products on tiles of `bf16`.
+//! Floats split into `bf16` parts whose sum they are, for exact products on tiles of `bf16`.
 //!
-//! Each part has the eight leading bits of what the parts before it leave, cut off and not rounded, so that nothing overflows: three
-//! parts are any `f32`, two any `f16`. Parts below the normal range count as zero on tiles. Of an infinity or NaN the first part is
-//! the number itself and the others are 0.
+//! Each part has the eight leading bits of the remainder after the parts before it, truncated and not rounded, so that
+//! nothing overflows. Three parts represent any `f32`, two any `f16`. Parts below the normal range count as zero on
+//! tiles. The first part of an infinity or NaN is the number itself; the others are 0.
 
 use std::arch::x86_64::*;
 
@@ -22,7 +22,7 @@ fn parts<const N: usize>(x: __m512) -> [__m256i; N] {
     parts
 }
 
-/// Writes the three parts of 32 values: a part's values lie `apart` bytes behind those of the part before it.
+/// Writes the three parts of 32 values. Each part's values lie `apart` bytes behind those of the part before it.
 ///
 /// # Safety
 /// The processor has AVX-512; 32 values can be read and 64 bytes of each part written.
@@ -38,7 +38,7 @@ pub unsafe fn of_f32(from: *const f32, to: *mut u8, apart: usize) {
     }
 }
 
-/// Part `PART` of `f16` values of a row: (row, the first, their number, a multiple of 16, where to).
+/// Part `PART` of `f16` values of a row: (row, the first, their number (a multiple of 16), the destination).
 ///
 /// # Safety
 /// The processor has AVX-512; the values can be read and as many `bf16` written.

@@ -1,4 +1,4 @@
-//! The portable path: plain Rust that the compiler vectorises for whatever the target has.
+//! The portable path: plain Rust that the compiler vectorises for the target.
 
 /// The dot product of two runs of codes.
 #[inline(always)]

@@ -1,9 +1,10 @@
-//! Products of packed rows with a few tokens, row by row as the weights lie in memory: bound by memory, not by instructions.
+//! Products of packed rows with a few tokens, row by row as the weights lie in memory: bound by memory, not by
+//! instructions.
 //!
-//! Codes stay unsigned and meet the activations' signed bytes; what was added to make them so, and minimums, are taken off by sums of
-//! the activations, which are made once.
+//! Codes stay unsigned and are multiplied with the activations' signed bytes. The offset that makes codes unsigned, and
+//! minimums, are corrected with sums of the activations, which are computed once.
 //!
-//! Several rows are multiplied at once (see [`PackedRows::streams`]), which also share what is read of the activations.
+//! Several rows are multiplied at once (see [`PackedRows::streams`]) and share the loads of the activations.
 
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
@@ -24,23 +25,23 @@ pub const TOGETHER: usize = 4;
 /// The kernels of a format on an instruction set.
 #[derive(Clone, Copy)]
 pub struct RowKernels {
-    /// Bytes of what is prepared for a token, from its number of elements.
+    /// Bytes prepared per token, from its number of elements.
     pub prepared: fn(usize) -> usize,
-    /// Prepares a token: (codes, scales, elements of a group, where to).
+    /// Prepares a token: (codes, scales, elements of a group, the destination).
     pub prepare: unsafe fn(&[i8], &[f32], usize, *mut u8),
-    /// Multiplies rows with tokens, for each number of tokens: (rows, tokens).
+    /// Multiplies rows with tokens, one kernel per number of tokens: (rows, tokens).
     pub multiply: [unsafe fn(&PackedRows, &Prepared); TOGETHER],
-    /// Multiplies rows with one token in a single stream; `None` where the products leave less than all time for reading.
+    /// Multiplies rows with one token in a single stream; `None` if the products cost time beside the reading.
     pub in_one_stream: Option<unsafe fn(&PackedRows, &Prepared)>,
 }
 
-/// Tokens, prepared.
+/// Prepared tokens.
 pub struct Prepared {
-    /// Codes, `k` bytes a token.
+    /// Codes, `k` bytes per token.
     pub codes: *const u8,
-    /// What [`RowKernels::prepare`] made.
+    /// The output of [`RowKernels::prepare`].
     pub extra: *const u8,
-    /// Bytes of it a token.
+    /// Bytes of `extra` per token.
     pub extra_bytes: usize,
 }
 
@@ -73,7 +74,7 @@ pub fn find(format: Format, k: usize, group: usize, features: Features) -> Optio
 /// The kernels of a format.
 struct Found {
     kernels: RowKernels,
-    /// Of so many elements groups must be a multiple.
+    /// Groups must be a multiple of this many elements.
     group: usize,
     /// Whether they need [`Features::gfni`].
     gfni: bool,
@@ -85,9 +86,10 @@ impl Found {
     }
 }
 
-/// For a super-block: the sums of 16 runs of the codes (or 8 zeros and the sums of 8 runs, where those of the weights are of 32) as
-/// [`Bytes::store_sums`] has them, after those of all blocks the scale of each, then the codes in [`SuperBlock::ORDER`], and then what
-/// [`Bytes::less`] gives for them. Blocks with an offset have the last, those with minimums the sums.
+/// Bytes prepared for super-blocks, in this order: per block the sums of 16 runs of codes, stored by
+/// [`Bytes::store_sums`] (for runs of 32: 8 zeros and the sums of 8 runs); the scale of each block; the codes in
+/// [`SuperBlock::ORDER`]; their offset corrections [`Bytes::less`]. Blocks with an offset have the corrections, those
+/// with minimums the sums.
 fn prepared_super(k: usize) -> usize {
     k / 256 * 36 + 2 * k
 }
@@ -110,7 +112,7 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f
     if let Some(offset) = B::OFFSET {
         for v in 0..codes.len() / S::LEN {
             let left = B::LEFT[B::ORDER[v * S::UNITS % 8]];
-            // SAFETY: as many bytes as the codes follow them.
+            // SAFETY: the codes are followed by as many bytes.
             unsafe {
                 let from = to.add(blocks * 36 + v * S::LEN);
                 s.store(from.add(codes.len()), s.less(offset << left, s.load(from)));
@@ -124,14 +126,14 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f
             for (codes, sum) in codes.chunks_exact(B::RUN).zip(&mut sums[16 - 256 / B::RUN..]) {
                 *sum = codes.iter().map(|c| i16::from(*c)).sum();
             }
-            // SAFETY: there is room for 32 bytes for each block.
+            // SAFETY: there is room for 32 bytes per block.
             unsafe { s.store_sums(to.add(32 * b), &sums) };
         }
         factors[b] = scales[b * 256 / group] / most_left::<B>();
     }
 }
 
-/// 2 to the most bits of [`SuperBlock::LEFT`]: sums of products are as many times too great.
+/// 2 to the largest shift of [`SuperBlock::LEFT`]: sums of products are too large by this factor.
 const fn most_left<B: SuperBlock>() -> f32 {
     let (mut most, mut unit) = (0, 0);
     while unit < 8 {
@@ -141,7 +143,7 @@ const fn most_left<B: SuperBlock>() -> f32 {
     (1u32 << most) as f32
 }
 
-/// What the scale of each run is multiplied by to make up for what others are to the left.
+/// Factor for the scale of each run that makes up for other runs' larger shifts.
 const fn lift<B: SuperBlock>() -> [i16; 16] {
     let (mut by, mut run) = ([1; 16], 0);
     while run < 256 / B::RUN {
@@ -211,11 +213,11 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
     unsafe { totals.store(s, w) };
 }
 
-/// The sums of as many rows as a vector has lanes, each in the lanes of a vector: what they add up to is found for all together, and
-/// the end of a row keeps nothing waiting.
+/// The sums of as many rows as a vector has lanes, each spread over the lanes of a vector. The lanes of all are added
+/// up together, so nothing waits at the end of a row.
 struct Totals<S: Bytes, const T: usize, const R: usize> {
     sums: [[[S::F; 16]; R]; T],
-    /// The first row of each stream's sums, and how many there are.
+    /// The first row of each stream's sums, and the number of rows.
     first: usize,
     count: usize,
 }
@@ -244,7 +246,7 @@ impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
         }
     }
 
-    /// Stores what has been added since the last time.
+    /// Stores the sums added since the last call.
     ///
     /// # Safety
     /// As [`Totals::add`].
@@ -263,13 +265,14 @@ impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
     }
 }
 
-/// The units of a vector of a block's codes; the same twice, where a vector has one.
+/// The units of a vector of a block's codes; the same unit twice if a vector has one.
 #[inline(always)]
 fn units_of<S: Bytes, B: SuperBlock>(vector: usize) -> [usize; 2] {
     [B::ORDER[vector * S::UNITS], B::ORDER[vector * S::UNITS + S::UNITS - 1]]
 }
 
-/// The codes of a vector of these units of a block, so many bits to the left; of the first only, where a vector has one.
+/// The codes of a vector of these units of a block, each shifted left by `left`. Only the first unit's if a vector has
+/// one.
 ///
 /// # Safety
 /// The block can be read.
@@ -288,8 +291,9 @@ pub unsafe fn codes_super<S: Bytes, B: SuperBlock>(s: S, block: *const u8, units
     }
 }
 
-/// For units of 32: a scale for each, and the sum of its codes times the scale; numbers of both are rounded up to 16. Then the codes,
-/// each two vectors split, where those of the weights take less than a byte.
+/// Bytes prepared for units of 32: a scale per unit, then the sum of its codes times the scale; both numbers are
+/// rounded up to a multiple of 16. Then, if the weights' codes take less than a byte, the codes, with each two vectors
+/// split.
 fn prepared_block(k: usize) -> usize {
     (k / 32).next_multiple_of(16) * 8 + k
 }
@@ -365,7 +369,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
                 }
             };
         }
-        // Written out, so that places are constants.
+        // Unrolled, so that places are constants.
         macro_rules! each {
             ($do:ident, $from:expr, $factors:expr, $($v:literal)*) => { $($do!($from, $factors, $v);)* };
         }
@@ -400,8 +404,8 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
     unsafe { totals.store(s, w) };
 }
 
-/// The factors of `count` units from `from` on; adds what is taken off, or the minimums, to `low`. Each token has `padded` scales, and as
-/// many sums.
+/// The factors of `count` units starting at `from`. Adds the offset corrections or the minimums to `low`. Each token
+/// has `padded` scales, and as many sums.
 ///
 /// # Safety
 /// As [`multiply_super`].

@@ -1,5 +1,5 @@
-//! Every weight format × activation format × instruction set against an `f64` reference of the decoded values, which for integer
-//! activations is the exact value of the same integer arithmetic.
+//! Every weight format × activation format × instruction set against an `f64` reference of the dequantized values.
+//! For integer activations the reference is the exact value of the same integer arithmetic.
 
 use half::{bf16, f16};
 use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// Random values of a format as packed bytes (all views), and decoded one by one from the format's description.
+/// Random values of a format as packed bytes (all views), and dequantized one by one from the format's description.
 fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8>, Vec<f64>) {
     let mut values = Vec::new();
     let mut bytes = Vec::new();
@@ -114,7 +114,7 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                 w.iter_mut().for_each(|w| *w = bf16::from_f32(*w as f32).to_f64());
             }
             for &n in ns {
-                // Odd counts are fixed, even ones vary and are fewer than the greatest.
+                // Odd counts are fixed; even ones vary and are below the maximum.
                 let max = if n % 2 == 1 { n } else { n + 2 };
                 let rows = if max == n { Extent::Fixed(n) } else { Extent::Step { slot: 1, max } };
                 let spec = KernelSpec {
@@ -130,7 +130,8 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                 let mut expected = Vec::with_capacity(n * m);
                 for t in 0..n {
                     for row in 0..m {
-                        // Scale times code and minimum are summed apart: what is rounded is as great as the greatest of a block.
+                        // scale·code and minimum are summed separately, so the rounded numbers are as large as the
+                        // largest of a block.
                         let w = &w[row * k..][..k];
                         let block = if w_format.has_minimum() { w_format.block_len() } else { 1 };
                         let products = x[t * k..][..k].chunks(block).zip(w.chunks(block)).map(|(x, w)| {
@@ -141,7 +142,7 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                         expected.push(products.fold((0.0, 0.0), |(sum, size), p| (sum + p.0, size + p.1)));
                     }
                 }
-                // Without tiles there is no kernel that rounds weights.
+                // Without tiles no kernel rounds weights.
                 for features in feature_sets().into_iter().filter(|f| f.amx || !rounds) {
                     let kernel = find(&spec, features).expect("this matmul is served");
                     let mut buffers = memory(x_format, &x_bytes, max, k);

@@ -1,10 +1,11 @@
-//! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements an instruction.
+//! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements per instruction.
 //!
-//! `f32` tokens times `f16` or `bf16` weights are computed as exactly as in `f32`, by products of their [`parts`]; a result that an
-//! infinity takes part in may be NaN. With five products for each of `f32` that is still several times as fast.
+//! `f32` tokens times `f16` or `bf16` weights are as exact as in `f32`, by products of their [`parts`]. A result that
+//! involves an infinity may be NaN. Even with five products per `f32` product this is several times as fast.
 //!
-//! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows: a chunk of their elements is decoded to `bf16`
-//! and interleaved, then multiplied with all tokens' tiles, two by two, whose sums stay in the worker's memory until the last chunk.
+//! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows. A chunk of their elements is
+//! dequantized to `bf16` and interleaved, then multiplied with all tokens' tiles, two by two. The sums stay in the
+//! worker's memory until the last chunk.
 
 use std::arch::asm;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::kernel::{Args, Worker};
 /// The kernel for `bf16` tokens with `bf16` or quantised weights, and for `f32` tokens with `f16` or `bf16` weights.
 pub struct TileMatmul {
     problem: Problem,
-    /// For each part of the weights what decodes it; `None` where they are `bf16`.
+    /// The dequantizer of each part of the weights; `None` if they are `bf16`.
     weights: Vec<Option<Decode>>,
-    /// Parts of tokens and of weights that are multiplied with each other.
+    /// The pairs of parts, of tokens and of weights, that are multiplied.
     products: &'static [(usize, usize)],
 }
 
@@ -37,9 +38,9 @@ const CHUNK: usize = 512;
 const PANELS: usize = 8;
 /// Bytes of a panel's chunk.
 const PANEL: usize = CHUNK * SIDE * 2;
-/// Bytes from a decoded row to the next: rows a power of two apart would share few sets of a cache.
+/// Bytes from a dequantized row to the next: rows whose distance is a power of two would share few sets of a cache.
 const DECODED: usize = CHUNK * 2 + 64;
-/// The fewest tokens that are worth a tile.
+/// The fewest tokens for which tiles pay.
 pub const FEWEST: usize = 8;
 
 impl TileMatmul {
@@ -48,7 +49,7 @@ impl TileMatmul {
         if !served {
             return None;
         }
-        // Of products of parts those are left out that are below the precision of `f32`.
+        // Products of parts that are below the precision of `f32` are left out.
         let (weights, products): (_, &[_]) = match (problem.x.format, problem.w) {
             (Format::BF16, Format::BF16) => (vec![None], &[(0, 0)]),
             (Format::BF16, w) => (vec![Some(decoder(w, problem.k)?)], &[(0, 0)]),
@@ -82,7 +83,8 @@ impl TileMatmul {
         n.div_ceil(2 * SIDE) * 2
     }
 
-    /// Copies tokens into tiles, part by part: for 16 tokens, for each 32 elements, a row of 64 bytes each; rows without a token are 0.
+    /// Copies tokens into tiles, part by part. Each tile has 16 tokens and 32 elements, a row of 64 bytes per token;
+    /// rows without a token are 0.
     fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
         let (k, to) = (self.problem.k, worker.shared_scratch().data);
         let (row, part) = (k * 2, self.part_bytes(o.n));
@@ -90,8 +92,8 @@ impl TileMatmul {
             for r in 0..SIDE {
                 let token = tile * SIDE + r;
                 for step in 0..k / DEPTH {
-                    // SAFETY: the shared scratch holds the tiles of the greatest number of tokens; the token's elements exist; AMX comes
-                    // with AVX-512.
+                    // SAFETY: the shared scratch holds the tiles of the maximum number of tokens; the token's elements
+                    // exist; AMX comes with AVX-512.
                     unsafe {
                         let to = to.add(tile * SIDE * row + step * TILE + r * 64);
                         if token >= o.n {
@@ -107,10 +109,10 @@ impl TileMatmul {
         }
     }
 
-    /// Decodes and interleaves a chunk of a part of a panel's rows, of which `count` exist.
+    /// Dequantizes and interleaves a chunk of a part of a panel's rows, of which `count` exist.
     ///
     /// # Safety
-    /// The processor has AVX-512 BF16; `buffer` holds 16 decoded rows and `to` a panel's chunk.
+    /// The processor has AVX-512 BF16; `buffer` holds 16 dequantized rows and `to` a panel's chunk.
     unsafe fn panel(
         &self,
         o: &Operands<'_>,
@@ -140,7 +142,7 @@ impl TileMatmul {
         let (k, m) = (self.problem.k, self.problem.m);
         let (tiles, packed) = (Self::token_tiles(o.n), worker.shared_scratch().data);
         let scratch = worker.scratch.as_mut_ptr();
-        // SAFETY: the scratch holds decoded rows, panels, and a tile for each tile of tokens and panel.
+        // SAFETY: the scratch holds dequantized rows, panels, and a tile for each tile of tokens and panel.
         let (buffer, panels, sums) =
             unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + self.panel_bytes())) };
         let part_bytes = self.part_bytes(o.n);
@@ -152,14 +154,14 @@ impl TileMatmul {
                 configured = true;
             }
             let rows = piece * count * SIDE..((piece + 1) * count * SIDE).min(m);
-            // An even number of panels; one without rows repeats the one before it.
+            // An even number of panels; a panel without rows repeats the one before it.
             let panels_here = rows.len().div_ceil(SIDE).next_multiple_of(2);
             for from in (0..k).step_by(CHUNK) {
                 let len = CHUNK.min(k - from);
                 for (part, p) in (0..self.weights.len()).flat_map(|part| (0..panels_here).map(move |p| (part, p))) {
                     let first = (rows.start + p * SIDE).min((rows.end - 1) / SIDE * SIDE);
                     let existing = (rows.end - first).min(SIDE);
-                    // SAFETY: the rows exist; the scratch holds what is written; AMX comes with AVX-512.
+                    // SAFETY: the rows exist; the scratch has room for what is written; AMX comes with AVX-512.
                     unsafe {
                         let to = panels.add((part * PANELS + p) * PANEL);
                         self.panel(o, part, (first, existing), (from, len), buffer, to);
@@ -183,10 +185,11 @@ impl TileMatmul {
             for (tile, p) in (0..tiles).flat_map(|tile| (0..panels_here).map(move |p| (tile, p))) {
                 let first = rows.start + p * SIDE;
                 let existing = rows.end.saturating_sub(first).min(SIDE);
-                // Of four sums that were made together: first the two panels of the first tile of tokens.
+                // Of four sums that were computed together: first the two panels of the first tile of tokens.
                 let at = (tile / 2 * PANELS + p / 2 * 2) * 2 * TILE + (tile % 2 * 2 + p % 2) * TILE;
                 for r in 0..SIDE.min(o.n.saturating_sub(tile * SIDE)) {
-                    // SAFETY: the sum lies in the scratch; token and rows are in range; this worker has claimed the rows.
+                    // SAFETY: the sum lies in the scratch; token and rows are in range; this worker has claimed the
+                    // rows.
                     unsafe {
                         let to = o.y.data.add((tile * SIDE + r) * m + first.min(m));
                         std::ptr::copy_nonoverlapping(sums.add(at + r * 64).cast::<f32>(), to, existing);
@@ -224,7 +227,8 @@ impl NativeKernel for TileMatmul {
     }
 }
 
-/// Makes all tiles 16 rows of 64 bytes, until [`release`]. The configuration is the thread's; the compiler neither uses nor changes it.
+/// Configures all tiles as 16 rows of 64 bytes, until [`release`]. The configuration belongs to the thread; the
+/// compiler neither uses nor changes it.
 fn configure() {
     let mut config = [0u8; 64];
     config[0] = 1;
@@ -232,7 +236,8 @@ fn configure() {
         config[16 + 2 * tile] = 64;
         config[48 + tile] = 16;
     }
-    // SAFETY: the kernel was chosen by `Features` with AMX, which the processor then has; the 64 bytes are a valid configuration.
+    // SAFETY: the kernel was chosen by `Features` with AMX, which the processor then has; the 64 bytes are a valid
+    // configuration.
     unsafe {
         asm!(
             "ldtilecfg [{}]",
@@ -244,7 +249,7 @@ fn configure() {
     }
 }
 
-/// Gives the tiles up, so that the system need not keep their content.
+/// Releases the tiles, so that the system need not save their content.
 fn release() {
     // SAFETY: the processor has AMX, as in `configure`.
     unsafe {
@@ -257,13 +262,14 @@ fn release() {
     }
 }
 
-/// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over `steps` tiles of depth;
-/// adds to the four sums unless these are the first steps.
+/// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over
+/// `steps` tiles of depth; adds to the four sums unless these are the first steps.
 ///
 /// # Safety
-/// The processor has AMX and its tiles are configured; what is named exists; there is a step.
+/// The processor has AMX and its tiles are configured; the named memory exists; `steps` is at least 1.
 unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums: *mut u8, steps: usize, first: bool) {
-    // SAFETY: promised by the caller. The registers of the tiles are declared as overwritten, and hold nothing from one block to the next.
+    // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one block
+    // to the next.
     unsafe {
         asm!(
             "test {first}, {first}",

@@ -31,13 +31,13 @@ impl Avx512 {
         Avx512(())
     }
 
-    /// 2ⁿ · (1 + r·c(r)), where n is a multiple of 1/16 and `rounded` is n and [`SIXTEENTHS`]: with r this small three coefficients, those
-    /// of the series, leave a relative error of 1e-8.
+    /// 2ⁿ · (1 + r·c(r)), where n is a multiple of 1/16 and `rounded` is n + [`SIXTEENTHS`]. With so small an r,
+    /// three coefficients of the series leave a relative error of 1e-8.
     #[inline(always)]
     fn power(self, rounded: __m512, n: __m512, r: __m512, c: [f32; 3]) -> __m512 {
         // SAFETY: `self` exists only where the processor has the instructions.
         unsafe {
-            // Only the lowest four bits of an index count, and only the whole part of a scale.
+            // Only the lowest four bits of an index and only the whole part of a scale count.
             let of_fraction = _mm512_permutexvar_ps(_mm512_castps_si512(rounded), _mm512_loadu_ps(ROOTS.as_ptr()));
             _mm512_scalef_ps(self.fma(self.mul(of_fraction, r), horner(self, c, r), of_fraction), n)
         }
@@ -119,7 +119,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn stream_half(self, p: *mut u16, h: __m128i) {
-        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p`
+        // is aligned.
         unsafe { _mm_stream_si128(p.cast(), h) }
     }
 
@@ -137,7 +138,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32, v: __m256) {
-        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p`
+        // is aligned.
         unsafe { _mm256_stream_ps(p, v) }
     }
 
@@ -308,7 +310,8 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn stream_half(self, p: *mut u16, h: __m256i) {
-        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p`
+        // is aligned.
         unsafe { _mm256_stream_si256(p.cast(), h) }
     }
 
@@ -326,7 +329,8 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32, v: __m512) {
-        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p` is aligned.
+        // SAFETY: `self` exists only where the processor has the instructions; the caller promises valid pointers; `p`
+        // is aligned.
         unsafe { _mm512_stream_ps(p, v) }
     }
 
@@ -384,7 +388,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
         use std::f32::consts::LN_2;
-        // The second operand wins when one is NaN.
+        // `max` returns the second operand if one is NaN.
         let x = self.max(self.splat(Self::LEAST), x);
         let rounded = self.add(x, self.splat(SIXTEENTHS));
         let n = self.sub(rounded, self.splat(SIXTEENTHS));
@@ -446,8 +450,8 @@ impl Simd for Avx512 {
     }
 }
 
-// Steps of the reduction of several vectors to one with a sum in each lane: every step adds the halves of its operands' groups of
-// lanes, `a`'s to the first half of the result, `b`'s to the second.
+// Steps of the reduction of several vectors to one vector with a sum per lane. Every step adds the halves of its
+// operands' groups of lanes, `a`'s to the first half of the result, `b`'s to the second.
 
 #[inline]
 #[target_feature(enable = "avx2")]

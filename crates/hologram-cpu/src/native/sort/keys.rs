@@ -1,4 +1,4 @@
-//! Elements and their indices as numbers that are ordered as the elements are.
+//! Elements and their indices as numbers with the order of the elements.
 
 use half::{bf16, f16};
 
@@ -7,11 +7,11 @@ use crate::kernel::{Args, Pod};
 
 /// The elements of an argument.
 pub(super) trait Keys {
-    /// An element above its index; of types of 64 bits the element's upper half alone.
+    /// An element above its index; for types of 64 bits only the element's upper half.
     fn number(&self, at: usize, index: usize) -> u64;
 
-    /// Sorts `len` elements, of which number `i` lies at `at(i)`; `put(i, index)` gets the index, `start` and more, of the i-th in order. The
-    /// scratch memory is that of [`super::ArgSort`] for blocks of at least `len`.
+    /// Sorts `len` elements; element `i` lies at `at(i)`. `put(i, index)` receives the index, counted from `start`, of
+    /// the i-th in order. The scratch memory is that of [`super::ArgSort`] for blocks of at least `len`.
     fn sort(
         &self,
         scratch: &mut [u8],
@@ -24,10 +24,10 @@ pub(super) trait Keys {
 
 /// A type of elements.
 pub(super) trait Key: Pod {
-    /// What elements are ordered by: `u32` or `u64`.
+    /// The key type: `u32` or `u64`.
     type Bits: Copy + Ord;
 
-    /// Numbers that are ordered as elements are, rising.
+    /// Numbers in the order of the elements, ascending.
     fn bits(self) -> Self::Bits;
 }
 
@@ -57,7 +57,7 @@ keys! {
     f16 as u32: |x| x.to_f32().bits();
     bf16 as u32: |x| x.to_f32().bits();
     f32 as u32: |x| {
-        // +0 for −0; then negative numbers turned over, the others above them.
+        // +0 for −0. Then negative numbers are inverted, and the others lie above them.
         let bits = (x + 0.0).to_bits();
         let key = bits ^ ((bits as i32 >> 31) as u32 | 1 << 31);
         if x.is_nan() { u32::MAX } else { key }
@@ -72,7 +72,7 @@ keys! {
 /// Elements of 32 bits and less.
 pub(super) struct Short<'a, T> {
     pub x: &'a [T],
-    /// Turns the order of the keys over.
+    /// Inverts the order of the keys.
     pub flip: u32,
 }
 
@@ -109,7 +109,7 @@ impl<T: Key<Bits = u32>> Keys for Short<'_, T> {
         at: impl Fn(usize) -> usize,
         mut put: impl FnMut(usize, u32),
     ) {
-        // SAFETY: any bytes are numbers; the scratch is aligned, and holds twice the numbers and the counts.
+        // SAFETY: any bytes are numbers; the scratch is aligned, and holds two sets of numbers and the counts.
         let (numbers, counts) = unsafe { scratch.align_to_mut::<u64>().1 }.split_at_mut(2 * len);
         let (numbers, others) = numbers.split_at_mut(len);
         numbers.iter_mut().enumerate().for_each(|(i, to)| *to = self.number(at(i), start + i));
@@ -123,7 +123,8 @@ impl<T: Key<Bits = u32>> Keys for Short<'_, T> {
     }
 }
 
-/// Sorts numbers by the digits of their upper halves, the lowest first; digits that all have in common take no time.
+/// Sorts numbers by the digits of their upper halves, the lowest digit first. A digit that all have in common takes no
+/// time.
 fn by_digits<'a>(mut from: &'a mut [u64], mut to: &'a mut [u64], counts: &mut [u32], mut put: impl FnMut(usize, u32)) {
     let value = |number: u64, digit: usize| (number >> (32 + DIGIT * digit as u32)) as usize & (VALUES - 1);
     counts.fill(0);

@@ -1,9 +1,9 @@
-//! `sort_blocks` and the merges after it: the order, `u32` indices, of the elements along a dimension, of any plain numbers. Equal elements keep
-//! their order, −0 equals +0, a NaN is above +∞.
+//! `sort_blocks` and the merges after it: the order, as `u32` indices, of the elements along a dimension, of any plain
+//! numbers. The sort is stable; −0 equals +0, and NaN is above +∞.
 //!
-//! An element and its index are one number, the element's bits above so that numbers are ordered as elements are; no two are equal. Short lines
-//! are sorted by comparison, longer ones by their digits. A few long lines are divided among the workers: for each digit they count
-//! their parts, then place them.
+//! An element and its index form one number with the element's bits on top, so that numbers are ordered as elements are
+//! and no two are equal. Short lines are sorted by comparison, longer ones by their digits. A few long lines are
+//! divided among the workers: for each digit the workers count their parts, then place them.
 
 mod keys;
 mod top_k;
@@ -25,25 +25,26 @@ const BLOCK: usize = SORT_BLOCK;
 const DIGIT: u32 = 11;
 const DIGITS: usize = 3;
 const VALUES: usize = 1 << DIGIT;
-/// From how many elements on a line is sorted by digits.
+/// The least length of a line that is sorted by digits.
 const LONG: usize = 1024;
-/// From how many elements on a line is divided, where there are fewer lines than `FEW`; into how many parts.
+/// The least length of a line that is divided if there are fewer than `FEW` lines; and the number of parts.
 const DIVIDED: usize = 1 << 15;
 const FEW: usize = 4;
 const PARTS: usize = 8;
-/// Neighbouring lines of a piece of work, whose elements share cache lines.
+/// Neighbouring lines in a piece of work, whose elements share cache lines.
 const TOGETHER: usize = 16;
 
 struct ArgSort {
     lines: Lines,
     ty: Type,
     descending: bool,
-    /// Elements that are sorted by themselves: [`BLOCK`], or all of a line.
+    /// Elements that are sorted separately: [`BLOCK`], or a whole line.
     block: usize,
     uses_step: bool,
 }
 
-/// The native kernel for `sort_blocks`, and for the sort of whole lines that a group asks for; `None` for any other spec.
+/// The native kernel for `sort_blocks`, and for the sort of whole lines that a group requires; `None` for any other
+/// spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
     let Format::Plain(ty) = x.format else { return None };
@@ -63,7 +64,7 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     })
 }
 
-/// The sort of whole lines that a group asks for; `None` for any other group.
+/// The sort of whole lines that a group requires; `None` for any other group.
 pub(super) fn of_group(group: &GroupSpec) -> Option<KernelSpec> {
     let Fused::SortLines { axis, descending } = group.fused else { return None };
     let (inputs, output) = (group.inputs.clone(), group.nodes.last()?.output.clone());
@@ -127,7 +128,8 @@ fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker:
     }
 }
 
-/// Sorts a line by its digits, the lowest first. Even phases count the digits of each part, odd ones place its numbers. Lines follow each other.
+/// Sorts a line by its digits, the lowest first. Even phases count the digits of each part, odd ones place its numbers.
+/// One line follows the other.
 fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
     let (line, digit, places) = (phase / (2 * DIGITS), phase / 2 % DIGITS, phase % 2 == 1);
     let n = sizes.n;
@@ -138,7 +140,8 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
     let shared = worker.shared_scratch();
     let numbers = shared.data.cast::<u64>();
     let counts = shared.data.wrapping_add(16 * n).cast::<u32>();
-    // Numbers go from one set to the other; the first are made of the elements, the last are stored as indices.
+    // Each digit moves numbers from one set to the other. The first set is made of the elements; the last numbers are
+    // stored as indices.
     let (from, to) = (numbers.wrapping_add(digit % 2 * n), numbers.wrapping_add((digit + 1) % 2 * n));
     let number = |i: usize| -> u64 {
         if digit == 0 {
@@ -158,7 +161,7 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
             range.for_each(|i| counts[value(number(i))] += 1);
             continue;
         }
-        // Where each digit's numbers of this part go: behind those of lower digits, and of earlier parts.
+        // The places of each digit's numbers of this part: behind those of lower digits and of earlier parts.
         // SAFETY: all counts were stored in the phase before.
         let counts = unsafe { std::slice::from_raw_parts(counts, PARTS * VALUES) };
         // SAFETY: any bytes are numbers; the scratch is aligned.
@@ -179,8 +182,8 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
                 // SAFETY: places are claimed by counts: each is written once.
                 unsafe { out.set(first + here * sizes.inner, number as u32) };
             } else {
-                // SAFETY: fewer than `n` numbers lie before this one, by the counts of the phase before, of the same numbers: no other argument,
-                // // and no other device, writes them in between. Each place is written once.
+                // SAFETY: fewer than `n` numbers lie before this one, by the counts of the phase before, of the same
+                // numbers: no other argument, and no other device, writes them in between. Each place is written once.
                 unsafe { to.add(here).write(number) };
             }
         }

@@ -1,5 +1,6 @@
-//! `top_k`: the indices of the greatest elements of each row, x [.., d] of floats computed in `f32` → u32 [.., k], in falling order. Candidates
-//! are what is above the least of the best so far; long rows are divided, and what is found in the parts is put together.
+//! `top_k`: the indices of the greatest elements of each row, x [.., d] of floats computed in `f32` → u32 [.., k], in
+//! descending order. Candidates are the elements above the least of the best so far. Long rows are divided, and the
+//! results of their parts are merged.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use crate::native::{elements, is_dense};
 
 /// Elements of a part of a long row.
 const PART: usize = 64 << 10;
-/// Candidates that are gathered, for each of the elements wanted, before the best of them are kept.
+/// Candidates per requested element that are gathered before only the best are kept.
 const SLACK: usize = 4;
-/// Elements that are looked at together.
+/// Elements that are examined together.
 const TOGETHER: usize = 64;
 
 struct TopK {
@@ -83,7 +84,7 @@ impl TopK {
     }
 }
 
-/// The least `k` of the numbers of a range of a row that begins at `first`, in order; fewer where the range is shorter.
+/// The least `k` of the numbers of a range of a row that begins at `first`, in order; fewer if the range is shorter.
 fn best<'a, T: Key<Bits = u32>>(
     keys: &Short<'_, T>,
     first: usize,
@@ -96,7 +97,7 @@ fn best<'a, T: Key<Bits = u32>>(
     while at < range.end {
         let count = TOGETHER.min(range.end - at);
         let block = &keys.x[first + at..first + at + count];
-        // Of keys that equal the limit all come later than the one that set it, once there are enough.
+        // Once there are enough, keys that equal the limit come later than the one that set it, so they lose.
         let least = block.iter().fold(u32::MAX, |least, x| least.min(x.bits() ^ keys.flip));
         if least < limit || len < k {
             for i in at..at + count {

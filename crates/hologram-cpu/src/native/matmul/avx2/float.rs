@@ -10,8 +10,8 @@ use super::{first_lanes, transpose};
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 2;
 
-/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. Rows up to the eighth repeat
-/// the last one when `to` takes `lanes` = 8.
+/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. With `lanes` =
+/// 8, missing rows up to the eighth repeat the last one.
 ///
 /// # Safety
 /// The processor has AVX2; `words` (a multiple of 4) words of each row can be read and `words * lanes` written.
@@ -38,7 +38,8 @@ pub unsafe fn transpose_words(
     }
 }
 
-/// Multiplies a panel with a tile of `tokens` tokens over `steps` words; adds to the output unless these are the first words.
+/// Multiplies a panel with a tile of `tokens` tokens over `steps` words; adds to the output unless these are the first
+/// words.
 ///
 /// # Safety
 /// The processor has AVX2 and FMA; the words are `f32`; panel and tile have these words; the output can be written.
@@ -83,7 +84,7 @@ unsafe fn multiply_tile<const T: usize>(
     let mask = first_lanes(count);
     let mut acc = [_mm256_setzero_ps(); T];
     let (mut w, mut x) = (panel.cast::<f32>(), tile.cast::<f32>());
-    // SAFETY: the panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
+    // SAFETY: the panel has a register and the tile T words per step; the masked rows of T tokens lie in the output.
     unsafe {
         if !first {
             for t in 0..T {
@@ -107,7 +108,8 @@ unsafe fn multiply_tile<const T: usize>(
 /// Multiplies rows with 1 to [`FEW`] rows of `x`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; the activations are `f32`; `k` elements of each row can be read, and the output can be written.
+/// The processor has AVX2, FMA and F16C; the activations are `f32`; `k` elements of each row can be read, and the
+/// output can be written.
 pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
     // SAFETY: promised by the caller.
     unsafe {
@@ -122,9 +124,9 @@ pub unsafe fn multiply_rows(_words: Words, element: Element, w: &PackedRows, x: 
     }
 }
 
-/// Rows that are multiplied at once with one token: with more, sums do not stay in registers.
+/// Rows that are multiplied at once with one token; the sums of more rows do not fit the registers.
 const OF_ONE_TOKEN: usize = 4;
-/// Registers that a dot product sums in, to hide the latency of an addition.
+/// Accumulators per dot product, to hide the latency of an addition.
 const SUMS: usize = 2;
 
 /// `KIND` 0: `f32` weights, 1: `f16`, 2: `bf16`; `N` tokens, `R` rows at once.
@@ -169,7 +171,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
     }
 }
 
-/// 8 weights from element `at` on.
+/// 8 weights starting at element `at`.
 ///
 /// # Safety
 /// The elements can be read.

@@ -1,7 +1,7 @@
 //! Panels of 8 unpacked rows times tiles of packed tokens.
 //!
-//! The processor multiplies unsigned by signed bytes and adds pairs in 16 bits with saturation, so weight codes are multiplied in
-//! parts of four bits: the sums of a step of 32 elements then fit (32 · 15 · 128 / 2 = 30720).
+//! The processor multiplies unsigned by signed bytes and adds pairs in 16 bits with saturation. So weight codes are
+//! multiplied one nibble at a time: the sums of a step of 32 elements then fit (32 · 15 · 128 / 2 = 30720).
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -12,7 +12,8 @@ use super::super::int::{Activations, Direct, Layout};
 use super::super::{Rows, fetch};
 use super::{first_lanes, lanes, scales, transpose};
 
-/// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
+/// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
+/// per token.
 ///
 /// # Safety
 /// The processor has AVX2; the tokens exist; `to` has room for them.
@@ -42,7 +43,7 @@ const Q8_0: u8 = 0;
 const Q4_0: u8 = 1;
 const TQ2_0: u8 = 2;
 
-/// Unpacks a panel of 8 rows, of which `count` exist; the others repeat the last.
+/// Unpacks a panel of 8 rows, of which `count` exist; missing rows repeat the last.
 ///
 /// # Safety
 /// The processor has AVX2 and F16C; the rows exist; `to` has room for a panel.
@@ -171,7 +172,7 @@ pub unsafe fn multiply(
     unsafe { table[tokens - 1](layout.spans(), layout.span / 32, panel, tile, y, stride, count) }
 }
 
-/// `WIDE`: weight codes have eight bits, else at most four.
+/// `WIDE`: weight codes have eight bits; otherwise at most four.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_tile<const T: usize, const WIDE: bool>(
     spans: usize,
@@ -199,8 +200,8 @@ unsafe fn multiply_tile<const T: usize, const WIDE: bool>(
     }
 }
 
-/// Adds a span's products: of the panel a register for each of 8 steps of every part, then one of scales; of the tile T starts, T
-/// scales and T words for each step.
+/// Adds a span's products. The panel has a register for each of the 8 steps of every part, then one of scales. The tile
+/// has T starts, T scales and T words per step.
 ///
 /// # Safety
 /// Panel and tile have the span.
@@ -258,8 +259,8 @@ unsafe fn multiply_span<const T: usize, const WIDE: bool>(
 /// Multiplies 8 packed rows with the only tile, a block at a time.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; the rows exist and the tile is packed for this layout, whose spans are whole blocks; the
-/// output can be written.
+/// The processor has AVX2, FMA and F16C; the rows exist and the tile is packed for this layout, whose spans are whole
+/// blocks; the output can be written.
 pub unsafe fn multiply_direct(layout: &Layout, tokens: usize, d: &Direct) {
     macro_rules! table {
         ($format:ident) => {
@@ -293,7 +294,7 @@ unsafe fn direct_tile<const FORMAT: u8, const T: usize, const WIDE: bool>(layout
     let mut acc = [_mm256_setzero_ps(); T];
     let mut x = d.tile.cast::<i32>();
     for block in 0..layout.spans() {
-        // SAFETY: the rows and the tile have this block; the buffer holds one of 256 elements.
+        // SAFETY: the rows and the tile have this block; the buffer holds a block of 256 elements.
         unsafe {
             fetch(d.next.wrapping_add(block * 8 * bytes), 8 * bytes);
             match FORMAT {

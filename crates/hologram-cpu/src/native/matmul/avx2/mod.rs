@@ -34,7 +34,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     multiply: float::multiply,
 };
 
-/// 16 bytes at `at` of each of 8 rows, transposed: register `j` holds 32-bit word `j` of every row.
+/// Transposes 16 bytes at `at` of each of 8 rows: register `j` holds 32-bit word `j` of every row.
 ///
 /// # Safety
 /// The bytes can be read.

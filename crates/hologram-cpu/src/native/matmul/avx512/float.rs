@@ -9,17 +9,17 @@ use crate::native::simd::prefetch_near;
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;
-/// Rows that are multiplied at once with one token, which share what is read of it: `benches/RESULTS.md` compares numbers.
+/// Rows that are multiplied at once with one token and share its loads: `benches/RESULTS.md` compares numbers.
 const OF_ONE_TOKEN: usize = 8;
-/// Registers that a dot product sums in, to hide the latency of an addition.
+/// Accumulators per dot product, to hide the latency of an addition.
 const SUMS: usize = 2;
 
-/// Steps ahead of which a tile's words are asked for: they are read once or twice, so they come from afar, and broadcasts of single words do not
-/// set the hardware's prefetching off early enough.
+/// Prefetch distance of a tile's words, in steps. The words are read once or twice, so they come from afar, and
+/// broadcasts of single words do not trigger the hardware prefetch early enough.
 const TILE_AHEAD: usize = 96;
 
-/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. Rows up to the sixteenth
-/// repeat the last one when `to` takes `lanes` = 16.
+/// Writes 32-bit words of `count` rows interleaved: word 0 of each row, word 1 of each row, and so on. With `lanes` =
+/// 16, missing rows up to the sixteenth repeat the last one.
 ///
 /// # Safety
 /// The processor has AVX-512; `words` (a multiple of 4) words of each row can be read and `words * lanes` written.
@@ -53,8 +53,8 @@ pub unsafe fn transpose_words(
     }
 }
 
-/// 64 bytes at `at` of each of 16 rows, transposed: register `j` holds 32-bit word `j` of every row. Rows a power of two apart share
-/// few sets of a cache, so a line is best read at once.
+/// Transposes 64 bytes at `at` of each of 16 rows: register `j` holds 32-bit word `j` of every row. Rows whose distance
+/// is a power of two share few sets of a cache, so a line is best read at once.
 ///
 /// # Safety
 /// The bytes can be read.
@@ -96,12 +96,12 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
     a
 }
 
-/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens over `steps`
+/// Multiplies one panel, or two panels `apart` bytes from each other, with a tile of `tokens` tokens over `steps`
 /// words; adds to the output unless these are the first words.
 ///
 /// # Safety
-/// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; the output can be written: `count` rows, which are
-/// more than 16 for two panels.
+/// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; `count` rows of the output can be
+/// written, more than 16 for two panels.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
     words: Words,
@@ -163,7 +163,8 @@ macro_rules! tile {
             let mut acc = [[_mm512_setzero_ps(); P]; T];
             let (mut w, mut x) = (panel, tile.cast::<i32>());
             let mask = |p: usize| if p + 1 == P { mask } else { u16::MAX };
-            // SAFETY: a panel has a register and the tile T words for each step; the masked rows of T tokens lie in the output.
+            // SAFETY: a panel has a register and the tile T words per step; the masked rows of T tokens lie in the
+            // output.
             unsafe {
                 if !first {
                     for t in 0..T {
@@ -215,7 +216,8 @@ fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
     }
 }
 
-/// Multiplies rows with `tokens` (1 to [`FEW`]) rows of `x`, whose elements are `f32`, or for [`Words::Bf16Pairs`] `bf16`.
+/// Multiplies rows with `tokens` (1 to [`FEW`]) rows of `x`. Elements of `x` are `f32`, or `bf16` for
+/// [`Words::Bf16Pairs`].
 ///
 /// # Safety
 /// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
@@ -281,7 +283,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRow
     }
 }
 
-/// 16 weights from element `at` on, those of the mask.
+/// The masked ones of 16 weights starting at element `at`.
 ///
 /// # Safety
 /// The elements of the mask can be read.

@@ -11,8 +11,8 @@ use super::{scales, transpose};
 /// Multiplies 16 packed rows with a tile.
 ///
 /// # Safety
-/// The processor has AVX-512 VNNI; the rows exist and the tile is packed for this layout, whose spans are whole blocks; the output
-/// can be written.
+/// The processor has AVX-512 VNNI; the rows exist and the tile is packed for this layout, whose spans are whole blocks;
+/// the output can be written.
 pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
     macro_rules! table {
         ($tile:ident, $chains:literal, $three:literal) => {
@@ -45,8 +45,9 @@ pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
     unsafe { table[tokens - 1](layout.spans(), d) }
 }
 
-/// Defines a kernel for blocks of 32: T tokens, whose sums each run in `CHAINS` registers to hide the latency of an instruction. With
-/// two chains the second's codes are left shifted by `$shift` bits in their bytes, and its sum is shifted instead.
+/// Defines a kernel for blocks of 32 and T tokens. Each token's sum runs in `CHAINS` registers to hide the latency of
+/// an instruction. With two chains, the second chain's codes stay shifted left by `$shift` bits in their bytes, and its
+/// sum is shifted back instead.
 macro_rules! blocks_of_32 {
     ($name:ident, $bytes:literal, $codes:ident, $shift:literal) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -56,7 +57,8 @@ macro_rules! blocks_of_32 {
             let mut x = d.tile.cast::<i32>();
             for block in 0..blocks {
                 fetch(d.next.wrapping_add(block * 16 * $bytes), 16 * $bytes);
-                // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 8 steps.
+                // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each
+                // of 8 steps.
                 unsafe {
                     let codes = $codes::<CHAINS>(rows, block * $bytes);
                     let scale = scales::<true>(rows, block * $bytes);
@@ -138,8 +140,8 @@ unsafe fn q4_0_codes<const CHAINS: usize>(rows: Rows, at: usize) -> [__m512i; 8]
     ]
 }
 
-/// The kernel for ternary blocks, as those above; one span is a block of 256. With four chains the codes are masked where they lie
-/// in their bytes: chain l sums them times 4^l, and is shifted once at the end.
+/// As the kernels above, for ternary blocks; one span is a block of 256. With four chains the codes are masked without
+/// shifting them down in their bytes: chain l sums them times 4^l and is shifted once at the end.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) {
     const STEPS: usize = 64;
@@ -148,7 +150,8 @@ unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) 
     let mut acc = [_mm512_setzero_ps(); T];
     let mut x = d.tile.cast::<i32>();
     for block in 0..blocks {
-        // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 64 steps.
+        // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each of 64
+        // steps.
         unsafe {
             let mut sums = [[_mm512_setzero_si512(); CHAINS]; T];
             for t in 0..T {

@@ -10,7 +10,8 @@ use super::super::int::{Activations, Layout};
 use super::super::{Rows, fetch};
 use super::{first_lanes, scales, transpose};
 
-/// Packs a tile of T tokens. For each span: T sums' starts, T scales, then for every four elements one 32-bit word of each token.
+/// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
+/// per token.
 ///
 /// # Safety
 /// The processor has AVX-512 VNNI; 1 to 16 tokens exist; `to` has room for them.
@@ -26,7 +27,8 @@ pub unsafe fn pack(layout: &Layout, x: &Activations<'_>, tokens: Range<usize>, t
     let mut to = to.cast::<i32>();
     for s in 0..layout.spans() {
         let start = to;
-        // SAFETY: the span's record of `count * (2 + span / 4)` words lies in the tile; the span's codes lie in the rows.
+        // SAFETY: the span's record of `count * (2 + span / 4)` words lies in the tile; the span's codes lie in the
+        // rows.
         unsafe {
             to = to.add(2 * count);
             let mut sum = _mm512_setzero_si512();
@@ -82,7 +84,7 @@ unsafe fn pack_one(layout: &Layout, x: &Activations<'_>, token: usize, to: *mut 
     }
 }
 
-/// Unpacks a panel of 16 rows, of which `count` exist; the others repeat the last.
+/// Unpacks a panel of 16 rows, of which `count` exist; missing rows repeat the last.
 ///
 /// # Safety
 /// The processor has AVX-512; the rows exist; `to` has room for a panel.
@@ -106,13 +108,14 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     }
 }
 
-/// Unpacks rows of any format that has a [`Taker`]: each row's codes in order, 256 elements at a time, then the rows interleaved.
+/// Unpacks rows of any format that has a [`Taker`]: each row's codes in order, 256 elements at a time, then interleaves
+/// the rows.
 ///
 /// # Safety
 /// As [`unpack`].
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
-    // A row's codes have 64 bytes more, as rows a power of two apart share few sets of a cache.
+    // 64 bytes more than a row's codes: rows whose distance is a power of two share few sets of a cache.
     const APART: usize = 320;
     let run = layout.weights.scale_len();
     let (mut codes, mut to) = ([0u8; 16 * APART], to);
@@ -120,7 +123,7 @@ unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
     for first in (0..layout.k).step_by(256) {
         let count = (layout.k - first).min(256);
         for row in 0..16 {
-            // SAFETY: the row has these elements, and there is room for the codes of one.
+            // SAFETY: the row has these elements, and `codes` has room for a row's codes.
             let (of_runs, minimums_of_runs) =
                 unsafe { take(rows.at::<false>(row, 0), first, count, codes.as_mut_ptr().add(row * APART)) };
             for r in 0..count / run {
@@ -129,7 +132,7 @@ unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
         }
         let from = Rows::new(codes.as_ptr(), APART, 16);
         for at in (0..count).step_by(layout.span) {
-            // SAFETY: the codes of every row; the spans lie in the panel.
+            // SAFETY: `codes` holds the codes of every row; the spans lie in the panel.
             unsafe {
                 for step in (at..at + layout.span).step_by(16) {
                     for words in transpose::<true>(from, step) {
@@ -233,8 +236,8 @@ unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut 
     }
 }
 
-/// Multiplies one panel, or two that lie one after the other `apart` bytes from each other, with a tile of `tokens` tokens; `count` rows
-/// are stored, which are more than 16 for two panels.
+/// Multiplies one panel, or two panels `apart` bytes from each other, with a tile of `tokens` tokens. Stores `count`
+/// rows, more than 16 for two panels.
 ///
 /// # Safety
 /// The processor has AVX-512 VNNI; panels and tile are packed for this layout; the output can be written.
@@ -255,7 +258,7 @@ pub unsafe fn multiply(
     }
     const ONE: [[Tile; 12]; 2] =
         [table!(1, false: 1 2 3 4 5 6 7 8 9 10 11 12), table!(1, true: 1 2 3 4 5 6 7 8 9 10 11 12)];
-    // There are registers for the sums of half as many tokens with two panels.
+    // With two panels the registers hold the sums of half as many tokens.
     const TWO: [[Tile; 6]; 2] = [table!(2, false: 1 2 3 4 5 6), table!(2, true: 1 2 3 4 5 6)];
     let minimums = usize::from(layout.minimums);
     let product = Product { spans: layout.spans(), steps: layout.span / 4, panel, apart, tile, tokens, y, stride };
@@ -273,7 +276,7 @@ pub unsafe fn multiply(
     }
 }
 
-/// Panels and a tile of `tokens` tokens, with where the products go.
+/// Panels, a tile of `tokens` tokens, and the output.
 struct Product {
     spans: usize,
     /// Words of a token in a span.
@@ -286,7 +289,8 @@ struct Product {
     stride: usize,
 }
 
-/// `T` tokens of a tile, from its token `first` on, times `P` panels; `mask` has the rows of the last panel.
+/// Multiplies `T` tokens of a tile, starting at its token `first`, with `P` panels; `mask` has the rows of the last
+/// panel.
 ///
 /// # Safety
 /// As [`multiply`]; the tile has these tokens.
@@ -300,8 +304,8 @@ unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
     let mut acc = [[_mm512_setzero_ps(); P]; T];
     let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
     for _ in 0..spans {
-        // SAFETY: each span of the tile has a start, a scale and a word for each step of every token; of a panel a register for each
-        // step and one of scales.
+        // SAFETY: each span of the tile has a start, a scale and a word per step for every token; each span of a panel
+        // has a register per step and one of scales.
         unsafe {
             let (x_sums, x_scales) = (x.cast::<f32>(), x.add(tokens).cast::<f32>());
             let mut sum = [[_mm512_setzero_si512(); P]; T];

@@ -28,11 +28,11 @@ impl Avx2 {
         })
     }
 
-    /// For each product of a unit the scale of its run.
+    /// The scale of the run of each product of a unit.
     #[inline(always)]
     fn spread_unit<const GROUP: usize>(self, scales: __m256i, index: usize) -> __m256i {
         wrapped!({
-            // The 128 bits that hold the vector's scales in both lanes, then in each lane two bytes to all.
+            // The 128 bits that hold the vector's scales, in both lanes; then in each lane two bytes, broadcast.
             let first = if GROUP == 32 { index } else { 2 * index };
             let half = if first < 8 {
                 _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
@@ -47,7 +47,7 @@ impl Avx2 {
     }
 }
 
-// SAFETY: whoever made the value promised these, or more.
+// SAFETY: the creator of the value promised these features, or more.
 unsafe impl HasAvx2 for Avx2 {}
 
 impl Bytes for Avx2 {
@@ -141,7 +141,7 @@ impl Bytes for Avx2 {
     #[inline(always)]
     fn add_sixteens(self, halves: __m256i, [a, _]: [u32; 2]) -> __m256i {
         wrapped!({
-            // Byte i of the bits to each of eight bytes, of which each keeps one bit.
+            // Copies byte i of the bits to eight bytes, each of which keeps one bit.
             let order = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
             let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(a as i32), order);
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
@@ -180,7 +180,7 @@ impl Bytes for Avx2 {
             if !WIDE {
                 return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones);
             }
-            // Two products of eight bits may exceed 16; those of half bytes do not.
+            // Two products of eight bits may exceed 16 bits; those of nibbles do not.
             let half = _mm256_set1_epi8(15);
             let low = _mm256_maddubs_epi16(_mm256_and_si256(codes, half), x);
             let high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(codes), half), x);

@@ -7,7 +7,7 @@ use super::TwoRows;
 /// # Safety
 /// A value is the evidence that the processor has AVX2 and F16C.
 pub unsafe trait HasAvx2: Copy {
-    /// Numbers of 32 bits 4, 2, 0 and −2 bits to the left, in each 128; what comes in is not used.
+    /// Shifts the 32-bit numbers of each 128 bits left by 4, 2, 0 and −2 bits; the bits shifted in are not used.
     #[inline(always)]
     fn aligned(self, numbers: __m256i) -> __m256i {
         wrapped!({
@@ -17,7 +17,7 @@ pub unsafe trait HasAvx2: Copy {
     }
 }
 
-/// 16 bytes of each row, given as two numbers.
+/// 16 bytes of each row, given as two numbers per row.
 ///
 /// # Safety
 /// The processor has AVX.

@@ -21,8 +21,8 @@ impl Vnni {
     }
 }
 
-/// Of the scales of the runs of two rows those that the sums of a vector of each take, packed as they are: each 128 bits hold the four
-/// sums of 16 elements of the first row, and then those of the second.
+/// Permutation of the run scales of two rows to the packed sums of a vector of each: each 128 bits hold the four sums
+/// of 16 elements of the first row, then those of the second.
 struct Spread<B>(PhantomData<B>);
 
 impl<B: SuperBlock> Spread<B> {
@@ -38,7 +38,7 @@ impl<B: SuperBlock> Spread<B> {
     };
 }
 
-/// Which of 16 units' factors each of the 16 sums of each vector takes, where all units' sums are so many vectors.
+/// The unit, of 16, whose factor each of the 16 sums of each vector takes, if all units' sums fill `VECTORS` vectors.
 const fn pick<const VECTORS: usize>() -> [[u32; 16]; VECTORS] {
     let (mut all, mut i) = ([[0; 16]; VECTORS], 0);
     while i < 16 * VECTORS {
@@ -50,11 +50,11 @@ const fn pick<const VECTORS: usize>() -> [[u32; 16]; VECTORS] {
 
 /// For vectors of two units.
 static PICK: [[u32; 16]; 8] = pick();
-/// For vectors of four.
+/// For vectors of four units.
 static PICK_OF_HALVES: [[u32; 16]; 4] = pick();
 
-/// The pointer, which the compiler does not know to be the same: where it sees that two vectors overlap it makes one from the other
-/// with a dozen shuffles, where a load does.
+/// The same pointer, hidden from the compiler. If the compiler sees that two vectors overlap, it makes one from the
+/// other with a dozen shuffles, where one load suffices.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is done with the pointer")]
 fn apart(mut pointer: *const u8) -> *const u8 {
@@ -63,8 +63,9 @@ fn apart(mut pointer: *const u8) -> *const u8 {
     pointer
 }
 
-/// Where the first words of 16 blocks of `STRIDE` bytes lie, as permutations of 128 bytes each. These begin at `from`, end two bytes
-/// before the blocks' end at the latest, so that the second words can be had too, and hold the words of the lanes in `lanes`.
+/// The positions of the first words of 16 blocks of `STRIDE` bytes, as permutations of 128 bytes each. The 128 bytes
+/// begin at `FROM` and end at least two bytes before the blocks' end, so that the second words can be loaded too. They
+/// hold the words of the lanes in `LANES`.
 struct Words<const STRIDE: usize>;
 
 impl<const STRIDE: usize> Words<STRIDE> {
@@ -99,8 +100,7 @@ impl<const STRIDE: usize> Words<STRIDE> {
     };
 }
 
-/// Where the first four bytes of 16 blocks of `STRIDE` bytes lie, as [`Words`] has it of the first two: all of the 128 bytes lie in the
-/// blocks.
+/// As [`Words`], for the first four bytes of 16 blocks of `STRIDE` bytes: all of the 128 bytes lie in the blocks.
 struct Doubles<const STRIDE: usize>;
 
 impl<const STRIDE: usize> Doubles<STRIDE> {
@@ -117,7 +117,7 @@ impl<const STRIDE: usize> Doubles<STRIDE> {
     };
 }
 
-/// The first words of 16 pairs, and then the second ones.
+/// The first words of 16 pairs, and then the second words.
 static APART: [u16; 32] = {
     let (mut all, mut i) = ([0; 32], 0);
     while i < 32 {
@@ -127,12 +127,12 @@ static APART: [u16; 32] = {
     all
 };
 
-/// `_mm512_dpwssd_epi32`, which the compiler makes two instructions of where the sums are late: here there are fewer instructions than
-/// time for them.
+/// `_mm512_dpwssd_epi32`. The compiler splits it into two instructions where the sums arrive late; a single one is
+/// faster here.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn add_word_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: the function's features; only registers are touched.
+    // SAFETY: the function's features; only registers are accessed.
     unsafe {
         std::arch::asm!("vpdpwssd {0}, {1}, {2}", inout(zmm_reg) sums, in(zmm_reg) a, in(zmm_reg) b,
             options(pure, nomem, nostack, preserves_flags));
@@ -141,7 +141,7 @@ fn add_word_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
 }
 
 impl Vnni {
-    /// The `f16` at the first of 16 places `STRIDE` bytes apart: a gather would load them one by one.
+    /// The `f16` at the start of each of 16 blocks of `STRIDE` bytes: a gather would load them one by one.
     ///
     /// # Safety
     /// All but the last two of the `16 * STRIDE` bytes from `first` on can be read.
@@ -161,7 +161,7 @@ impl Vnni {
         })
     }
 
-    /// The two `f16` at the first of 16 places `STRIDE` bytes apart.
+    /// The two `f16` at the start of each of 16 blocks of `STRIDE` bytes.
     ///
     /// # Safety
     /// The `16 * STRIDE` bytes from `first` on can be read.
@@ -184,7 +184,7 @@ impl Vnni {
     }
 }
 
-// SAFETY: whoever made the value promised these, or more.
+// SAFETY: the creator of the value promised these features, or more.
 unsafe impl HasAvx2 for Vnni {
     #[inline(always)]
     fn aligned(self, numbers: __m256i) -> __m256i {
@@ -195,12 +195,12 @@ unsafe impl HasAvx2 for Vnni {
 impl Bytes for Vnni {
     type V = __m512i;
     type F = __m512;
-    // Of the first row, then of the second.
+    // The first row's, then the second row's.
     type Scales = __m512i;
-    // Of 128 bits the first 64 are the first row's, the others the second's.
+    // In each 128 bits, the first 64 are the first row's, the others the second's.
     type Sums = __m512i;
     type Totals = __m512;
-    // Four of each row.
+    // Four lanes per row.
     type Lows = __m256;
     const LEN: usize = 64;
 
@@ -286,7 +286,7 @@ impl Bytes for Vnni {
     unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m512i; 2] {
         wrapped!({
             let bytes = if stride == 16 {
-                // The compiler does not make one load of the four.
+                // The compiler does not merge the four loads into one.
                 _mm512_loadu_si512(first.cast())
             } else {
                 let of = |unit: usize| _mm_loadu_si128(first.add(unit * stride).cast());
@@ -358,7 +358,7 @@ impl Bytes for Vnni {
         })
     }
 
-    /// Sums of four products fit 16 bits: two rows' are scaled at once.
+    /// Sums of four products fit 16 bits, so the sums of two rows are scaled at once.
     #[inline(always)]
     fn add_runs<B: SuperBlock>(
         self,
@@ -385,7 +385,7 @@ impl Bytes for Vnni {
         })
     }
 
-    /// Seven low bits and what is above them, as bytes.
+    /// The bits above the low seven as bytes, then the low seven.
     #[inline(always)]
     unsafe fn store_sums(self, to: *mut u8, sums: &[i16; 16]) {
         wrapped!({
@@ -466,7 +466,7 @@ impl Bytes for Vnni {
     unsafe fn halves(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m512 {
         wrapped!({
             if count == 16 {
-                // Known where this is inlined: the block of a format.
+                // Constant where this is inlined: the block size of a format.
                 match stride {
                     18 => return self.all_halves::<18>(first.add(at)),
                     22 => return self.all_halves::<22>(first.add(at)),

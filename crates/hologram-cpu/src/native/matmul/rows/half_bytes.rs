@@ -1,7 +1,7 @@
-//! Formats of half bytes on AVX-512: four units of 32 at a time, for which everything is taken from one load of 64 bytes and one of 16 or 32.
+//! Nibble formats on AVX-512: four units of 32 at a time, all from one load of 64 bytes and one of 16 or 32.
 //!
-//! Loads of 64 bytes cross a line in nearly all of blocks of 18 to 24, and take twice as long then. A vector holds the first 16
-//! elements of each unit, or the last 16: the sums of four lanes are of one unit.
+//! Nearly every load of 64 bytes crosses a cache line when blocks have 18 to 24 bytes, and then takes twice as long. A
+//! vector holds the first 16 elements of each unit, or the last 16: each four lanes of sums belong to one unit.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -17,12 +17,12 @@ fn prepared(k: usize) -> usize {
     (k / 32).div_ceil(UNITS) * size_of::<Record>()
 }
 
-/// What [`prepare`] makes of four units.
+/// Four units of a token, as [`prepare`] stores them.
 #[repr(C, align(64))]
 struct Record {
     /// The first half of each unit, then the second.
     codes: [[[i8; 16]; UNITS]; 2],
-    /// Of the elements that meet in a lane, what takes the products with the offset off their sums.
+    /// The offset correction of the elements that are summed in a lane.
     less: [[i32; 4]; UNITS],
     scales: [f32; UNITS],
     /// The sum of each unit's codes times its scale.
@@ -30,7 +30,7 @@ struct Record {
 }
 
 unsafe fn prepare<B: Block32>(codes: &[i8], scales: &[f32], group: usize, to: *mut u8) {
-    // SAFETY: the caller has room for `prepared` bytes, aligned to a line; zeros are such records.
+    // SAFETY: the caller has room for `prepared` bytes, aligned to a line; zeros are valid records.
     let records = unsafe {
         std::ptr::write_bytes(to, 0, prepared(codes.len()));
         std::slice::from_raw_parts_mut(to.cast::<Record>(), prepared(codes.len()) / size_of::<Record>())
@@ -51,16 +51,16 @@ unsafe fn prepare<B: Block32>(codes: &[i8], scales: &[f32], group: usize, to: *m
     }
 }
 
-/// Where things lie in the two vectors of four blocks: their first 64 bytes, and their last 16 or 32.
+/// Byte positions in the two vectors of four blocks: their first 64 bytes, and their last 16 or 32.
 struct Places<B>(PhantomData<B>);
 
 impl<B: Block32> Places<B> {
     /// Bytes of four blocks.
     const BYTES: usize = UNITS * B::BYTES;
-    /// Where the second vector begins: what is not in the first is its first 16 or 32 bytes.
+    /// The start of the second vector. Its first 16 or 32 bytes hold the bytes that are not in the first.
     const SECOND: usize = Self::BYTES - if B::FIFTH_BITS.is_some() { 32 } else { 16 };
 
-    /// The vectors.
+    /// Loads the vectors.
     ///
     /// # Safety
     /// The blocks can be read; the caller is compiled for AVX-512.
@@ -78,13 +78,13 @@ impl<B: Block32> Places<B> {
         }
     }
 
-    /// Where byte `at` of a unit's block lies in both vectors.
+    /// The position of byte `at` of a unit's block in both vectors.
     const fn of(unit: usize, at: usize) -> usize {
         let at = unit * B::BYTES + at;
         if at < 64 { at } else { 64 + at - Self::SECOND }
     }
 
-    /// The half bytes of each unit, in words.
+    /// The nibbles of each unit, as positions of 16-bit words.
     const HALF_BYTES: [u16; 32] = {
         assert!(B::UNITS == 1 && B::BYTES.is_multiple_of(2) && B::CODES + 16 == B::BYTES);
         let (mut all, mut i) = ([0; 32], 0);
@@ -95,7 +95,7 @@ impl<B: Block32> Places<B> {
         all
     };
 
-    /// The scale of each unit, then the minimums, which come after the scales.
+    /// The scale of each unit, then the minimums, which follow the scales in the blocks.
     const FACTORS: [u16; 32] = {
         let (mut all, mut i) = ([0; 32], 0);
         while i < 2 * UNITS {
@@ -105,7 +105,8 @@ impl<B: Block32> Places<B> {
         all
     };
 
-    /// The byte of fifth bits of each eight elements of the first half of a unit in byte 3 of eight, those of the second half in byte 7.
+    /// The bytes of fifth bits. In each eight bytes, byte 3 is that of eight elements of a unit's first half, byte 7
+    /// that of eight elements of its second half.
     const FIFTH_BITS: [u8; 64] = {
         let (mut all, mut i) = ([0; 64], 0);
         while let Some(at) = B::FIFTH_BITS
@@ -118,10 +119,10 @@ impl<B: Block32> Places<B> {
     };
 }
 
-/// The codes of both halves of four units, from their half bytes and the vectors they lie in.
+/// The codes of both halves of four units, from their nibbles and the vectors that hold their blocks.
 ///
 /// # Safety
-/// Vectors as [`Places`] has them; the caller is compiled for AVX-512 BW, VBMI and GFNI.
+/// Vectors as [`Places`] defines them; the caller is compiled for AVX-512 BW, VBMI and GFNI.
 #[inline(always)]
 unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     const BYTES_3_AND_7: u64 = 0x8888_8888_8888_8888;
@@ -130,9 +131,9 @@ unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m51
         let half = _mm512_set1_epi8(15);
         let order = _mm512_loadu_si512(const { &Places::<B>::FIFTH_BITS }.as_ptr().cast());
         let bits = _mm512_maskz_permutex2var_epi8(BYTES_3_AND_7, first, order, last);
-        // Byte j times these matrices of bits: bit j of their byte 3 comes to bit 4, bit j of byte 7 to bit 0.
+        // Byte j times these bit matrices: bit j of their byte 3 becomes bit 4, bit j of byte 7 becomes bit 0.
         let bits = _mm512_gf2p8affine_epi64_epi8::<0>(_mm512_set1_epi64(0x8040_2010_0804_0201_u64 as i64), bits);
-        // Where the first has a bit the second's, else the third's.
+        // Bits of the second operand where the first has ones, else of the third.
         const CHOOSE: i32 = 0xca;
         [
             _mm512_ternarylogic_epi64::<CHOOSE>(half, half_bytes, bits),
@@ -141,10 +142,12 @@ unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m51
     }
 }
 
-/// The codes of four units in two vectors, and their scales and what follows these in the blocks, as if it were minimums.
+/// The codes of four units in two vectors; and their scales, with the numbers that follow these in the blocks in the
+/// place of minimums.
 ///
 /// # Safety
-/// Vectors as [`Places`] has them; the caller is compiled for AVX-512 BW, and VBMI and GFNI where there are fifth bits.
+/// Vectors as [`Places`] defines them; the caller is compiled for AVX-512 BW, and VBMI and GFNI if there are fifth
+/// bits.
 #[inline(always)]
 unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
     // SAFETY: promised by the caller; the indices are 64 bytes.
@@ -166,10 +169,10 @@ unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], 
     }
 }
 
-/// What a row's products with a token add up to.
+/// The sums of a row's products with a token.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// In all lanes, less the minimums.
+    /// In all lanes, without the minimums.
     products: __m512,
     /// Of the minimums, in all lanes.
     minimums: __m128,
@@ -183,10 +186,10 @@ struct Four {
     scales: __m128,
 }
 
-/// Multiplies four units of a row with a token, and adds the products of their minimums.
+/// Multiplies four units of a row with a token, and adds the products of their minimums to `to`.
 ///
 /// # Safety
-/// As [`take_apart`] has its results; the caller is compiled for AVX-512, VNNI, FMA and F16C.
+/// Arguments as [`take_apart`] returns them; the caller is compiled for AVX-512, VNNI, FMA and F16C.
 #[inline(always)]
 unsafe fn four<B: Block32>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i, x: &Record) -> Four {
     // SAFETY: promised by the caller.
@@ -232,8 +235,8 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let asked = w.asked::<R>(rows);
-        // SAFETY: promised by the caller; four blocks are longer than a vector and shorter than two, and of two, which are what may be
-        // left of a row, a vector holds all.
+        // SAFETY: promised by the caller. Four blocks are longer than a vector and shorter than two. At most two blocks
+        // may be left of a row, and a vector holds them all.
         unsafe {
             let none = Sums { products: _mm512_setzero_ps(), minimums: _mm_setzero_ps() };
             let mut acc = [[none; R]; T];
@@ -257,7 +260,8 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
                 };
             }
             let nothing = [[Four { sums: _mm512_setzero_si512(), scales: _mm_setzero_ps() }; R]; T];
-            // So many one after the other before any is added, as an instruction that waits for another keeps its place.
+            // `together` groups are multiplied before any is added: an instruction that waits for another keeps its
+            // place.
             let (mut i, together) = (0, if B::FIFTH_BITS.is_some() { 1 } else { 4 / T });
             while i + 4 <= whole {
                 for asked in asked {

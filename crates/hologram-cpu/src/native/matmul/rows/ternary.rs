@@ -1,8 +1,8 @@
-//! `TQ2_0` on AVX-512 VNNI: the codes of a block's 64 bytes are multiplied where they lie in their bytes.
+//! `TQ2_0` on AVX-512 VNNI: the codes of a block's 64 bytes are multiplied without shifting them down in their bytes.
 //!
-//! Bits 2l and 2l + 1 of a byte, masked and not shifted, are 4^l times a code: chain l sums their products and is shifted once at the
-//! end. Neighbouring blocks of the same scale, in BitNet all of a matrix, are summed in integers. Codes are one too great, which the
-//! sum of the activations' codes takes off.
+//! Bits 2l and 2l + 1 of a byte, masked and not shifted, are 4^l times a code: chain l sums their products and is
+//! shifted once at the end. Neighbouring blocks of the same scale (in BitNet a whole matrix) are summed in integers.
+//! Codes are one too large; the sum of the activations' codes corrects that.
 
 use std::arch::x86_64::*;
 
@@ -19,8 +19,8 @@ pub const TQ2_0: RowKernels = RowKernels {
     in_one_stream: None,
 };
 
-/// The codes in the order of a block's bytes, chain by chain; then for each block the sum of the codes before it, and after the last the
-/// sum of all; then the scale of each block.
+/// Bytes prepared: the codes in the order of a block's bytes, chain by chain; then for each block the sum of all codes
+/// before it, and the sum of all codes; then the scale of each block.
 fn prepared(k: usize) -> usize {
     k + k / 256 * 8 + 4
 }
