@@ -1,5 +1,6 @@
-//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of every conformance case but those
-//! of views, the programs of `examples/`, and N random ones. PTX for compute capability 8.0 and 9.0; Metal for version 3.2.
+//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of every
+//! conformance case but those of views, the programs of `examples/`, and N random ones. PTX for compute capability 8.0 and
+//! 9.0, several programs in a file, because the assembler takes longer to start than to assemble one; Metal for version 3.2.
 //!
 //! ```text
 //! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [N]
@@ -38,25 +39,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&directory)?;
     let directory = Path::new(&directory);
     let mut seen = HashSet::new();
+    let mut modules = TARGETS.map(|target| Modules { directory, target, text: String::new(), programs: 0 });
     let mut write = |name: String, program: &Program, grid: [u32; 3]| -> Result<(), Box<dyn Error>> {
         if !seen.insert(program.text_hash()) || metal && NOT_METAL.iter().any(|c| c.is_needed_by(program)) {
             return Ok(());
         }
-        let texts: Vec<(String, String)> = if metal {
-            vec![("metal".into(), msl::print(program, &METAL)?.text)]
+        let comment = format!("// {name}, launched on a grid of {grid:?}.\n");
+        if metal {
+            let text = comment + &msl::print(program, &METAL)?.text;
+            std::fs::write(directory.join(format!("{name}.metal")), text)?;
         } else {
-            let print = |target: &ptx::PtxTarget| {
-                ptx::print(program, target).map(|k| (format!("sm_{}.ptx", target.capability), k.text))
-            };
-            TARGETS.iter().map(print).collect::<Result<_, _>>()?
-        };
-        for (end, text) in texts {
-            let text = format!("// {name}, launched on a grid of {grid:?}.\n{text}");
-            std::fs::write(directory.join(format!("{name}.{end}")), text)?;
+            for modules in &mut modules {
+                modules.add(&name, &comment, program)?;
+            }
         }
         Ok(())
     };
-    // Operations that read views get their programs from a graph, which differ in how elements are found; they are not written here.
+    // Operations that read views get their programs from a graph, which differ in how elements are found; they are not
+    // written here.
     for (i, case) in hologram_core::ops::cases().iter().enumerate().filter(|(_, case)| case.views.is_empty()) {
         let (program, grid) = case.op.program(&spec(case)?)?;
         write(format!("case{i}_{}", case.op.name()), &program, grid)?;
@@ -73,7 +73,39 @@ fn main() -> Result<(), Box<dyn Error>> {
         let random::Case { program, grid } = random::case_without(seed, lacking)?;
         write(format!("random{seed}"), &program, grid)?;
     }
-    Ok(())
+    modules.iter_mut().try_for_each(Modules::end)
+}
+
+/// Programs in a file of PTX.
+const TOGETHER: usize = 64;
+
+/// The PTX of programs for a target, several in a file.
+struct Modules<'a> {
+    directory: &'a Path,
+    target: ptx::PtxTarget,
+    text: String,
+    programs: usize,
+}
+
+impl Modules<'_> {
+    fn add(&mut self, name: &str, comment: &str, program: &Program) -> Result<(), Box<dyn Error>> {
+        let kernel = ptx::print(program, &self.target)?;
+        // In one file each has a name of its own; what it names belongs to its entry.
+        let text = kernel.text.replace(&kernel.entry, name);
+        let header = text.find(".address_size 64\n").ok_or("the text has no header")? + ".address_size 64\n".len();
+        if self.text.is_empty() {
+            self.text += &text[..header];
+        }
+        self.text += comment;
+        self.text += &text[header..];
+        self.programs += 1;
+        if self.programs % TOGETHER == 0 { self.end() } else { Ok(()) }
+    }
+
+    fn end(&mut self) -> Result<(), Box<dyn Error>> {
+        let file = format!("programs_to_{}.sm_{}.ptx", self.programs, self.target.capability);
+        Ok(std::fs::write(self.directory.join(file), std::mem::take(&mut self.text))?)
+    }
 }
 
 /// What a backend is told of a case.
