@@ -246,6 +246,17 @@ impl SamplingArgs {
     }
 }
 
+/// What happens to the thoughts of a reasoning model.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Think {
+    /// Print them, between <think> and </think>
+    Show,
+    /// Print the answer alone
+    Hide,
+    /// Let the model answer without thinking, if its chat template can
+    Off,
+}
+
 /// Options of `run`.
 #[derive(Args)]
 #[command(override_usage = "hologram run [OPTIONS] [MODEL] [PROMPT]")]
@@ -270,6 +281,9 @@ pub struct RunArgs {
     /// Maximum number of tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
+    /// Thoughts of a reasoning model
+    #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
+    pub think: Think,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
@@ -306,6 +320,9 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// Thoughts of a reasoning model
+    #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
+    pub think: Think,
     /// With a question: print one JSON object with the reply and statistics
     #[arg(long)]
     pub json: bool,

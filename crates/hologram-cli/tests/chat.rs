@@ -79,18 +79,66 @@ fn conversations_are_saved_and_settings_changed() {
     assert_eq!(whole, format!("{once}{next}"));
     let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
     assert!(err.contains("temperature 0, top-k 40, top-p 0.95, min-p 0, seed "), "{err}");
-    assert!(err.contains("max-tokens 3\n") && once != set, "{err}");
+    assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
     for (line, message) in [
         (format!("/load {bad}\n"), "turns of user and assistant must alternate"),
         ("/load none.json\n".into(), "none.json"),
         ("/set colour red\n".into(), "there is no setting colour"),
         ("/set temp hot\n".into(), "hot is no value of temp"),
         ("/set top-p 3\n".into(), "top-p is 3"),
+        ("/set think aloud\n".into(), "it is show, hide or off"),
         ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),
     ] {
         let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], line.as_bytes());
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
+}
+
+/// A message between quotes has several lines.
+#[test]
+fn messages_of_several_lines() {
+    let folder = Folder::new("lines");
+    let (mut turns, file) = (Vec::new(), folder.path("talk.json"));
+    for (lines, message) in [
+        ("\"\"\"Hello\n  there\n\"\"\"\n", "Hello\n  there"),
+        ("\"\"\"\nHello\nthere\"\"\"\n", "Hello\nthere"),
+        ("\"\"\"Hello\"\"\"\n", "Hello"),
+        ("Hello \\\n", "Hello \\"),
+    ] {
+        talk(&[&GREEDY[..], &["-n", "1"]].concat(), &format!("{lines}/save {file}\n"));
+        let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        turns.push((saved[0]["content"].as_str().unwrap().to_string(), message));
+    }
+    assert!(turns.iter().all(|(got, want)| got == want), "{turns:?}");
+}
+
+/// The thoughts of a reasoning model are shown or hidden. This one's template begins them.
+#[test]
+fn thoughts_are_shown_or_hidden() {
+    let folder = Folder::new("thoughts");
+    let mut model = std::fs::read(CHAT).unwrap();
+    let plain = br"    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
+    let thinks = br" {{- '<|start_header_id|>assistant<|end_header_id|><think>' }}";
+    let at = model.windows(plain.len()).position(|bytes| bytes == plain).unwrap();
+    model[at..at + plain.len()].copy_from_slice(thinks);
+    let model = folder.write("thinks.gguf", model);
+    let call = |more: &[&str]| {
+        let output = command(&[&["chat", &model, "Hello", "--device", "cpu", "-n", "8"], &GREEDY[..], more].concat());
+        let output = { output }.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (shown, _) = call(&[]);
+    assert!(shown.trim().len() > 4);
+    assert_eq!(call(&["--think", "hide"]).0, "\n");
+    let (hidden, note) = call(&["--think", "off", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&hidden).unwrap();
+    assert_eq!((object["text"].as_str(), object["thinking"].as_str()), (Some(""), Some(shown.trim_end_matches('\n'))));
+    assert!(note.contains("cannot turn thinking off"), "{note}");
+    let of_run = |think: &str| {
+        ok(&[&["run", &model, "Hello", "--device", "cpu", "-n", "8", "--think", think], &GREEDY[..]].concat())
+    };
+    assert_eq!((of_run("show"), of_run("hide")), (shown, "\n".into()));
 }
 
 #[test]

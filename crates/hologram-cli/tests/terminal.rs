@@ -92,6 +92,19 @@ fn lines_are_edited_and_replies_stopped() {
     terminal.keys("/stats\r");
     terminal.wait("generated: ");
     terminal.wait("> ");
+    // Several lines are one message: between quotes, and where a line ends in a backslash.
+    terminal.keys("\"\"\"page\rpage\r\"\"\"\r");
+    terminal.wait("… ");
+    terminal.wait(&" page".repeat(20));
+    terminal.keys("\x03");
+    terminal.wait("(stopped)");
+    terminal.wait("> ");
+    terminal.keys("/save /dev/null\r");
+    terminal.wait("(4 messages)");
+    terminal.wait("> ");
+    terminal.keys("/sys\\\rtem\r");
+    terminal.wait("unknown command /sys");
+    terminal.wait("> ");
     // If nothing runs, Ctrl-C tells how to quit; Ctrl-D quits.
     terminal.keys("half a line\x03");
     terminal.wait("(/quit or Ctrl-D to quit)");

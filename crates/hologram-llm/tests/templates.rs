@@ -197,3 +197,19 @@ fn where_templates_come_from() {
     assert!(render(&plain).unwrap_err().contains("tokenizer_config.json: the file is not JSON"));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Qwen3's switch, whose default is on.
+#[test]
+fn thinking_is_turned_off_where_the_template_can() {
+    let template = |source: &str| ChatTemplate::new(Path::new("test"), source, BTreeMap::new()).unwrap();
+    let text = |template: &ChatTemplate| template.render(&[Message::new("user", "Hi")], true).unwrap();
+    let source = "{{ messages[0].content }}{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}";
+    let mut switch = template(source);
+    assert_eq!(text(&switch), "Hi");
+    assert!(switch.set_thinking(false));
+    assert_eq!(text(&switch), "Hi<think></think>");
+    assert!(switch.set_thinking(true));
+    assert_eq!(text(&switch), "Hi");
+    let mut none = template("{{ messages[0].content }}");
+    assert!(!none.set_thinking(false) && text(&none) == "Hi");
+}

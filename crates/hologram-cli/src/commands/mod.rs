@@ -19,6 +19,7 @@ mod program;
 mod run;
 mod selftest;
 mod shipped;
+mod thinking;
 mod tokenize;
 mod words;
 

@@ -13,8 +13,9 @@ use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use super::shipped;
+use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{DeviceArgs, ProfileArgs, RunArgs, usage};
+use crate::args::{DeviceArgs, ProfileArgs, RunArgs, Think, usage};
 use crate::capture::{self, Capture};
 use crate::progress::Progress;
 use crate::status::{INTERRUPTED, Interrupted, status};
@@ -50,7 +51,8 @@ pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
     let device = DeviceArgs { device: "auto".into(), threads: None };
     let profile = ProfileArgs { profile: None, capture: None };
-    let settings = Settings { options: &options, device: &device, profile: &profile, raw: true, json: false };
+    let settings =
+        Settings { options: &options, device: &device, profile: &profile, raw: true, think: Think::Show, json: false };
     stream(None, SAMPLE_PROMPT, &settings)?;
     status!("{NEXT}");
     Ok(())
@@ -96,7 +98,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
     };
     let (device, profile) = (&args.device, &args.profile);
-    stream(model.as_deref(), &prompt, &Settings { options: &options, device, profile, raw: args.raw, json: args.json })
+    let (raw, think, json) = (args.raw, args.think, args.json);
+    stream(model.as_deref(), &prompt, &Settings { options: &options, device, profile, raw, think, json })
 }
 
 /// How a prompt is continued.
@@ -106,6 +109,7 @@ struct Settings<'a> {
     profile: &'a ProfileArgs,
     /// Whether the chat template is left out.
     raw: bool,
+    think: Think,
     json: bool,
 }
 
@@ -126,14 +130,14 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
 
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
-    let Settings { options, device, profile, raw, json } = *settings;
+    let Settings { options, device, profile, raw, think, json } = *settings;
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
     let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
     // A chat model is asked in its own format; a model that only continues text has none.
-    let template = match model.files().filter(|_| !raw).map(|files| files.chat_template(model.tokenizer()?)) {
+    let mut template = match model.files().filter(|_| !raw).map(|files| files.chat_template(model.tokenizer()?)) {
         None | Some(Err(LlmError::NoTemplate { .. })) => None,
         Some(template) => Some(template?),
     };
@@ -146,6 +150,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     }
     let mut notes = model.tokenizer()?.notes().to_vec();
     notes.extend(options.context.and_then(|n| beyond_trained(n, model.config().context)));
+    notes.extend(template.as_mut().and_then(|template| thinking::apply(think, template)).map(String::from));
     let asked = match &template {
         Some(template) => {
             notes.extend(template.note().map(String::from));
@@ -179,7 +184,8 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         }
     }
     let mut first_token = None;
-    let mut text = String::new();
+    // A text that is continued has no thoughts.
+    let mut reply = Reply::new(if template.is_some() { think } else { Think::Show }, &asked);
     let print = || -> anyhow::Result<()> {
         let mut name = "prompt";
         let mut next = || -> anyhow::Result<Option<Piece>> {
@@ -193,15 +199,15 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         };
         while let Some(piece) = step(trace, name, &mut next)? {
             name = "token";
-            if json {
-                text += &piece.text;
-            } else {
-                write!(out, "{}", piece.text)?;
+            let text = reply.push(&piece.text);
+            if !json {
+                write!(out, "{text}")?;
                 out.flush()?;
             }
             first_token.get_or_insert_with(|| started.elapsed());
         }
-        if json { Ok(()) } else { Ok(writeln!(out)?) }
+        let rest = reply.finish();
+        if json { Ok(()) } else { Ok(writeln!(out, "{rest}")?) }
     };
     let printed = capture::around(&capture, &executor, print);
     if !json {
@@ -221,7 +227,8 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         let object = json!({
             "model": generation.model().config().name,
             "device": executor.info().backend.to_string(),
-            "text": text,
+            "text": if think == Think::Show || template.is_none() { &reply.text } else { &reply.answer },
+            "thinking": Some(&reply.thought).filter(|text| !text.is_empty() && think != Think::Show),
             "finish": finish,
             "seed": options.sampling.seed,
             "prompt_tokens": stats.prompt_tokens,

@@ -8,6 +8,7 @@
 mod bounds;
 mod python;
 mod source;
+mod thinking;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -18,6 +19,8 @@ use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
 
 use serde_json::json;
+
+pub use thinking::{Part, Thoughts};
 
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
@@ -51,6 +54,10 @@ pub struct ChatTemplate {
     /// `bos_token`, `eos_token` and so on.
     tokens: BTreeMap<String, String>,
     note: Option<&'static str>,
+    /// `enable_thinking`, unless the template's own default holds.
+    thinking: Option<bool>,
+    /// Whether the template asks for it.
+    thinks: bool,
 }
 
 /// The format of models that have ChatML's tokens, used where a model has no template.
@@ -59,6 +66,9 @@ const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }
 
 /// The name of an environment's only template.
 const NAME: &str = "chat";
+
+/// The variable that turns a reasoning model's thoughts on and off.
+const ENABLE_THINKING: &str = "enable_thinking";
 
 /// The special tokens that templates may name.
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
@@ -86,13 +96,14 @@ impl ChatTemplate {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, rejected.0.clone()).with_source(rejected))
             },
         );
+        let thinks = source.contains(ENABLE_THINKING);
         let source = source::prepare(source).map_err(|reason| LlmError::Template { path: path.into(), reason })?;
         let environment = bounds::on_a_stack(move || {
             environment.add_template_owned(NAME, source)?;
             Ok(environment)
         });
         let environment = environment.map_err(|e| fault(path, &e))?;
-        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None })
+        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None, thinking: None, thinks })
     }
 
     /// The template of a GGUF file; where it has none, ChatML if the vocabulary has ChatML's tokens.
@@ -163,6 +174,13 @@ impl ChatTemplate {
         self.note
     }
 
+    /// Turns the thoughts of a reasoning model on or off. Returns whether the template has a switch for them
+    /// (`enable_thinking`); without one nothing changes.
+    pub fn set_thinking(&mut self, think: bool) -> bool {
+        self.thinking = self.thinks.then_some(think);
+        self.thinks
+    }
+
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
@@ -175,6 +193,9 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         context.insert("tools".into(), serde_json::Value::Null);
         context.insert("documents".into(), serde_json::Value::Null);
+        if let Some(think) = self.thinking {
+            context.insert(ENABLE_THINKING.into(), think.into());
+        }
         let text = bounds::render(|text| {
             self.environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
         });

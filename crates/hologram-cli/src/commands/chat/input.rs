@@ -14,7 +14,10 @@ use crate::status::{INTERRUPTED, status};
 /// Maximum bytes of a line.
 const MAX_LINE: u64 = 16 << 20;
 
-/// A source of lines.
+/// Begins and ends a message of several lines.
+const QUOTES: &str = "\"\"\"";
+
+/// A source of messages.
 pub enum Input {
     /// A terminal, with editing and history.
     Terminal(Box<Editor<(), MemHistory>>),
@@ -47,14 +50,36 @@ impl Input {
         matches!(self, Input::Terminal(_))
     }
 
-    /// The next line, or `None` at the end.
+    /// The next message, or `None` at the end: a line; the lines between `"""` and `"""`; on a terminal also lines that
+    /// end in `\\`, with the next one.
     ///
     /// # Errors
     /// When standard input fails, or is not UTF-8.
-    pub fn line(&mut self) -> anyhow::Result<Option<String>> {
+    pub fn message(&mut self) -> anyhow::Result<Option<String>> {
+        let Some(mut text) = self.line("> ")? else { return Ok(None) };
+        if let Some(first) = text.trim_start().strip_prefix(QUOTES) {
+            text = first.to_string();
+            // Without the end mark, the message ends with the input.
+            while !text.trim_end().ends_with(QUOTES) {
+                let Some(next) = self.line("… ")? else { return Ok(Some(text.trim_start_matches('\n').into())) };
+                text = text + "\n" + &next;
+            }
+            let text = text.trim_end();
+            return Ok(Some(text[..text.len() - QUOTES.len()].trim_matches('\n').into()));
+        }
+        while self.is_terminal()
+            && let Some(line) = text.strip_suffix('\\')
+        {
+            let Some(next) = self.line("… ")? else { return Ok(Some(line.into())) };
+            text = format!("{line}\n{next}");
+        }
+        Ok(Some(text))
+    }
+
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Option<String>> {
         match self {
             Input::Terminal(editor) => loop {
-                match editor.readline("> ") {
+                match editor.readline(prompt) {
                     Ok(line) => return Ok(Some(line)),
                     Err(ReadlineError::Interrupted) => status!("(/quit or Ctrl-D to quit)\n"),
                     Err(ReadlineError::Eof) => return Ok(None),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
 use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmError, Message, Model, Session};
 
 use serde_json::json;
@@ -17,8 +18,9 @@ use signal_hook::consts::SIGINT;
 
 use super::run::{beyond_trained, figures, fresh_seed};
 use super::shipped;
+use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{ChatArgs, usage};
+use crate::args::{ChatArgs, Think, usage};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable, shown};
@@ -33,12 +35,14 @@ const HELP: &str = "\
 /system        show the system prompt
 /system TEXT   set the system prompt, from the next reply on
 /set           show the settings
-/set NAME X    change one, from the next reply on: temperature, top-k, top-p, min-p, seed, max-tokens
+/set NAME X    change one, from the next reply on: temperature, top-k, top-p, min-p, seed, max-tokens,
+               think (show, hide or off: the thoughts of a reasoning model)
 /save FILE     write the conversation as JSON
 /load FILE     continue a conversation from such a file
 /stats         show the last reply's token counts and speed
 /regenerate    generate the last reply again
 /quit          quit, like /exit, /bye and Ctrl-D; Ctrl-C stops a reply
+\"\"\"            begins and ends a message of several lines; a line that ends in \\ goes on in the next
 ";
 
 /// Runs the command.
@@ -60,7 +64,8 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let files = shipped::open(path.as_deref())?;
     // Check the template before loading the weights.
     let tokenizer = files.tokenizer()?;
-    let template = files.chat_template(&tokenizer)?;
+    let mut template = files.chat_template(&tokenizer)?;
+    let cannot_turn_off = thinking::apply(args.think, &mut template);
     let first = |system: Option<&str>| -> Vec<Message> {
         system.map(|text| Message::new("system", text)).into_iter().chain([Message::new("user", "Hello")]).collect()
     };
@@ -82,6 +87,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
     let beyond = options.context.and_then(|n| beyond_trained(n, model.config().context));
     let notes = model.tokenizer()?.notes().iter().map(String::as_str).chain(template.note()).chain(beyond.as_deref());
+    let notes = notes.chain(cannot_turn_off);
     for note in notes {
         status!("note: {note}\n");
     }
@@ -97,7 +103,9 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         turns: Vec::new(),
         regenerations: 0,
         stats: None,
+        last: None,
         interrupted,
+        think: args.think,
         silent: args.json,
     };
     let Some(input) = &mut input else {
@@ -105,7 +113,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         return chat.answered(args.json);
     };
     let mut unanswered = 0;
-    while let Some(line) = input.line()? {
+    while let Some(line) = input.message()? {
         let line = line.trim();
         let done = match Command::parse(line) {
             Some(Command::Quit) => break,
@@ -204,7 +212,10 @@ struct Chat {
     /// Number of times that the last reply was regenerated, each time with the next seed.
     regenerations: u64,
     stats: Option<GenerationStats>,
+    /// The last reply's thoughts and answer.
+    last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
+    think: Think,
     /// Whether replies are not printed.
     silent: bool,
 }
@@ -215,10 +226,12 @@ impl Chat {
         if json {
             let stats = self.stats.unwrap_or_default();
             let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
+            let shown = self.think == Think::Show;
             let object = json!({
                 "model": self.model.config().name,
                 "device": self.model.executor().info().backend.to_string(),
-                "text": self.turns.last().map(|turn| turn.content.as_str()),
+                "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
+                "thinking": self.last.as_ref().map(|r| &r.thought).filter(|text| !shown && !text.is_empty()),
                 "seed": self.options.sampling.seed,
                 "prompt_tokens": stats.prompt_tokens,
                 "generated_tokens": stats.generated_tokens,
@@ -274,13 +287,14 @@ impl Chat {
         if name.is_empty() {
             let most = Some(self.options.max_tokens).filter(|n| *n < usize::MAX);
             status!(
-                "temperature {}, top-k {}, top-p {}, min-p {}, seed {}, max-tokens {}\n",
+                "temperature {}, top-k {}, top-p {}, min-p {}, seed {}, max-tokens {}, think {}\n",
                 sampling.temperature,
                 sampling.top_k,
                 sampling.top_p,
                 sampling.min_p,
                 sampling.seed,
-                most.map_or("unlimited".into(), |n| n.to_string())
+                most.map_or("unlimited".into(), |n| n.to_string()),
+                self.think.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
             );
             return Ok(());
         }
@@ -293,11 +307,23 @@ impl Chat {
             "min-p" => value.parse().map(|n| sampling.min_p = n).is_ok(),
             "seed" => value.parse().map(|n| sampling.seed = n).is_ok(),
             "max-tokens" => value.parse().map(|n| options.max_tokens = n).is_ok(),
+            "think" => return self.set_think(value),
             _ => bail!("there is no setting {}; /set lists them", shown(name)),
         };
         ensure!(set, "{} is no value of {name}", shown(value));
         options.sampling.validate()?;
         self.options = options;
+        Ok(())
+    }
+
+    fn set_think(&mut self, value: &str) -> anyhow::Result<()> {
+        let Ok(think) = Think::from_str(value, true) else {
+            bail!("{} is no value of think; it is show, hide or off", shown(value));
+        };
+        self.think = think;
+        if let Some(note) = thinking::apply(think, &mut self.template) {
+            status!("note: {note}\n");
+        }
         Ok(())
     }
 
@@ -318,8 +344,8 @@ impl Chat {
         Ok(())
     }
 
-    /// The tokens of the conversation. Where the context has no room for them and a reply, the oldest turns are dropped.
-    fn tokens(&mut self) -> anyhow::Result<Vec<u32>> {
+    /// The text of the conversation and its tokens. Where the context has no room for them and a reply, the oldest turns are dropped.
+    fn tokens(&mut self) -> anyhow::Result<(String, Vec<u32>)> {
         let context = self.session.context();
         let room = (context / 8).clamp(1, 256);
         let mut dropped = 0;
@@ -331,7 +357,7 @@ impl Chat {
                 if dropped > 0 {
                     status!("note: the context is full: the oldest {} dropped\n", counted(dropped, "turn"));
                 }
-                return Ok(tokens);
+                return Ok((text, tokens));
             }
             // A question and its reply.
             self.turns.drain(..2);
@@ -376,7 +402,7 @@ impl Chat {
 
     /// Prints and stores the model's reply to the last turn.
     fn reply(&mut self) -> anyhow::Result<()> {
-        let tokens = self.tokens()?;
+        let (prompt, tokens) = self.tokens()?;
         let mut options = self.options.clone();
         options.sampling.seed = options.sampling.seed.wrapping_add(self.regenerations);
         self.interrupted.store(false, Ordering::Relaxed);
@@ -388,19 +414,20 @@ impl Chat {
             progress.at(done as u64, of as u64);
         }
         drop(progress);
-        let mut reply = String::new();
+        let mut reply = Reply::new(self.think, &prompt);
         let mut out = std::io::stdout().lock();
         while !interrupted() {
             let Some(piece) = generation.next() else { break };
             let piece = piece?;
+            let text = reply.push(&piece.text);
             if !self.silent {
-                write!(out, "{}", piece.text)?;
+                write!(out, "{text}")?;
                 out.flush()?;
             }
-            reply += &piece.text;
         }
+        let rest = reply.finish();
         if !self.silent {
-            writeln!(out)?;
+            writeln!(out, "{rest}")?;
         }
         if interrupted() {
             status!("(stopped)\n");
@@ -413,7 +440,8 @@ impl Chat {
             _ => {}
         }
         self.stats = Some(generation.stats());
-        self.turns.push(Message::new("assistant", reply));
+        self.turns.push(Message::new("assistant", reply.text.as_str()));
+        self.last = Some(reply);
         Ok(())
     }
 
