@@ -60,13 +60,13 @@ pub struct CudaBackend {
     blas: OnceLock<Option<Arc<Blas>>>,
 }
 
-/// What a [`Pipeline`] of a native kernel holds.
+/// The contents of a [`Pipeline`] of a native kernel.
 struct NativePipeline {
     kernel: NativeKernel,
     rules: Vec<Rule>,
 }
 
-/// What a [`Pipeline`] of a program holds.
+/// The contents of a [`Pipeline`] of a program.
 pub(super) struct ProgramPipeline {
     pub(super) function: Function,
     pub(super) program: Arc<Program>,

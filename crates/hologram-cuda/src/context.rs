@@ -56,7 +56,7 @@ pub(super) fn device_count(driver: &Driver) -> std::result::Result<u32, String> 
     Ok(count.max(0) as u32)
 }
 
-/// What the driver says of a GPU.
+/// The driver's description of a GPU.
 ///
 /// # Errors
 /// The driver's.

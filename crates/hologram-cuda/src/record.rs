@@ -19,7 +19,7 @@ use super::modules::Function;
 /// Added to an error after which the device cannot be used.
 pub(super) const LOST: &str = "; the device is lost to this process";
 
-/// What [`CommandList`](hologram_device::CommandList) holds for a GPU.
+/// The contents of a [`CommandList`](hologram_device::CommandList) for a GPU.
 pub(super) struct Recording {
     pub(super) context: Arc<Context>,
     /// The launches' names in order, then the stacks' names.
@@ -46,7 +46,7 @@ pub(super) struct Step {
     pub(super) work: Work,
 }
 
-/// What a step does.
+/// The action of a step.
 pub(super) enum Work {
     Kernel(Kernel),
     Product { blas: Arc<Blas>, product: Arc<Product>, operands: Operands },

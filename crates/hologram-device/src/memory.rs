@@ -81,7 +81,7 @@ unsafe impl Send for ForeignMemory {}
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
-    /// The bytes that an owner gives, which is asked for them once.
+    /// Wraps the bytes of an owner, which are requested once.
     ///
     /// ```
     /// # use std::sync::Arc;

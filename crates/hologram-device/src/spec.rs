@@ -100,7 +100,7 @@ impl KernelSpec {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GroupSpec {
-    /// What the group reads from outside.
+    /// The inputs of the group.
     pub inputs: Vec<TensorSpec>,
     /// The operations; each reads inputs and nodes before it.
     pub nodes: Vec<GroupNode>,
@@ -115,7 +115,7 @@ pub struct GroupSpec {
 pub struct GroupNode {
     /// The operation with its attributes.
     pub op: Operation,
-    /// What it reads.
+    /// Its operands.
     pub operands: Vec<Operand>,
     /// Its value.
     pub output: TensorSpec,
@@ -123,7 +123,7 @@ pub struct GroupNode {
     pub in_place: Option<usize>,
 }
 
-/// What an operation of a group reads.
+/// An operand of an operation of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// An input of the group.

@@ -25,7 +25,7 @@ pub trait Source: Send + Sync + 'static {
     /// The most bytes kept for reuse; beyond it, freed blocks go back to the system.
     fn max_cached(&self) -> u64;
 
-    /// Bytes that the system has free, where it can tell.
+    /// Bytes that the system has free, if it reports them.
     fn free(&self) -> Option<u64>;
 }
 

@@ -265,7 +265,7 @@ impl HostRange {
 }
 
 /// A range of a buffer of an allocator's device. No other device may use it, not even one of the same kind: the
-/// device's queue is what orders its accesses.
+/// device's queue orders its accesses.
 ///
 /// # Errors
 /// [`BackendError::InvalidArgument`]: another device's buffer, a range out of bounds, or foreign memory that would be
