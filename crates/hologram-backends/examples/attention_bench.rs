@@ -1,5 +1,5 @@
-//! Times the CPU's attention kernel for one layer of known shapes: for many tokens as a share of the peak of fused multiply-adds, for
-//! one token as a share of the read bandwidth; then the small operations of a layer.
+//! Benchmarks the CPU's attention kernel on one layer of known shapes, then the small operations of a layer. For many
+//! tokens it reports the share of the peak of fused multiply-adds; for one token, the share of the read bandwidth.
 //!
 //! `cargo run --release -p hologram-backends --example attention_bench -- [threads] [filter]`
 
@@ -13,9 +13,9 @@ use hologram_backends::{
 
 /// Layers whose caches a measurement cycles through.
 const LAYERS: usize = 22;
-/// Positions of a block.
+/// Positions per block.
 const BLOCK: usize = 32;
-/// How long one measurement repeats.
+/// Duration of one measurement.
 const TIME: Duration = Duration::from_millis(400);
 
 fn main() -> Result<()> {
@@ -81,7 +81,7 @@ fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 
-/// The best time of attention for one layer: `tokens` of one sequence after the first `before`.
+/// The best time of attention for one layer: `tokens` tokens of one sequence that has `before` earlier ones.
 fn attention(
     backend: &CpuBackend,
     (heads, kv_heads, d): (usize, usize, usize),
@@ -105,7 +105,7 @@ fn attention(
     let positions: Vec<u32> = (before..before + tokens).map(|p| p as u32).collect();
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
     let known = [(3, positions), (4, vec![0; tokens]), (5, table)];
-    // For one token the layers follow each other with caches of their own, as in a model.
+    // With one token the layers run in turn, each with its own cache, as in a model.
     let layers = if tokens == 1 { LAYERS } else { 1 };
     let launches = (0..layers).map(|_| launch(backend, &spec, &known)).collect::<Result<Vec<_>>>()?;
     best_of(backend, &launches)
@@ -133,7 +133,8 @@ fn small(tokens: usize) -> Vec<(&'static str, KernelSpec)> {
     ]
 }
 
-/// A launch with fresh buffers: the given words for some inputs, 0, 1, 2, … for other ids, small numbers for the rest.
+/// A launch with fresh buffers. `known` gives the words of some inputs; other ids are 0, 1, 2, …, and the rest small
+/// numbers.
 fn launch(backend: &CpuBackend, spec: &KernelSpec, known: &[(usize, Vec<u32>)]) -> Result<Launch> {
     let pipeline = backend.kernels().native(spec).expect("a native kernel serves these formats");
     let mut bindings = Vec::new();
@@ -143,7 +144,7 @@ fn launch(backend: &CpuBackend, spec: &KernelSpec, known: &[(usize, Vec<u32>)]) 
         let words = known.iter().find(|(i, _)| *i == index).map(|(_, words)| words.clone());
         let words = words.unwrap_or_else(|| match tensor.format {
             Format::F32 => (0..tensor.max_bytes() / 4).map(|i| ((i * 7 % 31) as f32 / 31.0 - 0.4).to_bits()).collect(),
-            // Two half-precision numbers of about 0.3 to 0.6.
+            // Two `f16` numbers of about 0.3 to 0.6.
             Format::F16 => {
                 (0..tensor.max_bytes() / 4).map(|i| 0x3521_b488 + (i as u32 * 7 % 31) * 0x0010_0008).collect()
             }
@@ -173,12 +174,13 @@ fn best_of(backend: &CpuBackend, launches: &[Launch]) -> Result<f64> {
     Ok(best)
 }
 
-/// Floating-point operations per second of one thread that does nothing but fused multiply-adds of the widest vectors; 0 without AVX2.
+/// Floating-point operations per second of one thread that runs only fused multiply-adds of the widest vectors; 0
+/// without AVX2.
 fn fma_peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2") {
         use std::arch::x86_64::*;
-        // Eight lanes: processors that run sixteen at twice this rate are understated.
+        // Eight lanes: this understates processors that run sixteen at twice this rate.
         #[target_feature(enable = "avx2,fma")]
         fn run(rounds: usize) -> f32 {
             let mut sums = [_mm256_setzero_ps(); 12];

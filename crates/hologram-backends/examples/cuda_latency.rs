@@ -1,4 +1,6 @@
-//! What the CUDA device costs the host: launches, graphs, small copies, large copies. `cargo run --release --example cuda_latency`.
+//! Host-side costs of the CUDA device: launches, graphs, small copies, large copies.
+//!
+//! `cargo run --release --example cuda_latency`
 
 use std::time::Instant;
 
@@ -12,7 +14,7 @@ const ADD: &str = "kernel add_one(x: buffer<u32, readwrite>) workgroup(64) {
   store.u32 x[%i], %w
 }";
 
-/// Median seconds of `work`, with its warm-up, each run after the queue is empty.
+/// Median seconds of `work` after ten warm-up runs; every run starts with an empty queue.
 fn median(device: &dyn Backend, runs: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(runs);
     for run in 0..runs + 10 {

@@ -1,9 +1,11 @@
-//! Times the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B: GB/s of weights for one token, GOP/s for many, next
-//! to a plain read of memory that takes turns with them and the peak of the processor's 8-bit dot products. Medians.
+//! Benchmarks the CPU's matmul kernels on the shapes of a 1.1B Llama and of BitNet-2B. Reports GB/s of weights for one
+//! token and GOP/s for many, with two references: a plain read of memory that takes turns with them, and the peak of
+//! the processor's 8-bit dot products. All are medians.
 //!
 //! `cargo run --release -p hologram-backends --example matmul_bench -- [threads] [filter] [avx2|plain|cached]`
 //!
-//! The filter is a part of a line such as `Q4_0 up n1 `. With `cached` it is the same matrix again and again, which the caches hold.
+//! The filter is part of a line, such as `Q4_0 up n1 `. With `cached` every launch reads the same matrix, which then
+//! stays in the caches.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +15,9 @@ use hologram_backends::{
     Result, TensorSpec,
 };
 
-/// Memory that a decode measurement cycles through, so that weights come from memory and not from a cache.
+/// Total size of the matrices of a decode measurement: too large for the caches, so weights come from memory.
 const COLD_BYTES: usize = 192 << 20;
-/// How long one measurement repeats.
+/// Duration of one measurement.
 const TIME: Duration = Duration::from_millis(400);
 
 fn main() -> Result<()> {
@@ -78,7 +80,7 @@ fn main() -> Result<()> {
                 if !label.contains(&filter) || (m > 30000 && n > 1) || (name.contains('/') && n != 1 && n != 512) {
                     continue;
                 }
-                // A prompt's products are in bf16 where the processor has tiles.
+                // Prompt products use bf16 on processors with tiles.
                 let tiled =
                     n >= 16 && backend.policy().activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
                 let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
@@ -101,8 +103,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The time of one matmul, over matrices that do not fit the caches together, or `cached` over one, and the speed that its weights are read at as a share of the
-/// reading beside it.
+/// The time of one matmul and the read speed of its weights as a share of the plain read beside it. The matrices
+/// together exceed the caches; `cached` uses a single matrix.
 fn measure(
     backend: &CpuBackend,
     (read, amount): &(CommandList, f64),
@@ -121,7 +123,7 @@ fn measure(
     let x_buffer = filled(backend, x.bytes(n, k).unwrap_or(0))?;
     let y_buffer = backend.allocate_buffer(n * m * 4)?;
     let bytes = w.bytes(m, k).unwrap_or(0);
-    // As many matrices as are cold, as they follow each other in a model; of many tokens one is enough.
+    // Enough matrices to exceed the caches, read in turn as in a model; with many tokens one suffices.
     let count = if n > 16 { 1 } else { COLD_BYTES.div_ceil(bytes) };
     let same = cached.then(|| filled(backend, bytes)).transpose()?;
     let launches = (0..count)
@@ -169,7 +171,7 @@ fn views(buffer: &Buffer, tensor: &TensorSpec) -> Vec<Binding> {
     views.iter().map(binding).collect()
 }
 
-/// Operations per second of one thread that does nothing but 8-bit dot products; 0 where the processor has none.
+/// Operations per second of one thread that runs only 8-bit dot products; 0 where the processor has none.
 fn dot_product_peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx512vnni") {

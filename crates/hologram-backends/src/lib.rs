@@ -1,10 +1,11 @@
 //! Devices behind one trait.
 //!
-//! A [`Backend`] owns memory ([`Buffer`]), compiles Atlas programs and names native kernels ([`Pipeline`]), records launches into a
-//! [`CommandList`] and runs the list again and again. Nothing above this crate knows a device; nothing in it knows a model.
+//! A [`Backend`] owns memory ([`Buffer`]), compiles Atlas programs and names native kernels ([`Pipeline`]), records
+//! launches into a [`CommandList`] and runs the list repeatedly. No crate above this one depends on a particular
+//! device; this crate depends on no model.
 //!
-//! Each device is a crate and a feature of this one, all on by default: `cpu`, `cuda`, `metal`. Without a feature its device is not
-//! there to open. What they share is in `hologram-device`, whose public face this crate shows.
+//! Each device is a crate and a feature of this one, all on by default: `cpu`, `cuda`, `metal`. Without its feature a
+//! device cannot be opened. Shared code is in `hologram-device`, whose public items this crate re-exports.
 
 mod open;
 

@@ -1,4 +1,4 @@
-//! Which devices there are, and opening one by its name.
+//! Lists devices and opens them by name.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub fn available_backends() -> Vec<BackendType> {
     KINDS.iter().filter(works).map(|kind| kind.backend()).collect()
 }
 
-/// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot be used. A kind
-/// that is not there at all has one entry, which says why.
+/// The devices of this machine, best first, each with the name that [`open`] takes: its description, or why it cannot
+/// be used. A kind without a device has one entry with the reason.
 pub fn devices() -> Vec<(String, Result<DeviceInfo>)> {
     let of = |backend: BackendType| match KINDS.iter().find(|kind| kind.backend() == backend) {
         Some(kind) => kind.devices(),
@@ -42,16 +42,18 @@ fn left_out(backend: BackendType) -> String {
     }
 }
 
-/// Opens a device by its name on the command line: `auto` for the best there is, a [`BackendType::name`], or `cuda:N` for GPU number N in
-/// the driver's order. `threads` is the number of a CPU's worker threads (see [`OpenOptions`]); other devices have none and ignore it.
+/// Opens a device by its name on the command line: `auto` for the best one, a [`BackendType::name`], or `cuda:N` for
+/// GPU number N in the driver's order. `threads` is the number of a CPU's worker threads (see [`OpenOptions`]); other
+/// devices ignore it.
 ///
 /// # Errors
-/// [`BackendError::Unavailable`] with what is missing and the devices there are, when this one is not, and when it cannot be opened.
+/// [`BackendError::Unavailable`] when the device does not exist, with the reason and the existing devices, and when it
+/// cannot be opened.
 pub fn open(device: &str, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
     open_noting(device, threads).map(|(backend, _)| backend)
 }
 
-/// As [`open`], with a sentence for the user when `auto` took the CPU: which GPU could not be used, and why.
+/// As [`open`]. When `auto` chose the CPU, also returns a sentence for the user: which GPU could not be used, and why.
 ///
 /// # Errors
 /// As [`open`].
@@ -85,7 +87,7 @@ pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend
     }
 }
 
-/// Opens the best device, with a sentence about the GPU that could not be used.
+/// Opens the best device; returns a sentence about the GPU that could not be used, if any.
 fn open_best(options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
     let mut why = None;
     for kind in KINDS {
@@ -104,12 +106,12 @@ fn open_best(options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)
     Err(BackendError::Unavailable { device: "auto".into(), reason })
 }
 
-/// Whether [`open`] would open a device of this name on a machine that has it.
+/// Whether [`open`] would open a device of this name on a machine that has one.
 pub fn is_device_name(device: &str) -> bool {
     device.eq_ignore_ascii_case("auto") || named(device).is_ok()
 }
 
-/// The kind and number of a device's name, or why it is none.
+/// The kind and number that a device's name stands for, or why the name is invalid.
 fn named(device: &str) -> std::result::Result<(BackendType, u32), String> {
     let lower = device.to_ascii_lowercase();
     for backend in BackendType::ALL {
@@ -126,7 +128,7 @@ fn named(device: &str) -> std::result::Result<(BackendType, u32), String> {
     Err("no device has this name".into())
 }
 
-/// A device's name as a message shows it: in quotation marks if it is empty or odd.
+/// A device's name as messages show it: quoted if it is empty or odd.
 fn shown(device: &str) -> String {
     let plain = !device.is_empty() && device.chars().all(|c| c.is_alphanumeric() || ":-_.".contains(c));
     if plain { device.to_string() } else { format!("{device:?}") }

@@ -1,5 +1,5 @@
-//! Memory, copies, recording, the queue and its errors on every device, with programs as kernels. Those of the NVIDIA GPU need one:
-//! `cargo test -p hologram-backends --test devices -- --ignored`.
+//! Memory, copies, recording, the queue and its errors on every device, with programs as kernels. The tests of the
+//! NVIDIA GPU need one: `cargo test -p hologram-backends --test devices -- --ignored`.
 
 #[path = "common/memory.rs"]
 mod memory;
@@ -30,7 +30,7 @@ fn numbers(n: usize, seed: u32) -> Vec<u32> {
     (0..n as u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761)).collect()
 }
 
-/// A list of one launch, and one of several, run in order and again and again.
+/// Lists of one launch and of several run in order and repeatedly.
 fn lists_run_in_order_and_again(device: &dyn Backend) {
     let first = numbers(1024, 1);
     let x = upload(device, &first);
@@ -61,9 +61,9 @@ fn lists_run_in_order_and_again(device: &dyn Backend) {
     assert!(after[64..] == before[64..] && after[..64].iter().zip(&before).all(|(a, b)| *a == b.wrapping_add(3)));
 }
 
-/// A recording keeps its memory; what it held is free when it is gone and the queue has passed it.
+/// A recording keeps its memory alive. The memory is free once the recording is dropped and the queue has passed it.
 fn a_list_keeps_its_buffers(device: &dyn Backend) {
-    // The device may keep memory of its own from the first run on.
+    // The device may allocate memory of its own at the first run.
     let small = upload(device, &numbers(256, 2));
     device.submit(&device.record(&[add(device, &small, 0..1024, 1, 4)]).unwrap()).unwrap();
     device.synchronize().unwrap();
@@ -82,12 +82,12 @@ fn a_list_keeps_its_buffers(device: &dyn Backend) {
 
 /// Copies of every size, at every offset, in the order of the calls among kernels.
 fn copies_keep_their_order(device: &dyn Backend) {
-    // Sizes around those at which a device may change its way: a slot of a ring, a chunk, two chunks and a bit.
+    // Sizes around those at which a device may change its method: a slot of a ring, a chunk, two chunks and a bit.
     for n in [1usize, 3, 32 << 10, (32 << 10) + 1, 4 << 20, (4 << 20) + 5, (9 << 20) + 7] {
         let (a, b) = (numbers(n, 3), numbers(n, 4));
         let x = upload(device, &a);
         let list = device.record(&[add(device, &x, 0..n * 4, 5, n.div_ceil(64).min(1) as u32)]);
-        // The last threads of a group would be outside: only sizes of whole groups can be added to.
+        // The last threads of a workgroup would be out of range: only sizes of whole workgroups can be added to.
         let list = list.ok().filter(|_| n >= 64);
         let y = device.allocate_buffer(n * 4).unwrap();
         for _ in 0..3 {
@@ -140,7 +140,7 @@ fn copies_keep_their_order(device: &dyn Backend) {
     assert_eq!(after.bytes_from_device - metrics.bytes_from_device, 2);
 }
 
-/// A pool in parts: one part is written while kernels work on the others.
+/// A pool in parts: one part is written while kernels use the others.
 fn a_pool_streams(device: &dyn Backend) {
     const PART: usize = 2 << 20;
     let pool = device.allocate_pool(3 * PART).unwrap();
@@ -161,12 +161,12 @@ fn a_pool_streams(device: &dyn Backend) {
     }
 }
 
-/// The sentence of a fault, which every device gives, sticks to what was to be written and what is computed from that; nothing else is
-/// disturbed.
+/// Every device reports a fault with the same sentence. The error sticks to the bytes that were to be written and to
+/// everything computed from them; other memory is unaffected.
 fn errors_stick_to_what_failed(device: &dyn Backend) {
     let [x, y, z, w] = [1000, 64, 64, 64].map(|n| upload(device, &numbers(n, 5)));
     let text = "program add_all, line 3, workgroup [15, 0, 0], thread 40: element 1000 of buffer x is outside: it has 1000 elements";
-    // Any thread outside may be the one that is told.
+    // Any thread out of range may be the reported one.
     let (head, tail) = (text.split("thread").next().unwrap(), "of buffer x is outside: it has 1000 elements");
     let is = |result: Result<(), BackendError>| {
         let error = result.unwrap_err();
@@ -178,7 +178,7 @@ fn errors_stick_to_what_failed(device: &dyn Backend) {
     let bad = || add(device, &x, 0..4000, 1, 16);
     let good = |buffer: &Buffer| add(device, buffer, 0..256, 1, 1);
     let rewrite = |buffer: &Buffer| device.copy_to_buffer(buffer, 0, &vec![0; buffer.bytes()]).unwrap();
-    // Alone, and among launches: what those before it write is good, what those after it were to write has failed.
+    // Alone, and among launches: the results of earlier launches are good, those of later ones have failed.
     for (launches, after) in [(vec![bad()], false), (vec![good(&y), bad(), good(&w)], true)] {
         let failing = list(&launches);
         for _ in 0..2 {
@@ -203,7 +203,7 @@ fn errors_stick_to_what_failed(device: &dyn Backend) {
             device.copy_buffer(&y, 0, &z, 128, 64).unwrap();
             read(&z).unwrap();
             device.synchronize().unwrap();
-            // What is written anew is good, and so is what is declared so.
+            // Bytes that are written anew are good, and so are bytes that `clear_error` declares good.
             device.copy_to_buffer(&x, 0, &[0; 2000]).unwrap();
             device.copy_from_buffer(&x, 0, &mut [0; 2000]).unwrap();
             is(read(&x));
@@ -215,7 +215,7 @@ fn errors_stick_to_what_failed(device: &dyn Backend) {
             assert_eq!(download(device, &w).unwrap(), [1; 64]);
         }
     }
-    // Waiting for everything tells it once; memory that is given back takes nothing with it.
+    // `synchronize` reports the error once; freed memory does not keep it.
     let gone = upload(device, &numbers(1000, 5));
     device.submit(&list(&[add(device, &gone, 0..4000, 1, 16)])).unwrap();
     is(device.synchronize());
@@ -225,13 +225,13 @@ fn errors_stick_to_what_failed(device: &dyn Backend) {
     device.synchronize().unwrap();
     let next = device.allocate_buffer(4000).unwrap();
     read(&next).unwrap();
-    // A write between a run that fails and the next, before anybody waited.
+    // A write between a failing run and the next one, before any wait.
     device.submit(&list(&[bad()])).unwrap();
     rewrite(&x);
     device.submit(&list(&[good(&x)])).unwrap();
     assert_eq!(download(device, &x).unwrap()[..65], [[1; 64].as_slice(), &[0]].concat());
     is(device.synchronize());
-    // Work on what failed, submitted before anybody waited.
+    // Work on failed bytes, submitted before any wait.
     device.submit(&list(&[bad()])).unwrap();
     let derived = device.submit(&list(&[good(&x)])).unwrap();
     device.copy_buffer(&x, 0, &z, 0, 256).unwrap();
@@ -275,7 +275,7 @@ fn wrong_arguments_are_refused_when_recorded(device: &dyn Backend) {
     assert!(download(device, &foreign).unwrap() == *owner);
 }
 
-/// Allocations beyond the device's memory fail with figures and leave the device as it was.
+/// Allocations beyond the device's memory fail with figures and leave the device unchanged.
 fn memory_that_is_not_there_is_an_error(device: &dyn Backend) {
     let x = upload(device, &[1, 2, 3]);
     for bytes in [isize::MAX as usize, usize::MAX] {

@@ -1,5 +1,5 @@
-//! Programs on the CPU device: random ones against the reference interpreter, bit for bit, on each level of vector instructions; the
-//! examples; faults.
+//! Programs on the CPU device: random ones against the reference interpreter, bit for bit, on each level of vector
+//! instructions; the examples; faults.
 
 use hologram_backends::compare::{random_program, run};
 use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
@@ -128,10 +128,10 @@ fn devices_open_by_name_and_keep_to_their_own() {
             "{error}"
         );
     }
-    // Where it takes the CPU, auto says why if there is a card.
+    // Where `auto` chooses the CPU although there is a card, it says why.
     let (_, note) = open_noting("auto", Some(1)).unwrap();
     assert!(note.is_none() || best == BackendType::Cpu, "{note:?}");
-    // A buffer, a pipeline or a list of one device is no use to another.
+    // Buffers, pipelines and lists of one device are rejected by another.
     let (cpu, reference) = (open("cpu", Some(1)).unwrap(), open("reference", None).unwrap());
     let mut b = Builder::new("copy", [1, 1, 1]);
     let x = b.buffer("x", Type::U32, Access::ReadWrite);

@@ -1,12 +1,12 @@
-//! Programs on an NVIDIA GPU: random ones against the reference interpreter, bit for bit; every instruction at its limits; faults;
-//! the error bounds of fast forms.
+//! Programs on an NVIDIA GPU: random ones against the reference interpreter, bit for bit; every instruction at its
+//! limits; faults; the error bounds of fast forms.
 //!
 //! ```text
 //! HOLOGRAM_RANDOM_PROGRAMS=10000 cargo test --release -p hologram-backends --test programs_cuda -- --ignored
 //! ```
 //!
-//! Nearly all the time of random programs goes into compiling them, which the driver does on one thread of a process: many of them are
-//! divided among processes.
+//! Random programs spend nearly all their time in compilation, which the driver runs on one thread per process; large
+//! numbers of them are therefore divided among processes.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use hologram_isa::{Access, Builder, Type, Value};
 mod common;
 use common::*;
 
-/// More random programs than this are divided among processes.
+/// Above this number, random programs are divided among processes.
 const ALONE: u64 = 200;
-/// Set where a process runs a part.
+/// Set in a process that runs a part.
 const PART: &str = "HOLOGRAM_RANDOM_PART";
 
 fn cuda() -> Arc<dyn Backend> {
@@ -43,7 +43,7 @@ fn random_programs_give_the_interpreters_bits() {
     }
 }
 
-/// Runs this test in several processes, each with a part of the seeds and a cache of its own that is thrown away.
+/// Runs this test in several processes, each with a part of the seeds and a temporary cache of its own.
 fn divide(start: u64, count: u64, processes: u64) {
     let cache = std::env::temp_dir().join(format!("hologram-random-{}", std::process::id()));
     let part = |p: u64| start + count * p / processes;
@@ -119,7 +119,7 @@ fn fast_forms_keep_their_bounds() {
     let log: Bound = |x, v| if (0.5..=2.0).contains(&x) { 2f64.powi(-21) } else { v.abs() * 2f64.powi(-21) };
     let trig: Bound = |x, _| if x.abs() <= std::f64::consts::PI { 2f64.powi(-20) } else { 2.0 };
     let three: Bound = |_, v| 3.0 * ulp(v);
-    // Whether operands and results below the least normal number may count as 0.
+    // The last element: whether operands and results below the least normal number may count as 0.
     let forms: [(&str, Form, Exact, Bound, bool); 10] = [
         ("div", |b, x, y| b.div(x, y), |x, y| x / y, three, true),
         ("reciprocal", |b, x, _| b.div(1.0f32, x), |x, _| 1.0 / x, three, true),

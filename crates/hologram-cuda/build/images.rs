@@ -1,5 +1,5 @@
-//! The compiled images of CUDA kernels: which there are, whether they take the arguments that their texts declare, and
-//! what the binary carries of them.
+//! The compiled images of CUDA kernels: lists them, checks that they take the arguments that their texts declare, and
+//! produces the data that the binary carries.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 
-/// How hard the compressor tries.
+/// Compression level.
 const LEVEL: u8 = 9;
 
 /// A kernel's name and the PTX types of its parameters.
@@ -16,7 +16,7 @@ pub type Kernel = (String, Vec<String>);
 /// A text and its kernels.
 pub type Text = (PathBuf, Vec<Kernel>);
 
-/// What `hologram-gpu` says of its texts.
+/// Parses the texts and kernels that `hologram-gpu` declares.
 pub fn texts(declared: &str) -> Vec<Text> {
     let mut out: Vec<Text> = Vec::new();
     for line in declared.lines() {
@@ -35,7 +35,7 @@ pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String>
     let mut code = String::from("/// Every image.\npub(super) const IMAGES: &[Image] = &[\n");
     let compressed = |file: &str, data: &[u8]| -> Result<String, String> {
         let path = out.join(format!("{file}.z"));
-        // Of most images it is there since the last build.
+        // Most images are unchanged since the last build.
         let kept = std::fs::read(&path).ok().and_then(|old| decompress_to_vec_zlib(&old).ok());
         if kept.as_deref() != Some(data) {
             std::fs::write(&path, compress_to_vec_zlib(data, LEVEL)).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -78,7 +78,7 @@ pub fn check(file: &str, ptx: &str, kernels: &[Kernel]) -> Result<(), String> {
         } else if line == "{"
             && let Some((_, types)) = entries.last_mut()
         {
-            // Parameters of what is called within.
+            // Parameters of called functions.
             types.push("{");
         }
     }

@@ -1,7 +1,8 @@
-//! Compresses the images of native kernels for the binary: in the tree they are not, so that Git stores differences.
+//! Compresses the images of native kernels for the binary. They lie uncompressed in the tree, so that Git stores
+//! differences.
 //!
-//! Written to `OUT_DIR`: `images.rs` and what it includes. The build fails where an image takes other arguments than its
-//! text declares, which the build of `hologram-gpu` says.
+//! Written to `OUT_DIR`: `images.rs` and the files that it includes. The build fails if an image takes other arguments
+//! than its text declares; the build of `hologram-gpu` passes the declarations.
 
 mod images;
 
@@ -10,7 +11,7 @@ use std::process::exit;
 
 /// Where the images are.
 const IMAGES: &str = "images";
-/// Set by Cargo to what the build of `hologram-gpu` gives as `declared`.
+/// Cargo sets it to the value of `declared` from the build of `hologram-gpu`.
 const DECLARED: &str = "DEP_HOLOGRAM_GPU_DECLARED";
 
 fn main() {

@@ -29,16 +29,16 @@ use super::{bandwidth, builder};
 pub struct CudaOptions {
     /// Which GPU, in the driver's order.
     pub ordinal: u32,
-    /// The most bytes that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    /// The most bytes that buffers and the allocator's cache may hold together; by default only the device limits them.
     pub memory_cap: Option<u64>,
 }
 
 /// An NVIDIA GPU. Work runs beside the host, in the order of submission.
 ///
-/// A program's fault is known to the host when it waits: work that was submitted before has run on what the failed program left, and its
-/// results are to be thrown away with it. Of an error that the device itself raises (an address that no buffer has) the driver tells only
-/// that it happened: its kernel is named where the waiting list has one launch, else the list is described. The device is then lost to the
-/// process, and every call says so.
+/// The host learns of a program's fault when it waits. Work submitted in the meantime has run on the failed program's
+/// results, and its own results are discarded with them. After an error raised by the device itself (an address outside
+/// all buffers) the driver reports only that it happened: a waiting list of one launch names the kernel, else the list
+/// is described. The device is then lost to the process, and every call says so.
 pub struct CudaBackend {
     info: DeviceInfo,
     policy: Policy,
@@ -50,30 +50,30 @@ pub struct CudaBackend {
     pub(super) modules: Modules,
     queue: Mutex<Queue>,
     staging: Staging,
-    /// Where small reads arrive.
+    /// Destination of small reads.
     reads: Mutex<super::context::Pinned>,
-    /// Where graphs are recorded.
+    /// The stream that records graphs.
     capture: Mutex<Stream>,
-    /// The scratch memory of later recordings; earlier ones keep theirs.
+    /// The scratch memory of later recordings; earlier ones keep theirs alive.
     scratch: Mutex<Option<Arc<CudaMemory>>>,
-    /// The library of matrix products, once a plan had a use for it.
+    /// The library of matrix products, loaded when a plan first can use it.
     blas: OnceLock<Option<Arc<Blas>>>,
 }
 
-/// What a [`Pipeline`] of a native kernel holds.
+/// The contents of a [`Pipeline`] of a native kernel.
 struct NativePipeline {
     kernel: NativeKernel,
     rules: Vec<Rule>,
 }
 
-/// What a [`Pipeline`] of a program holds.
+/// The contents of a [`Pipeline`] of a program.
 pub(super) struct ProgramPipeline {
     pub(super) function: Function,
     pub(super) program: Arc<Program>,
     pub(super) rules: Vec<Rule>,
 }
 
-/// What stands behind the name of a kernel of the library, in profiles and errors.
+/// Marks the library's kernels in profiles and errors.
 const BY_BLAS: &str = " (cuBLASLt)";
 
 /// Bytes of the widest access of native kernels.
@@ -123,7 +123,7 @@ impl CudaBackend {
         &self.context
     }
 
-    /// An error that means a lost device with the kernel that it must be from.
+    /// Adds the suspected kernel to an error that means a lost device.
     fn told<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| if self.context.is_lost() { self.queue().explain(error) } else { error })
     }
@@ -140,7 +140,7 @@ impl CudaBackend {
         self.allocator.failures().wait(BackendType::Cuda, Event(number), queue.last())
     }
 
-    /// Waits for everything submitted, whatever failed of it.
+    /// Waits for everything submitted; failures are ignored.
     fn wait_for_all(&self) -> Result<()> {
         let last = self.queue().last();
         self.context.enter()?;
@@ -155,7 +155,7 @@ impl CudaBackend {
         BackendError::InvalidArgument { device: BackendType::Cuda.to_string(), operation, reason: reason.into() }
     }
 
-    /// A product by cuBLASLt, where the library is there and has an algorithm for it.
+    /// A product by cuBLASLt; `None` without the library or an algorithm.
     fn by_blas(&self, call: Option<(BlasCall, Unpacked)>) -> Option<NativeKernel> {
         let (call, unpacked) = call?;
         let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
@@ -197,11 +197,11 @@ impl CudaBackend {
         Ok(arguments)
     }
 
-    /// Native kernels read and write in vectors, so that tensors begin at multiples of [`VECTOR`] bytes.
+    /// Native kernels use vector accesses, so tensors must begin at multiples of [`VECTOR`] bytes.
     fn check_alignment(&self, launch: &Launch, rules: &[Rule], arguments: &[Argument<(u64, usize)>]) -> Result<()> {
         let mut before = "";
         for (index, (rule, argument)) in rules.iter().zip(arguments).enumerate() {
-            // The views of a tensor, which follow each other, have one name.
+            // The views of a tensor are consecutive and share one name.
             let begins = rule.name != before;
             before = &rule.name;
             if let Argument::Slice((address, _)) = argument
@@ -330,7 +330,7 @@ impl Backend for CudaBackend {
     }
 
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
-        // What is submitted may yet fail.
+        // Submitted work may still fail.
         self.wait_for_all()?;
         let bytes_of = range(&self.context, "clear_error", buffer, offset, bytes, false)?;
         self.allocator.failures().clear(bytes_of.address..bytes_of.address + bytes as u64);

@@ -11,10 +11,10 @@ use super::record::Recording;
 
 /// Bytes copied at a time: many times the largest cache.
 const COPY: usize = 2 << 30;
-/// Copies measured; the median counts.
+/// Number of copies measured; the result is the median.
 const COPIES: usize = 11;
-/// Bytes of a copy that keeps the device busy, and the launches that the host surely makes meanwhile: at 5 TB/s, the fastest memory yet,
-/// it takes 50 microseconds, a launch with its event about 4.
+/// Bytes of a copy that keeps the device busy, and the number of launches that the host surely makes meanwhile. At 5
+/// TB/s, the fastest memory yet, the copy takes 50 microseconds; a launch with its event takes about 4.
 const HOLD: usize = 128 << 20;
 const STEPS_PER_HOLD: usize = 8;
 /// Bytes of random data with which the source is filled.
@@ -61,8 +61,8 @@ pub(super) fn copy_bandwidth(device: &CudaBackend) -> Result<f64> {
 pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Result<Vec<(KernelName, f64)>> {
     let steps = &recording.steps;
     let events = (0..=steps.len()).map(|_| CudaEvent::new(device.context(), true)).collect::<Result<Vec<_>>>()?;
-    // The device is kept busy with copies until all launches are in the queue: else it would wait for the host between small kernels,
-    // and the times would be the host's.
+    // Copies keep the device busy until all launches are in the queue. Otherwise it would wait for the host between
+    // small kernels, and the times would be the host's.
     let (from, to) = (device.allocate_buffer(HOLD)?, device.allocate_buffer(HOLD)?);
     for _ in 0..steps.len() / STEPS_PER_HOLD + 1 {
         device.copy_buffer(&from, 0, &to, 0, HOLD)?;
@@ -82,7 +82,7 @@ pub(super) fn profile(device: &CudaBackend, recording: &Arc<Recording>) -> Resul
     for (step, pair) in steps.iter().zip(events.windows(2)) {
         times[step.launch].1 += pair[1].seconds_since(&pair[0])?;
     }
-    // Of launches that became one there are no times.
+    // Fused launches have no times of their own.
     if times.len() > recording.launches {
         times.retain(|(_, seconds)| *seconds > 0.0);
     }

@@ -1,8 +1,9 @@
-//! cuBLASLt, NVIDIA's library of matrix products: looked for when `bf16` weights are loaded or a plan first has a use for it, and never
-//! required.
+//! cuBLASLt, NVIDIA's library of matrix products. It is optional, and loaded when `bf16` weights are loaded or a plan
+//! can first use it.
 //!
-//! Its functions are those of `cublasLt.h`, which are the same in CUDA 12 and 13 as far as they are used. They are looked up by name once, as the
-//! driver's are. The library takes a third of a second to load, and another 40 ms at its first choice of an algorithm.
+//! The functions used here are those of `cublasLt.h` and are the same in CUDA 12 and 13. As for the driver, they are
+//! looked up by name once. The library takes a third of a second to load, and another 40 ms at its first choice of an
+//! algorithm.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -17,17 +18,17 @@ use libloading::Library;
 use super::context::{Context, Stream};
 use super::driver::is_absent;
 
-/// Where the library is looked for, in order.
+/// Names of the library, in search order.
 #[cfg(windows)]
 const LIBRARIES: &[&str] = &["cublasLt64_13.dll", "cublasLt64_12.dll"];
 #[cfg(not(windows))]
 const LIBRARIES: &[&str] = &["libcublasLt.so.13", "libcublasLt.so.12"];
-/// Another place to look for it, or 0 for not to use it.
+/// A path to the library; 0 disables it.
 const VARIABLE: &str = "HOLOGRAM_CUBLASLT";
-/// What tensors begin at multiples of, in bytes.
+/// Alignment of tensors in bytes.
 const ALIGN: u32 = 16;
 
-/// What a function returns: 0, or an error's number.
+/// A function's result: 0, or an error number.
 type Status = u32;
 /// The library's objects, which it allocates itself.
 type Object = *mut c_void;
@@ -57,7 +58,7 @@ const PREFERENCE_ALIGNMENTS: std::ops::RangeInclusive<u32> = 5..=8;
 
 macro_rules! functions {
     ($($name:ident($($ty:ty),*);)*) => {
-        /// The library's functions that are used.
+        /// The library's functions used here.
         #[allow(non_snake_case, reason = "the library's own names")]
         pub(super) struct Functions {
             $($name: unsafe extern "C" fn($($ty),*) -> Status,)*
@@ -101,7 +102,7 @@ functions! {
 }
 
 impl Functions {
-    /// The library of this machine, loaded once for the process.
+    /// The library of this machine, loaded once per process.
     ///
     /// # Errors
     /// Why it is not used.
@@ -115,12 +116,12 @@ impl Functions {
         found.as_ref().map_err(String::as_str)
     }
 
-    /// Begins to load the library, which takes a quarter of a second, beside what else the process does: reading the weights.
+    /// Loads the library in the background, which takes a quarter of a second, while the process reads the weights.
     pub(super) fn load_ahead() {
         static BEGUN: Once = Once::new();
         BEGUN.call_once(|| {
             let load = || Functions::get().is_ok();
-            // Without a thread it is loaded when it is needed.
+            // If no thread can be started, the library is loaded on first use.
             let _ = std::thread::Builder::new().name("cublaslt".into()).spawn(load);
         });
     }
@@ -130,10 +131,10 @@ impl Functions {
         &self.name
     }
 
-    /// The first of these libraries that there is.
+    /// The first of these libraries that exists.
     fn load(libraries: &[&str]) -> std::result::Result<Functions, String> {
         for name in libraries {
-            // SAFETY: loading the library runs its initialisers, which is what it is for.
+            // SAFETY: loading the library runs its initialisers, which is intended.
             match unsafe { Library::new(*name) } {
                 Ok(library) => {
                     return Functions::from_library(name, library).map_err(|why| format!("not used: {why}"));
@@ -150,18 +151,18 @@ impl Functions {
     }
 }
 
-/// The library on a GPU, with the products that were described to it.
+/// The library on a GPU, with the products described to it.
 pub(super) struct Blas {
     functions: &'static Functions,
     handle: Object,
     context: Arc<Context>,
-    /// What is known of each product; `None` where the library has no algorithm.
+    /// The described products; `None` where the library has no algorithm.
     products: Mutex<HashMap<BlasProduct, Option<Arc<Product>>>>,
 }
 
 // SAFETY: the header lets any thread use a handle.
 unsafe impl Send for Blas {}
-// SAFETY: as above.
+// SAFETY: the library's documentation allows several threads to use one handle, and `products` has a lock.
 unsafe impl Sync for Blas {}
 
 /// An object of the library with the function that frees it.
@@ -172,7 +173,7 @@ struct Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: made by the library and used by nobody any more.
+        // SAFETY: the library made the object, and nothing uses it after this drop.
         unsafe { (self.free)(self.raw) };
     }
 }
@@ -188,9 +189,9 @@ pub(super) struct Product {
     adds: bool,
 }
 
-// SAFETY: the objects are only read after they are made.
+// SAFETY: the objects belong to no thread, and nothing changes them after creation.
 unsafe impl Send for Product {}
-// SAFETY: as above.
+// SAFETY: shared references only read the objects, and launches do not change them.
 unsafe impl Sync for Product {}
 
 /// The addresses of a product's operands.
@@ -198,7 +199,7 @@ unsafe impl Sync for Product {}
 pub(super) struct Operands {
     pub(super) x: u64,
     pub(super) w: u64,
-    /// What is added; that of `y` where nothing is.
+    /// The address of the addend; equals that of `y` if there is none.
     pub(super) add: u64,
     pub(super) y: u64,
     /// [`BLAS_WORKSPACE`] bytes.
@@ -206,7 +207,7 @@ pub(super) struct Operands {
 }
 
 impl Blas {
-    /// The library for this GPU; `None` where there is none that works.
+    /// The library for this GPU; `None` if none works.
     pub(super) fn new(context: &Arc<Context>) -> Option<Arc<Blas>> {
         let functions = Functions::get().ok()?;
         context.enter().ok()?;
@@ -217,13 +218,13 @@ impl Blas {
             .then(|| Arc::new(Blas { functions, handle, context: context.clone(), products: Mutex::default() }))
     }
 
-    /// A product, ready to be put into a stream; `None` where the library has no algorithm for it.
+    /// A product, ready to enter a stream; `None` where the library has no algorithm for it.
     pub(super) fn product(&self, product: BlasProduct) -> Option<Arc<Product>> {
         let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
         products.entry(product).or_insert_with(|| self.describe(product).map(Arc::new)).clone()
     }
 
-    /// The library's matrices are column by column: y as `[m, n]` is wᵀ · x with w as `[k, m]` and x as `[k, n]`.
+    /// The library's matrices are column-major: y as `[m, n]` is wᵀ · x with w as `[k, m]` and x as `[k, n]`.
     fn describe(&self, product: BlasProduct) -> Option<Product> {
         let f = self.functions;
         let BlasProduct { n, m, k, adds } = product;
@@ -289,12 +290,12 @@ impl Blas {
     /// Puts the product into a stream.
     ///
     /// # Errors
-    /// What the library refuses.
+    /// Those of the library.
     pub(super) fn launch(&self, product: &Product, operands: Operands, stream: &Stream) -> Result<()> {
         let Operands { x, w, add, y, workspace } = operands;
         let (one, beta) = (1.0f32, if product.adds { 1.0f32 } else { 0.0 });
-        // SAFETY: the matrices have the sizes that were described, and the recording keeps their memory and the workspace alive; the
-        // numbers are read before the call returns.
+        // SAFETY: the matrices have the described sizes, and the recording keeps their memory and the workspace alive.
+        // The scalars are read before the call returns.
         let status = unsafe {
             (self.functions.cublasLtMatmul)(
                 self.handle,
@@ -325,7 +326,7 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made by `new`; a product's objects are not of the handle.
+            // SAFETY: `new` made the handle; a product's objects do not belong to it.
             unsafe { (self.functions.cublasLtDestroy)(self.handle) };
         }
     }
@@ -336,7 +337,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What is not there, is no library, or lacks a function, is named; a library that has all of them is found.
+    /// Errors name a missing library, a file that is no library and a missing function; a library with all functions
+    /// loads.
     #[test]
     fn unusable_libraries_are_named() {
         let load = |libraries: &[&str]| Functions::load(libraries).map(|f| f.name().to_string());

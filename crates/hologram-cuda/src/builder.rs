@@ -1,4 +1,4 @@
-//! Makes a recording of checked launches.
+//! Builds a recording from checked launches.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -24,11 +24,11 @@ const COUNTERS_ALIGN: usize = 256;
 /// The most workgroups in y and in z.
 const MAX_GRID_YZ: u32 = 65535;
 
-/// Launches on their way to a recording: checked, their memory not yet complete.
+/// Checked launches that become a recording; their memory is not yet complete.
 pub(super) struct Builder<'a> {
     context: &'a Arc<Context>,
     modules: &'a Modules,
-    /// The library of matrix products, where a launch was planned with it.
+    /// The library of matrix products, if a launch was planned with it.
     blas: Option<&'a Arc<Blas>>,
     launches: &'a [Launch],
     work: Vec<Work<'a>>,
@@ -36,7 +36,7 @@ pub(super) struct Builder<'a> {
     uses: Vec<Use>,
     scratch: usize,
     counters: usize,
-    /// Launches that become one, each with the place of its memory among the counters.
+    /// Launches fused to one, each with the offset of its memory among the counters.
     stacks: Vec<(Stack, usize)>,
 }
 
@@ -68,7 +68,8 @@ struct Ready {
     function: Function,
     shape: Shape,
     values: Vec<Value>,
-    /// What it reads, and where among its values is what the next such step reads ([`KernelArgs::reads`]).
+    /// Its own inputs, for prefetching by the step before, and the index among `values` of the next such step's inputs
+    /// ([`KernelArgs::reads`]).
     ahead: Option<(Vec<Value>, usize)>,
 }
 
@@ -91,7 +92,7 @@ impl<'a> Builder<'a> {
         Builder { context, modules, blas, launches, work, usages, uses, scratch: 0, counters: 0, stacks: Vec::new() }
     }
 
-    /// Notes what a launch touches.
+    /// Records the memory that a launch uses.
     pub(super) fn uses(&mut self, usages: Vec<Arc<Usage>>, uses: impl Iterator<Item = Use>) {
         self.usages.extend(usages);
         self.uses.extend(uses);
@@ -136,7 +137,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Joins what can be one launch, unless launches are to run one by one.
+    /// Fuses launches to stacks where possible, unless launches are to run one by one.
     pub(super) fn join(&mut self, max_shared: u32) {
         if one_by_one() {
             return;
@@ -157,7 +158,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What belongs into the zeroed memory, and where.
+    /// Tables in the zeroed memory, with their offsets.
     pub(super) fn tables(&self) -> Vec<(usize, Vec<u8>)> {
         let table = |(stack, at): &(Stack, usize)| {
             let (offset, data) = stack.phases();
@@ -217,7 +218,7 @@ impl<'a> Builder<'a> {
                 joined = Some((stack, at, names.len() - 1, 0));
             }
             if let Some((stack, at, name, fault)) = &mut joined {
-                // A fault is noted in the first record that there is.
+                // A fault is written to the first record.
                 if matches!(&work, Work::Native { kernel, .. } if kernel.parts.iter().any(has_record)) {
                     let address = record();
                     *fault = if *fault == 0 { address } else { *fault };
@@ -291,7 +292,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// An error of the driver as that of a launch.
+/// Adds the launch's name to an error of the driver.
 fn name(names: &[KernelName], launch: usize, error: BackendError) -> BackendError {
     match error {
         BackendError::Device { device, operation, reason } => {
@@ -315,7 +316,7 @@ fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch,
     Ok(Ready { function, shape, values: own, ahead })
 }
 
-/// Tells each step that fetches ahead what the next one of its kind reads.
+/// Gives each prefetching step the inputs of the next step of its kind.
 fn tell_ahead(steps: &mut [(usize, Prepared)]) {
     let mut next: Vec<Value> = Vec::new();
     for (_, step) in steps.iter_mut().rev() {
@@ -369,7 +370,7 @@ fn address(context: &Arc<Context>, place: At, memory: &Memory<'_>) -> Result<u64
     }
 }
 
-/// The driver's description of a matrix for the bulk tensor copy engine; what lies outside the matrix reads as zero.
+/// The driver's description of a matrix for the bulk tensor copy engine; accesses outside the matrix read zero.
 fn tensor_map(context: &Arc<Context>, map: &TensorMap, memory: &Memory<'_>) -> Result<CUtensorMap> {
     let invalid = |reason: &str| context.error("describing a matrix for the copy engine", reason);
     let element = match map.element {

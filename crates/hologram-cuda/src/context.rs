@@ -1,4 +1,4 @@
-//! One GPU's context and what lives in it: streams, events, modules, graphs, pinned memory. Each is given back when it is dropped.
+//! One GPU's context and its objects: streams, events, modules, graphs, pinned memory. Dropping an object frees it.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -11,15 +11,15 @@ use hologram_device::{BackendError, Result};
 
 use super::driver::{Code, Driver};
 
-/// The codes after which a context answers nothing but the same error: the device is lost to this process.
+/// Codes after which a context returns only the same error: the device is lost to this process.
 const LOST: &[Code] = &[214, 220, 221, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721];
 
-/// The code at the end of a capture that something else made invalid.
+/// The code at the end of a capture that something else invalidated.
 const CAPTURE_INVALIDATED: Code = 901;
-/// How often a capture is tried.
+/// Attempts at a capture.
 const CAPTURES: usize = 8;
 
-/// A GPU's primary context, which other libraries of the process share.
+/// A GPU's primary context, shared with other libraries of the process.
 pub(super) struct Context {
     pub(super) driver: &'static Driver,
     device: CUdevice,
@@ -30,9 +30,9 @@ pub(super) struct Context {
     lost: OnceLock<String>,
 }
 
-// SAFETY: the driver's functions may be called from any thread; the handles are only numbers.
+// SAFETY: the driver's functions may be called from any thread, and the handles are only numbers.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the driver allows concurrent calls with one context, the handles never change, and `lost` is a `OnceLock`.
 unsafe impl Sync for Context {}
 
 /// Facts about a GPU that need no context.
@@ -56,7 +56,7 @@ pub(super) fn device_count(driver: &Driver) -> std::result::Result<u32, String> 
     Ok(count.max(0) as u32)
 }
 
-/// What the driver says of a GPU.
+/// The driver's description of a GPU.
 ///
 /// # Errors
 /// The driver's.
@@ -104,7 +104,7 @@ impl Context {
         Ok(Arc::new(Context { driver, device, context, name, lost: OnceLock::new() }))
     }
 
-    /// Makes the context the calling thread's, as every other function here needs it.
+    /// Makes the context current on the calling thread, as every other function here requires.
     ///
     /// # Errors
     /// [`BackendError::Unavailable`] when the device is lost.
@@ -118,11 +118,11 @@ impl Context {
 
     /// As [`Context::enter`], for drops: whether the device still answers.
     fn enter_to_free(&self) {
-        // SAFETY: the context is retained; a failure makes the calls after it fail, which drops ignore.
+        // SAFETY: the context is retained. After a failure the following calls fail too, which drops ignore.
         unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
     }
 
-    /// A code of the driver as an error of the operation; notes when it means that the device is lost.
+    /// Turns a code of the driver into an error of the operation; records whether it means that the device is lost.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -159,7 +159,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once by `new`; everything in it holds the context and so is gone.
+        // SAFETY: `new` retained it once; every object in it holds an `Arc` of the context, so all are gone.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
@@ -172,16 +172,17 @@ macro_rules! handles {
             pub(super) context: Arc<Context>,
         }
 
-        // SAFETY: the driver's functions may be called from any thread with it; what may not happen at the same time is ordered by the
-        // queue's lock.
+        // SAFETY: the driver's functions accept the handle on any thread; the queue's lock orders operations that must
+        // not overlap.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: shared references only read the handle, which is constant; the queue's lock orders uses that must not
+        // overlap.
         unsafe impl Sync for $name {}
 
         impl Drop for $name {
             fn drop(&mut self) {
                 self.context.enter_to_free();
-                // SAFETY: made by the constructor and used by nobody any more.
+                // SAFETY: the constructor made the handle, and nothing uses it after this drop.
                 unsafe { (self.context.driver.$free)(self.raw) };
             }
         }
@@ -216,7 +217,7 @@ impl Stream {
         Ok(Stream { raw, context: context.clone() })
     }
 
-    /// Later work of this stream waits for the event.
+    /// Makes later work of this stream wait for the event.
     pub(super) fn wait_for(&self, event: &CudaEvent) -> Result<()> {
         // SAFETY: both live.
         let code = unsafe { (self.context.driver.cuStreamWaitEvent)(self.raw, event.raw, 0) };
@@ -230,8 +231,8 @@ impl Stream {
         self.context.check(code, || "waiting for its queue".into())
     }
 
-    /// Records what `work` puts into the stream as a graph, without running it. What another thread or library of the process does may
-    /// make a capture invalid; then it begins anew, after a pause in which that may end.
+    /// Records the work that `work` puts into the stream as a graph, without running it. Another thread or library of
+    /// the process may invalidate a capture; then it starts again after a pause.
     ///
     /// # Errors
     /// Those of `work`, and the driver's.
@@ -246,7 +247,7 @@ impl Stream {
         self.capture_once(&work).1
     }
 
-    /// One capture: the driver's code at its end, and what came of it.
+    /// One capture: the driver's code at its end, and the result.
     fn capture_once(&self, work: impl Fn() -> Result<()>) -> (Code, Result<Graph>) {
         let driver = self.context.driver;
         // SAFETY: the stream lives, and only this function's caller uses it.
@@ -283,7 +284,7 @@ impl Graph {
 }
 
 impl GraphExec {
-    /// Sends the graph to the device, so that its first launch does not have to.
+    /// Uploads the graph to the device, so that its first launch need not.
     pub(super) fn upload(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both live.
         let code = unsafe { (self.context.driver.cuGraphUpload)(self.raw, stream.raw) };
@@ -291,14 +292,14 @@ impl GraphExec {
     }
 
     pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: both live; what the graph's kernels touch is kept alive by its recording.
+        // SAFETY: both live; the recording keeps the memory of the graph's kernels alive.
         let code = unsafe { (self.context.driver.cuGraphLaunch)(self.raw, stream.raw) };
         self.context.check(code, || "launching a graph".into())
     }
 }
 
 impl CudaEvent {
-    /// An event for ordering, or, with `timing`, one that knows when it was passed.
+    /// An event for ordering, or, with `timing`, one that records the time.
     pub(super) fn new(context: &Arc<Context>, timing: bool) -> Result<CudaEvent> {
         const DISABLE_TIMING: u32 = 2;
         context.enter()?;

@@ -1,4 +1,4 @@
-//! Which GPUs there are, and opening one.
+//! Finds GPUs and opens one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::blas::Functions;
 use super::context::{Context, DeviceFacts, device_count, device_facts};
 use super::driver::{Driver, Missing};
 
-/// The least compute capability: the first with bf16 in its tensor cores, for which the kernels' PTX is made.
+/// The least compute capability: the first with bf16 tensor cores, for which the kernels' PTX is compiled.
 const MIN_CAPABILITY: u32 = 80;
 
 /// An opened GPU.
@@ -19,17 +19,17 @@ pub(super) struct Gpu {
     pub(super) context: Arc<Context>,
     pub(super) info: DeviceInfo,
     pub(super) target: Target,
-    /// The driver's version, as exact as it is known.
+    /// The driver's version, as exactly as it is known.
     pub(super) driver: String,
 }
 
-/// Whether there is a GPU to use.
+/// Whether there is a usable GPU.
 pub(super) enum Presence {
-    /// Descriptions of the GPUs, or why one cannot be used.
+    /// Descriptions of the GPUs; an error for each that cannot be used.
     Gpus(Vec<Result<DeviceInfo>>),
     /// No driver is installed: a machine without an NVIDIA GPU, or without its software.
     NoDriver(String),
-    /// There is a driver, but no use of it.
+    /// There is a driver, but it cannot be used.
     Unusable(String),
 }
 
@@ -47,7 +47,8 @@ pub(super) fn presence() -> Presence {
     }
 }
 
-/// A GPU's description with the optional libraries too: loading them takes a third of a second, which opening a GPU does not wait for.
+/// Adds the optional libraries to a GPU's description. Loading them takes a third of a second, which opening a GPU
+/// avoids.
 fn with_libraries(mut info: DeviceInfo) -> DeviceInfo {
     let cublaslt = match Functions::get() {
         Ok(library) => format!("found ({})", library.name()),
@@ -138,7 +139,7 @@ fn describe(driver: &Driver, ordinal: u32) -> Result<(i32, DeviceFacts, DeviceIn
     Ok((device, facts, info))
 }
 
-/// The driver's own version where the system tells it, and the CUDA version that it serves.
+/// The driver's own version, if the system reports it, and its CUDA version.
 fn driver_text(driver: &Driver) -> String {
     let cuda = driver.version_text();
     match std::fs::read_to_string("/sys/module/nvidia/version") {

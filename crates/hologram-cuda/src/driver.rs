@@ -1,6 +1,6 @@
-//! The driver's library: found when the program runs, its functions looked up by name once.
+//! The driver's library: found at run time, its functions looked up by name once.
 //!
-//! The types are cudarc's. Its own loader panics where the library or one of its functions is missing, so it is not used.
+//! The types are cudarc's. Its loader is not used, because it panics if the library or one of its functions is missing.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -15,33 +15,34 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 
-/// The oldest driver whose CUDA version serves: the embedded kernels are compiled by CUDA 13.0.
+/// The oldest accepted CUDA version of a driver: the embedded kernels are compiled by CUDA 13.0.
 const MIN_VERSION: c_int = 13000;
-/// What to do about an older one.
+/// The advice for an older driver.
 const INSTALL: &str = "install driver 580 or newer";
 
-/// Where the driver's library is looked for, in order.
+/// Names of the driver's library, in search order.
 #[cfg(windows)]
 const LIBRARIES: &[&str] = &["nvcuda.dll"];
 #[cfg(not(windows))]
 const LIBRARIES: &[&str] = &["libcuda.so.1", "libcuda.so"];
 
-/// What a driver function returns: 0, or an error's number. (Not cudarc's enumeration: a newer driver may know more.)
+/// A driver function's result: 0, or an error number. cudarc's enumeration is not used, because newer drivers may add
+/// codes.
 pub(super) type Code = c_uint;
 
 macro_rules! functions {
     ($($name:ident($($ty:ty),*);)*) => {
-        /// The driver's functions that the device uses.
+        /// The driver's functions used here.
         #[allow(non_snake_case, reason = "the driver's own names")]
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "C" fn($($ty),*) -> Code,)*
-            /// The CUDA version that the driver serves, as major · 1000 + minor · 10.
+            /// The driver's CUDA version as major · 1000 + minor · 10.
             version: c_int,
             _library: Library,
         }
 
         impl Driver {
-            /// Looks up every function, after the version: an old driver lacks some of them.
+            /// Looks up every function, but checks the version first: an old driver lacks some functions.
             fn from_library(library: Library) -> Result<Driver, String> {
                 let version = new_enough(&library)?;
                 Ok(Driver {
@@ -114,12 +115,12 @@ functions! {
 /// # Safety
 /// `F` is the type of a pointer to the function of this name.
 unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: as this function's caller promises.
+    // SAFETY: the caller promises that `F` is the function's type.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };
     symbol.map(|f| *f).map_err(|_| format!("the driver's library has no function {name}: {INSTALL}"))
 }
 
-/// The CUDA version that the driver serves.
+/// The driver's CUDA version, if it is new enough.
 fn new_enough(library: &Library) -> Result<c_int, String> {
     // SAFETY: the driver's header declares the function with this type.
     let get = unsafe { function::<unsafe extern "C" fn(*mut c_int) -> Code>(library, "cuDriverGetVersion")? };
@@ -136,38 +137,39 @@ fn new_enough(library: &Library) -> Result<c_int, String> {
     Ok(version)
 }
 
-/// Whether a library could not be loaded because there is none of this name, told from one that is there but not as it should be.
+/// Whether a library failed to load because no file has this name, as opposed to a file that is present but unusable.
 pub(super) fn is_absent(name: &str, error: &str) -> bool {
     // ERROR_MOD_NOT_FOUND, as the standard library ends its text.
     if cfg!(windows) {
         return error.ends_with("(os error 126)");
     }
-    // No NVIDIA driver is made for Apple's machines, and their loader's text lists every place where it looked.
+    // No NVIDIA driver exists for Apple's machines, and their loader's text lists every place that it searched.
     if cfg!(target_vendor = "apple") {
         return true;
     }
-    // glibc's text begins with the name, musl's with a few words before it. Where another library is missing that this one needs,
-    // its name stands there. glibc says the same of a library for another processor, which only a path lets us tell apart.
+    // glibc's text begins with the name; musl's has a few words before it. If a library that this one needs is missing,
+    // its name stands there instead. glibc reports a library for another processor in the same way; only a path
+    // distinguishes the two.
     let text = error.strip_prefix("Error loading shared library ").unwrap_or(error);
     let this = text.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
     this && text.contains("No such file") && !(name.contains('/') && Path::new(name).exists())
 }
 
 impl Driver {
-    /// The driver of this machine, loaded and initialised once for the process.
+    /// The driver of this machine, loaded and initialised once per process.
     ///
     /// # Errors
-    /// Why there is none that works, and what to do.
+    /// Why no driver works, and what to do.
     pub(super) fn get() -> Result<&'static Driver, Missing> {
         static DRIVER: OnceLock<Result<Driver, Missing>> = OnceLock::new();
         DRIVER.get_or_init(|| Driver::load(LIBRARIES)).as_ref().map_err(Clone::clone)
     }
 
-    /// The first of these libraries that can be loaded.
+    /// The first of these libraries that loads.
     fn load(libraries: &[&str]) -> Result<Driver, Missing> {
         let mut broken = None;
         for name in libraries {
-            // SAFETY: loading the driver runs its initialisers, which is what it is for.
+            // SAFETY: loading the driver runs its initialisers, which is intended.
             match unsafe { Library::new(*name) } {
                 Ok(library) => {
                     return Driver::from_library(library).and_then(Driver::initialise).map_err(Missing::Unusable);
@@ -194,19 +196,19 @@ impl Driver {
         Ok(self)
     }
 
-    /// The CUDA version that the driver serves, such as `13.0`.
+    /// The driver's CUDA version, such as `13.0`.
     pub(super) fn version_text(&self) -> String {
         version_text(self.version)
     }
 
-    /// A code other than 0 as the driver's name and sentence for it.
+    /// Converts a code other than 0 to the driver's name and sentence for it.
     pub(super) fn named(&self, code: Code) -> Result<(), String> {
         if code == 0 {
             return Ok(());
         }
         let text = |find: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
             let mut text = std::ptr::null();
-            // SAFETY: the driver stores the address of a constant string, or null for a code that it does not know.
+            // SAFETY: the driver stores the address of a constant string, or null for an unknown code.
             let known = unsafe { find(code, &mut text) } == 0 && !text.is_null();
             // SAFETY: a string that ends with 0 and lives as long as the library.
             known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
@@ -221,7 +223,7 @@ impl Driver {
 /// Why there is no driver.
 #[derive(Clone, Debug)]
 pub(super) enum Missing {
-    /// None is installed: a machine without an NVIDIA GPU.
+    /// None is installed: the machine has no NVIDIA GPU, or not its software.
     NoDriver(String),
     /// One is installed but does not work.
     Unusable(String),
@@ -244,14 +246,15 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A library that is no driver, one that lacks functions, and one that is too old give an error each, never a panic.
+    /// A file that is no driver, a driver that lacks functions, and one that is too old each give an error, never a
+    /// panic.
     #[test]
     fn unusable_drivers_are_errors() {
         let none = Driver::load(&["libno-such-driver.so"]).err().unwrap();
         assert!(matches!(none, Missing::NoDriver(_)) && none.reason().contains("libno-such-driver.so"), "{none:?}");
         let directory = std::env::temp_dir().join(format!("hologram-fake-driver-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        // The head of a library of a machine that there is not.
+        // The head of a library for a processor that does not exist.
         let mut foreign = vec![0; 4096];
         foreign[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\xff\xfe");
         for (name, bytes) in

@@ -1,4 +1,4 @@
-//! The native kernels' images that the binary carries: all that are in `images/`, compressed by `build/`.
+//! The native kernels' images in the binary: all of `images/`, compressed by `build/`.
 
 /// The compiled forms of one source, zlib-compressed.
 pub(super) struct Image {
@@ -6,7 +6,7 @@ pub(super) struct Image {
     pub(super) name: &'static str,
     /// Machine code for compute capability 9.0.
     pub(super) cubin: &'static [u8],
-    /// PTX for every capability from 8.0 on; none where the kernels need what only 9.0 has.
+    /// PTX for every capability from 8.0 on; `None` for kernels that need features of 9.0.
     pub(super) ptx: Option<&'static [u8]>,
 }
 
@@ -14,7 +14,7 @@ include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
 #[cfg(test)]
 mod tests {
-    /// Each unpacks to what lies in the folder, which holds nothing else.
+    /// Each image unpacks to its file in the folder, and the folder holds nothing else.
     #[test]
     fn every_image_is_built_in() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("images");

@@ -1,7 +1,7 @@
-//! NVIDIA GPUs, through nothing but their driver.
+//! NVIDIA GPUs, using only their driver.
 //!
-//! Programs are printed as PTX, which the driver compiles; native kernels, chosen by `hologram-gpu`, come
-//! compiled in the binary: `images/` holds what `tools/cuda-kernels` made of the texts in `hologram-gpu`.
+//! Programs are printed as PTX, which the driver compiles. `hologram-gpu` chooses native kernels, whose compiled images
+//! are in the binary: `images/` holds the output of `tools/cuda-kernels` for the texts in `hologram-gpu`.
 
 mod backend;
 mod bandwidth;

@@ -1,4 +1,4 @@
-//! Device memory and the order in which the streams may touch it.
+//! Device memory, and the order in which the streams may use it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) struct Block {
     usage: Arc<Usage>,
 }
 
-/// When a block was last used, so that uploads, which go by a stream of their own, and launches keep their order. It stays with the
-/// block when another buffer gets it.
+/// The last uses of a block. Uploads run in a stream of their own; this keeps them and launches in order. It stays with
+/// the block when the block serves another buffer.
 #[derive(Default)]
 pub(super) struct Usage {
-    /// The last submission to the queue that touches the block.
+    /// The last submission to the queue that uses the block.
     pub(super) submission: AtomicU64,
     /// The last upload to the block.
     pub(super) upload: AtomicU64,
@@ -74,15 +74,15 @@ pub(super) struct CudaMemory {
     bytes: usize,
     /// Whether kernels and copies may write to it.
     writable: bool,
-    /// When each part was last used: one, but for pools.
+    /// The last uses of each part: one part, except for pools.
     usages: Box<[Arc<Usage>]>,
-    /// Bytes of a part.
+    /// Bytes per part.
     part: usize,
     context: Arc<Context>,
     block: Option<Allocated<DeviceSource>>,
 }
 
-/// The most parts of a pool whose order of use is known apart, and the least multiple of bytes that they are.
+/// The most parts of a pool that are ordered separately, and the multiple of bytes that a part's size is rounded up to.
 const PARTS: usize = 64;
 const PART_ALIGN: usize = 4 << 10;
 
@@ -107,7 +107,7 @@ impl CudaMemory {
         Ok(CudaMemory { address, bytes, writable, usages, part, context: context.clone(), block })
     }
 
-    /// Memory of which one part may be written while the device works on another.
+    /// Memory of which one part may be written while the device uses another.
     ///
     /// # Errors
     /// As [`CudaMemory::new`].
@@ -118,7 +118,7 @@ impl CudaMemory {
         Ok(memory)
     }
 
-    /// Whether it is memory of this context.
+    /// Whether the memory belongs to this context.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
@@ -133,7 +133,7 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// The next buffer in the block comes after all of a pool's parts.
+    /// The next buffer in the block must come after the uses of all of a pool's parts.
     fn drop(&mut self) {
         if let Some(block) = self.block.as_ref().and_then(Allocated::block) {
             for usage in &self.usages {
@@ -164,7 +164,7 @@ impl Usage {
         Usage { submission: copy(&self.submission), upload: copy(&self.upload) }
     }
 
-    /// Notes that submission `number` touches the block, and gives the upload that it must wait for.
+    /// Records that submission `number` uses the block; returns the upload that the submission must wait for.
     pub(super) fn touch(&self, number: u64) -> u64 {
         self.submission.store(number, Ordering::Relaxed);
         self.upload.load(Ordering::Relaxed)
@@ -175,14 +175,15 @@ impl Usage {
 #[derive(Clone, Copy)]
 pub(super) struct Range<'a> {
     pub(super) address: CUdeviceptr,
-    /// Of the parts that it lies in.
+    /// The last uses of the parts that it lies in.
     pub(super) usages: &'a [Arc<Usage>],
 }
 
-/// A range of a buffer of this device.
+/// A checked range of a buffer of this device.
 ///
 /// # Errors
-/// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or read-only memory that would be written.
+/// [`BackendError::InvalidArgument`]: another device's buffer, a range out of bounds, or read-only memory that would be
+/// written.
 pub(super) fn range<'a>(
     context: &Arc<Context>,
     operation: &str,

@@ -1,4 +1,4 @@
-//! Compiled code: programs and images become modules, each loaded once.
+//! Compiled code: loads programs and images as modules, each once.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -11,9 +11,9 @@ use hologram_device::{BackendError, Result};
 use super::context::{Context, Module};
 use super::images::{IMAGES, Image};
 
-/// The most bytes of the compiler's messages that are kept.
+/// The most bytes kept of the compiler's messages.
 const LOG: usize = 16 << 10;
-/// Dynamic shared memory that needs no asking.
+/// Dynamic shared memory that a kernel may use without a request.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 /// Workgroups in a cluster that every device with clusters can run.
 const PORTABLE_CLUSTER: u32 = 8;
@@ -25,9 +25,9 @@ pub(super) struct Function {
     _module: Arc<Module>,
 }
 
-// SAFETY: a handle of the module, which lives as long.
+// SAFETY: the handle belongs to the module, which lives as long, and the driver accepts it on any thread.
 unsafe impl Send for Function {}
-// SAFETY: as above; launches only read it.
+// SAFETY: the handle never changes, and launches only read the function.
 unsafe impl Sync for Function {}
 
 /// The modules of a device.
@@ -35,7 +35,7 @@ pub(super) struct Modules {
     context: Arc<Context>,
     /// Compute capability as major · 10 + minor.
     capability: u32,
-    /// The driver, whose compiler it is: part of the key of compiled code.
+    /// The driver, which contains the compiler: part of the key of compiled code.
     driver: String,
     cache: DiskCache,
     loaded: Mutex<Loaded>,
@@ -44,7 +44,7 @@ pub(super) struct Modules {
 #[derive(Default)]
 struct Loaded {
     images: HashMap<&'static str, Arc<Module>>,
-    /// Kernels of images, and the dynamic shared memory that was asked for.
+    /// Kernels of images, with the dynamic shared memory requested for each.
     functions: HashMap<(&'static str, String), (Function, u32)>,
 }
 
@@ -57,7 +57,7 @@ impl Modules {
     /// The kernel of a program's PTX.
     ///
     /// # Errors
-    /// What the driver's compiler says; [`BackendError::Device`].
+    /// The messages of the driver's compiler; [`BackendError::Device`].
     pub(super) fn program(&self, name: &str, ptx: &str, entry: &str) -> Result<Function> {
         let module = Arc::new(self.compiled(name, ptx)?);
         Ok(Function { raw: module.function(entry)?, _module: module })
@@ -120,7 +120,7 @@ impl Modules {
         self.compiled(name, &ptx)
     }
 
-    /// PTX as a module, through the cache on disk.
+    /// Loads PTX as a module, through the cache on disk.
     fn compiled(&self, name: &str, ptx: &str) -> Result<Module> {
         let key = format!("cuda, capability {}, driver {}, no options\n{ptx}", self.capability, self.driver);
         if let Some(cubin) = self.cache.get(&key)
@@ -134,7 +134,7 @@ impl Modules {
         Ok(module)
     }
 
-    /// Machine code of PTX, by the driver's compiler.
+    /// Compiles PTX to machine code with the driver's compiler.
     fn link(&self, name: &str, ptx: &str) -> Result<Vec<u8>> {
         self.context.enter()?;
         let driver = self.context.driver;
@@ -169,7 +169,7 @@ impl Modules {
         } else {
             Vec::new()
         };
-        // SAFETY: made above, destroyed once.
+        // SAFETY: created above, destroyed once.
         unsafe { (driver.cuLinkDestroy)(state) };
         self.context.check(code, || {
             let end = log.iter().position(|b| *b == 0).unwrap_or(LOG);

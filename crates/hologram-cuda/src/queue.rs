@@ -1,4 +1,4 @@
-//! The queue: one stream of launches and copies in order, one of uploads beside it, and what failed in them.
+//! The queue: one stream of launches and copies in order, a second stream of uploads, and the failures in them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,21 +12,21 @@ use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::memory::Usage;
 use super::record::{LOST, Recording};
 
-/// Events of the last submissions; an older submission is waited for by the oldest of these.
+/// Events of the last submissions; a wait for an older submission uses the oldest of these.
 const EVENTS: u64 = 256;
 /// Events of the last uploads.
 const UPLOAD_EVENTS: u64 = 64;
-/// Submissions that may be unreported before a submission waits.
+/// Submissions that may be unreported before a new one waits.
 const MAX_RUNNING: usize = 4096;
 /// Slots of the ring for small writes, and their bytes.
 const SLOTS: usize = 32;
 pub(super) const SLOT: usize = 128 << 10;
 
-/// What decides, once the device has passed it, which bytes have failed.
+/// An operation whose outcome decides which bytes have failed, known once the device has passed it.
 enum Running {
-    /// Submissions of a recording, one behind the other: the first and the last.
+    /// Consecutive submissions of a recording: the first and the last.
     Recording { first: u64, last: u64, recording: Arc<Recording> },
-    /// The host wrote to bytes that a recording before it writes to.
+    /// The host wrote to bytes that an earlier recording writes.
     Written { number: u64, bytes: Range<u64> },
     /// A copy between buffers.
     Copied { number: u64, from: u64, to: u64, bytes: u64 },
@@ -59,10 +59,10 @@ pub(super) struct Queue {
     completed: u64,
     uploads: u64,
     upload_events: Arc<[CudaEvent]>,
-    /// The compute stream waits for uploads up to this one.
+    /// The compute stream already waits for uploads up to this one.
     uploads_ordered: u64,
     failures: Arc<Failures>,
-    /// What was submitted and nobody waited for yet, in order.
+    /// Submitted work, in order, that nobody has waited for yet.
     running: VecDeque<Running>,
     ring: Pinned,
     /// The submission that last read each slot.
@@ -70,7 +70,7 @@ pub(super) struct Queue {
     next_slot: usize,
 }
 
-// SAFETY: the pinned memory's address is used under the backend's lock only.
+// SAFETY: the pinned memory's address is used only under the backend's lock.
 unsafe impl Send for Queue {}
 
 fn events(context: &Arc<Context>, count: u64) -> Result<Arc<[CudaEvent]>> {
@@ -96,10 +96,10 @@ impl Queue {
         })
     }
 
-    /// Puts work into the compute stream, after the uploads to what it touches; gives its number.
+    /// Puts work into the compute stream, after the uploads to the memory that it uses; returns its number.
     ///
     /// # Errors
-    /// What the driver refuses at once; the work then has no number.
+    /// Those that the driver reports at once; the work then has no number.
     pub(super) fn enqueue<'a>(
         &mut self,
         usages: impl Iterator<Item = &'a Arc<Usage>>,
@@ -112,14 +112,14 @@ impl Queue {
             self.uploads_ordered = upload;
         }
         let done = work(&self.compute);
-        // The number counts even after a failure: part of the work may be in the stream.
+        // The number is used up even after a failure: part of the work may be in the stream.
         self.submitted = number;
         let recorded = self.events[(number % EVENTS) as usize].record(&self.compute);
-        // The work's error says more than that of a stream which is lost by it.
+        // The work's error is more specific than that of a stream which it made unusable.
         done.and(recorded).map(|()| number)
     }
 
-    /// Submits a recording, which does not run when it would compute from what is known to have failed.
+    /// Submits a recording. It does not run if it would compute from bytes known to have failed.
     pub(super) fn submit(&mut self, recording: &Arc<Recording>) -> Result<u64> {
         if let Some(number) = self.derive(recording)? {
             return Ok(number);
@@ -131,7 +131,7 @@ impl Queue {
         self.run(recording, |stream| recording.run(stream))
     }
 
-    /// The number of a submission that fails because it would compute from what has failed.
+    /// The number of a submission that fails because it would compute from failed bytes.
     pub(super) fn derive(&mut self, recording: &Recording) -> Result<Option<u64>> {
         let number = self.submitted + 1;
         match self.failures.derive(number..=number, &recording.uses) {
@@ -140,10 +140,10 @@ impl Queue {
         }
     }
 
-    /// Runs a recording's steps in a way of the caller's.
+    /// Runs a recording's steps with the caller's function.
     pub(super) fn run(&mut self, recording: &Arc<Recording>, work: impl FnOnce(&Stream) -> Result<()>) -> Result<u64> {
         let number = self.enqueue(recording.usages.iter(), work)?;
-        // Until it is known to have failed, too.
+        // Assume success until a failure is known.
         self.failures.succeed(&recording.uses);
         match self.running.back_mut() {
             Some(Running::Recording { last, recording: same, .. }) if Arc::ptr_eq(same, recording) => *last = number,
@@ -155,7 +155,7 @@ impl Queue {
         Ok(number)
     }
 
-    /// A small write, by one copy in queue order.
+    /// A small write: one copy in queue order.
     pub(super) fn write(&mut self, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % SLOTS;
@@ -176,7 +176,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Notes that the host has written bytes.
+    /// Records that the host has written bytes.
     pub(super) fn written(&mut self, start: u64, bytes: usize) {
         let bytes = start..start + bytes as u64;
         self.failures.clear(bytes.clone());
@@ -186,7 +186,7 @@ impl Queue {
         }
     }
 
-    /// Notes a copy between buffers.
+    /// Records a copy between buffers.
     pub(super) fn copied(&mut self, from: u64, to: u64, bytes: usize) {
         let bytes = bytes as u64;
         self.failures.copy(from, to, bytes);
@@ -195,13 +195,13 @@ impl Queue {
         }
     }
 
-    /// What an upload to parts of a block must wait for, if anything.
+    /// The event that an upload to parts of a block must wait for, if any.
     pub(super) fn before_upload(&self, usages: &[Arc<Usage>]) -> Option<(Arc<[CudaEvent]>, usize)> {
         let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
         (last > self.completed).then(|| (self.events.clone(), (last % EVENTS) as usize))
     }
 
-    /// Notes an upload that the copy stream has been given: later work on these parts waits for it.
+    /// Records an upload in the copy stream: later work on these parts waits for it.
     pub(super) fn after_upload(&mut self, usages: &[Arc<Usage>], copies: &Stream) -> Result<()> {
         self.uploads += 1;
         self.upload_events[(self.uploads % UPLOAD_EVENTS) as usize].record(copies)?;
@@ -209,10 +209,10 @@ impl Queue {
         Ok(())
     }
 
-    /// The event to wait for, or `None` when the device is known to have passed the submission.
+    /// The event to wait for; `None` when the device is known to have passed the submission.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] for one that was never made.
+    /// [`BackendError::InvalidArgument`] for a submission that was never made.
     pub(super) fn event_of(&self, number: u64) -> Result<Option<(Arc<[CudaEvent]>, usize)>> {
         if number > self.submitted {
             return Err(BackendError::InvalidArgument {
@@ -229,7 +229,7 @@ impl Queue {
         self.submitted
     }
 
-    /// Notes that the device has passed a submission, and finds what has failed until then.
+    /// Records that the device has passed a submission, and collects the failures until then.
     ///
     /// # Errors
     /// A lost device.
@@ -237,7 +237,7 @@ impl Queue {
         self.completed = self.completed.max(number);
         let faulty = |r: &Arc<Recording>| r.faults.as_ref().is_some_and(|f| f.any());
         if self.running.iter().filter_map(Running::recording).any(faulty) {
-            // A record is whole only when the kernel that writes it has ended.
+            // A fault record is complete only when the kernel that writes it has ended.
             self.compute.synchronize().map_err(|e| self.explain(e))?;
             self.completed = self.submitted;
             self.settle();
@@ -248,7 +248,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Says of all that ran what has failed. A recording's record does not tell which of its runs it is of: all of them have failed.
+    /// Determines which bytes have failed, for everything that ran. A fault record does not tell which run of its
+    /// recording it belongs to, so all of them have failed.
     fn settle(&mut self) {
         let mut found: Vec<(*const Recording, (usize, BackendError))> = Vec::new();
         for recording in self.running.iter().filter_map(Running::recording) {
@@ -272,7 +273,7 @@ impl Queue {
         }
     }
 
-    /// An error of waiting with the name of the kernel that it must be from. The device tells only that one failed.
+    /// Adds the suspected kernel's name to an error of waiting; the device reports only that some kernel failed.
     pub(super) fn explain(&mut self, error: BackendError) -> BackendError {
         let BackendError::Device { device, reason, .. } = &error else { return error };
         if !self.context.is_lost() {
@@ -293,7 +294,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What runs touches memory that is about to be freed.
+        // Running work uses memory that is about to be freed.
         if self.context.enter().is_ok() {
             let _ = self.compute.synchronize();
         }

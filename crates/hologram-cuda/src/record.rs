@@ -16,20 +16,20 @@ use super::context::{Context, GraphExec, Pinned, Stream};
 use super::memory::{CudaMemory, Usage};
 use super::modules::Function;
 
-/// What is said of an error after which the device cannot be used.
+/// Added to an error after which the device cannot be used.
 pub(super) const LOST: &str = "; the device is lost to this process";
 
-/// What [`CommandList`](hologram_device::CommandList) holds for a GPU.
+/// The contents of a [`CommandList`](hologram_device::CommandList) for a GPU.
 pub(super) struct Recording {
     pub(super) context: Arc<Context>,
-    /// The launches' names, in order, then those of stacks.
+    /// The launches' names in order, then the stacks' names.
     pub(super) names: Vec<KernelName>,
     pub(super) launches: usize,
     pub(super) steps: Vec<Step>,
-    /// All steps as one graph: of several from the start, of one from its second run on.
+    /// All steps as one graph. Several steps: from the start; one step: from its second run on.
     pub(super) graph: OnceLock<GraphExec>,
     pub(super) has_run: AtomicBool,
-    /// Everything that the steps touch.
+    /// Everything that the steps use.
     pub(super) usages: Vec<Arc<Usage>>,
     /// The memory of the launches' arguments, in their order.
     pub(super) uses: Vec<Use>,
@@ -46,7 +46,7 @@ pub(super) struct Step {
     pub(super) work: Work,
 }
 
-/// What a step does.
+/// The action of a step.
 pub(super) enum Work {
     Kernel(Kernel),
     Product { blas: Arc<Blas>, product: Arc<Product>, operands: Operands },
@@ -56,7 +56,7 @@ impl Recording {
     /// Puts the steps into a stream, one by one.
     ///
     /// # Errors
-    /// A launch that the driver refuses, with the kernel's name.
+    /// A launch that the driver rejects, with the kernel's name.
     pub(super) fn launch_steps(&self, stream: &Stream) -> Result<()> {
         self.steps.iter().try_for_each(|step| self.launch_step(step, stream))
     }
@@ -72,7 +72,7 @@ impl Recording {
     /// Runs the recording.
     ///
     /// # Errors
-    /// What is known at once.
+    /// Those that are known at once.
     pub(super) fn run(&self, stream: &Stream) -> Result<()> {
         if one_by_one() {
             return self.steps.iter().try_for_each(|step| {
@@ -83,7 +83,8 @@ impl Recording {
         match self.graph.get() {
             Some(graph) => graph.launch(stream),
             None if self.steps.is_empty() || !self.has_run.swap(true, Ordering::Relaxed) => self.launch_steps(stream),
-            // A graph's launch costs the host half of a kernel's; making it pays off when the list runs again.
+            // A graph launch costs the host half of a kernel launch, so building the graph pays off when the list runs
+            // again.
             None => {
                 let graph = stream.capture(|| self.launch_steps(stream))?.instantiate()?;
                 self.graph.get_or_init(|| graph).launch(stream)
@@ -91,7 +92,7 @@ impl Recording {
         }
     }
 
-    /// An error of a launch with its kernel's name.
+    /// Adds the kernel's name to an error of a launch.
     pub(super) fn name_kernel(&self, launch: usize, error: BackendError) -> BackendError {
         match error {
             BackendError::Device { device, reason, .. } if !self.context.is_lost() => {
@@ -102,7 +103,7 @@ impl Recording {
         }
     }
 
-    /// An error of waiting for a launch alone, with its kernel's name.
+    /// Adds the kernel's name to an error of waiting for a single launch.
     fn name_lost(&self, launch: usize, error: BackendError) -> BackendError {
         let BackendError::Device { device, reason, .. } = error else { return error };
         let kernel = self.names.get(launch).map(ToString::to_string).unwrap_or_default();
@@ -110,7 +111,7 @@ impl Recording {
         BackendError::Kernel { device, kernel, reason: reason + lost }
     }
 
-    /// The name of what failed, where only the recording is known.
+    /// The name of the failed kernel, if only the recording is known.
     pub(super) fn suspects(&self) -> String {
         match self.names.as_slice() {
             [] => "of an empty list".into(),
@@ -135,9 +136,9 @@ pub(super) struct Kernel {
     _maps: Box<[CUtensorMap]>,
 }
 
-// SAFETY: the pointers are to the kernel's own boxes, which are not changed.
+// SAFETY: the pointers refer to the kernel's own boxes, which move with it and never change.
 unsafe impl Send for Kernel {}
-// SAFETY: as above.
+// SAFETY: `pointers`, `_words` and `_maps` are only read after construction.
 unsafe impl Sync for Kernel {}
 
 /// An argument's value.
@@ -159,7 +160,7 @@ pub(super) struct Shape {
     pub(super) cluster: u32,
     /// Whether it may start while the kernel before it ends.
     pub(super) early: bool,
-    /// Whether all workgroups must be there at the same time.
+    /// Whether all workgroups must be resident at the same time.
     pub(super) together: bool,
 }
 
@@ -186,7 +187,7 @@ impl Kernel {
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
             attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
         }
-        // Little-endian words: a 32-bit argument is the first half of its word.
+        // Little-endian words: a 32-bit argument is the lower half of its word.
         let (mut words, mut maps) = (Vec::with_capacity(values.len()), Vec::new());
         let mut places = Vec::with_capacity(values.len());
         for value in values {
@@ -225,8 +226,8 @@ impl Kernel {
             attrs: self.attributes.as_ptr().cast_mut(),
             numAttrs: self.attributes.len() as u32,
         };
-        // SAFETY: the arguments are as many and as large as the kernel takes (the program's parameters, or what the native kernel's
-        // description says), and the memory behind them is kept alive by the recording.
+        // SAFETY: number and sizes of the arguments are those that the kernel takes (the program's parameters, or the
+        // native kernel's description), and the recording keeps their memory alive.
         let code = unsafe {
             (context.driver.cuLaunchKernelEx)(
                 &config,
@@ -239,10 +240,11 @@ impl Kernel {
     }
 }
 
-/// The fault records of a recording's programs, and of its native kernels that have one, in host memory that the device writes to.
+/// The fault records of a recording's programs, and of its native kernels that have one. They lie in host memory that
+/// the device writes to.
 pub(super) struct Faults {
     pub(super) records: Pinned,
-    /// Each with the launch that it is of.
+    /// Each with the index of its launch.
     pub(super) programs: Vec<(usize, Faulty)>,
 }
 
@@ -262,19 +264,21 @@ impl Faults {
 
     /// Whether a program has failed.
     pub(super) fn any(&self) -> bool {
-        // SAFETY: the records are as many as the programs; the device may write at the same time, so each flag is read once.
+        // SAFETY: there is a record per program. The device may write at the same time, so each flag is read once.
         (0..self.programs.len()).any(|i| unsafe { self.record(i).read_volatile() } != 0)
     }
 
-    /// The first launch that failed and its error; all records are cleared. The queue must have passed every run of the recording.
+    /// The first launch that failed, with its error; clears all records. The queue must have passed every run of the
+    /// recording.
     pub(super) fn take(&self) -> Option<(usize, BackendError)> {
         let mut first = None;
         for (index, (launch, faulty)) in self.programs.iter().enumerate() {
-            // SAFETY: the device is done with the records.
+            // SAFETY: the record lies in the pinned memory, and the device no longer writes to it.
             let words = unsafe { self.record(index).cast::<[u32; FAULT_WORDS]>().read_volatile() };
             if words[0] != 0 {
                 first = first.or_else(|| Some((*launch, faulty.error(BackendType::Cuda, words))));
-                // SAFETY: as above.
+                // SAFETY: a record has FAULT_WORDS words in the pinned memory, and no run of the recording is in the
+                // queue.
                 unsafe { self.record(index).write_bytes(0, FAULT_WORDS) };
             }
         }
@@ -282,7 +286,7 @@ impl Faults {
     }
 }
 
-/// The arguments of a program, but for the last, the fault record's address; and the elements of its buffers.
+/// The arguments of a program without the last one, the fault record's address; and the elements of its buffers.
 pub(super) fn program_values(
     program: &Program,
     arguments: &[hologram_device::host::Argument<(u64, usize)>],

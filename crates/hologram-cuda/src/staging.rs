@@ -1,5 +1,5 @@
-//! Large copies between pageable host memory and the device, through pinned memory in two halves: while the device copies one, the host
-//! fills or empties the other.
+//! Large copies between pageable host memory and the device, through two pinned halves: while the device copies one,
+//! the host fills or empties the other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,9 +9,9 @@ use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::memory::Usage;
 use super::queue::Queue;
 
-/// Bytes of a half.
+/// Bytes per half.
 const CHUNK: usize = 16 << 20;
-/// Host threads that fill a half together, and the bytes from which on they do: one thread is slower than the bus.
+/// Host threads that fill a half together, and the size from which they do: one thread is slower than the bus.
 const THREADS: usize = 4;
 const SHARED_FROM: usize = 2 << 20;
 
@@ -46,7 +46,8 @@ impl Staging {
         Ok(lane)
     }
 
-    /// Copies host bytes to the device beside what the queue runs, after what touches the block and before what will.
+    /// Copies host bytes to the device concurrently with the queue, ordered after earlier uses of the block and before
+    /// later ones.
     pub(super) fn upload(&self, queue: &Mutex<Queue>, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
         let lane = self.lane()?;
         let Some(lane) = &*lane else { return Ok(()) };
@@ -71,7 +72,7 @@ impl Staging {
         lock().after_upload(usages, &lane.stream)
     }
 
-    /// Copies device bytes to the host, after what the queue has been given.
+    /// Copies device bytes to the host, after everything in the queue.
     pub(super) fn download(
         &self,
         queue: &Mutex<Queue>,
@@ -108,7 +109,7 @@ impl Staging {
     }
 }
 
-/// Copies bytes, large ones with several threads.
+/// Copies bytes; large copies use several threads.
 fn fill(to: &mut [u8], from: &[u8]) {
     if from.len() < SHARED_FROM {
         return to.copy_from_slice(from);
@@ -120,7 +121,7 @@ fn fill(to: &mut [u8], from: &[u8]) {
         to.chunks_mut(part).zip(from.chunks(part)).all(start)
     });
     if !whole {
-        // The system had no thread to give.
+        // The system provided no thread.
         to.copy_from_slice(from);
     }
 }

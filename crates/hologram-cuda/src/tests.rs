@@ -1,4 +1,5 @@
-//! What only this device has: errors that lose it, its memory's end, measurements. They need an NVIDIA GPU.
+//! Tests of behaviour that only this device has: errors that lose it, exhausted memory, measurements. They need an
+//! NVIDIA GPU.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ const STORE: &str = "kernel store_one(x: buffer<u32, readwrite>) workgroup(1) {
   store.u32 x[0], 1
 }";
 
-/// One takes all of the device's memory, so they take turns.
+/// One test takes all of the device's memory, so they run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A pipeline that looks like a program's and stops the device.
@@ -36,7 +37,7 @@ fn lose_the_device() {
     device.synchronize().unwrap();
     let broken = device.modules.program("nonsense", ".version 7.8\n.target sm_80\nnonsense\n", "x").err().unwrap();
     assert!(broken.to_string().contains("compiling nonsense: ptxas") && device.is_available(), "{broken}");
-    // Of several launches the one is known where they run one by one.
+    // Among several launches the failing one is known only if they run one by one.
     let before_and_after = usize::from(std::env::var_os(ONE_BY_ONE).is_some());
     let stores = vec![launch(store.clone()); before_and_after];
     let bad = device.record(&[&stores[..], &[launch(trap(&device))], &stores[..]].concat()).unwrap();
@@ -56,11 +57,11 @@ fn lose_the_device() {
         let error = error.unwrap();
         assert!(matches!(error, BackendError::Unavailable { .. }) && error.to_string().contains("lost"), "{error}");
     }
-    // A second handle to the same device learns it at its next call.
+    // A second handle to the same device reports the loss at its next call.
     assert!(other.allocate_buffer(1 << 20).is_err());
 }
 
-/// In a process of its own: the device is lost to the whole process.
+/// Runs in a process of its own: the device is lost to the whole process.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn a_lost_device_says_so_with_the_kernels_name() {
@@ -91,12 +92,12 @@ fn memory_is_capped_counted_and_given_back() {
     let error = device.allocate_buffer(30 << 20).unwrap_err().to_string();
     assert!(error.contains("the cap is 67108864") && error.contains(" free"), "{error}");
     drop(a);
-    // What is cached makes room for another size.
+    // The cache frees its memory for another size.
     let b = device.allocate_buffer(60 << 20).unwrap();
     let metrics = device.measure().metrics().memory;
     assert_eq!((metrics.live, metrics.cached, metrics.hits, metrics.misses), (60 << 20, 0, 0, 2));
     drop(b);
-    // All of the device: the need and what is free are named, and small allocations still work.
+    // All of the device's memory: the error names the request and the free bytes, and small allocations still work.
     let device = CudaBackend::new(0).unwrap();
     let (mut all, piece) = (Vec::new(), 8usize << 30);
     let error = loop {
@@ -110,7 +111,7 @@ fn memory_is_capped_counted_and_given_back() {
     device.copy_to_buffer(&x, 0, &[7; 9]).unwrap();
     let count = all.len();
     all.clear();
-    // Blocks of another size: the cache gives its own back to make room.
+    // Blocks of another size: the cache frees its own to make room.
     let large = piece / 2 * count;
     let whole = device.allocate_buffer(large).unwrap();
     let mut back = [0; 9];

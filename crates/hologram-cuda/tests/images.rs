@@ -1,12 +1,11 @@
-//! What the build makes of images, and what it refuses.
+//! The build's output for images, and the images that it rejects.
 
 #[path = "../build/images.rs"]
 mod images;
 
 const DECLARED: &str = "text a folder/k.cu\nkernel k .u64 .u32 .f32 .align\n";
 
-/// An image that was made of another text is refused: the numbers of arguments and their kinds are those of the
-/// declaration.
+/// Rejects an image made from another text: number and kinds of the arguments must be those of the declaration.
 #[test]
 fn images_take_what_their_texts_declare() {
     let texts = images::texts(DECLARED);

@@ -10,16 +10,19 @@ use crate::measure::Measure;
 use crate::memory::{Buffer, ForeignMemory, Pool};
 use crate::policy::Policy;
 
-/// A device: memory and a queue of work, with its [kernels](Kernels), what [suits](Policy) it, and its [measurements](Measure).
+/// A device: memory and a queue of work, with its [kernels](Kernels), its [policy](Policy) and its
+/// [measurements](Measure).
 ///
-/// Work submitted to a backend runs in order. The error of a kernel sticks to what it was to write, to what the launches behind it in its
-/// list were to write, and to everything that later lists compute from that: such a list does not run (or, on a device that works beside
-/// the host, its results do not count). [`copy_from_buffer`](Backend::copy_from_buffer) of those bytes gives the error each time,
-/// [`wait`](Backend::wait) with the event of such a list too; [`synchronize`](Backend::synchronize) gives the first error that nobody has
-/// been told of, once. Bytes are good again when the host or a list that does not depend on them writes them. Nothing else is concerned.
+/// Work submitted to a backend runs in order. The error of a kernel sticks to the bytes that it was to write, to those
+/// that later launches of its list were to write, and to everything that later lists compute from them. Such a later
+/// list does not run (or, on a device that works beside the host, its results do not count). Every
+/// [`copy_from_buffer`](Backend::copy_from_buffer) of those bytes returns the error, and so does every
+/// [`wait`](Backend::wait) for the event of such a list; [`synchronize`](Backend::synchronize) returns the first
+/// unreported error and clears it. Bytes are good again when the host, or a list that does not depend on them, writes
+/// them. Other memory is unaffected.
 ///
-/// A wrapper implements this trait for itself and passes [`kernels`](Backend::kernels), [`policy`](Backend::policy) and
-/// [`measure`](Backend::measure) of the device within on as they are: every provided method calls required ones only.
+/// A wrapper implements this trait itself and passes on [`kernels`](Backend::kernels), [`policy`](Backend::policy) and
+/// [`measure`](Backend::measure) of the wrapped device: every provided method calls only required ones.
 pub trait Backend: Send + Sync {
     /// The device's description.
     fn info(&self) -> &DeviceInfo;
@@ -27,13 +30,13 @@ pub trait Backend: Send + Sync {
     /// Whether the device still answers.
     fn is_available(&self) -> bool;
 
-    /// Programs compiled and native kernels found.
+    /// The device's compiler of programs and its native kernels.
     fn kernels(&self) -> &dyn Kernels;
 
-    /// What suits the device.
+    /// The device's preferences.
     fn policy(&self) -> &Policy;
 
-    /// What the device measures.
+    /// The device's measurements.
     fn measure(&self) -> &dyn Measure;
 
     /// Memory of this many bytes with undefined content, aligned to at least 64 bytes.
@@ -51,11 +54,11 @@ pub trait Backend: Send + Sync {
     /// Whether a buffer is this device's own, so that its work may use it.
     fn owns(&self, buffer: &Buffer) -> bool;
 
-    /// Bytes of memory that new buffers may take now; `None` where the device does not tell.
+    /// Bytes of memory available to new buffers now; `None` where the device does not report it.
     fn available_memory(&self) -> Option<u64>;
 
-    /// A buffer over foreign host memory, which kernels may only read. Zero-copy where the device shares memory with the host, else
-    /// a copy.
+    /// A buffer over foreign host memory, which kernels may only read. Zero-copy where the device shares memory with
+    /// the host, else a copy.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`](crate::BackendError::OutOfMemory).
@@ -64,30 +67,32 @@ pub trait Backend: Send + Sync {
     /// Copies host bytes into a buffer at a byte offset.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is out of bounds.
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()>;
 
     /// Waits for the queue and copies bytes at an offset to the host.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside; the error of the launch because of which the bytes have no content.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is out of bounds; the
+    /// error of the failed launch that left the bytes undefined.
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()>;
 
-    /// Copies between buffers of this device, in queue order. The ranges may lie in one buffer but not overlap.
+    /// Copies between buffers of this device, in queue order. The ranges may lie in one buffer but must not overlap.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when a range is outside or they overlap.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when a range is out of bounds or they
+    /// overlap.
     fn copy_buffer(&self, from: &Buffer, from_offset: usize, to: &Buffer, to_offset: usize, bytes: usize)
     -> Result<()>;
 
-    /// Declares the content of bytes good that a failed launch was to write: whoever calls this knows which of them it has left alone, as
-    /// a cache of which only a new part was being written.
+    /// Declares bytes good that a failed launch was to write. The caller knows which of them the launch left alone, as
+    /// in a cache of which only a new part was being written.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is outside.
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is out of bounds.
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()>;
 
-    /// Checks launches (arguments, alignment, ranges) and prepares them to be run repeatedly.
+    /// Checks launches (arguments, alignment, ranges) and prepares them for repeated runs.
     ///
     /// # Errors
     /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) with the kernel and the argument.
@@ -96,27 +101,27 @@ pub trait Backend: Send + Sync {
     /// Enqueues a recording.
     ///
     /// # Errors
-    /// Only what is known at once; errors of kernels come at the next wait.
+    /// Only those known at once; errors of kernels are reported at the next wait.
     fn submit(&self, list: &CommandList) -> Result<Event>;
 
     /// Waits until the queue has passed the event.
     ///
     /// # Errors
-    /// Why the list failed that the event is of, as often as it is asked; the last 1,024 such lists are remembered.
+    /// The error of the event's list, at every call; the last 1,024 failed lists are remembered.
     fn wait(&self, event: Event) -> Result<()>;
 
     /// Waits for everything submitted.
     ///
     /// # Errors
-    /// The first error that nobody has been told of, once.
+    /// The first unreported error, which is then cleared.
     fn synchronize(&self) -> Result<()>;
 
-    /// Gives memory back; dropping the last clone does the same.
+    /// Frees memory; dropping the last clone does the same.
     fn free_buffer(&self, buffer: Buffer) {
         drop(buffer);
     }
 
-    /// Gives an arena back.
+    /// Frees an arena.
     fn free_pool(&self, pool: Pool) {
         self.free_buffer(pool.0);
     }

@@ -1,24 +1,25 @@
-//! What was compiled at run time, kept on disk: one file an entry, named by the hash of its key, with the whole key inside.
+//! On-disk cache of code compiled at run time. Each entry is a file named by the hash of its key, with the whole key
+//! inside.
 //!
-//! Several processes may use the directory at once: an entry is written beside its place and renamed into it, and an entry that is not
-//! whole, or of another key, counts as absent and is written anew. Where nothing can be written the cache is simply empty.
+//! Several processes may use the directory at once: an entry is written to a temporary file and renamed. An incomplete
+//! entry, or one of another key, counts as absent and is rewritten. Where nothing can be written the cache is empty.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// First bytes of an entry; the last is the version of its layout.
+/// First bytes of an entry; the last one is the version of the layout.
 const MAGIC: &[u8; 8] = b"HOLOCCH\x01";
-/// The ending of entries' names.
+/// File name extension of entries.
 const ENDING: &str = "hologram";
-/// The ending of files that are still being written.
+/// File name extension of files that are still being written.
 const UNFINISHED: &str = "hologram-new";
 
-/// The cache's directory and what it holds.
+/// The cache's directory and its contents.
 #[derive(Clone, Debug)]
 pub struct CacheInfo {
-    /// The directory; `None` when the system names no place for caches.
+    /// The directory; `None` when the system defines no place for caches.
     pub directory: Option<PathBuf>,
     /// Entries in it.
     pub entries: usize,
@@ -26,18 +27,20 @@ pub struct CacheInfo {
     pub bytes: u64,
 }
 
-/// What the cache of compiled kernels holds.
+/// The contents of the cache of compiled kernels.
 ///
 /// # Errors
-/// When its directory is there but cannot be read. The text names the path.
+/// When its directory exists but cannot be read. The text names the path.
 pub fn cache_info() -> io::Result<CacheInfo> {
     DiskCache::standard().info()
 }
 
-/// Empties the cache of compiled kernels, and says what was removed: entries that another process removes meanwhile do not count.
+/// Empties the cache of compiled kernels and returns what it removed; entries that another process removes meanwhile do
+/// not count.
 ///
 /// # Errors
-/// When its directory is there but cannot be read, and, after all others are removed, when a file cannot be. The text names the path.
+/// When its directory exists but cannot be read; when a file cannot be removed, after all others are. The text names
+/// the path.
 pub fn clear_cache() -> io::Result<CacheInfo> {
     DiskCache::standard().clear()
 }
@@ -68,13 +71,13 @@ impl DiskCache {
         DiskCache { directory: Some(directory.to_path_buf()) }
     }
 
-    /// The data of a key, unless it was never put, or its entry is damaged.
+    /// The data of a key; `None` if there is no entry or it is damaged.
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         let entry = fs::read(self.path(key)?).ok()?;
         parse(&entry, key).map(<[u8]>::to_vec)
     }
 
-    /// Keeps data; where that is not possible, as where a folder has the entry's name, nothing happens.
+    /// Stores data. If that fails, as where a folder has the entry's name, nothing happens.
     pub fn put(&self, key: &str, data: &[u8]) {
         if let Some(path) = self.path(key) {
             let _ = self.write(&path, key, data);
@@ -121,7 +124,7 @@ impl DiskCache {
         for file in self.files()? {
             match remove(&file.path) {
                 Ok(()) => removed.add(&file),
-                // Another process was faster.
+                // Another process removed it first.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => failures.push((file.path, e)),
             }
@@ -135,7 +138,7 @@ impl DiskCache {
         CacheInfo { directory: self.directory.clone(), entries: 0, bytes: 0 }
     }
 
-    /// The cache's own files: regular ones with a name that it gives.
+    /// The cache's own files: regular files with a name that the cache uses.
     fn files(&self) -> io::Result<Vec<CacheFile>> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", directory.display()));
@@ -162,7 +165,7 @@ impl DiskCache {
 struct CacheFile {
     path: PathBuf,
     bytes: u64,
-    /// An entry; otherwise it was never finished.
+    /// A complete entry; false for a file that was never finished.
     whole: bool,
 }
 
@@ -176,7 +179,8 @@ impl CacheInfo {
     }
 }
 
-/// Whether a name is that of an entry, or of a file that is still being written; `None` if the cache gives no such name.
+/// Whether a name is that of an entry (true) or of a file that is still being written (false); `None` for names that
+/// the cache does not use.
 fn own(name: &str) -> Option<bool> {
     let (stem, ending) = name.rsplit_once('.')?;
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
@@ -187,7 +191,7 @@ fn own(name: &str) -> Option<bool> {
     }
 }
 
-/// The data of an entry, if it is whole and of this key.
+/// The data of an entry, if it is complete and of this key.
 fn parse<'a>(entry: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let rest = entry.strip_prefix(MAGIC)?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
@@ -201,7 +205,8 @@ fn parse<'a>(entry: &'a [u8], key: &str) -> Option<&'a [u8]> {
     whole.then_some(data)
 }
 
-/// FNV-1a with 128 bits. It names files and finds damage; that two keys differ is seen by comparing them.
+/// 128-bit FNV-1a. It names files and detects damage; different keys with one hash are told apart by comparing the
+/// keys.
 fn hash(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
         (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -228,7 +233,7 @@ mod tests {
         assert_eq!(cache.get("key").as_ref(), Some(&data));
         let file = cache.path("key").unwrap();
         let whole = fs::read(&file).unwrap();
-        // Every length, and a changed byte in every place of the head and in some of the data.
+        // Every length, and a changed byte at every place of the head and at some of the data.
         for length in (0..64).chain([whole.len() - 1]) {
             fs::write(&file, &whole[..length]).unwrap();
             assert_eq!(cache.get("key"), None, "{length} bytes");
@@ -243,7 +248,7 @@ mod tests {
         assert_eq!(cache.get("key"), None);
         cache.put("key", &data);
         assert_eq!(cache.get("key").as_ref(), Some(&data));
-        // The entry of another key under this name: two keys with one hash.
+        // Another key's entry under this name: two keys with one hash.
         fs::copy(&file, cache.path("kez").unwrap()).unwrap();
         assert_eq!(cache.get("kez"), None);
         fs::remove_dir_all(path).unwrap();
@@ -283,7 +288,7 @@ mod tests {
         assert_eq!(cache.clear().unwrap().entries, 2);
         assert_eq!(cache.info().unwrap().entries, 0);
         assert_eq!((cache.get("a"), fs::read_dir(&path).unwrap().count()), (None, 1));
-        // What only looks like an entry is neither counted nor removed, and a folder in an entry's place harms nothing.
+        // Files that only look like entries are neither counted nor removed; a folder in an entry's place does no harm.
         let folder = cache.path("in the way").unwrap();
         fs::create_dir_all(folder.join("below")).unwrap();
         cache.put("in the way", b"1");
@@ -297,7 +302,7 @@ mod tests {
         }
         assert_eq!((cache.info().unwrap().entries, cache.clear().unwrap().entries), (0, 0));
         assert_eq!(fs::read_dir(&path).unwrap().count(), 12);
-        // A directory that cannot be made: nothing is kept, nothing fails.
+        // A directory that cannot be created: nothing is stored, nothing fails.
         let impossible = DiskCache::at(&path.join("other.txt").join("below"));
         impossible.put("a", b"1");
         assert_eq!(impossible.get("a"), None);

@@ -1,4 +1,4 @@
-//! Programs on a device beside the reference interpreter: what the device computes otherwise is a fault of the device.
+//! Compares programs on a device with the reference interpreter; any difference is a fault of the device.
 
 use hologram_isa::{Capability, ParamKind, Program, Type, print, random};
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::launch::{Binding, LaunchConfig};
 use crate::reference::ReferenceBackend;
 
-/// Runs a program once, on buffers with these bytes and then these scalars, and returns what is in the buffers afterwards.
+/// Runs a program once with these buffer contents, then these scalars; returns the buffers' contents afterwards.
 ///
 /// # Errors
 /// Those of the device.
@@ -35,7 +35,8 @@ pub fn run(
     Ok(results)
 }
 
-/// What a device computes otherwise than the interpreter for a program of [`random::case`] or a part of one, if anything.
+/// Compares a program of [`random::case`], or a part of one, on the device and on the interpreter; describes the first
+/// difference, if any.
 ///
 /// # Errors
 /// Those of the interpreter; an error of the device alone is a difference.
@@ -63,8 +64,8 @@ pub fn difference(device: &dyn Backend, program: &Program, grid: [u32; 3], seed:
     Ok(None)
 }
 
-/// Runs the random program of a seed, of what the device has, on it and on the interpreter; where they differ, says how, with the smallest program that
-/// still shows a difference.
+/// Runs the random program of a seed, limited to the device's capabilities, on the device and on the interpreter. If
+/// they differ, returns a description with the smallest program that still differs.
 ///
 /// # Errors
 /// As [`difference`].
@@ -77,7 +78,7 @@ pub fn random_program(device: &dyn Backend, seed: u64) -> Result<Option<String>>
     Ok(Some(format!("seed {seed}: {text}\n{}", print(&program))))
 }
 
-/// An element with the pattern of a NaN, which is not defined, replaced by one.
+/// The bits of an element; all NaNs, whose pattern is undefined, give the same bits.
 pub fn canonical(ty: Type, element: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..element.len()].copy_from_slice(element);

@@ -1,11 +1,11 @@
-//! What can go wrong on a device.
+//! Errors of devices.
 
 use hologram_isa::IsaError;
 
 /// An error of a backend.
 #[derive(Clone, thiserror::Error)]
 pub enum BackendError {
-    /// The device is not there or cannot be used.
+    /// The device does not exist or cannot be used.
     #[error("device {device} is not available: {reason}")]
     Unavailable {
         /// The device as the user named it.
@@ -13,24 +13,24 @@ pub enum BackendError {
         /// Why, and what to do.
         reason: String,
     },
-    /// Memory could not be had.
+    /// An allocation failed.
     #[error("{device}: cannot allocate {bytes} bytes: {reason}")]
     OutOfMemory {
         /// The device.
         device: String,
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
         /// Why, with the figures of the allocator.
         reason: String,
     },
-    /// A copy or a binding reaches outside a buffer, or a buffer of another device was used.
+    /// A copy or a binding is out of a buffer's bounds, or a buffer of another device was used.
     #[error("{device}: {operation}: {reason}")]
     InvalidArgument {
         /// The device.
         device: String,
-        /// What was called.
+        /// The operation that was called.
         operation: String,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
     /// The device lacks something that a program needs.
@@ -41,17 +41,17 @@ pub enum BackendError {
         /// The capability.
         what: String,
     },
-    /// The device or its driver refused something that was in order.
+    /// The device or its driver rejected a valid request.
     #[error("{device}: {operation}: {reason}")]
     Device {
         /// The device.
         device: String,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
-        /// What the driver says.
+        /// The driver's message.
         reason: String,
     },
-    /// A kernel failed while it ran; sticks to what it was to write.
+    /// A kernel failed while it ran; the error sticks to the bytes that it was to write.
     #[error("{device}: kernel {kernel}: {reason}")]
     Kernel {
         /// The device.

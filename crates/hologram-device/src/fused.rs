@@ -1,21 +1,22 @@
-//! The groups of operations that one kernel may compute, recognised once: which operation plays which part, and which input each reads.
+//! Recognises, in one place, the groups of operations that one kernel may compute: the role of each operation, and its
+//! inputs.
 
 use crate::{Elementwise, Format, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
 
-/// What several operations are together. Inputs are named by their place among the group's.
+/// The meaning of a group of operations. Inputs are indices into the group's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fused {
-    /// Matrix products that share their left side, with what prepares it and what follows them.
+    /// Matrix products with the same left side, with the operations that prepare it and the operation after them.
     Products(FusedProducts),
     /// A norm and the conversion of its result.
     NormConvert(NormConvert),
-    /// Rotary embedding and the cache's updates, with the attention that reads them or without it.
+    /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
     /// The indices that sort whole lines.
     SortLines {
         /// The dimension.
         axis: u32,
-        /// Whether the greatest comes first.
+        /// Whether the order is descending.
         descending: bool,
     },
 }
@@ -36,25 +37,25 @@ pub enum Conversion {
     Quantize {
         /// Elements of a group.
         group: u32,
-        /// The least magnitude that a scale stands for.
+        /// The least magnitude that a scale represents.
         floor: f32,
     },
     /// To a narrower float.
     Cast,
 }
 
-/// `[rms_norm]? [quantize | cast]?`, then one to three products, of which two may have a gate and one an addition after it.
+/// `[rms_norm]? [quantize | cast]?`, then one to three products; two may be followed by a gate, one by an addition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FusedProducts {
-    /// What is normed, converted or multiplied first.
+    /// The input of the norm, of the conversion, or else of the products.
     pub x: usize,
     /// The norm of x.
     pub norm: Option<FusedNorm>,
-    /// The conversion before the products, and what they then read.
+    /// The conversion before the products, and its result.
     pub conversion: Option<(Conversion, TensorSpec)>,
-    /// The products in order; of two with a gate the gate's comes first.
+    /// The products in order; if there is a gate, its product comes first.
     pub products: Vec<FusedProduct>,
-    /// What follows them.
+    /// The operation after them.
     pub after: AfterProducts,
 }
 
@@ -67,19 +68,19 @@ pub struct FusedProduct {
     pub value: TensorSpec,
 }
 
-/// What follows products.
+/// The operation after products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AfterProducts {
-    /// Nothing: each product is a result.
+    /// None: each product is a result.
     Store,
-    /// The input that is added to the only product.
+    /// Addition of an input to the only product.
     Add {
         /// The input.
         residual: usize,
     },
     /// The gate of a feed-forward network, whose value has the products' shape.
     Gate {
-        /// Which gate.
+        /// The kind of gate.
         gate: Gate,
         /// Whether its value is converted to `bf16`.
         bf16: bool,
@@ -98,7 +99,7 @@ pub enum Gate {
 /// `rms_norm [quantize | cast]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConvert {
-    /// What is normed.
+    /// The input of the norm.
     pub x: usize,
     /// The norm.
     pub norm: FusedNorm,
@@ -106,7 +107,7 @@ pub struct NormConvert {
     pub conversion: Conversion,
 }
 
-/// `rope rope kv_append kv_append [attention]?`, where the rotated keys and the values as they are go to caches.
+/// `rope rope kv_append kv_append [attention]?`: rotated keys, and values unchanged, are appended to caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheUpdate {
     /// Queries, keys and values of the step.
@@ -140,12 +141,12 @@ pub struct FusedAttention {
     pub table: usize,
     /// Factor of the scores.
     pub scale: f32,
-    /// How many positions a token sees.
+    /// How many positions a token sees; all for `None`.
     pub window: Option<u32>,
 }
 
 impl Fused {
-    /// What these operations are together; `None` where no device may have a kernel for them.
+    /// The group's meaning; `None` if no device may have a kernel for it.
     pub fn of(inputs: &[TensorSpec], nodes: &[GroupNode], outputs: &[usize]) -> Option<Fused> {
         let group = Nodes { inputs, nodes, outputs };
         match &nodes.first()?.op {
@@ -170,7 +171,7 @@ struct Nodes<'a> {
 pub const SORT_BLOCK: usize = 512;
 
 impl Nodes<'_> {
-    /// The place of an operand that is an input.
+    /// The index of an operand that is an input.
     fn input(&self, operand: Operand) -> Option<usize> {
         match operand {
             Operand::Input(i) if i < self.inputs.len() => Some(i),
@@ -178,14 +179,14 @@ impl Nodes<'_> {
         }
     }
 
-    /// The norm that a node is, of what it reads.
+    /// The input and the parameters of a norm node.
     fn norm(&self, node: &GroupNode) -> Option<(Operand, FusedNorm)> {
         let (Operation::RmsNorm { eps }, [x, weights]) = (&node.op, &node.operands[..]) else { return None };
         let norm = FusedNorm { weights: self.input(*weights)?, eps: eps.get() };
         (norm.eps >= 0.0 && node.in_place.is_none()).then_some((*x, norm))
     }
 
-    /// The conversion that a node is, of what it reads.
+    /// The input and the parameters of a conversion node.
     fn conversion(node: &GroupNode) -> Option<(Operand, Conversion)> {
         let [x] = node.operands[..] else { return None };
         let conversion = match (&node.op, node.output.format) {
@@ -261,7 +262,8 @@ impl Nodes<'_> {
         (self.outputs == wanted).then_some(FusedProducts { x, norm, conversion, products, after })
     }
 
-    /// What a node makes of the products, the values of nodes `values`; the gate's product is put first.
+    /// The operation of a node on the products, which are the values of nodes `values`; moves the gate's product to the
+    /// front.
     fn after(&self, node: &GroupNode, products: &mut [FusedProduct], values: &[usize]) -> Option<AfterProducts> {
         if node.in_place.is_some() || products.iter().any(|p| p.value != node.output) {
             return None;
@@ -305,7 +307,7 @@ impl Nodes<'_> {
             plain.then_some((cache, *x, self.input(*slots)?))
         };
         let ropes = [rope(first)?, rope(second)?];
-        // The node of the keys' cache, then that of the values', whichever comes first.
+        // The nodes of the keys' and of the values' cache, in either order.
         let (k_node, v_node, of_keys, of_values) = match (append(third)?, append(fourth)?) {
             (k @ (_, Operand::Node(_), _), v @ (_, Operand::Input(_), _)) => (2, 3, k, v),
             (v @ (_, Operand::Input(_), _), k @ (_, Operand::Node(_), _)) => (3, 2, k, v),

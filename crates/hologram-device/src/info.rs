@@ -1,4 +1,4 @@
-//! What a device says of itself.
+//! A device's description.
 
 use std::fmt;
 
@@ -52,12 +52,12 @@ pub struct DeviceInfo {
     pub name: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Threads that run work at the same time on a CPU; multiprocessors on an NVIDIA GPU; 1 where the device does not tell.
+    /// Threads that a CPU runs in parallel; multiprocessors of an NVIDIA GPU; 1 where the device does not report it.
     pub parallelism: usize,
-    /// What programs may need that not every device has.
+    /// The optional features of programs that the device supports.
     pub capabilities: Vec<Capability>,
     /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
     pub features: Vec<&'static str>,
-    /// What else users may want to know, by name, such as a GPU's driver.
+    /// Further details for users, by name, such as a GPU's driver.
     pub details: Vec<(&'static str, String)>,
 }

@@ -1,4 +1,4 @@
-//! What a device computes with: programs that it compiles, and native kernels.
+//! A device's kernels: programs that it compiles, and native kernels.
 
 use hologram_isa::Program;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::launch::Pipeline;
 use crate::spec::{GroupSpec, KernelSpec};
 
-/// A device's kernels. A wrapper that implements this trait cannot forget a method: none is provided.
+/// A device's kernels. No method is provided, so a wrapper cannot forget one.
 pub trait Kernels: Send + Sync {
     /// Compiles a program, or finds it in the cache (keyed by the program's whole text).
     ///
@@ -21,10 +21,11 @@ pub trait Kernels: Send + Sync {
     /// A native kernel that computes several operations together; `None` means: launch them one by one.
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline>;
 
-    /// Whether the device serves this operation, whose sizes are all fixed, faster than the same with sizes that are known only when it
-    /// runs. Then a step of exactly these sizes is worth a plan of its own.
+    /// Whether this operation with all sizes fixed is faster than with sizes known only at run time. If so, a step of
+    /// exactly these sizes is worth a plan of its own.
     fn prefers_fixed(&self, spec: &KernelSpec) -> bool;
 
-    /// Says that weights of this layout are about to be loaded, so that the device may begin at once what their products need and takes long.
+    /// Announces that weights of this layout are about to be loaded, so that the device can start slow preparations of
+    /// their products.
     fn expect_weights(&self, layout: Format);
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use crate::memory::Buffer;
 
-/// What runs, for errors and profiles: a native kernel by its operations, or a program by its name.
+/// The name of a kernel, for errors and profiles: a native kernel's operations, or a program's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelName {
     /// The name.
     pub text: Arc<str>,
-    /// Whether it is a program, and no native kernel.
+    /// Whether it is a program rather than a native kernel.
     pub is_program: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct LaunchConfig {
 /// One kernel launch. Native kernels ignore the grid.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What runs.
+    /// The kernel.
     pub pipeline: Pipeline,
     /// Its arguments.
     pub bindings: Vec<Binding>,
@@ -100,7 +100,7 @@ pub struct Launch {
     pub config: LaunchConfig,
 }
 
-/// Launches recorded once and run again and again; each sees the writes of those before it.
+/// Launches recorded once and run repeatedly; each sees the writes of earlier ones.
 #[derive(Clone)]
 pub struct CommandList {
     inner: Arc<dyn Any + Send + Sync>,

@@ -1,9 +1,9 @@
-//! What every device is made of.
+//! The common base of all devices.
 //!
-//! Users of devices find here the trait [`Backend`] with its handles ([`Buffer`], [`Pipeline`], [`CommandList`]), requests for kernels
-//! as typed data ([`KernelSpec`], [`GroupSpec`]), the storage formats of tensors ([`Format`]) and the reference device. They reach it
-//! through `hologram-backends`. Devices find what they share: the modules [`host`], [`format`](mod@format), [`decode`] and [`cache`].
-//! Nothing here knows a device, nor a model.
+//! For users of devices: the trait [`Backend`] with its handles ([`Buffer`], [`Pipeline`], [`CommandList`]), requests
+//! for kernels as typed data ([`KernelSpec`], [`GroupSpec`]), the storage formats of tensors ([`Format`]) and the
+//! reference device. Users reach it through `hologram-backends`. For devices: the shared modules [`host`],
+//! [`format`](mod@format), [`decode`] and [`cache`]. Nothing here depends on a particular device or model.
 
 mod backend;
 pub mod cache;

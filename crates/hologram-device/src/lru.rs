@@ -1,14 +1,14 @@
-//! A map that forgets what was not used for longest.
+//! A map with least-recently-used eviction.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A map of a bounded number of entries. When it is full, the eighth of them that was used longest ago is forgotten.
+/// A map with a bounded number of entries. When it is full, the least recently used eighth is evicted.
 #[derive(Debug)]
 pub struct Lru<K, V> {
     entries: HashMap<K, (V, u64)>,
     capacity: usize,
-    /// Counts the uses; an entry has the count of its last.
+    /// Counts the uses; an entry has the count of its last use.
     clock: u64,
     evicted: u64,
 }
@@ -27,7 +27,7 @@ impl<K: Eq + Hash, V: Clone> Lru<K, V> {
         Some(value.clone())
     }
 
-    /// Keeps a value, unless the key has one already; gives the one that is kept.
+    /// Inserts a value, unless the key has one already; returns the one that is kept.
     pub fn insert(&mut self, key: K, value: V) -> V {
         if let Some(value) = self.get(&key) {
             return value;
@@ -54,7 +54,7 @@ impl<K: Eq + Hash, V: Clone> Lru<K, V> {
         self.entries.is_empty()
     }
 
-    /// How many entries were forgotten.
+    /// The number of evicted entries.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }

@@ -1,4 +1,4 @@
-//! What a device measures of itself and of work.
+//! Measurements of a device and of work.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use crate::info::BackendType;
 use crate::launch::{CommandList, KernelName, Launch};
 use crate::metrics::Metrics;
 
-/// What bounds an operation.
+/// The resource that bounds an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CeilingKind {
     /// Reading memory.
     Read,
     /// Writing as many bytes as are read.
     Copy,
-    /// Writing one byte for two that are read.
+    /// Writing one byte per two bytes read.
     Triad,
     /// Multiplications and additions of `f32`.
     F32,
@@ -29,7 +29,7 @@ pub enum CeilingKind {
 pub struct Ceiling {
     /// The launch, with memory of its own.
     pub launch: Launch,
-    /// Bytes that it moves, or operations that it does: multiplications and additions, each counted.
+    /// Bytes moved, or operations done: multiplications and additions, each counted.
     pub amount: f64,
 }
 
@@ -41,7 +41,7 @@ pub trait Measure: Send + Sync {
     /// Counters since the device was opened.
     fn metrics(&self) -> Metrics;
 
-    /// Runs the launches of a recording one by one, in order, and gives for each its kernel's name and the seconds it took on the
+    /// Runs the launches of a recording one by one, in order; returns for each its kernel's name and its seconds on the
     /// device. For tuning: the sum is more than a replay takes.
     ///
     /// # Errors
@@ -51,27 +51,29 @@ pub trait Measure: Send + Sync {
         Err(BackendError::Unsupported { device, what })
     }
 
-    /// Does some work while the device's own tools capture what it is given, into a new document with this name (for Metal a `.gputrace`,
-    /// which Xcode opens).
+    /// Runs `work` while the device's own tools capture its commands into a new document with this name (for Metal a
+    /// `.gputrace`, which Xcode opens).
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] for a device that has no such tools; [`BackendError::Device`] with why the system does not capture.
-    /// The work is then not done.
+    /// [`BackendError::Unsupported`] for a device without such tools; [`BackendError::Device`] with the reason if the
+    /// system does not capture. The work is then not run.
     fn capture(&self, _path: &Path, _work: &mut dyn FnMut()) -> Result<()> {
         let (device, what) = (self.device().to_string(), "a frame capture, which Metal makes,".into());
         Err(BackendError::Unsupported { device, what })
     }
 
-    /// Sustained read bandwidth of device memory in bytes per second, measured now: the ceiling of kernels bound by memory.
+    /// Sustained read bandwidth of device memory in bytes per second, measured now: the ceiling of kernels bound by
+    /// memory.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] for a device that has no such measurement.
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] for a device without this measurement.
     fn read_bandwidth(&self) -> Result<f64> {
         let (device, what) = (self.device().to_string(), "measuring its read bandwidth".into());
         Err(BackendError::Unsupported { device, what })
     }
 
-    /// Sustained bandwidth of a copy within device memory in bytes per second, counting bytes read and bytes written, measured now.
+    /// Sustained bandwidth of a copy within device memory in bytes per second, measured now; counts bytes read and
+    /// bytes written.
     ///
     /// # Errors
     /// As [`Measure::read_bandwidth`].
@@ -80,8 +82,8 @@ pub trait Measure: Send + Sync {
         Err(BackendError::Unsupported { device, what })
     }
 
-    /// A launch that does nothing but what bounds an operation, as fast as the device can, to be timed beside the operation; `None`
-    /// for a device that has no such launch.
+    /// A launch that does only what bounds an operation, as fast as the device can, for timing beside the operation;
+    /// `None` for a device without such a launch.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].

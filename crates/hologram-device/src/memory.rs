@@ -1,4 +1,4 @@
-//! Memory: what a device allocates, and what it may borrow of the host.
+//! Memory: device buffers, and borrowed host memory.
 
 use std::any::Any;
 use std::fmt;
@@ -13,11 +13,11 @@ pub struct Buffer {
     inner: Arc<dyn DeviceMemory>,
 }
 
-/// What a backend keeps behind a [`Buffer`]; freed on drop.
+/// The memory that a backend keeps behind a [`Buffer`]; freed on drop.
 pub trait DeviceMemory: Any + Send + Sync {
     /// Size in bytes.
     fn bytes(&self) -> usize;
-    /// The kind of backend that it belongs to.
+    /// The kind of backend that owns it.
     fn backend(&self) -> BackendType;
     /// For the backend's downcast.
     fn as_any(&self) -> &dyn Any;
@@ -34,7 +34,7 @@ impl Buffer {
         self.inner.bytes()
     }
 
-    /// The kind of backend that it belongs to.
+    /// The kind of backend that owns it.
     pub fn backend(&self) -> BackendType {
         self.inner.backend()
     }
@@ -62,7 +62,7 @@ pub struct Pool(pub Buffer);
 
 /// Host memory that a buffer may wrap without a copy: the owner is kept alive as long as the buffer.
 ///
-/// Its address can only be given by [`ForeignMemory::new`], which is unsafe, or found by [`ForeignMemory::from_owner`]:
+/// Its address comes from [`ForeignMemory::new`], which is unsafe, or from the owner in [`ForeignMemory::from_owner`]:
 ///
 /// ```compile_fail,E0451
 /// # use hologram_device::ForeignMemory;
@@ -81,7 +81,7 @@ unsafe impl Send for ForeignMemory {}
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
-    /// The bytes that an owner gives, which is asked for them once.
+    /// Wraps the bytes of an owner, which are requested once.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -94,7 +94,8 @@ impl ForeignMemory {
     /// # Ok::<(), hologram_device::BackendError>(())
     /// ```
     ///
-    /// Every thread may read the bytes as long as a buffer lives, so the owner must be `Send`, `Sync` and without borrows:
+    /// Every thread may read the bytes as long as a buffer lives, so the owner must be `Send`, `Sync` and without
+    /// borrows:
     ///
     /// ```compile_fail,E0597
     /// # use std::sync::Arc;
@@ -105,16 +106,17 @@ impl ForeignMemory {
     pub fn from_owner<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> ForeignMemory {
         let bytes: &[u8] = (*owner).as_ref();
         let (data, bytes) = (bytes.as_ptr(), bytes.len());
-        // SAFETY: `bytes` borrows from the owner, and this borrow may last as long as the memory keeps its clone of the `Arc`: until then
-        // the owner neither moves nor dies, and nobody gets a `&mut` to it. What an owner does through shared references (by interior
-        // mutability) must respect the borrow, as for any caller of `as_ref` that keeps the slice.
+        // SAFETY: `bytes` borrows from the owner for as long as the memory keeps its clone of the `Arc`: until then the
+        // owner neither moves nor dies, and nobody gets a `&mut` to it. An owner's changes through shared references
+        // (by interior mutability) must respect the borrow, as for any caller of `as_ref` that keeps the slice.
         unsafe { ForeignMemory::new(owner, data, bytes) }
     }
 
-    /// Bytes at an address.
+    /// Wraps bytes at an address.
     ///
     /// # Safety
-    /// As long as `owner` lives, `data` is valid for reads of `bytes` bytes, which nobody writes. It may be null where there are no bytes.
+    /// As long as `owner` lives, `data` is valid for reads of `bytes` bytes, which nobody writes. It may be null if
+    /// `bytes` is 0.
     pub unsafe fn new(owner: Arc<dyn Any + Send + Sync>, data: *const u8, bytes: usize) -> ForeignMemory {
         ForeignMemory { owner, data, bytes }
     }
@@ -124,11 +126,12 @@ impl ForeignMemory {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: valid for reads and unchanged while the owner lives, as the caller of `new` has promised; the borrow keeps the owner.
+        // SAFETY: the caller of `new` promised that the bytes are readable and constant while the owner lives; the
+        // borrow keeps the owner.
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 
-    /// What keeps the bytes alive.
+    /// The owner of the bytes.
     pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.owner
     }

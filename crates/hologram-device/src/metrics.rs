@@ -1,4 +1,4 @@
-//! What a device counts.
+//! A device's counters.
 
 /// Counters of a device since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Metrics {
     pub pipelines_compiled: u64,
     /// Compilations saved by the pipeline cache.
     pub pipeline_hits: u64,
-    /// Compiled programs that the pipeline cache forgot, to keep its bound.
+    /// Compiled programs that the pipeline cache evicted.
     pub pipelines_evicted: u64,
     /// The allocator's figures.
     pub memory: MemoryMetrics,
@@ -30,6 +30,6 @@ pub struct MemoryMetrics {
     pub peak: u64,
     /// Allocations served from the cache.
     pub hits: u64,
-    /// Allocations that asked the system.
+    /// Allocations served by the system.
     pub misses: u64,
 }

@@ -9,22 +9,24 @@ use crate::info::{BackendType, DeviceInfo};
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// A CPU's worker threads, 1 to 1024; by default one for each physical core that the process may use. Other devices ignore it.
+    /// A CPU's worker threads, 1 to 1024; by default one per physical core that the process may use. Other devices
+    /// ignore it.
     pub threads: Option<usize>,
-    /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default no limit but the device's.
+    /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default only the
+    /// device limits them.
     pub memory_cap: Option<u64>,
 }
 
-/// A kind of device: what a device's crate gives to those that open devices by name.
+/// A kind of device, implemented by the device's crate for code that opens devices by name.
 pub trait DeviceKind: Sync {
-    /// The kind, whose name opens a device of it.
+    /// The kind; its name opens a device of it.
     fn backend(&self) -> BackendType;
 
-    /// This machine's devices, each with the name that opens it: its description, or why it cannot be used. A driver that does not work
-    /// stands for its devices.
+    /// This machine's devices, each with the name that opens it: its description, or why it cannot be used. A broken
+    /// driver has one entry in place of its devices.
     fn devices(&self) -> Vec<(String, Result<DeviceInfo>)>;
 
-    /// Opens device number `number`; 0 where they have none.
+    /// Opens device number `number`; 0 for kinds without numbers.
     ///
     /// # Errors
     /// [`BackendError::Unavailable`](crate::BackendError::Unavailable) with what is missing.
@@ -33,7 +35,7 @@ pub trait DeviceKind: Sync {
     /// Opens the first device that can be opened.
     ///
     /// # Errors
-    /// Why none can, if the user would expect one: `None` where the machine has no such device.
+    /// Why none can be opened, if the user would expect one; `None` where the machine has no such device.
     fn open_any(&self, options: &OpenOptions) -> std::result::Result<Arc<dyn Backend>, Option<String>> {
         self.open(0, options).map_err(|error| Some(error.to_string()))
     }

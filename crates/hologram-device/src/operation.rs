@@ -1,4 +1,4 @@
-//! The operations that a backend may be asked for, with their attributes: one enum, made by graphs and matched by devices.
+//! The operations that a backend may compute, with their attributes: one enum, built by graphs and matched by devices.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl<const N: usize> fmt::Debug for Float<N> {
 
 macro_rules! elementwise {
     ($($variant:ident $name:literal,)*) => {
-        /// The elementwise operations: what each computes is said in the core's table of them.
+        /// The elementwise operations; the core's table of them defines each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)]
         pub enum Elementwise {
@@ -119,25 +119,25 @@ elementwise! {
     Shr "shr",
 }
 
-/// What becomes of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers wrap. An empty line is
-/// one along a dimension of size 0, whether that is fixed or a run-time extent.
+/// The reduction of a line of elements. `f16` and `bf16` are computed in `f32` and rounded once, at the end; integers
+/// wrap. A line is empty along a dimension of size 0, fixed or a run-time extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// The sum; of an empty line 0. Not of types below 32 bits other than `f16` and `bf16`.
+    /// The sum; 0 for an empty line. Not for types below 32 bits other than `f16` and `bf16`.
     Sum,
-    /// The sum divided by the number of elements, of floats; of an empty line NaN.
+    /// The mean, for floats only; NaN for an empty line.
     Mean,
-    /// The product; of an empty line 1. Of the types that have sums.
+    /// The product; 1 for an empty line. For the types that have sums.
     Prod,
-    /// The greatest element. A NaN loses against a number, other than in `arg_max`. An empty line has none: a fixed size of 0 is rejected,
-    /// and along a run-time extent of 0 the result is NaN, of integers the type's least.
+    /// The greatest element. Numbers take precedence over NaNs, except in `arg_max`. An empty line has none: a fixed
+    /// size of 0 is rejected, and a run-time extent of 0 gives NaN, or the least value of an integer type.
     Max,
-    /// The least element. A NaN loses against a number. An empty line has none, as for the greatest; along a run-time extent of 0 the result
-    /// is NaN, of integers the type's greatest.
+    /// The least element. Numbers take precedence over NaNs. An empty line has none: a fixed size of 0 is rejected, and
+    /// a run-time extent of 0 gives NaN, or the greatest value of an integer type.
     Min,
 }
 
-/// What follows a matrix product and its bias.
+/// The activation after a matrix product and its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// max(x, 0).
@@ -163,8 +163,8 @@ pub enum AttentionPrecision {
     /// That of `f32` arithmetic.
     #[default]
     F32,
-    /// q, k, v and the weights of the softmax may be rounded to `bf16` before they are multiplied; sums are in `f32`. It suits models
-    /// whose weights or activations are no more precise, and serves the matrix units of devices.
+    /// q, k, v and the softmax weights may be rounded to `bf16` before multiplication; sums are in `f32`. It suits
+    /// models whose weights or activations are no more precise, and enables the matrix units of devices.
     BF16,
 }
 
@@ -177,8 +177,8 @@ pub enum ElementLoss {
     BinaryCrossEntropy,
 }
 
-/// An operation on tensors with its attributes. Its operands and result are in the [`KernelSpec`](crate::KernelSpec) that holds it; what it
-/// computes is said where the core defines it.
+/// An operation on tensors with its attributes. Its operands and result are in the [`KernelSpec`](crate::KernelSpec)
+/// that holds it; the core defines its meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// One elementwise operation.
@@ -201,7 +201,7 @@ pub enum Operation {
     },
     /// Numbers of the Philox generator.
     Random {
-        /// Whether they are of a normal distribution; uniform otherwise.
+        /// Whether they are normally distributed; otherwise uniformly.
         normal: bool,
     },
     /// A dense copy.
@@ -213,14 +213,14 @@ pub enum Operation {
         /// The distance of elements along each of the result's dimensions, slowest first.
         strides: Vec<u32>,
     },
-    /// Tensors one after the other.
+    /// Tensors concatenated along a dimension.
     Concat {
         /// The dimension.
         axis: u32,
     },
-    /// Elements of `value` around a tensor; how many come after it follows from the shapes.
+    /// Padding with `value`; the padding after the tensor follows from the shapes.
     Pad {
-        /// How many come before it in each dimension.
+        /// The padding before it in each dimension.
         before: Vec<u32>,
         /// The value.
         value: F64,
@@ -232,16 +232,16 @@ pub enum Operation {
         /// The dimension.
         axis: u32,
     },
-    /// Elements replaced, or added to, where indices say.
+    /// Replaces, or adds to, elements given by indices.
     Scatter {
         /// Whether updates are added.
         add: bool,
         /// The dimension.
         axis: u32,
     },
-    /// A line becomes a number.
+    /// Reduces each line to a number.
     Reduce {
-        /// Which number.
+        /// The kind of reduction.
         reduction: Reduction,
         /// The dimension.
         axis: u32,
@@ -298,12 +298,12 @@ pub enum Operation {
         /// How many.
         k: u32,
     },
-    /// Rows of mean 0 and variance 1, scaled and moved.
+    /// Normalises rows to mean 0 and variance 1, then scales and shifts.
     LayerNorm {
         /// Added to the variance.
         eps: F32,
     },
-    /// Rows over their root mean square, scaled.
+    /// Divides rows by their root mean square, then scales.
     RmsNorm {
         /// Added to the mean square.
         eps: F32,
@@ -316,7 +316,7 @@ pub enum Operation {
         transpose: [bool; 2],
         /// Whether a bias is the third operand.
         bias: bool,
-        /// What follows the bias.
+        /// The activation after the bias.
         activation: Option<Activation>,
         /// Whether the last operand is added.
         residual: bool,
@@ -332,11 +332,11 @@ pub enum Operation {
         /// Groups of channels.
         groups: u32,
     },
-    /// Activations in 8 bits with a scale for each group.
+    /// Activations quantised to 8 bits with a scale per group.
     Quantize {
         /// Elements of a group.
         group: u32,
-        /// The least magnitude that a scale stands for.
+        /// The least magnitude that a scale represents.
         floor: F32,
     },
     /// Weights in the layout that a device's kernels read.
@@ -354,7 +354,7 @@ pub enum Operation {
         scale: F32,
         /// The least precision of its products.
         precision: AttentionPrecision,
-        /// How many positions a token sees, its own included; all without it.
+        /// How many positions a token sees, its own included; all for `None`.
         window: Option<u32>,
     },
     /// The choice of a token from logits.
@@ -363,7 +363,7 @@ pub enum Operation {
     Loss(ElementLoss),
     /// The cross-entropy of each row of logits.
     CrossEntropy,
-    /// A launch that no graph has, such as one that measures a ceiling, by its name in profiles.
+    /// A launch that occurs in no graph, such as one that measures a ceiling; its name in profiles.
     Probe(&'static str),
 }
 

@@ -1,18 +1,18 @@
-//! Methods of devices that are made of others.
+//! Delegation for devices that wrap others.
 
-/// Methods of [`Backend`](crate::Backend), [`Kernels`](crate::Kernels) and [`Measure`](crate::Measure) that call the same method of
-/// something: a field, or what an expression of `self` gives.
+/// Delegates methods of [`Backend`](crate::Backend), [`Kernels`](crate::Kernels) and [`Measure`](crate::Measure) to the
+/// same methods of a field, or of an expression of `self`.
 ///
 /// ```
 /// use hologram_device::*;
 ///
-/// /// The reference device, whose memory is never enough for the careful.
+/// /// The reference device, which always reports no free memory.
 /// struct Modest(ReferenceBackend);
 ///
 /// impl Backend for Modest {
 ///     hologram_device::pass_on!(self => self.0;
-///         info is_available policy kernels measure allocate_buffer allocate_pool owns wrap copy_to_buffer copy_from_buffer
-///         copy_buffer clear_error record submit wait synchronize);
+///         info is_available policy kernels measure allocate_buffer allocate_pool owns wrap copy_to_buffer
+///         copy_from_buffer copy_buffer clear_error record submit wait synchronize);
 ///
 ///     fn available_memory(&self) -> Option<u64> {
 ///         Some(0)

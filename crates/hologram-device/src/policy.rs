@@ -1,24 +1,25 @@
-//! What suits a device, as data.
+//! A device's preferences, as data.
 
 use std::ops::RangeInclusive;
 
 use crate::Format;
 
-/// What suits a device. Graphs and models are built by it, so that no kernel makes these choices by itself.
+/// A device's preferences. Graphs and models follow them, so that no kernel makes these choices itself.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Whether the host's memory is the device's, so that [`Backend::wrap`](crate::Backend::wrap) copies nothing.
+    /// Whether the device shares the host's memory, so that [`Backend::wrap`](crate::Backend::wrap) copies nothing.
     pub shares_host_memory: bool,
-    /// How many neighbouring elements a thread of an elementwise program should work on: 1, or 4 where a device moves four elements
-    /// with one instruction.
+    /// Neighbouring elements per thread of an elementwise program: 1, or 4 for a device that moves four elements with
+    /// one instruction.
     pub elements_per_thread: u32,
-    /// The layout in which kernels read weights of a format, holding the same values. Weights are converted once, when they are loaded.
+    /// The layout in which kernels read weights of a format, with the same values. Weights are converted once, when
+    /// loaded.
     pub weight_layout: fn(Format) -> Format,
     /// Formats of a product's activations, first match first.
     pub activations: Vec<Preference>,
     /// Formats of attention's products, first match first.
     pub attention: Vec<Preference>,
-    /// The format of a model's cache of keys and values that suits best, where a model offers it.
+    /// The best format of a model's cache of keys and values, if the model offers it.
     pub cache: Option<Format>,
 }
 
@@ -29,12 +30,12 @@ pub struct Preference {
     pub format: Format,
     /// The weights that it suits.
     pub weights: fn(Format) -> bool,
-    /// The greatest numbers of tokens of the steps that it suits.
+    /// The maximum numbers of tokens of the steps that it suits.
     pub tokens: RangeInclusive<usize>,
 }
 
 impl Default for Policy {
-    /// Of a device that takes everything as it comes.
+    /// For a device without preferences.
     fn default() -> Policy {
         Policy {
             shares_host_memory: false,
@@ -53,19 +54,19 @@ impl Policy {
         (self.weight_layout)(format)
     }
 
-    /// Which of several formats of activations (the first is the most natural) suits a product with weights of this layout in a step
-    /// of up to `tokens` tokens. The graph then says so: it is never a kernel's own choice.
+    /// The best of several formats of activations (the first is the most natural) for a product with weights of this
+    /// layout in a step of up to `tokens` tokens. The graph then states the format; a kernel never chooses it.
     pub fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
         choose(&self.activations, |p| (p.weights)(weights) && p.tokens.contains(&tokens), choices)
     }
 
-    /// Which of several formats (the first is the most precise) attention's products suit in a step of up to `tokens` tokens. The graph
-    /// then says so, as with [`Policy::activations`](Policy::activations()).
+    /// The best of several formats (the first is the most precise) for attention's products in a step of up to `tokens`
+    /// tokens. The graph then states it, as with [`Policy::activations`](Policy::activations()).
     pub fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
         choose(&self.attention, |p| p.tokens.contains(&tokens), choices)
     }
 
-    /// Which of several formats (the first is the most precise) suits a model's cache of keys and values.
+    /// The best of several formats (the first is the most precise) for a model's cache of keys and values.
     pub fn cache_format(&self, choices: &[Format]) -> Option<Format> {
         self.cache.filter(|format| choices.contains(format)).or(choices.first().copied())
     }

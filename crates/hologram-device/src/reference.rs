@@ -1,4 +1,5 @@
-//! The reference interpreter as a device: it runs programs and nothing else, slowly, on the submitting thread, and checks everything.
+//! The reference interpreter as a device. It only runs programs, slowly, on the submitting thread, and checks
+//! everything.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,23 +26,23 @@ use crate::spec::{GroupSpec, KernelSpec};
 
 const DEVICE: BackendType = BackendType::Reference;
 
-/// The reference interpreter as a device; [`Kernels::native`] has no kernel for anything.
+/// The reference interpreter as a device; it has no native kernels.
 pub struct ReferenceBackend {
     /// Its queue is the number of submissions.
     host: HostDevice<u64>,
 }
 
-/// What a [`Pipeline`] holds.
+/// The contents of a [`Pipeline`].
 struct Compiled {
     program: Arc<Program>,
     rules: Vec<Rule>,
 }
 
-/// What a [`CommandList`] holds.
+/// The contents of a [`CommandList`].
 struct Recording {
     steps: Vec<Step>,
     uses: Vec<Use>,
-    /// Of the device that recorded it, which alone may run it.
+    /// The allocator of the recording device; only that device may run the list.
     allocator: Arc<Allocator>,
     /// Keeps the memory of the steps alive.
     _buffers: Vec<Buffer>,
@@ -79,7 +80,7 @@ impl ReferenceBackend {
         ReferenceBackend { host: HostDevice::new(info, Policy::default(), cap, 0) }
     }
 
-    /// What this device has recorded.
+    /// The recording in a list of this device.
     fn recording<'a>(&self, list: &'a CommandList, operation: &str) -> Result<&'a Recording> {
         match list.downcast::<Recording>() {
             Some(recording) if Arc::ptr_eq(&recording.allocator, &self.host.allocator) => Ok(recording),
@@ -102,8 +103,8 @@ impl ReferenceBackend {
 
 impl Step {
     fn run(&self) -> Result<()> {
-        // Arguments may overlap (two views of the same blocks), so each memory that the interpreter is given is a range of bytes that
-        // no other touches: arguments that overlap are merged into one, which is for writing where one of them is.
+        // Arguments may overlap (two views of the same blocks), but the interpreter requires ranges of bytes that do
+        // not. Overlapping arguments are merged into one range, which is writable if one of them is.
         let slices = self.program.params.iter().zip(&self.arguments).filter_map(|(param, argument)| match argument {
             Argument::Slice(slice) => {
                 let written = matches!(param.kind, ParamKind::Buffer { access, .. } if access != Access::Read);
@@ -134,12 +135,12 @@ impl Step {
         let bindings: Vec<_> = bindings.collect();
         let memory = |(_, data, bytes, written): &(usize, *mut u8, usize, bool)| {
             if *written {
-                // SAFETY: no other range overlaps it. It lies in a buffer that the recording keeps alive, which is not foreign, as was
-                // checked when the launch was recorded, and which nobody else touches while the queue is held.
+                // SAFETY: no other range overlaps it. It lies in a buffer that the recording keeps alive; recording has
+                // checked that the buffer is not foreign, and nobody else uses it while the queue is held.
                 Bytes::Write(unsafe { std::slice::from_raw_parts_mut(*data, *bytes) })
             } else {
-                // SAFETY: it lies in a buffer that the recording keeps alive, of this device, which nobody else touches while the queue is
-                // held, or foreign, which nobody writes.
+                // SAFETY: it lies in a buffer that the recording keeps alive: one of this device, which nobody else
+                // uses while the queue is held, or a foreign one, which nobody writes.
                 Bytes::Read(unsafe { std::slice::from_raw_parts(*data, *bytes) })
             }
         };

@@ -1,4 +1,4 @@
-//! Kernel requests: what a backend needs to know of an operation, or of several, to choose a native kernel. Plain data.
+//! Kernel requests: the data about one or several operations by which a backend chooses a native kernel.
 
 use crate::fused::Fused;
 use crate::{Format, Operation};
@@ -8,7 +8,7 @@ use crate::{Format, Operation};
 pub enum Extent {
     /// Known when the graph is compiled.
     Fixed(usize),
-    /// Known when it runs: word `slot` of the step block, at most `max`. Memory and strides are laid out for `max`.
+    /// Known at run time: word `slot` of the step block, at most `max`. Memory and strides are laid out for `max`.
     Step {
         /// Index of the `u32` in the step block.
         slot: u32,
@@ -84,28 +84,29 @@ pub struct KernelSpec {
 }
 
 impl KernelSpec {
-    /// Whether any operand's size is known only when it runs, so that the step block is bound.
+    /// Whether any operand's size is known only at run time, so that the step block is bound.
     pub fn uses_step(&self) -> bool {
         self.inputs.iter().chain([&self.output]).any(|t| t.shape.iter().any(|e| matches!(e, Extent::Step { .. })))
     }
 }
 
-/// Several operations that one kernel may compute together, with only some of their results kept: a norm with the matrix products that
-/// read it, a product with the addition after it. Graphs ask for such kernels with [`Kernels::native_group`](crate::Kernels::native_group).
+/// Several operations that one kernel may compute together, keeping only some of their results: a norm with the matrix
+/// products that read it, or a product with the addition after it. Graphs request such kernels with
+/// [`Kernels::native_group`](crate::Kernels::native_group).
 ///
-/// **Bindings.** One buffer for each view of each input in order, then of each value in `outputs` in order, and last, when any extent
-/// is [`Extent::Step`], the step block. A value that overwrites an input ([`GroupNode::in_place`]) is bound once, as that input, and
-/// does not stand in `outputs`.
+/// **Bindings.** One buffer for each view of each input in order, then of each value in `outputs` in order, and last,
+/// when any extent is [`Extent::Step`], the step block. A value that overwrites an input ([`GroupNode::in_place`]) is
+/// bound once, as that input, and is not in `outputs`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GroupSpec {
-    /// What the group reads from outside.
+    /// The inputs of the group.
     pub inputs: Vec<TensorSpec>,
     /// The operations; each reads inputs and nodes before it.
     pub nodes: Vec<GroupNode>,
-    /// Indices of the nodes whose values are wanted; the others may never exist in memory.
+    /// Indices of the nodes whose values are required; the others may never exist in memory.
     pub outputs: Vec<usize>,
-    /// What the operations are together: devices choose kernels by it.
+    /// The group's meaning, by which devices choose kernels.
     pub fused: Fused,
 }
 
@@ -114,15 +115,15 @@ pub struct GroupSpec {
 pub struct GroupNode {
     /// The operation with its attributes.
     pub op: Operation,
-    /// What it reads.
+    /// Its operands.
     pub operands: Vec<Operand>,
     /// Its value.
     pub output: TensorSpec,
-    /// The place among `operands` of the state that it overwrites, which is an input of the group.
+    /// The index in `operands` of the state that it overwrites, which is an input of the group.
     pub in_place: Option<usize>,
 }
 
-/// What an operation of a group reads.
+/// An operand of an operation of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// An input of the group.
@@ -132,13 +133,13 @@ pub enum Operand {
 }
 
 impl GroupSpec {
-    /// A group of these operations; `None` where together they are nothing that a device may have a kernel for.
+    /// A group of these operations; `None` if no device may have a kernel for them.
     pub fn new(inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: Vec<usize>) -> Option<GroupSpec> {
         let fused = Fused::of(&inputs, &nodes, &outputs)?;
         Some(GroupSpec { inputs, nodes, outputs, fused })
     }
 
-    /// The group after a change of its operations, which are recognised anew; none where they are no group any more.
+    /// The group after a change of its operations, which are recognised again; `None` if they no longer form a group.
     pub fn changed(mut self, change: impl FnOnce(&mut GroupSpec)) -> Option<GroupSpec> {
         change(&mut self);
         GroupSpec::new(self.inputs, self.nodes, self.outputs)
@@ -166,7 +167,7 @@ impl GroupSpec {
         inputs.chain(self.outputs.iter().map(|o| (&self.nodes[*o].output, true))).collect()
     }
 
-    /// Whether any operand's size is known only when it runs, so that the step block is bound.
+    /// Whether any operand's size is known only at run time, so that the step block is bound.
     pub fn uses_step(&self) -> bool {
         let tensors = self.inputs.iter().chain(self.nodes.iter().map(|n| &n.output));
         tensors.flat_map(|t| &t.shape).any(|e| matches!(e, Extent::Step { .. }))

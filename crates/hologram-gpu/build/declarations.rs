@@ -1,8 +1,9 @@
-//! Kernels as their texts declare them: `KERNEL(name, threads, IN(0, float, x), …)` and its kin in `arguments.h`.
+//! Parses the kernels that texts declare: `KERNEL(name, threads, IN(0, float, x), …)` and the other forms of
+//! `arguments.h`.
 
 use super::text::{Language, Result, Text, Token, arguments};
 
-/// What an argument is.
+/// The kind of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Pointer,
@@ -14,19 +15,19 @@ pub enum Kind {
     Fault,
 }
 
-/// A macro that stands for several arguments which belong together.
+/// A macro that stands for several related arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What Rust calls it.
+    /// Its type in Rust.
     pub of: &'static str,
-    /// What it was given as name.
+    /// The name given to the group.
     pub field: String,
-    /// The argument's own name there.
+    /// The argument's name within the group.
     pub part: String,
 }
 
 impl Group {
-    /// Whether it is what the next launch reads.
+    /// Whether it is the range that the next launch reads.
     pub fn is_ahead(&self) -> bool {
         GROUPS.contains(&(AHEAD, self.of))
     }
@@ -40,7 +41,7 @@ pub struct Parameter {
     pub group: Option<Group>,
 }
 
-/// Kernels that one piece of text declares.
+/// Kernels with one declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
     /// The macro that declares them, or the kernel.
@@ -52,12 +53,12 @@ pub struct Declaration {
     pub entries: Vec<String>,
 }
 
-/// Macros that stand for several arguments, and what Rust calls them.
+/// Macros that stand for several arguments, with their types in Rust.
 pub const GROUPS: [(&str, &str); 3] = [("COUNT", "Counted"), ("EXTENT", "Actual"), (AHEAD, "Range")];
-/// The one that comes last in a declaration: it has no numbers on Metal, which takes [`METAL_MOST`] arguments.
+/// The macro that comes last in a declaration. It has no buffer indices on Metal, which takes [`METAL_MOST`] arguments.
 pub const AHEAD: &str = "AHEAD_RANGE";
 const METAL_MOST: usize = 31;
-/// The header with the forms: what they are made of stands nowhere else.
+/// The header that alone defines the forms.
 const HEADER: &str = "arguments.h";
 
 /// The kernels of a text.
@@ -80,14 +81,14 @@ pub fn declarations(text: &Text, language: Language) -> Result<Vec<Declaration>>
     Ok(found)
 }
 
-/// How many arguments of a form come before the kernel's own; `None` for what is no form.
+/// The number of arguments of a form before the kernel's own; `None` if this is no form.
 fn form(text: &Text, token: &Token) -> Option<usize> {
     let found = text.macros.get(&token.text).filter(|m| m.file.ends_with(HEADER))?;
     let parameters = found.parameters.as_ref().filter(|p| p.last().is_some_and(|p| &**p == "..."))?;
     token.text.starts_with("KERNEL").then(|| parameters.len() - 1)
 }
 
-/// Looks for declarations outside of braces.
+/// Finds declarations outside of braces.
 fn scan(text: &Text, language: Language, tokens: &[Token], depth: usize, found: &mut Vec<Declaration>) -> Result<()> {
     let (mut at, mut braces) = (0, 0);
     while let Some(token) = tokens.get(at) {
@@ -146,7 +147,7 @@ fn declare(
     if found.iter().any(|d| d.entries.contains(&entry)) {
         return token.error(format!("{entry} is declared twice"));
     }
-    // Kernels of a text with the same arguments have one structure.
+    // Kernels of a text with the same arguments share a structure.
     if let Some(same) = found.iter_mut().find(|d| d.parameters == parameters) {
         same.entries.push(entry);
         return Ok(());
@@ -159,8 +160,7 @@ fn declare(
     Ok(())
 }
 
-/// Reads what stands between two commas of a list of arguments, which may be several when a macro brings its own
-/// commas.
+/// Reads an item of a list of arguments; it becomes several if a macro brings its own commas.
 fn read(
     text: &Text,
     item: &[Token],
@@ -175,7 +175,7 @@ fn read(
             rest = after;
             continue;
         }
-        // A mistake is where the declaration says it, not within a macro.
+        // Errors point at the declaration, not into a macro.
         let from = from.unwrap_or(token);
         let Some((arguments, length)) = arguments(after) else {
             return from.error(format!("{} is no form of an argument", token.text));
@@ -241,8 +241,8 @@ fn sum(tokens: &[Token]) -> Option<usize> {
     (tokens.len() % 2 == 1).then_some(total)
 }
 
-/// What a text declares in both languages: kernels of one language only are added; what both have must be the same, but
-/// for what is read ahead, which Metal does not know.
+/// Merges the declarations of both languages. Kernels of only one language are added; common ones must be equal, except
+/// for the prefetch ranges, which Metal lacks.
 pub fn both(mut cuda: Vec<Declaration>, metal: Vec<Declaration>) -> Result<Vec<Declaration>> {
     for other in metal {
         let line = other.line;

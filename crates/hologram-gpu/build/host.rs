@@ -1,4 +1,4 @@
-//! What a text shares with the host by `HOST(names…)`: numbers, and structures with the layout that CUDA gives them.
+//! Parses what a text shares with the host by `HOST(names…)`: numbers, and structures with CUDA's layout.
 
 use super::text::{Result, Text, Token, arguments};
 
@@ -6,7 +6,7 @@ use super::text::{Result, Text, Token, arguments};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub name: String,
-    /// The text that shares it.
+    /// The text that declares it.
     pub file: String,
     pub line: u32,
     pub value: Value,
@@ -28,13 +28,13 @@ pub struct Structure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,
-    /// `u32`, `f32`, or `u64` for an address; none for a type that Rust is not told.
+    /// `u32`, `f32`, or `u64` for an address; `None` for a type without a Rust counterpart.
     pub rust: Option<&'static str>,
     /// Elements of an array.
     pub count: Option<u64>,
 }
 
-/// Everything that a text shares, in order.
+/// All shared items of a text, in order.
 pub fn items(text: &Text) -> Result<Vec<Item>> {
     let mut out: Vec<Item> = Vec::new();
     for (at, token) in text.tokens.iter().enumerate().filter(|(_, t)| t.is("HOST")) {
@@ -48,7 +48,7 @@ pub fn items(text: &Text) -> Result<Vec<Item>> {
             out.push(Item { name: name.text.to_string(), file: token.file.to_string(), line: token.line, value });
         }
     }
-    // What a text says of a structure's size must be what is computed here.
+    // A size that the text asserts must equal the computed one.
     for at in text.tokens.windows(7).filter(|w| w[0].is("static_assert") && w[2].is("sizeof") && w[6].is("==")) {
         let Some(Item { value: Value::Structure(s), .. }) = out.iter().find(|i| at[4].is(&i.name)) else { continue };
         let said = text.tokens.iter().position(|t| std::ptr::eq(t, &at[6])).and_then(|i| text.tokens.get(i + 1));
@@ -59,7 +59,7 @@ pub fn items(text: &Text) -> Result<Vec<Item>> {
     Ok(out)
 }
 
-/// The value of a macro or a `constexpr`.
+/// Evaluates a macro or a `constexpr`.
 fn number(text: &Text, name: &Token, depth: usize) -> Result<u64> {
     if depth > 16 {
         return name.error(format!("{} is defined by itself", name.text));
@@ -81,7 +81,7 @@ fn number(text: &Text, name: &Token, depth: usize) -> Result<u64> {
     name.error(format!("there is no number or structure {}", name.text))
 }
 
-/// Sums, differences, products, quotients and remainders of numbers and names.
+/// Evaluates sums, differences, products, quotients and remainders of numbers and names.
 fn expression(text: &Text, name: &Token, tokens: &[Token], depth: usize) -> Result<u64> {
     let mut at = 0;
     let value = added(text, name, tokens, &mut at, depth)?;
@@ -138,7 +138,7 @@ fn atom(text: &Text, name: &Token, tokens: &[Token], at: &mut usize, depth: usiz
     value.or_else(|_| token.error(format!("{} is no number: {} is not understood", name.text, token.text)))
 }
 
-/// Size, alignment and Rust's name of a type.
+/// Size, alignment and Rust name of a type.
 fn layout(text: &Text, ty: &Token) -> Result<(u64, u64, Option<&'static str>)> {
     Ok(match &*ty.text {
         "uint" | "unsigned" => (4, 4, Some("u32")),
@@ -155,7 +155,7 @@ fn layout(text: &Text, ty: &Token) -> Result<(u64, u64, Option<&'static str>)> {
     })
 }
 
-/// The structure of a name, if it is one.
+/// The structure with this name, if there is one.
 fn structure(text: &Text, name: &Token) -> Result<Option<Structure>> {
     let tokens = &text.tokens;
     let mut found = None;

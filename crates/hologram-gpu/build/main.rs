@@ -1,9 +1,9 @@
-//! Tells Rust what the kernel texts declare.
+//! Generates Rust code from the declarations of the kernel texts.
 //!
-//! Written to `OUT_DIR`: `arguments.rs` (a structure for each declaration of kernels, with numbers that texts share
-//! with the host), `texts.rs` (what Metal compiles at run time), `declared.txt` (what the images of CUDA kernels must
-//! take, for the build of `hologram-cuda`). The build fails where a kernel's arguments are not declared as
-//! `arguments.h` says it.
+//! Written to `OUT_DIR`: `arguments.rs` (a structure per declaration of kernels, with the numbers that texts share with
+//! the host), `texts.rs` (the texts that Metal compiles at run time), `declared.txt` (the arguments that the images of
+//! CUDA kernels must take, for the build of `hologram-cuda`). The build fails if a kernel's arguments are not declared
+//! in the forms of `arguments.h`.
 
 mod declarations;
 mod host;
@@ -18,7 +18,7 @@ use std::process::exit;
 use declarations::Declaration;
 use text::{Language, Text};
 
-/// Where texts are, in the order in which headers are looked for.
+/// Folders of texts, in the search order of headers.
 const SHARED: &str = "kernels/shared";
 const CUDA: &str = "kernels/cuda";
 const METAL: &str = "kernels/metal";
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// A path as code and messages have it.
+/// A path as shown in code and messages.
 fn shown(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
@@ -92,7 +92,7 @@ fn run() -> Result<(), String> {
             let structures = all.iter().map(|d| rust::structure(stem, d)).collect::<String>();
             modules[place].entry(stem.clone()).or_default().push_str(&structures);
             for item in host::items(&text).map_err(|e| e.to_string())? {
-                // What a header shares is in the module of its name, once.
+                // A header's items are in the module of its name, once.
                 let stem = Path::new(&item.file).file_stem().and_then(|s| s.to_str()).unwrap_or_default().to_string();
                 let (module, code) = (modules[place].entry(stem).or_default(), rust::item(&item));
                 if !module.contains(&code) {
@@ -123,7 +123,7 @@ fn run() -> Result<(), String> {
     write("texts.rs", texts(&root, &served)?)
 }
 
-/// The texts that Metal compiles, and what they include.
+/// The texts that Metal compiles, and the headers that they include.
 fn texts(root: &Path, served: &[(String, PathBuf)]) -> Result<String, String> {
     let included = |path: &Path| format!("include_str!({:?})", shown(&root.join(path)));
     let mut out = String::from("/// Name and text.\nconst TEXTS: &[(&str, &str)] = &[\n");

@@ -1,4 +1,4 @@
-//! Rust's side of what the texts declare.
+//! Prints the declarations as Rust code.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::declarations::{Declaration, Kind, Parameter};
 use super::host::{Item, Value};
 
-/// `ATTENTION_DECODE` and `rms_norm_any` as names of types.
+/// Converts `ATTENTION_DECODE` or `rms_norm_any` to the name of a type.
 pub fn type_name(name: &str) -> String {
     let word = |word: &str| {
         let (first, rest) = word.split_at(word.len().min(1));
@@ -16,7 +16,7 @@ pub fn type_name(name: &str) -> String {
     name.split('_').map(word).collect()
 }
 
-/// A structure with a field for each argument, and how it becomes the list of them.
+/// A structure with a field per argument, and its conversion to the list of arguments.
 pub fn structure(image: &str, declaration: &Declaration) -> String {
     let Declaration { name, file, line, parameters, entries } = declaration;
     let (mut fields, mut list, mut reads) = (String::new(), String::new(), Vec::new());
@@ -24,7 +24,7 @@ pub fn structure(image: &str, declaration: &Declaration) -> String {
     for Parameter { name, kind, group } in parameters {
         let of = match group {
             Some(group) if group.is_ahead() => {
-                // What the next launch reads stands there: this one says what it reads itself.
+                // These arguments hold the ranges of the next launch; the structure has a launch's own ranges.
                 if reads.last() != Some(&group.field) {
                     reads.push(group.field.clone());
                 }
@@ -66,7 +66,7 @@ pub fn structure(image: &str, declaration: &Declaration) -> String {
     )
 }
 
-/// What the kernel before it takes of a range that a launch reads, as one of the declarations has it.
+/// The conversion of a prefetch range to arguments, as in the first declaration that has one.
 pub fn range(declarations: &[Declaration]) -> Option<String> {
     let ahead = |p: &&Parameter| p.group.as_ref().is_some_and(|g| g.is_ahead());
     let parameters = declarations.iter().map(|d| d.parameters.iter().filter(ahead)).find(|p| p.clone().count() > 0)?;
@@ -95,7 +95,7 @@ fn value(kind: &Kind, of: &str) -> String {
     }
 }
 
-/// A number or structure that a text shares with the host.
+/// A number or a structure that a text shares with the host.
 pub fn item(item: &Item) -> String {
     let Item { name, file, line, value } = item;
     let fields = match value {
@@ -109,7 +109,7 @@ pub fn item(item: &Item) -> String {
         name.to_uppercase(),
         fields.bytes
     );
-    // A structure of what Rust is not told is a size only.
+    // A structure with fields of types without a Rust counterpart gives only its size.
     if fields.fields.iter().any(|f| f.rust.is_none()) {
         return bytes;
     }
@@ -137,8 +137,8 @@ pub fn item(item: &Item) -> String {
     )
 }
 
-/// The kernels of each text with the PTX types of their parameters, for the build that reads their images: a line `text PATH`,
-/// then a line `kernel NAME TYPE…` for each of them.
+/// The kernels of each text with the PTX types of their parameters, for the build that reads their images: a line
+/// `text PATH`, then a line `kernel NAME TYPE…` per kernel.
 pub fn declared(texts: &[(PathBuf, Vec<Declaration>)]) -> String {
     let mut out = String::new();
     for (path, declarations) in texts {
@@ -159,7 +159,7 @@ pub fn declared(texts: &[(PathBuf, Vec<Declaration>)]) -> String {
     out
 }
 
-/// Modules with what stands in them.
+/// Modules with their contents.
 pub fn modules(contents: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     for (name, content) in contents {

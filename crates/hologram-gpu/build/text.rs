@@ -1,10 +1,10 @@
-//! Reads kernel texts as far as their declarations need it: words, conditionals, included headers, macros.
+//! Parses kernel texts as far as their declarations require: words, conditionals, included headers, macros.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// What is wrong with a text, and where.
+/// An error in a text, with its place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error {
     pub file: String,
@@ -28,7 +28,7 @@ pub struct Token {
     pub line: u32,
     /// The macro whose body it was written in.
     pub within: Option<Rc<str>>,
-    /// Whether it is the first of its line, and whether nothing stands between it and the token before it.
+    /// Whether it is the first of its line, and whether it directly follows the token before it.
     first: bool,
     glued: bool,
 }
@@ -42,7 +42,7 @@ impl Token {
         self.text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
     }
 
-    /// Another word in its place.
+    /// The same place with another word.
     pub fn called(&self, text: &str) -> Token {
         Token { text: text.into(), ..self.clone() }
     }
@@ -55,7 +55,7 @@ impl Token {
 /// `#define`.
 #[derive(Clone, Debug)]
 pub struct Macro {
-    /// The names of its parameters, `...` among them; none of one without parentheses.
+    /// The names of its parameters, `...` among them; `None` for a macro without parentheses.
     pub parameters: Option<Vec<Rc<str>>>,
     pub body: Vec<Token>,
     pub file: Rc<str>,
@@ -72,14 +72,14 @@ pub enum Language {
 #[derive(Default)]
 pub struct Text {
     pub macros: BTreeMap<Rc<str>, Macro>,
-    /// Macros with two meanings.
+    /// Macros with different definitions.
     ambiguous: BTreeSet<Rc<str>>,
-    /// What is left without directives.
+    /// The tokens outside directives.
     pub tokens: Vec<Token>,
     seen: BTreeSet<String>,
 }
 
-/// The number of expansions within each other after which a macro is taken to expand to itself.
+/// The depth of expansion above which a macro is taken to expand to itself.
 const DEEPEST: usize = 32;
 
 fn tokens_of(file: &str, text: &str) -> Result<Vec<Token>> {
@@ -139,7 +139,7 @@ fn tokens_of(file: &str, text: &str) -> Result<Vec<Token>> {
 }
 
 impl Text {
-    /// Reads a text; `header` gives the path and the text of what it includes.
+    /// Parses a text; `header` returns the path and the text of an included header.
     pub fn read(
         file: &str,
         text: &str,
@@ -159,7 +159,7 @@ impl Text {
         header: &dyn Fn(&str) -> Option<(String, String)>,
     ) -> Result<()> {
         let tokens = tokens_of(file, text)?;
-        // Of each conditional that is open: whether its text counts, and whether a branch of it did.
+        // Per open conditional: whether its text counts, and whether one of its branches did.
         let mut open: Vec<(bool, bool)> = Vec::new();
         let mut rest = &tokens[..];
         while let Some(start) = rest.first() {
@@ -181,7 +181,7 @@ impl Text {
             match line.get(1).map(|t| &*t.text) {
                 Some("ifdef") => open.push((defined(line.get(2))?, false)),
                 Some("ifndef") => open.push((!defined(line.get(2))?, false)),
-                // Architectures and the like: kernels are the same for all.
+                // Architectures and the like: kernels do not depend on them.
                 Some("if") => open.push((true, false)),
                 Some("else" | "elif") => match open.last_mut() {
                     Some((counts, before)) => (*counts, *before) = (!*counts && !*before, *before || *counts),
@@ -231,7 +231,7 @@ impl Text {
         Ok(())
     }
 
-    /// What a macro with parentheses stands for where it is used.
+    /// Expands a macro with parentheses.
     pub fn expand(&self, at: &Token, arguments: &[&[Token]], depth: usize) -> Result<Vec<Token>> {
         let Some(Macro { parameters: Some(parameters), body, .. }) = self.macros.get(&at.text) else {
             return at.error(format!("there is no macro {}", at.text));
@@ -269,8 +269,8 @@ impl Text {
     }
 }
 
-/// The arguments of a macro or form: `tokens` begin with its parenthesis; what is between its commas, and how many
-/// tokens all of it is.
+/// The arguments of a macro or form. `tokens` begin with its parenthesis; returns the tokens between its commas, and
+/// the total number of tokens.
 pub fn arguments(tokens: &[Token]) -> Option<(Vec<&[Token]>, usize)> {
     if !tokens.first()?.is("(") {
         return None;

@@ -1,26 +1,26 @@
-//! Arguments of kernels. Which a kernel has, in which order, its text declares (`kernels/arguments.h`); a launch fills
-//! in the structure that is made of the declaration ([`super::kernels`]).
+//! Arguments of kernels. A kernel's text declares their kinds and order (`kernels/arguments.h`); a launch fills in the
+//! structure generated from the declaration ([`super::kernels`]).
 
 use std::any::Any;
 use std::fmt::Debug;
 
 /// The arguments of a kernel: a structure of [`super::kernels`].
 pub trait KernelArgs: Any + Debug + Send + Sync {
-    /// The image of its kernels: the name of their text without its ending.
+    /// The image of its kernels: the name of their text without its extension.
     fn image(&self) -> &'static str;
     /// The kernels that take these arguments.
     fn entries(&self) -> &'static [&'static str];
-    /// The arguments in the order in which the kernel declares them, without what the next launch reads.
+    /// The arguments in the order of the kernel's declaration, without the next launch's ranges.
     fn list(&self) -> Vec<Arg>;
-    /// What the launch reads that nothing writes, where its kernel takes as many ranges of the next launch behind all
-    /// other arguments: it fetches some of them into the L2 when its own reading ends, so that the memory does not rest
-    /// while one launch follows the other.
+    /// The ranges that the launch reads and nothing writes, if its kernel takes as many ranges of the next launch after
+    /// all other arguments. It prefetches parts of them into the L2 when its own reading ends, so that the memory does
+    /// not idle between the launches.
     fn reads(&self) -> Option<&[Range]> {
         None
     }
 }
 
-/// An argument as the device is given it.
+/// An argument as the device receives it.
 #[derive(Clone, Debug)]
 pub enum Arg {
     /// An address.
@@ -36,23 +36,23 @@ pub enum Arg {
 /// Memory that an argument points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// A binding, by its place among the spec's bindings.
+    /// A binding, by its index among the spec's bindings.
     Binding(usize),
     /// The scratch memory, at this offset.
     Scratch(usize),
     /// The zeroed memory, at this offset.
     Counters(usize),
-    /// The launch's fault record: a kernel that is given an index outside its range notes it there, leaves out what it
-    /// cannot do, and goes on; the error comes at the next wait.
+    /// The launch's fault record. A kernel with an index out of range records it there, skips the element, and goes on;
+    /// the error is reported at the next wait.
     Fault,
-    /// Memory that is not used: a kernel is told so by a number, as Metal takes no null pointers for buffers.
+    /// Unused memory. A kernel recognises it by a number, as Metal takes no null pointers for buffers.
     Null,
-    /// An address of the device that is known already.
+    /// A known address of the device.
     Address(u64),
 }
 
 impl Memory {
-    /// A binding, or what is not used.
+    /// A binding, or unused memory.
     pub fn optional(place: Option<usize>) -> Memory {
         place.map_or(Memory::Null, Memory::Binding)
     }
@@ -61,7 +61,7 @@ impl Memory {
 /// A matrix in memory as the bulk tensor copy engine sees it (compute capability 9.0).
 #[derive(Clone, Debug)]
 pub struct TensorMap {
-    /// Where the matrix lies.
+    /// The matrix's memory.
     pub memory: Memory,
     /// Size of an element in bytes: 1, 2 (bf16 or f16) or 4.
     pub element: u32,
@@ -75,7 +75,7 @@ pub struct TensorMap {
     pub swizzle: u32,
 }
 
-/// A size that may be known only when the kernel runs: `EXTENT` in `arguments.h`.
+/// A size that may be known only at run time: `EXTENT` in `arguments.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actual {
     /// Word of the step block; `u32::MAX` where the size is fixed.
@@ -93,19 +93,18 @@ pub struct Counted {
     pub slot: u32,
     /// The greatest value of the word.
     pub most: u32,
-    /// What it is multiplied by.
+    /// The factor that multiplies the word.
     pub per: u32,
 }
 
-/// Bytes of which workgroup x reads `len` from byte x · `stride` on, as long as they are among the first `total`:
-/// `AHEAD_RANGE` in `stream.h`.
+/// Bytes of which workgroup x reads `len` from byte x · `stride` on, up to `total`: `AHEAD_RANGE` in `stream.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where they begin.
+    /// The memory of the first byte.
     pub at: Memory,
-    /// Bytes that there are.
+    /// The total number of bytes.
     pub total: u32,
-    /// Bytes from one workgroup's first to the next one's.
+    /// Bytes between the starts of consecutive workgroups.
     pub stride: u32,
     /// Bytes that a workgroup reads.
     pub len: u32,

@@ -1,4 +1,4 @@
-//! A device that plans as a GPU does, on any machine, and computes nothing: what a step would launch can be counted.
+//! A device that plans as a GPU does, on any machine, and computes nothing. It counts the launches of a step.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ use hologram_isa::{Capability, Program};
 
 use super::{Target, Vendor, find, find_group, policy};
 
-/// What a list would do.
+/// The work of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DryRun {
     /// Launches.
     pub launches: usize,
-    /// Those of them that are programs, as no native kernel serves them.
+    /// Launches of programs, for lack of a native kernel.
     pub programs: usize,
-    /// Multiplications and additions of matrix products, each counted, at the most tokens of the step.
+    /// Multiplications and additions of matrix products, each counted, at the step's maximum number of tokens.
     pub flops: u64,
 }
 
@@ -32,7 +32,7 @@ struct Planned {
     programs: BTreeSet<KernelName>,
 }
 
-/// See the module's documentation: reads give zeros, and nothing that is read means anything.
+/// See the module's documentation: reads return zeros without meaning.
 pub struct DryGpu {
     info: DeviceInfo,
     target: Target,
@@ -41,7 +41,7 @@ pub struct DryGpu {
     last: Mutex<Planned>,
 }
 
-/// Memory that is not there.
+/// Memory without contents.
 struct DryMemory {
     bytes: usize,
     backend: BackendType,
@@ -80,12 +80,12 @@ impl DryGpu {
         DryGpu { info, target, policy: policy(target), counters: Counters::default(), last: Mutex::default() }
     }
 
-    /// What the last list would have done.
+    /// The work of the last list.
     pub fn last(&self) -> DryRun {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).plan
     }
 
-    /// The names of its programs, each once.
+    /// The names of the last list's programs, each once.
     pub fn last_programs(&self) -> Vec<KernelName> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).programs.iter().cloned().collect()
     }
@@ -127,7 +127,7 @@ fn of_group(group: &GroupSpec) -> u64 {
     group.nodes.iter().map(one).sum()
 }
 
-/// `parts`: launches of a native kernel; none for a program.
+/// `parts`: launches of a native kernel; `None` for a program.
 fn pipeline(name: &str, parts: Option<usize>, flops: u64) -> Pipeline {
     let programs = usize::from(parts.is_none());
     let plan = DryRun { launches: parts.unwrap_or(1), programs, flops };
@@ -229,7 +229,7 @@ impl Kernels for DryGpu {
         Ok(pipeline(&program.name, None, 0))
     }
 
-    /// A pipeline for every product, so that its operations are counted where a program computes it too.
+    /// A pipeline for every product, so that its operations are counted even if a program computes it.
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let (parts, flops) = (find(spec, self.target).map(|kernel| kernel.parts.len()), of_spec(spec));
         (parts.is_some() || flops > 0).then(|| pipeline(spec.op.name(), parts, flops))

@@ -8,7 +8,7 @@ use hologram_device::{Elementwise as E, Extent, Format, KernelSpec, Operation, T
 use hologram_isa::Type;
 const UNARY: [E; 7] = [E::Neg, E::Abs, E::Exp, E::Tanh, E::Relu, E::Sigmoid, E::Silu];
 const BINARY: [E; 8] = [E::Add, E::Sub, E::Mul, E::Div, E::Max, E::Min, E::Swiglu, E::Relu2Mul];
-/// Elements that a workgroup takes.
+/// Elements per workgroup.
 const PIECE: usize = 1024;
 
 /// The native kernel for an elementwise operation.
@@ -63,7 +63,7 @@ fn unary(entry: String, places: &Places, total: Count) -> Option<NativeKernel> {
     Some(single(launch(args, entry, [total.max().div_ceil(PIECE), 1], 256)?))
 }
 
-/// In words of four bytes, or byte by byte where there may be no whole number of them.
+/// Copies words of four bytes, or bytes if the size may not be a multiple of four.
 fn copy(spec: &KernelSpec, places: &Places, total: Count) -> Option<NativeKernel> {
     let Format::Plain(ty) = spec.output.format else { return None };
     let bytes = total.times(ty.size());
@@ -76,7 +76,8 @@ fn copy(spec: &KernelSpec, places: &Places, total: Count) -> Option<NativeKernel
     Some(single(launch(args, "copy_bytes", [bytes.max().div_ceil(PIECE), 1], 256)?))
 }
 
-/// After how many elements an operand repeats: 0 for one of the output's shape, whose last dimensions it has otherwise.
+/// After how many elements an operand repeats: 0 if it has the output's shape; otherwise its shape must be the output's
+/// last dimensions.
 fn repeats(operand: &TensorSpec, output: &TensorSpec) -> Option<u32> {
     if operand.shape == output.shape {
         return Some(0);

@@ -1,10 +1,10 @@
-//! Where a list needs barriers: launches of a concurrent encoder run in any order and at the same time but for those.
+//! Places the barriers of a list: only they order the launches of a concurrent encoder.
 
 use std::ops::Range;
 
 use hologram_device::host::Use;
 
-/// What launches since the last barrier touch.
+/// The memory that launches since the last barrier use.
 #[derive(Default)]
 pub struct Hazards {
     read: Vec<Range<u64>>,
@@ -12,7 +12,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// Whether a launch with these uses must come after a barrier; notes them either way.
+    /// Whether a launch with these uses must come after a barrier; records the uses either way.
     pub fn needs_barrier<'a>(&mut self, uses: impl Iterator<Item = &'a Use> + Clone) -> bool {
         let meets = |ranges: &[Range<u64>], u: &Use| ranges.iter().any(|r| r.start < u.end && u.start < r.end);
         let waits = uses.clone().any(|u| meets(&self.written, u) || u.write && meets(&self.read, u));
@@ -42,12 +42,12 @@ mod tests {
             read: how.contains('r'),
             write: how.contains('w'),
         };
-        // Each launch with what it touches, and whether it waits.
+        // Each launch with its uses, and whether it needs a barrier.
         let launches: [(Touches, bool); 8] = [
             (&[(0..10, "r"), (10..20, "w")], false),
             (&[(0..10, "r"), (20..30, "w")], false),
             (&[(19..20, "r"), (30..40, "w")], true),
-            // What lay before the barrier is settled.
+            // Uses before the barrier no longer count.
             (&[(20..30, "r"), (40..50, "w")], false),
             // Written after it was read, and written twice.
             (&[(29..31, "w")], true),

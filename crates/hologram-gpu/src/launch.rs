@@ -1,4 +1,4 @@
-//! What the kernels of this folder have in common: counts that are known only when they run, places of bindings, launches of one part.
+//! Common code of the kernels of this folder: counts known only at run time, bindings, launches of one part.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// The product of these sizes; `None` for more than one extent, or when it comes near the limit of a `u32`.
+    /// The product of these sizes; `None` for more than one extent, or near the limit of a `u32`.
     pub fn of(sizes: &[Extent]) -> Option<Count> {
         let (mut slot, mut most, mut per) = (u32::MAX, 1, 1usize);
         for size in sizes {
@@ -27,7 +27,7 @@ impl Count {
                 Extent::Step { .. } => return None,
             }
         }
-        // Workgroups may count some elements beyond the last.
+        // Workgroups may count some elements beyond the last one.
         per.checked_mul(most).filter(|n| *n <= u32::MAX as usize - (1 << 16))?;
         Some(Count { slot, most: u32::try_from(most).ok()?, per: u32::try_from(per).ok()? })
     }
@@ -42,14 +42,14 @@ impl Count {
         Count::of(tensor.shape.split_last().map_or(&[], |(_, rows)| rows))
     }
 
-    /// Times a fixed number.
+    /// Multiplied by a fixed number.
     pub fn times(self, n: usize) -> Option<Count> {
         let per = (self.per as usize).checked_mul(n)?;
         per.checked_mul(self.most as usize).filter(|n| *n <= u32::MAX as usize - (1 << 16))?;
         Some(Count { per: u32::try_from(per).ok()?, ..self })
     }
 
-    /// A fourth of it; `None` where that may be no whole number.
+    /// A quarter of it; `None` if it may not be a multiple of 4.
     pub fn quarter(self) -> Option<Count> {
         self.per.is_multiple_of(4).then_some(Count { per: self.per / 4, ..self })
     }
@@ -64,14 +64,14 @@ impl Count {
         self.per.is_multiple_of(4)
     }
 
-    /// As kernels take it, with the step block.
+    /// In the kernels' representation, with the step block.
     pub fn of_step(self, step: Memory) -> Counted {
         let Count { slot, most, per } = self;
         Counted { step, slot, most, per }
     }
 }
 
-/// The places of a spec's tensors among its bindings.
+/// The bindings of a spec's tensors.
 pub(super) struct Places {
     inputs: Vec<usize>,
     output: usize,
@@ -98,13 +98,13 @@ impl Places {
         Places { inputs, output: next, step: group.uses_step().then_some(next + views(output)) }
     }
 
-    /// For a group whose results are bound one after the other, each with one view: result `i` is `output(i)`.
+    /// For a group whose results are bound one after the other, with one view each: result `i` is `output(i)`.
     pub fn of_results(group: &hologram_device::GroupSpec) -> Places {
         let (inputs, next) = places(&group.inputs);
         Places { inputs, output: next, step: group.uses_step().then_some(next + group.outputs.len()) }
     }
 
-    /// The place of an input's first view.
+    /// The binding of an input's first view.
     pub fn at(&self, input: usize) -> usize {
         self.inputs.get(input).copied().unwrap_or(usize::MAX)
     }
@@ -119,12 +119,12 @@ impl Places {
         Memory::Binding(self.output + view)
     }
 
-    /// The step block; none where every size is fixed.
+    /// The step block; unused memory if every size is fixed.
     pub fn step(&self) -> Memory {
         Memory::optional(self.step)
     }
 
-    /// A count as kernels take it.
+    /// A count in the kernels' representation.
     pub fn counted(&self, count: Count) -> Counted {
         count.of_step(self.step())
     }
@@ -143,7 +143,7 @@ fn views(tensor: &TensorSpec) -> usize {
     tensor.format.views(tensor.max_rows(), tensor.row_len()).len()
 }
 
-/// A launch of `groups` workgroups of `threads` threads, both in x, that waits for the launches before it itself.
+/// A launch of `groups` workgroups of `threads` threads, both in x, that itself waits for the launches before it.
 pub(super) fn launch(
     args: impl KernelArgs,
     entry: impl Into<String>,
@@ -153,7 +153,7 @@ pub(super) fn launch(
     launch_of(Arc::new(args), entry, groups, threads)
 }
 
-/// As [`launch`], with arguments that something else has too.
+/// As [`launch`], with shared arguments.
 pub(super) fn launch_of(
     args: Arc<dyn KernelArgs>,
     entry: impl Into<String>,
@@ -169,7 +169,7 @@ pub(super) fn launch_of(
     Some(KernelLaunch { args, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, phase: None })
 }
 
-/// A number of 32 bits.
+/// Converts to 32 bits; `None` if the number does not fit.
 pub(super) fn number(n: usize) -> Option<u32> {
     u32::try_from(n).ok()
 }
@@ -184,12 +184,13 @@ pub(super) fn all_f32<'a>(tensors: impl IntoIterator<Item = &'a TensorSpec>) -> 
     tensors.into_iter().all(|t| t.format == Format::F32)
 }
 
-/// What are few rows of float results, and of quantised ones.
+/// The limit of few rows per multiprocessor, for float results and for quantised ones.
 pub(super) const FEW: usize = 8;
 pub(super) const FEW_QUANTIZED: usize = 2;
 
-/// How a workgroup holds a row of `n` elements in registers (`rows.h`): fours a thread, 2 or 8, and threads; `None` when the row is too long or
-/// no whole number of fours. With up to `few` rows a multiprocessor as many threads as there may be are quicker.
+/// How a workgroup holds a row of `n` elements in registers (`rows.h`): fours per thread, 2 or 8, and threads; `None`
+/// if the row is too long or not a multiple of four. With up to `few` rows per multiprocessor the maximum number of
+/// threads is faster.
 pub(super) fn row_in_registers(n: usize, rows: usize, target: Target, few: usize) -> Option<(usize, usize)> {
     let threads = |fours: usize| n.div_ceil(128 * fours) * 32;
     let few = rows <= few * target.multiprocessors as usize && threads(2) <= 1024;
@@ -197,7 +198,7 @@ pub(super) fn row_in_registers(n: usize, rows: usize, target: Target, few: usize
     (n > 0 && n.is_multiple_of(4) && threads(fours) <= 1024).then(|| (fours, threads(fours)))
 }
 
-/// The name of a packed type in those of kernels.
+/// The part of kernel names for a packed type.
 pub(super) fn packed_name(packed: BlockType) -> String {
     packed.name().to_lowercase()
 }
@@ -206,7 +207,7 @@ pub(super) fn packed_name(packed: BlockType) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planes {
     pub low: Memory,
-    /// Null where codes have none.
+    /// Null for codes without a high plane.
     pub high: Memory,
     pub records: Memory,
 }
@@ -215,7 +216,7 @@ impl Planes {
     /// No weights.
     pub const NONE: Planes = Planes { low: Memory::Null, high: Memory::Null, records: Memory::Null };
 
-    /// Of weights whose first view is at this place among the bindings.
+    /// The planes of weights whose first view has this index among the bindings.
     pub fn at(packed: BlockType, at: usize) -> Planes {
         let high = usize::from(packed.high_bits() > 0);
         let [low, records] = [at, at + 1 + high].map(Memory::Binding);

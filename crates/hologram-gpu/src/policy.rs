@@ -1,15 +1,15 @@
-//! What suits GPUs.
+//! Preferences of GPUs.
 
 use hologram_device::{Format, Policy, Preference};
 
 use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, Target, Vendor};
 
-/// What suits a GPU.
+/// The preferences of a GPU.
 pub fn policy(target: Target) -> Policy {
     let any: fn(Format) -> bool = |_| true;
     let codes: fn(Format) -> bool = |weights| matches!(weights, Format::Planes(_)) && !weights.is_ternary();
-    // Few tokens are multiplied as codes. Of more, tensor cores multiply dequantized weights faster than integer kernels go through
-    // them; Apple GPUs have native products of f32 activations only.
+    // With few tokens codes are multiplied. With more, tensor cores multiply dequantized weights faster than integer
+    // kernels multiply codes; on Apple GPUs packed weights have kernels for f32 activations only.
     let (few, many) = match target.vendor {
         Vendor::Nvidia { .. } => (FEW_TOKENS_AS_CODES, Format::BF16),
         Vendor::Apple => (FEW_TOKENS, Format::F32),
@@ -17,7 +17,7 @@ pub fn policy(target: Target) -> Policy {
     let attention = Preference { format: Format::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };
     Policy {
         shares_host_memory: target.is_apple(),
-        // Vectors of four f32 are what memory moves best.
+        // Memory moves vectors of four f32 the fastest.
         elements_per_thread: 4,
         weight_layout: Format::in_planes,
         activations: vec![
@@ -25,7 +25,7 @@ pub fn policy(target: Target) -> Policy {
             Preference { format: many, weights: codes, tokens: few + 1..=usize::MAX },
         ],
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
-        // Decoding reads the whole cache with every token.
+        // Decoding reads the whole cache for every token.
         cache: Some(Format::F16),
     }
 }

@@ -35,7 +35,8 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     Some(single(launch))
 }
 
-/// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 32, 64, 128 or 256 elements.
+/// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 32, 64, 128 or 256
+/// elements.
 pub(super) fn groups(n: usize, group: u32) -> bool {
     n == group as usize || n.is_multiple_of(group as usize) && group.is_power_of_two() && (32..=256).contains(&group)
 }

@@ -1,5 +1,5 @@
-//! `reduce_sum` and `reduce_max`: x f32 [.., n] → f32 [..]. Long rows, when there are few, are reduced in pieces by many workgroups, then the pieces by
-//! one: always in the same order.
+//! `reduce_sum` and `reduce_max`: x f32 [.., n] → f32 [..]. A few long rows are reduced in pieces by many workgroups,
+//! then one workgroup reduces the pieces, always in the same order.
 
 use hologram_device::{KernelSpec, Operation, Reduction};
 
@@ -29,7 +29,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, rows, n) = (Places::of(spec), Count::rows(x)?, x.row_len());
-    // Rows that fill the device by themselves are left whole.
+    // Enough rows to fill the device are not split.
     let whole = rows.max() >= 8 * target.multiprocessors as usize;
     let piece = if whole { n } else { n.div_ceil(MOST).max(LEAST).next_multiple_of(4) };
     let pieces = n.div_ceil(piece);

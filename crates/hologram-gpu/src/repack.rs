@@ -6,7 +6,7 @@ use super::kernels::repack::Repack;
 use super::launch::{launch, single};
 use super::{KernelLaunch, Memory, NativeKernel, Target};
 
-/// Threads of a workgroup, one for each 2 bytes.
+/// Threads per workgroup; each copies 2 bytes.
 const THREADS: usize = 256;
 
 /// The kernel for a spec.

@@ -1,4 +1,4 @@
-//! `rms_norm`, alone or with the conversion that follows it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
+//! `rms_norm`, alone or with the conversion after it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
 
 use hologram_device::{Conversion, Extent, Format, Fused, GroupSpec, KernelSpec, NormConvert, Operation, TensorSpec};
 
@@ -30,7 +30,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     Some(single(launch(args, entry, [rows.max(), 1], threads)?))
 }
 
-/// The native kernel for `[rms_norm, quantize]` and `[rms_norm, cast]` of which only the last value is wanted.
+/// The native kernel for `[rms_norm, quantize]` and `[rms_norm, cast]` if only the last value is required.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     let Fused::NormConvert(NormConvert { x, norm, conversion }) = group.fused else { return None };
     let (tensor, weights, out) = (group.inputs.get(x)?, group.inputs.get(norm.weights)?, &group.nodes.last()?.output);

@@ -24,7 +24,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, rows) = (Places::of(spec), Count::rows(x)?);
-    // A thread for each pair, and for each element that passes unchanged.
+    // A thread per pair, and per element that stays unchanged.
     let threads = rows.times(d - pairs)?.max();
     let args = Rope {
         x: places.input(0, 0),

@@ -1,5 +1,5 @@
-//! `sample`: logits f32 [n, v], numbers f32 [n, 2], words u32 [n, 4] → u32 [n]. One launch looks at all logits with many workgroups, the second
-//! at what matters of them with one workgroup a row.
+//! `sample`: logits f32 [n, v], numbers f32 [n, 2], words u32 [n, 4] → u32 [n]. The first launch reads all logits
+//! with many workgroups; the second reads the relevant ones with one workgroup per row.
 
 use hologram_device::{Format, KernelSpec, Operation};
 
@@ -9,7 +9,7 @@ use super::{Memory, NativeKernel, Part, Target};
 
 /// Logits of which the first launch keeps the greatest.
 const PIECE: usize = 32;
-/// Pieces of a workgroup of the first launch: four for each of 8 SIMD-groups.
+/// Pieces per workgroup of the first launch: four for each of 8 SIMD-groups.
 const PIECES: usize = 32;
 
 /// The native kernel for `sample`.

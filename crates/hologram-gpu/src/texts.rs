@@ -1,9 +1,9 @@
-//! The texts of native kernels that serve Apple GPUs, most of which NVIDIA GPUs share, with what they include: every `.k` and
+//! The texts of native kernels for Apple GPUs, most of which NVIDIA GPUs share, with their headers: every `.k` and
 //! `.metal` file, listed by `build/`.
 
 include!(concat!(env!("OUT_DIR"), "/texts.rs"));
 
-/// Whether a text serves Apple GPUs, by its name without the ending.
+/// Whether a text serves Apple GPUs, by its name without the extension.
 pub fn is_there(name: &str) -> bool {
     names().any(|n| n == name)
 }
@@ -13,12 +13,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TEXTS.iter().map(|(name, _)| *name)
 }
 
-/// The name as the table has it; `None` where there is no such text.
+/// The name as the table's constant; `None` if there is no such text.
 pub fn name(name: &str) -> Option<&'static str> {
     names().find(|n| *n == name)
 }
 
-/// A text with its headers in their places, each once: Metal compiles a single string.
+/// A text with its headers inlined, each once: Metal compiles a single string.
 pub fn text(name: &str) -> Option<String> {
     let (_, text) = TEXTS.iter().find(|(n, _)| *n == name)?;
     let (mut out, mut seen) = (String::new(), Vec::new());

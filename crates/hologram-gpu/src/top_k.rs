@@ -1,5 +1,5 @@
-//! `top_k`: x f32 [.., d] → indices u32 [.., k]. One launch finds the greatest element of every group of 128, the second looks at the groups
-//! that matter, one workgroup a row.
+//! `top_k`: x f32 [.., d] → indices u32 [.., k]. The first launch finds the greatest element of every group of 128;
+//! the second reads the relevant groups, with one workgroup per row.
 
 use hologram_device::{Format, KernelSpec, Operation};
 

@@ -1,4 +1,4 @@
-//! What `build/` reads from kernel texts, and what it refuses.
+//! What `build/` parses from kernel texts, and what it rejects.
 
 #[path = "../build/declarations.rs"]
 mod declarations;
@@ -36,7 +36,7 @@ fn cuda(body: &str) -> Result<Vec<Declaration>, String> {
     found(body, Language::Cuda)
 }
 
-/// Kernels, macros of kernels, and macros of macros, with names that are pasted together; kernels with the same
+/// Kernels, macros of kernels, and macros of macros, with names that are pasted together. Kernels with the same
 /// arguments are one declaration.
 #[test]
 fn declarations_are_found_through_macros() {
@@ -105,8 +105,8 @@ fn texts_that_rust_would_misread_are_refused() {
     assert!(error.ends_with("k has 32 arguments, and Metal takes 31"), "{error}");
 }
 
-/// What the next launch reads is CUDA's alone; anything else must be the same in both languages, but for kernels that
-/// one of them lacks.
+/// Prefetch ranges exist only in CUDA; all else must be the same in both languages, except for kernels that one of them
+/// lacks.
 #[test]
 fn both_languages_take_the_same_arguments() {
     let of = |body: &str| both(cuda(body).unwrap(), found(body, Language::Metal).unwrap());
@@ -119,7 +119,7 @@ fn both_languages_take_the_same_arguments() {
     assert_eq!(of(other).unwrap_err().to_string(), "k.k:7: k has other arguments on Metal than on CUDA");
 }
 
-/// A launch is told of every argument by its name: what a text adds is a field more, which no launch has yet.
+/// A launch names every argument: an argument added to a text is a new field, which no launch sets yet.
 #[test]
 fn every_argument_is_a_field() {
     let of = |arguments: &str| rust::structure("image", &cuda(&format!("KERNEL(k, 1, {arguments}) {{}}")).unwrap()[0]);
@@ -165,7 +165,7 @@ fn what_the_host_shares_has_cudas_layout() {
     assert_eq!((part.bytes, part.align, whole.bytes, whole.align), (48, 16, 96 + 24 + 8 + 16, 16));
     let code = rust::item(&found[2]);
     assert!(code.contains("pub a: u32,\npub b: u32,\npub x: [u64; 3],\npub f: [f32; 4],\n}"), "{code}");
-    // Of what Rust is not told there is the size.
+    // Structures with types unknown to Rust give their size.
     assert!(rust::item(&found[3]).ends_with("pub const WHOLE_BYTES: usize = 144;\n"));
     for (from, to, message) in [
         ("== 48", "== 40", "Part has 48 bytes"),
@@ -180,7 +180,7 @@ fn what_the_host_shares_has_cudas_layout() {
     }
 }
 
-/// What the build of the images is told: see `hologram-cuda`.
+/// The input for the build of the images: see `hologram-cuda`.
 #[test]
 fn kernels_are_declared_to_the_build_of_images() {
     let declared = cuda("KERNEL(k, 1, IN(0, float, x), VAL(1, uint, n), VAL(2, float, e), MAP(3, m)) {}").unwrap();

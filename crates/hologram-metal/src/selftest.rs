@@ -1,8 +1,9 @@
 //! Self-tests of native kernels, which the user's system compiles: a table of launches with the contents of their
-//! buffers and the expected results (`selftests.jsonl`, one case per line), run when a kernel text is first used.
+//! buffers and the expected results (`selftests.jsonl`, one case per line), run on first use of a kernel text.
 //!
-//! The table is made from the operations' references by `UPDATE_SELFTESTS=1 cargo test -p hologram-core --test
-//! metal_selftests`, which also fails where the table is out of date.
+//! The table is generated from the operations' references by
+//! `UPDATE_SELFTESTS=1 cargo test -p hologram-core --test metal_selftests`, which also fails if the table is out of
+//! date.
 
 use std::sync::Arc;
 
@@ -15,30 +16,30 @@ use serde::{Deserialize, Serialize};
 /// The table.
 pub const CASES: &str = include_str!("selftests.jsonl");
 
-/// The byte that memory holds where a case says nothing else: NaN as any float.
+/// The byte of memory that a case does not specify: NaN as any float.
 pub const FILL: u8 = 0xff;
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// What is computed, for messages.
+    /// The computation, for messages.
     pub name: String,
-    /// The kernel texts that take part.
+    /// The kernel texts involved.
     pub texts: Vec<String>,
     /// Memory before the launches.
     pub buffers: Vec<TestBuffer>,
     /// The launches, in order.
     pub launches: Vec<TestLaunch>,
-    /// What they must have written.
+    /// The expected results.
     pub results: Vec<TestResult>,
 }
 
-/// Memory of a case: [`FILL`], but for some ranges.
+/// Memory of a case: [`FILL`], except for some ranges.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestBuffer {
     /// Its size.
     pub bytes: usize,
-    /// First byte and content (base64) of the ranges that hold something else.
+    /// Offset and content (base64) of the other ranges.
     pub contents: Vec<(usize, String)>,
 }
 
@@ -58,7 +59,7 @@ pub struct TestLaunch {
 /// A range of a buffer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestBinding {
-    /// The buffer, by its place in the case.
+    /// The buffer's index in the case.
     pub buffer: usize,
     /// First byte.
     pub start: usize,
@@ -118,24 +119,24 @@ pub struct TestResult {
     pub bytes: usize,
     /// The name of its format.
     pub format: String,
-    /// Rows that its memory has room for.
+    /// Rows of its memory.
     pub max_rows: usize,
     /// Elements of a row.
     pub row_len: usize,
-    /// Its elements, as many as were computed.
+    /// The number of computed elements.
     pub len: usize,
-    /// The elements that the launches change; all others must be as they were.
+    /// The elements that the launches change; all others must remain unchanged.
     pub changes: Vec<TestChange>,
 }
 
-/// Elements in a row that the launches change.
+/// Consecutive elements that the launches change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestChange {
     /// The first of them.
     pub first: usize,
     /// Their values: `f32` in base64.
     pub values: String,
-    /// How far each may be off, likewise.
+    /// The allowed error of each, in the same encoding.
     pub bounds: String,
 }
 
@@ -147,7 +148,7 @@ pub fn encode(numbers: &[f32]) -> String {
 /// The inverse of [`encode`].
 ///
 /// # Errors
-/// When this is no base64.
+/// When this is not base64.
 pub fn decode(text: &str) -> Result<Vec<f32>, String> {
     let bytes = BASE64.decode(text).map_err(|e| e.to_string())?;
     Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
@@ -156,7 +157,7 @@ pub fn decode(text: &str) -> Result<Vec<f32>, String> {
 /// The cases of a table.
 ///
 /// # Errors
-/// The line and what is wrong with it.
+/// The line and its error.
 pub fn read(table: &str) -> Result<Vec<Case>, String> {
     let case = |(i, line): (usize, &str)| serde_json::from_str(line).map_err(|e| format!("line {}: {e}", i + 1));
     table.lines().enumerate().map(case).collect()
@@ -165,7 +166,7 @@ pub fn read(table: &str) -> Result<Vec<Case>, String> {
 /// The line of a case.
 ///
 /// # Errors
-/// When a number of it cannot be written.
+/// When a number cannot be written.
 pub fn line(case: &Case) -> Result<String, String> {
     serde_json::to_string(case).map_err(|e| e.to_string())
 }
@@ -175,7 +176,7 @@ impl TestBuffer {
     pub fn of(memory: &[u8]) -> TestBuffer {
         let (mut contents, mut at) = (Vec::new(), 0);
         while let Some(start) = memory[at..].iter().position(|b| *b != FILL).map(|i| at + i) {
-            // A short run of the byte that fills is part of what is around it.
+            // A short run of the fill byte is part of its surroundings.
             let rest = &memory[start..];
             let end = rest.windows(16).position(|w| w.iter().all(|b| *b == FILL)).unwrap_or(rest.len());
             contents.push((start, BASE64.encode(&rest[..end])));
@@ -187,7 +188,7 @@ impl TestBuffer {
     /// The memory.
     ///
     /// # Errors
-    /// When a range lies outside, or its content is no base64.
+    /// When a range is out of bounds, or its content is not base64.
     pub fn memory(&self) -> Result<Vec<u8>, String> {
         let mut memory = vec![FILL; self.bytes];
         for (start, content) in &self.contents {
@@ -293,7 +294,7 @@ impl KernelArgs for Listed {
 }
 
 impl TestResult {
-    /// Says what is wrong with the bytes that the launches wrote, if anything; `before` held what was there before.
+    /// Describes the error in the bytes that the launches wrote, if any; `before` is their earlier content.
     pub fn failure(&self, before: &[u8], after: &[u8]) -> Option<String> {
         self.compare(before, after).unwrap_or_else(Some)
     }
@@ -340,7 +341,7 @@ impl TestResult {
 mod tests {
     use super::*;
 
-    /// Every text has a case, and what a case is made of can be put together again.
+    /// Every text has a case, and every case can be reconstructed from its parts.
     #[test]
     fn the_table_covers_every_text() {
         let cases = read(CASES).unwrap();
@@ -355,7 +356,7 @@ mod tests {
                 let again = TestLaunch::of(&launch.kernel().unwrap(), launch.bindings.clone()).unwrap();
                 assert_eq!(&again, launch, "{}", case.name);
             }
-            // Memory as it was before the launches is no result.
+            // Memory as it was before the launches is not a result.
             let wrong = |r: &TestResult| {
                 let memory = case.buffers[r.buffer].memory().unwrap();
                 let before = &memory[r.start..r.start + r.bytes];

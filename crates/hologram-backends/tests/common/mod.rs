@@ -1,4 +1,4 @@
-//! What programs must do on every device, each as a check of one.
+//! The behaviour of programs that every device must have: checks that take a device.
 
 use hologram_backends::compare::{canonical, run};
 use hologram_backends::{Backend, BackendError, Binding, LaunchConfig, ReferenceBackend};
@@ -13,7 +13,7 @@ pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// Whether a program needs what a device says that it does not have; it then refuses it.
+/// Whether a program needs a capability that the device lacks; the device then rejects it.
 fn lacks(device: &dyn Backend, program: &Program) -> bool {
     let there = &device.info().capabilities;
     let lacking = Capability::ALL.into_iter().filter(|c| !there.contains(c)).any(|c| c.is_needed_by(program));
@@ -25,7 +25,7 @@ fn lacks(device: &dyn Backend, program: &Program) -> bool {
 const FAULT_LEN: usize = 95;
 const FAULT_GRID: [u32; 3] = [2, 1, 1];
 
-/// Programs with a fault on a grid of two workgroups, and whether a single thread has it.
+/// Programs with a fault on a grid of two workgroups, and whether only a single thread faults.
 fn fault_programs() -> Vec<(Program, bool)> {
     let fault = |name: &str, single: bool, build: &dyn Fn(&mut Builder)| {
         let mut b = Builder::new(name, [48, 1, 1]);
@@ -103,7 +103,7 @@ fn fault_programs() -> Vec<(Program, bool)> {
     ]
 }
 
-/// A device says of a fault what the interpreter says; where several threads have one, it may name any of them.
+/// A device reports the same fault as the interpreter; where several threads fault, it may name any of them.
 pub fn check_faults(name: &str, device: &dyn Backend, first_thread: bool) {
     for (program, single) in fault_programs() {
         let buffers = vec![vec![0; FAULT_LEN * 4]; program.params.len()];
@@ -156,7 +156,7 @@ pub fn check_examples(name: &str, device: &dyn Backend) {
     }
 }
 
-/// Words of a type where instructions are at their limits; for the only operand of one also a spread over all words.
+/// Words of a type at the limits of instructions; for the only operand of an instruction also a spread over all words.
 fn words(ty: Type, only: bool) -> Vec<u64> {
     let floats = [
         0.0,
@@ -320,8 +320,8 @@ fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, fro
     }
 }
 
-/// Every atomic operation on elements of its own for each thread, in buffers and in shared memory, against its meaning; and on one
-/// counter for all threads, which gives each number once.
+/// Every atomic operation against its meaning, in buffers and in shared memory: on separate elements per thread, and on
+/// one counter for all threads, which returns each number once.
 pub fn check_atomics(name: &str, device: &dyn Backend) {
     const N: usize = 128 * 3;
     let mut random = Random(5);
@@ -392,7 +392,7 @@ pub fn check_atomics(name: &str, device: &dyn Backend) {
     assert!(got[1].chunks_exact(4).all(|w| w == [1, 0, 0, 0]), "{name}");
 }
 
-/// Copies in fours of every type, from and to addresses that are multiples of four elements and that are not.
+/// Copies of four elements of every type, with addresses aligned to four elements and not.
 pub fn check_fours(name: &str, device: &dyn Backend) {
     const N: usize = 256;
     for ty in Type::ALL {
@@ -429,8 +429,8 @@ pub fn check_fours(name: &str, device: &dyn Backend) {
     }
 }
 
-/// Products of tiles against sums of `i64` and `f64`: one, two by the same right tile, a chain of them. Of floats within the bound that
-/// the table gives, where the device may add in its own order; else the interpreter's bits.
+/// Products of tiles against sums of `i64` and `f64`: one product, two with the same right tile, a chain of them.
+/// Floats: within the bound of the table where the device may add in its own order, else the interpreter's bits.
 pub fn check_tiles(name: &str, device: &dyn Backend, own_order: bool) {
     const SUBGROUPS: usize = 96;
     let mut random = Random(11);

@@ -1,7 +1,9 @@
-//! Joins the launches of a decoding step to stacks: one launch of `decode_stack.cu` each, whose phases pass values on without an end in between.
+//! Fuses the launches of a decoding step to stacks. A stack is one launch of `decode_stack.cu`, whose phases pass
+//! values on without a kernel boundary.
 //!
-//! A stack is a chain of products of one token with ternary weights (`matvec_i8.k`) and of attention over `f32` caches (`attention_decode.k`) in
-//! which each reads what the one before it wrote. What else a launch reads is older than the stack, or the same workgroup wrote it.
+//! A stack is a chain of products of one token with ternary weights (`matvec_i8.k`) and of attention over `f32` caches
+//! (`attention_decode.k`). Each phase reads the values that the phase before it wrote. Its other inputs are older than
+//! the stack, or the same workgroup wrote them.
 
 use std::ops::Range;
 
@@ -22,31 +24,31 @@ mod tests;
 pub(super) const IMAGE: &str = "decode_stack";
 /// Threads that compute.
 const THREADS: u32 = decode_stack::THREADS;
-/// What the kernel keeps in shared memory before its ring of weights.
+/// Shared memory that the kernel uses before its ring of weights.
 const SHARED: u32 = (SHARED_BYTES as u32).next_multiple_of(128);
 /// Bytes of a phase's table of scales.
 const TABLE: u32 = decode_stack::MOST_ROWS * 4;
-/// The alignment of what lies in the stack's memory.
+/// Alignment of the parts of a stack's memory.
 const ALIGN: usize = 256;
-/// The kernel's barriers for weights: as many phases' weights are on their way at most.
+/// The kernel's barriers for weights: the most phases whose weights can be in flight.
 const BARRIERS: usize = decode_stack::BARS as usize;
-/// Places for values in the exchange: each is used again so many phases later.
+/// Places for values in the exchange: phase p and phase p + PLACES use the same one.
 const PLACES: usize = 12;
-/// Launches from which a stack is worth its start.
+/// The fewest launches that are worth a stack's start-up cost.
 const LEAST: usize = 4;
-/// Partial sums of a phase that there is room for, elements of a row, rows of a workgroup: of a gate, and of others.
+/// Limits of a phase: its partial sums, elements of a row, rows of a workgroup with a gate, and without one.
 const MOST_SUMS: u32 = 8192;
 const MOST_LENGTH: u32 = 7680;
 const MOST_GATED: u32 = THREADS / 8;
 const MOST_ROWS: u32 = THREADS / 16;
-/// Elements of a head, query heads of a key/value head, and the parts that its positions can be in.
+/// The served attention: elements of a head, query heads per key/value head, and the most splits of the positions.
 const HEAD: u32 = 128;
 const QUERIES: u32 = 4;
 const MOST_SPLITS: u32 = 32;
 
-/// Launches that become one.
+/// Launches fused to one.
 pub(super) struct Stack {
-    /// Their places.
+    /// Their indices in the list.
     pub launches: Range<usize>,
     phases: Vec<Phase>,
     common: Common,
@@ -56,17 +58,17 @@ pub(super) struct Stack {
     place: usize,
 }
 
-/// One phase. Where it finds and leaves values is known when all are: [`Stack::told`].
+/// One phase. Its places in the exchange are known when all phases are: [`Stack::told`].
 #[derive(Clone, Default)]
 struct Phase {
-    /// As the kernel reads it.
+    /// The phase as the kernel reads it.
     told: decode_stack::Phase,
-    /// Floats that it gives, and where after them the statistics of attention begin.
+    /// Floats that it outputs, and the offset after them of the statistics of attention.
     gives: usize,
     stats: usize,
 }
 
-/// What all phases share; zero where no phase has set it.
+/// Values common to all phases; zero until a phase sets them.
 #[derive(Clone, Default, PartialEq)]
 struct Common {
     step: Option<(u64, u32)>,
@@ -93,7 +95,7 @@ struct Attention {
 
 type Arguments = [Argument<(u64, usize)>];
 
-/// The stacks of a list; `launches` are its native kernels with their arguments, or nothing for another launch.
+/// The stacks of a list; `launches` holds its native kernels with their arguments, `None` for other launches.
 pub(super) fn plan(launches: &[Option<(&NativeKernel, &Arguments)>], max_shared: u32) -> Vec<Stack> {
     let mut stacks = Vec::new();
     let mut at = 0;
@@ -133,7 +135,7 @@ fn stack(launches: &[Option<(&NativeKernel, &Arguments)>], first: usize, max_sha
     Some(Stack { launches: first..end, phases, common, groups, shared: SHARED + ring, place })
 }
 
-/// A kernel of one launch.
+/// The only launch of a kernel.
 fn single<'a>((kernel, arguments): (&'a NativeKernel, &'a Arguments)) -> Option<(&'a KernelLaunch, &'a Arguments)> {
     match kernel.parts.as_slice() {
         [Part::Kernel(part)] => Some((part, arguments)),
@@ -141,7 +143,7 @@ fn single<'a>((kernel, arguments): (&'a NativeKernel, &'a Arguments)) -> Option<
     }
 }
 
-/// The address of what a launch is given; 0 where there is nothing.
+/// The address of an argument; 0 for none.
 fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
     match memory {
         Memory::Null => Some(0),
@@ -153,17 +155,17 @@ fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
     }
 }
 
-/// A stack in the making.
+/// A stack under construction.
 struct Chain {
     phases: Vec<Phase>,
     common: Common,
     groups: u32,
-    /// What the newest phase gave: addresses and lengths of its tensors; of none that comes first.
+    /// Addresses and lengths of the newest phase's outputs; `None` before the first phase.
     given: Option<Vec<(u64, u32)>>,
     /// Results of products: address, rows.
     results: Vec<(u64, u32)>,
     ring: u32,
-    /// The next free byte of the ring, and what lies in it: phase, begin, end.
+    /// The next free byte of the ring, and its contents: phase, begin, end.
     head: u32,
     held: Vec<(usize, u32, u32)>,
 }
@@ -174,13 +176,13 @@ impl Chain {
         Chain { phases, common, groups, given: None, results, ring, head: 0, held }
     }
 
-    /// The number of tokens, where the step block has it: the same for all.
+    /// The number of tokens, if it comes from the step block: it must be the same for all phases.
     fn counts(&self, step: u64, slot: u32) -> Option<Option<(u64, u32)>> {
         let count = (step != 0 && slot != u32::MAX).then_some((step, slot));
         (self.phases.is_empty() || self.common.step == count).then_some(count)
     }
 
-    /// The x of a phase: null where the phase before gave it; `None` where neither it nor something older did.
+    /// The x of a phase: null if the phase before outputs it; `None` if x is neither that nor older than the stack.
     fn source(&self, x: u64, k: u32) -> Option<u64> {
         match &self.given {
             None => Some(x),
@@ -188,7 +190,7 @@ impl Chain {
         }
     }
 
-    /// Joins products, where they can be.
+    /// Adds products to the chain, if possible.
     fn products(&mut self, args: &MatvecI8, grid: [u32; 3], gate: Option<Gate>, arguments: &Arguments) -> Option<()> {
         let gated = gate.is_some();
         let at = |memory| address(memory, arguments);
@@ -232,14 +234,14 @@ impl Chain {
             y: [at(args.y0)?, at(args.y1)?, at(args.y2)?],
             ..Default::default()
         };
-        // Each workgroup adds rows that it computed itself, or that are older than the stack.
+        // Each workgroup adds rows that it computed itself, or rows older than the stack.
         let residual = at(args.residual)?;
         if self.results.iter().rev().find(|r| r.0 == residual).is_some_and(|r| r.1 != rows || gated) {
             return None;
         }
         phase.residual = residual;
 
-        // Weights, then scales with up to 15 bytes before and after each matrix's, then the table.
+        // Weights, then scales with up to 15 bytes before and after those of each matrix, then the table.
         phase.scales = stored * (k / 4);
         let bytes = phase.scales + stored * (k / 128) + 3 * 32;
         phase.bytes = (bytes + TABLE).next_multiple_of(128);
@@ -277,7 +279,7 @@ impl Chain {
         Some(())
     }
 
-    /// Joins attention, where it can be.
+    /// Adds attention to the chain, if possible.
     fn attention(&mut self, args: &AttentionDecode, arguments: &Arguments) -> Option<()> {
         let at = |memory| address(memory, arguments);
         let AttentionDecode { heads, kv_heads, pairs, flags, tokens, .. } = *args;
@@ -340,7 +342,7 @@ impl Chain {
     }
 }
 
-/// The rows of three matrices of which the last has what the first two leave.
+/// The rows of three matrices: the last has the rows left by the first two.
 fn split(rows: u32, m: [u32; 2]) -> [u32; 3] {
     let first = m[0].min(rows);
     let second = m[1].min(rows - first);
@@ -357,7 +359,7 @@ impl Stack {
         (PLACES * self.place * 4 + 4).next_multiple_of(ALIGN)
     }
 
-    /// The phases as the kernel reads them, and where in the stack's memory they belong.
+    /// The phases as the kernel reads them, and their offset in the stack's memory.
     pub(super) fn phases(&self) -> (usize, Vec<u8>) {
         let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
         (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
@@ -367,7 +369,7 @@ impl Stack {
     /// Phase `p` as the kernel reads it, with its places in the exchange.
     fn told(&self, p: usize) -> decode_stack::Phase {
         let (count, phase) = (self.phases.len(), &self.phases[p]);
-        // The tag of a place when phase `p` gives: it differs from what was there, zero at first.
+        // The tag of a place when phase `p` writes it: it differs from the tag before, which starts as zero.
         let tag = |p: usize| {
             let uses = (count - p % PLACES).div_ceil(PLACES);
             ((p / PLACES + 1) & 1 | (uses & 1) << 1) as u32
@@ -375,7 +377,7 @@ impl Stack {
         let place = |p: usize| (p % PLACES * self.place) as u32;
         let (in_at, in_tag) = p.checked_sub(1).map_or((0, 0), |before| (place(before), tag(before)));
         let chunks = phase.told.chunks;
-        // The parts of attention come with their statistics.
+        // The splits of attention come with their statistics.
         let stats_from = if phase.told.kind == decode_stack::ATTENTION { place(p) } else { in_at };
         decode_stack::Phase {
             in_at,
@@ -397,7 +399,7 @@ impl Stack {
     /// The kernel's arguments, with the stack's memory.
     pub(super) fn arguments(&self, memory: u64) -> DecodeStack {
         let at = |address: u64| if address == 0 { Memory::Null } else { Memory::Address(address) };
-        // Without attention there is nothing that these would be of, but kernels divide by some.
+        // Without attention these values have no meaning, but kernels divide by some of them.
         let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, ..Attention::default() };
         let of = self.common.attention.clone().unwrap_or(none);
         let (step, step_slot) = self.common.step.unwrap_or((0, 0));

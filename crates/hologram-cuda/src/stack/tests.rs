@@ -1,4 +1,5 @@
-//! Which launches are joined and how, without a device; and on one, that they compute what they compute one by one.
+//! Which launches are fused and how, without a device; and on a device, that the results equal those of single
+//! launches.
 
 use std::cell::Cell;
 
@@ -14,7 +15,7 @@ use crate::CudaBackend;
 const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKEN: Extent = Extent::Step { slot: 0, max: 1 };
 
-/// A group, and the numbers of the tensors that it binds.
+/// A group, and the numbers of the tensors bound to it.
 type Group = (GroupSpec, Vec<usize>);
 /// A kernel with its arguments.
 type Kernel = (NativeKernel, Vec<Argument<(u64, usize)>>);
@@ -53,7 +54,7 @@ fn node(op: impl Into<Operation>, operands: &[Operand], output: &TensorSpec) -> 
     GroupNode { op: op.into(), operands: operands.to_vec(), output: output.clone(), in_place: None }
 }
 
-/// Norm, codes, products, and what comes after them. Inputs: x, norm, matrices, residual.
+/// Norm, codes, products, and the operation after them. Inputs: x, norm, matrices, residual.
 fn products(k: usize, rows: &[usize], after: Option<Elementwise>) -> GroupSpec {
     let x = token(Format::F32, &[k]);
     let mut inputs = vec![x.clone(), fixed(Format::F32, &[k])];
@@ -103,8 +104,9 @@ fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
     GroupSpec::new(inputs, nodes, vec![4]).expect("a group")
 }
 
-/// The launches of layers: groups with the tensors that they bind, by number, in the order of their inputs and outputs. Tensors 0 to 5 are
-/// x, positions, slots, sequences, the block table and the frequencies; the results of a layer are 6 tensors of their own.
+/// The launches of layers: groups with the numbers of their tensors, in the order of their inputs and outputs. Tensors
+/// 0 to 5 are x, positions, slots, sequences, the block table and the frequencies; each layer has 6 tensors of its own
+/// for its results.
 fn layers(sizes: Sizes, count: usize, gate: Elementwise, style: RopeStyle) -> Vec<Group> {
     let (width, kv, ffn) = (sizes.width(), sizes.kv(), sizes.ffn);
     let next = Cell::new(6);
@@ -123,7 +125,8 @@ fn layers(sizes: Sizes, count: usize, gate: Elementwise, style: RopeStyle) -> Ve
     all
 }
 
-/// Kernels with addresses in place of memory: tensor `i`'s first view lies at 2i + 1 times 2³², a second at 2i + 2; the step block lies at 2³².
+/// Kernels with made-up addresses: tensor `i`'s first view lies at 2i + 1 times 2³², a second at 2i + 2; the step
+/// block lies at 2³².
 fn kernels(launches: &[Group]) -> Vec<Kernel> {
     let addressed = |(group, tensors): &Group| {
         let kernel = find_group(group, H200).expect("served");
@@ -139,7 +142,7 @@ fn kernels(launches: &[Group]) -> Vec<Kernel> {
     launches.iter().map(addressed).collect()
 }
 
-/// Where the stacks of launches begin and end; what must hold of every stack is checked.
+/// The first launch and the end of each stack; checks the invariants of every stack.
 fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
     let kernels = kernels(launches);
     let refs: Vec<_> = kernels.iter().map(|(kernel, arguments)| Some((kernel, arguments.as_slice()))).collect();
@@ -148,7 +151,7 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
         assert!(stack.shared <= max_shared && stack.arguments(0).list().len() == 21);
         let (at, table) = stack.phases();
         assert_eq!((at % 16, at + table.len()), (0, stack.bytes()));
-        // Weights, which are fetched in their order, never come over others that are still needed, nor beyond the ring.
+        // Weights, which are prefetched in order, never overwrite others that are still needed, nor exceed the ring.
         let mut ended = 0;
         let products: Vec<usize> =
             (0..stack.phases.len()).filter(|p| stack.phases[*p].told.kind == decode_stack::PRODUCTS).collect();
@@ -163,7 +166,7 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
                 assert!(apart || ended as usize > p, "phases {p} and {q}");
             }
         }
-        // What is given has another tag than what lies there, in every run, and who takes it expects it.
+        // In every run, an output has another tag than the place had before, and its reader expects that tag.
         let told: Vec<_> = (0..stack.phases.len()).map(|p| stack.told(p)).collect();
         let mut places = [0; PLACES];
         for run in 0..4 {
@@ -184,10 +187,10 @@ fn launches_of_a_decoding_step_become_one() {
     let (bitnet, most) = (layers(BITNET, 7, Elementwise::Relu2Mul, RopeStyle::HalfSplit), H200.max_shared);
     assert_eq!(stacks(&bitnet, most), [[0, 35]]);
     assert_eq!(stacks(&layers(SMALL, 3, Elementwise::Swiglu, RopeStyle::Adjacent), most), [[0, 15]]);
-    // Too few to be worth it; too little memory for the weights of a gate.
+    // Too few launches to be worth a stack; too little memory for the weights of a gate.
     assert!(stacks(&bitnet[..3], most).is_empty());
     assert_eq!(stacks(&bitnet, SHARED + 60_000)[..2], [[4, 8], [9, 13]]);
-    // Wherever a launch reads something else than what the one before it gave, a stack ends.
+    // A stack ends where a launch reads anything other than the output of the launch before it.
     type Change = fn(&mut Vec<Group>);
     let ends: [(&str, Change, &[[usize; 2]]); 5] = [
         ("x of another tensor", |l| l[12].1[0] = 0, &[[0, 12], [12, 35]]),
@@ -226,7 +229,7 @@ impl Random {
             (Format::T2Planes, 0) => {
                 (0..bytes).map(|_| (0..4).fold(0, |byte, _| byte << 2 | (self.next() % 3) as u8)).collect()
             }
-            // Halves between 1/√k and 2/√k.
+            // `f16` numbers between 1/√k and 2/√k.
             (Format::T2Planes, _) => {
                 let exponent = 15 - (k as f64).sqrt().log2().round() as u16;
                 (0..bytes / 2).flat_map(|_| (exponent << 10 | (self.next() % 1024) as u16).to_le_bytes()).collect()
@@ -293,7 +296,7 @@ fn joined_launches_compute_what_they_do_one_by_one() {
         write(&device, &step, &[1]);
         let joined = device.record(&all).unwrap();
         let single: Vec<_> = all.iter().map(|l| device.record(std::slice::from_ref(l)).unwrap()).collect();
-        // One launch where the device has the kernel, with a name of its own.
+        // A single launch with its own name, on devices that have the kernel.
         let names = device.measure().profile(&joined).unwrap();
         if !names.iter().any(|(name, _)| name.contains("10 launches")) {
             assert_ne!(device.info().details.iter().find(|d| d.0 == "capability").map(|d| d.1.as_str()), Some("9.0"));
@@ -318,25 +321,25 @@ fn joined_launches_compute_what_they_do_one_by_one() {
                 let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
                     got.iter().zip(want).map(|(g, w)| f(f64::from(*g), f64::from(*w))).sum()
                 };
-                // Sums in another order now and then give a code of 8 bits one more or less, which later products and squares magnify: the
-                // first four results, up to attention's, lie before that.
+                // Sums in another order occasionally change an 8-bit code by one, which later products and squares
+                // magnify. The first four results, up to attention's, lie before that.
                 let error = (sum(&|g, w| (g - w).powi(2)) / sum(&|_, w| w * w)).sqrt();
                 let bound = if i < 4 { 1e-3 } else { 4e-2 };
                 assert!(error < bound, "tensor {tensor} at position {position}: {error:.1e}");
             }
         }
-        // Without a token nothing is written.
+        // Without tokens nothing is written.
         let before = read(&device, &tensors[results[9]][0]);
         write(&device, &tensors[0][0], &[0; 64]);
         write(&device, &step, &[0]);
         device.submit(&joined).unwrap();
         assert_eq!(read(&device, &tensors[results[9]][0]), before);
-        // What lies outside is named, and the next run is as before.
+        // An index out of range is reported, and the next run is unaffected.
         write(&device, &step, &[1]);
         write(&device, &tensors[1][0], &[sizes.blocks as u32 * 32]);
         let error = device.submit(&joined).and_then(|_| device.synchronize()).unwrap_err().to_string();
         assert!(error.contains("outside the 1280 that there are"), "{error}");
-        // (The error stays with what the run would have written.)
+        // (The error sticks to the memory that the run would have written.)
         for tensor in results.iter().chain(&caches) {
             let buffer = &tensors[*tensor][0];
             device.copy_to_buffer(buffer, 0, &vec![0; buffer.bytes()]).unwrap();

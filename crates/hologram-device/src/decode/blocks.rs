@@ -1,12 +1,12 @@
-//! Blocks taken apart as their rows say.
+//! Dequantizes blocks as their rows describe them.
 
 use std::hint::black_box;
 
 use super::number;
 use crate::format::{Bits, Codes, Row, Scales, Values, rows};
 
-/// Decodes blocks of `BYTES` bytes: as many as both slices hold. No closure has the loop over elements: one that is not inlined would be
-/// compiled without the caller's instruction set, and for runs of any length.
+/// Dequantizes blocks of `BYTES` bytes: as many as both slices hold. The loop over elements is in no closure: one that
+/// is not inlined would be compiled without the caller's instruction set, and for runs of any length.
 #[inline(always)]
 pub fn decode<R: Row, const BYTES: usize, const LEN: usize, const RUNS: usize>(bytes: &[u8], out: &mut [f32]) {
     let (mut codes, mut scales, mut minimums) = ([0; LEN], [0.0; RUNS], [0.0; RUNS]);
@@ -15,15 +15,17 @@ pub fn decode<R: Row, const BYTES: usize, const LEN: usize, const RUNS: usize>(b
         take_scales::<R>(block, &mut scales, &mut minimums);
         let runs = out.chunks_exact_mut(LEN / RUNS).zip(codes.chunks_exact(LEN / RUNS));
         for ((out, codes), (scale, minimum)) in runs.zip(scales.iter().zip(&minimums)) {
-            // Else the loop over runs becomes vectors of strided elements, at twice the time.
+            // Without `black_box` the loop over runs is vectorised with strided elements, which takes twice the time.
             let (scale, minimum) = (black_box(*scale), *minimum);
-            // The product is exact (scales have 19 significant bits at most, codes 5, or 12 and 8), so that this rounds once.
+            // Rounds once, as the product is exact: scale and code have at most 23 significant bits together (Q6_K 18
+            // and 5, IQ4_XS 16 and 7).
             out.iter_mut().zip(codes).for_each(|(y, c)| *y = scale * f32::from(*c) - minimum);
         }
     }
 }
 
-/// Takes apart blocks of `BYTES` bytes: calls `visit` for each with its `LEN` codes, and a scale and a minimum for each of `RUNS` runs of them.
+/// Splits blocks of `BYTES` bytes: calls `visit` for each with its `LEN` codes, and a scale and a minimum for each of
+/// its `RUNS` runs.
 #[inline(always)]
 pub fn each<R: Row, const BYTES: usize, const LEN: usize, const RUNS: usize>(
     bytes: &[u8],
@@ -78,7 +80,7 @@ fn each_bits(block: &[u8], bits: Bits, numbers: &mut [i8], visit: impl Fn(&mut i
     }
 }
 
-/// Digits of base 3 as -1, 0 and 1: the first of all bytes, then the second, as many as there is room for.
+/// Digits of base 3 as -1, 0 and 1: the first digit of all bytes, then the second, until `codes` is full.
 #[inline(always)]
 fn digits(bytes: &[u8], codes: &mut [i8]) {
     let mut power = 1u8;
@@ -90,7 +92,7 @@ fn digits(bytes: &[u8], codes: &mut [i8]) {
     }
 }
 
-/// The scale and the minimum of each run; minimums that a format does not have stay as they are.
+/// The scale and the minimum of each run. Formats without minimums leave `minimums` unchanged.
 #[inline(always)]
 fn take_scales<R: Row>(block: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
     let d = number(block, R::ROW.numbers[0]);
@@ -129,7 +131,7 @@ fn take_scales<R: Row>(block: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
     }
 }
 
-/// A block of `TQ1_0` as one of `TQ2_0`, with the same values.
+/// Converts a block of `TQ1_0` to one of `TQ2_0` with the same values.
 pub fn tq1_0_to_tq2_0(block: &[u8], out: &mut [u8]) {
     const BITS: Bits = rows::TQ2_0::ROW.bits().0;
     const D: [usize; 2] = [rows::TQ1_0::ROW.numbers[0], rows::TQ2_0::ROW.numbers[0]];

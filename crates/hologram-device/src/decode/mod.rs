@@ -1,7 +1,7 @@
-//! The reference decoders of the weight formats: what a tensor's bytes mean as `f32`.
+//! The reference decoders of the weight formats, from a tensor's bytes to `f32`.
 //!
-//! They define the meaning of a format for every test and every f64 reference, and agree bit for bit with the decoders of the
-//! `gguf` Python package. Tuned kernels do not use them: a kernel reads the blocks itself.
+//! They define the meaning of a format for every test and every f64 reference, and agree bit for bit with the decoders
+//! of the `gguf` Python package. Tuned kernels do not use them: a kernel reads the blocks itself.
 
 mod blocks;
 mod planes;
@@ -13,7 +13,8 @@ use half::{bf16, f16};
 use hologram_isa::Type;
 
 impl Format {
-    /// Converts blocks to those of [`Format::at_load`], without loss: as many as both slices hold. Blocks that stay as they are, are copied.
+    /// Converts blocks to those of [`Format::at_load`] without loss: as many as both slices hold. Other formats are
+    /// copied.
     pub fn recode(self, bytes: &[u8], out: &mut [u8]) {
         if self == Format::TQ1_0 {
             let blocks = bytes.chunks_exact(self.block_bytes());
@@ -25,12 +26,12 @@ impl Format {
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     }
 
-    /// Decodes whole blocks: `out.len()` elements from exactly as many bytes as they take. A tensor is decoded row by row, or all
-    /// at once when its rows are whole blocks; one in planes all at once.
+    /// Dequantizes whole blocks: `out.len()` elements from exactly as many bytes as they take. Tensors can be
+    /// dequantized row by row, or all at once when the rows are whole blocks; tensors in planes only all at once.
     ///
     /// # Errors
-    /// A length that is not a whole number of blocks, bytes that do not belong to that length, or a format that does not hold
-    /// floating-point weights.
+    /// A length that is not a whole number of blocks, bytes that do not match that length, or a format that does not
+    /// hold floating-point weights.
     pub fn decode_row(self, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         let fail = |reason: String| BackendError::InvalidArgument {
             device: "host".into(),
@@ -56,7 +57,7 @@ impl Format {
     }
 }
 
-/// Decodes rows in plain `f32`, `f16` or `bf16` or in a block format of GGUF: as many elements as both slices hold.
+/// Dequantizes rows in plain `f32`, `f16` or `bf16` or in a block format of GGUF: as many elements as both slices hold.
 #[inline(always)]
 pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     match format {
@@ -64,7 +65,7 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::Plain(Type::BF16) => plain(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
         Format::Plain(_) => plain(bytes, out, f32::from_le_bytes),
         Format::Block(block) => with_row!(block, R => {
-            // Of a concrete type these may be arguments.
+            // Const generic arguments require a concrete type.
             const ROW: &BlockFormat = &<R as Row>::ROW;
             blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
         }),
@@ -72,8 +73,8 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Takes apart the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
-/// [`Format::scale_len`] of them; an element is scale·code - minimum. Other formats have no blocks.
+/// Splits the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
+/// [`Format::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
 #[inline(always)]
 pub fn each_block(format: Format, bytes: &[u8], visit: impl FnMut(&[i8], &[f32], &[f32])) {
     if let Format::Block(block) = format {

@@ -6,7 +6,7 @@ use crate::{BlockType, Codes, Factors, Format};
 /// Elements of a chunk.
 const CHUNK: usize = 32;
 
-/// Decodes all blocks of a tensor whose codes lie as in the file.
+/// Dequantizes all blocks of a tensor with [`PlaneLayout::Codes`](crate::PlaneLayout::Codes).
 pub fn decode_codes(block: BlockType, bytes: &[u8], out: &mut [f32]) {
     let (row, [codes, _, scale]) = (block.row(), block.plane_bytes());
     let (Some(at), Codes::Bits(low, _)) = (block.planes(out.len() / row.len), row.codes) else { return };
@@ -18,7 +18,7 @@ pub fn decode_codes(block: BlockType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Decodes all blocks of a tensor in chunks.
+/// Dequantizes all blocks of a tensor with [`PlaneLayout::Chunks`](crate::PlaneLayout::Chunks).
 pub fn decode_chunks(packed: BlockType, bytes: &[u8], out: &mut [f32]) {
     let len = packed.row().len;
     let [low, high, _] = packed.plane_bytes().map(|n| n * CHUNK / len);
@@ -26,7 +26,7 @@ pub fn decode_chunks(packed: BlockType, bytes: &[u8], out: &mut [f32]) {
     for (c, out) in out.chunks_exact_mut(CHUNK).enumerate() {
         let (low, high) = (&bytes[at[0] + c * low..][..low], &bytes[at[1] + c * high..][..high]);
         let block = c * CHUNK / len;
-        // Of blocks of 256 a record belongs to 8 chunks.
+        // In formats with blocks of 256 a record belongs to 8 chunks.
         let record = &bytes[at[2] + block * packed.record_bytes()..][..packed.record_bytes()];
         for (e, y) in out.iter_mut().enumerate() {
             let (scale, minimum) = factors(packed, record, (c * CHUNK + e) % len);

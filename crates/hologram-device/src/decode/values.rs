@@ -7,11 +7,11 @@ use crate::Format;
 use crate::error::Result;
 
 impl Format {
-    /// The first `len` elements of a tensor that is laid out for `max_rows` rows of `row_len` elements; fewer where
-    /// the bytes end before.
+    /// The first `len` elements of a tensor with memory for `max_rows` rows of `row_len` elements; fewer if the bytes
+    /// end earlier.
     ///
     /// # Errors
-    /// When the bytes are no whole blocks.
+    /// When the bytes are not whole blocks.
     pub fn values(self, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
         Ok(match self {
             Format::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
@@ -22,7 +22,7 @@ impl Format {
                 data.iter().take(len).zip(scales).map(|(code, scale)| f64::from(*code as i8) * scale).collect()
             }
             Format::Block(_) | Format::Planes(_) => {
-                // Planes are decoded whole; elsewhere the first elements lie in the first bytes.
+                // Planes are dequantized whole; elsewhere the first elements lie in the first bytes.
                 let decoded = if matches!(self, Format::Planes(_)) { max_rows * row_len } else { len };
                 let bytes = self.bytes(1, decoded).unwrap_or(0).min(data.len());
                 let mut values = vec![0.0f32; decoded];

@@ -1,12 +1,12 @@
-//! The block formats, a row for each: everything that reads blocks or their layout for GPUs reads these rows.
+//! The block formats, one row each. All code that reads blocks or their layout for GPUs uses these rows.
 
 use super::Format;
 use super::row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 
-/// The values that the codes of [`Format::IQ4_NL`] and [`Format::IQ4_XS`] stand for.
+/// The values that the codes of [`Format::IQ4_NL`] and [`Format::IQ4_XS`] select.
 const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Bits that stay where they are.
+/// Bits that keep their place in the number.
 const fn bits(at: usize, run: usize, bits: u32) -> Bits {
     bits_to(at, run, bits, 0)
 }
@@ -17,7 +17,7 @@ const fn bits_to(at: usize, run: usize, bits: u32, to: u32) -> Bits {
 
 macro_rules! block_formats {
     ($($(#[$doc:meta])+ $name:ident: $row:expr;)+) => {
-        /// A block format of GGUF, by its name there.
+        /// A block format of GGUF, by its GGUF name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(non_camel_case_types, reason = "GGUF's names")]
         pub enum BlockType {
@@ -63,7 +63,7 @@ macro_rules! block_formats {
             )+
         }
 
-        /// An expression for the type, which it names `$R`, of a [`BlockType`].
+        /// Evaluates an expression in which `$R` names the type of a [`BlockType`].
         macro_rules! with_row {
             ($block:expr, $R:ident => $e:expr) => {
                 match $block {
@@ -79,22 +79,22 @@ macro_rules! block_formats {
 }
 
 block_formats! {
-    /// GGUF `Q4_0`: blocks of 32 as an `f16` scale `d` and 16 bytes; byte `j` holds code `j` (low four bits) and `j + 16` (high ones); the
-    /// value is `d·(code - 8)`. 18 bytes.
+    /// GGUF `Q4_0`: blocks of 32 as an `f16` scale `d` and 16 bytes; byte `j` holds code `j` (low nibble) and `j + 16`
+    /// (high nibble); the value is `d·(code - 8)`. 18 bytes.
     Q4_0: BlockFormat {
         id: 2, len: 32, bytes: 18, planes: PlaneLayout::Codes, unit: [1.0 / 4.6, 0.0],
         codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Offset(8),
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `Q4_1`: blocks of 32 as `f16` numbers `d` and `m` and 16 bytes of codes as in [`Format::Q4_0`]; the value is
-    /// `d·code + m`. 20 bytes.
+    /// GGUF `Q4_1`: blocks of 32 as `f16` numbers `d` and `m` and 16 bytes of codes as in [`Format::Q4_0`]; the value
+    /// is `d·code + m`. 20 bytes.
     Q4_1: BlockFormat {
         id: 3, len: 32, bytes: 20, planes: PlaneLayout::Chunks, unit: [1.0 / 4.6, -7.5 / 4.6],
         codes: Codes::Bits(bits(4, 16, 4), None), values: Values::Offset(0),
         numbers: &[0, 2], scales: Scales::One,
     };
-    /// GGUF `Q5_0`: blocks of 32 as an `f16` scale `d`, 4 bytes whose bit `i` is the fifth bit of code `i`, and 16 bytes of low bits as
-    /// in [`Format::Q4_0`]; the value is `d·(code - 16)`. 22 bytes.
+    /// GGUF `Q5_0`: blocks of 32 as an `f16` scale `d`, 4 bytes whose bit `i` is the fifth bit of code `i`, and 16
+    /// bytes of low bits as in [`Format::Q4_0`]; the value is `d·(code - 16)`. 22 bytes.
     Q5_0: BlockFormat {
         id: 6, len: 32, bytes: 22, planes: PlaneLayout::Chunks, unit: [1.0 / 9.2, 0.0],
         codes: Codes::Bits(bits(6, 16, 4), Some(bits_to(2, 1, 1, 4))), values: Values::Offset(16),
@@ -112,40 +112,41 @@ block_formats! {
         codes: Codes::Bits(bits(2, 32, 8), None), values: Values::Signed,
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `Q2_K`: blocks of 256 as 16 bytes, 64 bytes of codes as in [`Format::TQ2_0`], and `f16` numbers `d` and `dmin`. The 16
-    /// elements of run `j` have the scale `d·(byte j & 15)` and the minimum `dmin·(byte j >> 4)`; the value is scale·code - minimum.
-    /// 84 bytes.
+    /// GGUF `Q2_K`: blocks of 256 as 16 bytes, 64 bytes of codes as in [`Format::TQ2_0`], and `f16` numbers `d` and
+    /// `dmin`. The 16 elements of run `j` have the scale `d·(byte j & 15)` and the minimum `dmin·(byte j >> 4)`; the
+    /// value is scale·code - minimum. 84 bytes.
     Q2_K: BlockFormat {
         id: 10, len: 256, bytes: 84, planes: PlaneLayout::Chunks, unit: [1.0 / 14.0, 1.5 / 14.0],
         codes: Codes::Bits(bits(16, 32, 2), None), values: Values::Offset(0),
         numbers: &[80, 82], scales: Scales::Nibbles { at: 0 },
     };
-    /// GGUF `Q3_K`: blocks of 256 as 32 bytes of third bits, 64 bytes of low bits as in [`Format::TQ2_0`], 12 bytes that hold 6 bits for
-    /// each run of 16, and an `f16` scale `d`. Bit `l` of byte `m` is the third bit of element `32l + m`; the value is
-    /// `d·(bits - 32)·(code - 4)`. 110 bytes.
+    /// GGUF `Q3_K`: blocks of 256 as 32 bytes of third bits, 64 bytes of low bits as in [`Format::TQ2_0`], 12 bytes
+    /// with 6 bits per run of 16, and an `f16` scale `d`. Bit `l` of byte `m` is the third bit of element `32l + m`;
+    /// the value is `d·(bits - 32)·(code - 4)`. 110 bytes.
     Q3_K: BlockFormat {
         id: 11, len: 256, bytes: 110, planes: PlaneLayout::Chunks, unit: [1.0 / 43.0, 0.0],
         codes: Codes::Bits(bits(32, 32, 2), Some(bits_to(0, 32, 1, 2))), values: Values::Offset(4),
         numbers: &[108], scales: Scales::SixBits { run: 16, low: bits(96, 8, 4), high: bits_to(104, 4, 2, 4) },
     };
-    /// GGUF `Q4_K`: blocks of 256 as `f16` numbers `d` and `dmin`, 12 bytes that hold two numbers of 6 bits, `s` and `m`, for each run
-    /// of 32, and 128 bytes; byte `32h + i` holds the codes of elements `64h + i` (low four bits) and `64h + 32 + i`. The value is
-    /// `d·s·code - dmin·m`. 144 bytes.
+    /// GGUF `Q4_K`: blocks of 256 as `f16` numbers `d` and `dmin`, 12 bytes with two numbers of 6 bits, `s` and `m`,
+    /// per run of 32, and 128 bytes; byte `32h + i` holds the codes of elements `64h + i` (low nibble) and
+    /// `64h + 32 + i` (high nibble). The value is `d·s·code - dmin·m`. 144 bytes.
     Q4_K: BlockFormat {
         id: 12, len: 256, bytes: 144, planes: PlaneLayout::Chunks, unit: [1.0 / 260.0, 7.5 / 260.0],
         codes: Codes::Bits(bits(16, 32, 4), None), values: Values::Offset(0),
         numbers: &[0, 2], scales: Scales::SixBitPairs { at: 4 },
     };
-    /// GGUF `Q5_K`: as [`Format::Q4_K`] with 32 bytes before the low bits; bit `l` of byte `i` is the fifth bit of element `32l + i`.
-    /// 176 bytes.
+    /// GGUF `Q5_K`: as [`Format::Q4_K`] with 32 bytes before the low bits; bit `l` of byte `i` is the fifth bit of
+    /// element `32l + i`. 176 bytes.
     Q5_K: BlockFormat {
         id: 13, len: 256, bytes: 176, planes: PlaneLayout::Chunks, unit: [1.0 / 530.0, 15.5 / 530.0],
         codes: Codes::Bits(bits(48, 32, 4), Some(bits_to(16, 32, 1, 4))), values: Values::Offset(0),
         numbers: &[0, 2], scales: Scales::SixBitPairs { at: 4 },
     };
-    /// GGUF `Q6_K`: blocks of 256 as 128 bytes of low bits, 64 bytes of high bits, an `i8` number `s` for each run of 16, and an `f16`
-    /// scale `d`. For each half `h`, byte `64h + i` holds the low bits of elements `128h + i` and `128h + 64 + i`, and bits `2l..2l+2` of
-    /// byte `32h + i` of the high part those of element `128h + 32l + i`; the value is `d·s·(code - 32)`. 210 bytes.
+    /// GGUF `Q6_K`: blocks of 256 as 128 bytes of low bits, 64 bytes of high bits, an `i8` number `s` per run of 16,
+    /// and an `f16` scale `d`. For `h` = 0 and 1, byte `64h + i` holds the low bits of elements `128h + i` and
+    /// `128h + 64 + i`, and bits `2l..2l+2` of byte `32h + i` of the high part are those of element `128h + 32l + i`;
+    /// the value is `d·s·(code - 32)`. 210 bytes.
     Q6_K: BlockFormat {
         id: 14, len: 256, bytes: 210, planes: PlaneLayout::Chunks, unit: [1.0 / 1370.0, 0.0],
         codes: Codes::Bits(bits(0, 64, 4), Some(bits_to(128, 32, 2, 4))), values: Values::Offset(32),
@@ -157,23 +158,25 @@ block_formats! {
         codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Table(&IQ4_VALUES),
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `IQ4_XS`: blocks of 256 as an `f16` scale `d`, 2 bytes of high bits and 4 bytes of low ones of numbers `s` of 6 bits for
-    /// each run of 32, and for each run 16 bytes as in [`Format::IQ4_NL`]; the value is `d·(s - 32)·value`. 136 bytes.
+    /// GGUF `IQ4_XS`: blocks of 256 as an `f16` scale `d`, 2 bytes of high bits and 4 bytes of low bits of a 6-bit
+    /// number `s` per run of 32, and 16 bytes per run as in [`Format::IQ4_NL`]; the value is `d·(s - 32)·value`. 136
+    /// bytes.
     IQ4_XS: BlockFormat {
         id: 23, len: 256, bytes: 136, planes: PlaneLayout::Chunks, unit: [1.0 / 1280.0, 0.0],
         codes: Codes::Bits(bits(8, 16, 4), None), values: Values::Table(&IQ4_VALUES),
         numbers: &[0], scales: Scales::SixBits { run: 32, low: bits(4, 1, 4), high: bits_to(2, 1, 2, 4) },
     };
-    /// GGUF `TQ1_0`, ternary: blocks of 256 as 52 bytes and an `f16` scale `d`. A byte holds five digits of base 3 (the last four bytes
-    /// four): digit `n` is `((byte·3ⁿ mod 256)·3) >> 8`, of element `32n + i` in byte `i < 32`, `160 + 16n + i - 32` in byte
-    /// `32 <= i < 48`, and `240 + 4n + i - 48` in the last four; the value is `d·(digit - 1)`. 54 bytes.
+    /// GGUF `TQ1_0`, ternary: blocks of 256 as 52 bytes and an `f16` scale `d`. A byte holds five digits of base 3
+    /// (each of the last four bytes holds four): digit `n` is `((byte·3ⁿ mod 256)·3) >> 8`. It is of element
+    /// `32n + i` in byte `i < 32`, of `160 + 16n + i - 32` in byte `32 <= i < 48`, and of `240 + 4n + i - 48` in the
+    /// last four; the value is `d·(digit - 1)`. 54 bytes.
     TQ1_0: BlockFormat {
         id: 34, len: 256, bytes: 54, planes: PlaneLayout::None, unit: [1.25, 0.0],
         codes: Codes::Trits([32, 16, 4]), values: Values::Ternary,
         numbers: &[52], scales: Scales::One,
     };
-    /// GGUF `TQ2_0`, ternary: blocks of 256 as 64 bytes and an `f16` scale `d`; bits `2l..2l+2` of byte `32h + m` hold the code of
-    /// element `128h + 32l + m`; the value is `d·(code - 1)`. 66 bytes.
+    /// GGUF `TQ2_0`, ternary: blocks of 256 as 64 bytes and an `f16` scale `d`; bits `2l..2l+2` of byte `32h + m` hold
+    /// the code of element `128h + 32l + m`; the value is `d·(code - 1)`. 66 bytes.
     TQ2_0: BlockFormat {
         id: 35, len: 256, bytes: 66, planes: PlaneLayout::Codes, unit: [1.25, 0.0],
         codes: Codes::Bits(bits(0, 32, 2), None), values: Values::Ternary,

@@ -1,6 +1,6 @@
-//! How the elements of a tensor lie in memory: plain types and block-quantised layouts.
+//! Storage formats of tensors: plain types and block-quantised layouts.
 //!
-//! Everything about a block format is its row in `blocks.rs`; the fields of a row are explained in `row.rs`.
+//! A block format is defined by its row in `blocks.rs`; `row.rs` explains the fields of a row.
 
 mod blocks;
 mod planes;
@@ -14,8 +14,8 @@ pub use row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 
 /// The storage format of a tensor.
 ///
-/// A block-quantised format packs the elements of a *row* (the last dimension) into blocks, so a row's length must be a multiple of
-/// [`Format::block_len`]. Layouts are those of GGUF, byte for byte, so that a mapped file is used in place.
+/// A block-quantised format packs the elements of a *row* (the last dimension) into blocks, so a row's length must be a
+/// multiple of [`Format::block_len`]. Layouts are those of GGUF, byte for byte, so that a mapped file is used in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Elements of a plain type, one after the other.
@@ -24,8 +24,9 @@ pub enum Format {
     Block(BlockType),
     /// The values of a block format as GPUs read them: [`PlaneLayout`].
     Planes(BlockType),
-    /// Activations quantised to `i8` in groups of `group` elements of a row: a plane of `i8` codes in row-major order, then, at the
-    /// next multiple of 64 bytes, a plane of `f32` scales, one for each group; the value is `scale·code`.
+    /// Activations quantised to `i8` in groups of `group` elements of a row. A plane of `i8` codes in row-major order
+    /// is followed, at the next multiple of 64 bytes, by a plane of `f32` scales, one per group; the value is
+    /// `scale·code`.
     I8Groups {
         /// Elements that share a scale; divides the row's length.
         group: u32,
@@ -50,7 +51,8 @@ impl Format {
     /// Plain `i32`.
     pub const I32: Format = Format::Plain(Type::I32);
 
-    /// [`Format::Q8_0`] in planes: the `i8` codes of all elements in row-major order, then the `f16` scales of all blocks.
+    /// [`Format::Q8_0`] in planes: the `i8` codes of all elements in row-major order, then the `f16` scales of all
+    /// blocks.
     #[expect(non_upper_case_globals, reason = "named as a variant, as its place is in patterns")]
     pub const Q8Planes: Format = Format::Planes(BlockType::Q8_0);
     /// [`Format::Q4_0`] in planes: the 16 code bytes of every block, then the `f16` scales.
@@ -99,7 +101,7 @@ impl Format {
         }
     }
 
-    /// Bytes of one block; for formats in planes those in all planes together.
+    /// Bytes of one block; for formats in planes, of all planes together.
     pub const fn block_bytes(self) -> usize {
         match self {
             Format::Plain(ty) => ty.size(),
@@ -112,7 +114,8 @@ impl Format {
         }
     }
 
-    /// Elements that share a scale, and a minimum where there is one; 1 for plain types. Divides [`Format::block_len`].
+    /// Elements that share a scale and, if there are minimums, a minimum; 1 for plain types. Divides
+    /// [`Format::block_len`].
     pub const fn scale_len(self) -> usize {
         match self.row() {
             Some(row) => row.run(),
@@ -120,7 +123,7 @@ impl Format {
         }
     }
 
-    /// Whether values are scale·code - minimum, with a minimum for each scale; else they are scale·code.
+    /// Whether values are scale·code - minimum, with a minimum per scale; otherwise they are scale·code.
     pub const fn has_minimum(self) -> bool {
         matches!(self.row(), Some(row) if row.has_minimum())
     }
@@ -135,8 +138,8 @@ impl Format {
         self.row().is_some()
     }
 
-    /// For the block formats of GGUF: the first bytes, in a block, of the `f16` number that scales are multiples of and, where there is
-    /// one, of that which minimums are multiples of. Empty for others.
+    /// For the block formats of GGUF: offsets in a block of the `f16` number that scales are multiples of and, if there
+    /// are minimums, of the number that these are multiples of. Empty for others.
     pub const fn numbers_at(self) -> &'static [usize] {
         match self {
             Format::Block(block) => block.row().numbers,
@@ -144,8 +147,8 @@ impl Format {
         }
     }
 
-    /// The numbers of [`Format::numbers_at`] with which blocks of random bits have values around 0 with a standard deviation of about 1;
-    /// for formats in planes those of the blocks that they are made of.
+    /// The numbers of [`Format::numbers_at`] for which blocks of random bits have values around 0 with a standard
+    /// deviation of about 1; for formats in planes, the numbers of their blocks.
     pub const fn unit_numbers(self) -> [f32; 2] {
         match self.row() {
             Some(row) => row.unit,
@@ -153,8 +156,9 @@ impl Format {
         }
     }
 
-    /// The format of the same values that weights are converted to when they are loaded, on every device, because kernels serve it:
-    /// [`Format::TQ2_0`] for [`Format::TQ1_0`]; else the format itself. [`Format::recode`] converts.
+    /// The format that weights are converted to when they are loaded, on every device, with the same values:
+    /// [`Format::TQ2_0`] for [`Format::TQ1_0`], because kernels serve it; otherwise the format itself.
+    /// [`Format::recode`] converts.
     pub const fn at_load(self) -> Format {
         match self {
             Format::TQ1_0 => Format::TQ2_0,
@@ -162,7 +166,7 @@ impl Format {
         }
     }
 
-    /// The layout in planes that holds the same values; the format itself where there is none.
+    /// The layout in planes with the same values; the format itself if there is none.
     pub const fn in_planes(self) -> Format {
         match self {
             Format::Block(block) if !matches!(block.row().planes, PlaneLayout::None) => Format::Planes(block),
@@ -170,13 +174,13 @@ impl Format {
         }
     }
 
-    /// The format and, where there is one, its layout in planes.
+    /// The format and, if there is one, its layout in planes.
     pub fn layouts(self) -> impl Iterator<Item = Format> {
         std::iter::once(self).chain((self.in_planes() != self).then_some(self.in_planes()))
     }
 
-    /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when the row is not a whole number of blocks or the size
-    /// overflows.
+    /// Bytes of a tensor of `rows` rows of `row_len` elements; `None` when the row is not a whole number of blocks or
+    /// the size overflows.
     pub fn bytes(self, rows: usize, row_len: usize) -> Option<usize> {
         if self.block_len() == 0 || !row_len.is_multiple_of(self.block_len()) {
             return None;
@@ -192,8 +196,9 @@ impl Format {
         }
     }
 
-    /// The views through which programs and kernels see a tensor of `rows` × `row_len` elements: each becomes one buffer parameter,
-    /// in this order. Block formats give two views of the same bytes (codes as bytes, scales as `f16` elements).
+    /// The views through which programs and kernels see a tensor of `rows` × `row_len` elements: each is one buffer
+    /// parameter, in this order. Block formats give two views of the same bytes (codes as bytes, scales as `f16`
+    /// elements).
     pub fn views(self, rows: usize, row_len: usize) -> Vec<View> {
         let whole = |element| View { element, offset: 0, bytes: self.bytes(rows, row_len).unwrap_or(0) };
         let blocks = rows * row_len / self.block_len().max(1);
@@ -213,7 +218,7 @@ impl Format {
     }
 }
 
-/// Alignment in bytes of the planes of a format in planes.
+/// Alignment of planes in bytes.
 pub const PLANE_ALIGN: usize = 64;
 
 /// One view of a tensor's bytes.

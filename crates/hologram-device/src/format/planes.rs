@@ -4,16 +4,16 @@ use super::row::{Bits, Codes, PlaneLayout, Scales, Values};
 use super::{BlockType, Format, PLANE_ALIGN, View};
 use hologram_isa::Type;
 
-/// Bytes that follow the numbers `d` and `m` in a record of [`PlaneLayout::Chunks`], and what they are multiplied with.
+/// The bytes after the numbers `d` and `m` in a record of [`PlaneLayout::Chunks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
     /// Nothing: the scale is `d`, the minimum `-m`.
     None,
-    /// For each 32 elements a byte `s` and a byte `t`, both without a sign: the scale is `d·s`, the minimum `m·t`.
+    /// Per 32 elements an unsigned byte `s` and an unsigned byte `t`: the scale is `d·s`, the minimum `m·t`.
     Pairs,
-    /// For each 16 elements a byte: the scale is `d` times its low four bits, the minimum `m` times its high ones.
+    /// Per 16 elements a byte: the scale is `d` times its low nibble, the minimum `m` times its high nibble.
     Nibbles,
-    /// For each so many elements a signed byte `s`: the scale is `d·s`.
+    /// Per so many elements a signed byte `s`: the scale is `d·s`.
     Signed(usize),
 }
 
@@ -47,7 +47,7 @@ impl BlockType {
         }
     }
 
-    /// A number that is taken off a code before it is multiplied.
+    /// The number subtracted from a code before it is multiplied.
     pub const fn bias(self) -> u8 {
         match self.row().values {
             Values::Offset(offset) => offset,
@@ -86,7 +86,8 @@ impl BlockType {
         [len * self.low_bits() / 8, len * self.high_bits() / 8, self.record_bytes()]
     }
 
-    /// The first bytes of the planes of so many blocks, and the end of the last one; `None` when that overflows or there is no such layout.
+    /// Offsets of the planes of this many blocks, and the end of the last one; `None` on overflow or without such a
+    /// layout.
     pub fn planes(self, blocks: usize) -> Option<[usize; 4]> {
         if matches!(self.row().planes, PlaneLayout::None) {
             return None;
@@ -99,8 +100,8 @@ impl BlockType {
         Some(at)
     }
 
-    /// The views of so many blocks: the codes' low plane, the high plane where there is one, records as bytes (not of
-    /// [`PlaneLayout::Codes`], whose scales are all that is in the last plane), and the `f16` numbers.
+    /// The views of this many blocks: the codes' low plane; the high plane if there is one; records as bytes, except
+    /// for [`PlaneLayout::Codes`], whose last plane holds only scales; and the `f16` numbers.
     pub(super) fn views(self, blocks: usize) -> Vec<View> {
         let (at, bytes) = (self.planes(blocks).unwrap_or([0; 4]), self.plane_bytes().map(|n| n * blocks));
         let view = |element, plane: usize| View { element, offset: at[plane], bytes: bytes[plane] };

@@ -1,8 +1,8 @@
-//! The parts of a block format's row in the table of `blocks.rs`.
+//! The fields of a block format's row in `blocks.rs`.
 
 use super::BlockType;
 
-/// A block format of GGUF: where the bits of a block lie and what they stand for. An element is scale·code - minimum.
+/// A block format of GGUF: the places and the meaning of a block's bits. An element is scale·code - minimum.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
     /// The number of the type in a GGUF file.
@@ -11,27 +11,28 @@ pub struct BlockFormat {
     pub len: usize,
     /// Bytes of a block.
     pub bytes: usize,
-    /// Where the bits of the codes lie.
+    /// The places of the codes' bits.
     pub codes: Codes,
-    /// What the bits of a code stand for.
+    /// The meaning of a code's bits.
     pub values: Values,
-    /// The first bytes of the `f16` number `d` that scales are multiples of and, where there are minimums, of the number `m` of these.
+    /// Offsets of the `f16` number `d` that scales are multiples of and, if there are minimums, of their number `m`.
     pub numbers: &'static [usize],
     /// How scales and minimums follow from `d` and `m`.
     pub scales: Scales,
     /// The layout for GPUs.
     pub planes: PlaneLayout,
-    /// `d` and `m` with which blocks of random bits have values around 0 with a standard deviation of about 1.
+    /// `d` and `m` for which blocks of random bits have values around 0 with a standard deviation of about 1.
     pub unit: [f32; 2],
 }
 
-/// Bits of consecutive numbers: `run` bytes from byte `at` on hold `bits` bits each of the first `run` numbers in their lowest bits,
-/// those of the next `run` numbers above them, and so on; the next `run` bytes follow. They are taken to bit `to` of the number.
+/// Bits of consecutive numbers: `run` bytes from byte `at` on hold `bits` bits of each of the first `run` numbers in
+/// their lowest bits, those of the next `run` numbers above them, and so on; the next `run` bytes follow. They become
+/// the bits from `to` on of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits {
     /// The first byte.
     pub at: usize,
-    /// Bytes of a run: a power of two.
+    /// Bytes per run: a power of two.
     pub run: usize,
     /// 1, 2, 4 or 8.
     pub bits: u32,
@@ -39,20 +40,20 @@ pub struct Bits {
     pub to: u32,
 }
 
-/// Where the bits of a block's codes lie.
+/// The places of the bits of a block's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
-    /// The low bits, and the others where there are more.
+    /// The low bits, and the high bits of longer codes.
     Bits(Bits, Option<Bits>),
-    /// Digits of base 3 in three parts with so many bytes; a byte holds five, of the last part four. Digit `n` of a byte is
-    /// `((byte·3ⁿ mod 256)·3) >> 8`; the first digits of all bytes of a part come first.
+    /// Digits of base 3 in three parts of these sizes in bytes; a byte holds five digits, in the last part four. Digit
+    /// `n` of a byte is `((byte·3ⁿ mod 256)·3) >> 8`; the first digits of all bytes of a part come first.
     Trits([usize; 3]),
 }
 
-/// What the bits of a code stand for.
+/// The meaning of a code's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Themselves, less a number.
+    /// The code minus this number.
     Offset(u8),
     /// 0, 1 and 2 stand for -1, 0 and 1.
     Ternary,
@@ -67,19 +68,19 @@ pub enum Values {
 pub enum Scales {
     /// One for the block: `d`, and `-m`.
     One,
-    /// For each run of 16 from byte `at` on a byte: `d` times its low four bits, `m` times the others.
+    /// A byte per run of 16, from byte `at` on: `d` times its low nibble, `m` times its high nibble.
     Nibbles {
         /// The first byte.
         at: usize,
     },
-    /// For each run of 32 two numbers of six bits in 12 bytes from `at` on, which `d` and `m` are multiplied with. The first four of each are
-    /// the low bits of bytes 0 to 3 and 4 to 7. The last four have their low bits in bytes 8 to 11 (four of the first number, then four of
-    /// the second) and their high bits above those of the first four.
+    /// Per run of 32 two numbers of six bits, which are multiplied by `d` and `m`, in 12 bytes from `at` on. The first
+    /// four of each are the low bits of bytes 0 to 3 and 4 to 7. The last four have their low bits in bytes 8 to 11
+    /// (four of the first number, then four of the second) and their high bits above those of the first four.
     SixBitPairs {
         /// The first byte.
         at: usize,
     },
-    /// For each run of `run` elements six bits; 32 less than these is what `d` is multiplied with.
+    /// Per run of `run` elements six bits; `d` is multiplied by their value minus 32.
     SixBits {
         /// Elements of a run.
         run: usize,
@@ -88,35 +89,37 @@ pub enum Scales {
         /// The two others.
         high: Bits,
     },
-    /// For each run of 16 from byte `at` on an `i8`, which `d` is multiplied with.
+    /// An `i8` per run of 16, from byte `at` on, which is multiplied by `d`.
     Signed {
         /// The first byte.
         at: usize,
     },
 }
 
-/// How codes and scales lie for GPUs, which read whole aligned words: in planes that begin at multiples of [`super::PLANE_ALIGN`] bytes.
+/// The layout of codes and scales for GPUs, which read whole aligned words: planes aligned to [`super::PLANE_ALIGN`]
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneLayout {
     /// There is none.
     None,
     /// Two planes: the code bytes of all blocks as the file has them, then the `f16` scales of all blocks.
     Codes,
-    /// Rows are taken apart in chunks of 32 elements; the chunks of all rows follow each other. A code has as many bits as in the file and
-    /// is never negative; they are split between two planes:
+    /// Rows are split into chunks of 32 elements; the chunks of all rows follow each other. A code has as many bits as
+    /// in the file and is never negative. Its bits are split between two planes:
     ///
-    /// - the low plane has 4 bits of each code, 16 bytes a chunk (byte `j` holds the elements `j` and `16 + j`; of codes that are entries of
-    ///   a table `2j` and `2j + 1`), or 2 bits, 8 bytes a chunk (bits `2l..2l+2` of byte `4w + i` are of element `16w + 4l + i`);
-    /// - the high plane, where codes are longer, has 2 bits in the same order or 1 bit, 4 bytes a chunk (bit `l` of byte `i` is of element
-    ///   `4l + i`).
+    /// - The low plane has 4 bits of each code, 16 bytes per chunk (byte `j` holds the elements `j` and `16 + j`; if
+    ///   codes are entries of a table, `2j` and `2j + 1`), or 2 bits, 8 bytes per chunk (bits `2l..2l+2` of byte
+    ///   `4w + i` are of element `16w + 4l + i`).
+    /// - The high plane, for longer codes, has 2 bits in the same order, or 1 bit, 4 bytes per chunk (bit `l` of byte
+    ///   `i` is of element `4l + i`).
     ///
-    /// The last plane has a record for each block of the file: `d` and, where there are minimums, `m`, then the bytes of
-    /// [`super::Factors`]. Nothing is rounded: values are those of the blocks, and take as many bytes (of `Q4_K` and `Q5_K` 4 more for 256
-    /// elements, of `IQ4_XS` 2 more).
+    /// The last plane has a record per block of the file: `d` and, if there are minimums, `m`, then the bytes of
+    /// [`super::Factors`]. Nothing is rounded: values are those of the blocks, and take as many bytes (`Q4_K` and
+    /// `Q5_K` 4 more per 256 elements, `IQ4_XS` 2 more).
     Chunks,
 }
 
-/// A block format as a type: its row's numbers are constants in the functions that are compiled for it.
+/// A block format as a type, which makes its row's numbers constants in functions compiled for it.
 pub trait Row {
     /// The format.
     const BLOCK: BlockType;
@@ -131,7 +134,7 @@ impl Bits {
         8 / self.bits as usize
     }
 
-    /// The byte that holds the bits of number `i`, and their lowest place there.
+    /// The byte with the bits of number `i`, and their lowest bit there.
     #[inline(always)]
     pub const fn place(self, i: usize) -> (usize, u32) {
         let numbers = self.run * self.per_byte();
@@ -147,7 +150,7 @@ impl Bits {
 }
 
 impl Values {
-    /// What is added to values to make them unsigned.
+    /// The number added to values to make them unsigned.
     pub const fn offset(self) -> u8 {
         match self {
             Values::Offset(offset) => offset,

@@ -25,11 +25,11 @@ pub trait Source: Send + Sync + 'static {
     /// The most bytes kept for reuse; beyond it, freed blocks go back to the system.
     fn max_cached(&self) -> u64;
 
-    /// Bytes that the system has free, where it can tell.
+    /// Bytes that the system has free, if it reports them.
     fn free(&self) -> Option<u64>;
 }
 
-/// Steps of an eighth, at least `least` and at most 2 MiB.
+/// Rounds up to steps of an eighth, at least `least` and at most 2 MiB.
 pub fn size_class(bytes: usize, least: usize) -> Option<usize> {
     let step = (bytes.checked_next_power_of_two()? / 16).clamp(least, 2 << 20);
     bytes.checked_next_multiple_of(step)
@@ -78,7 +78,7 @@ impl<S: Source> CachingAllocator<S> {
     /// A block of at least this many bytes, which must not be 0.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]: the cap is reached, or the system refused even after the cache was given back.
+    /// [`BackendError::OutOfMemory`]: the cap is reached, or the system failed even after the cache was freed.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Allocated<S>> {
         let mut state = self.state();
         let state = &mut *state;

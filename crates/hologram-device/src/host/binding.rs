@@ -1,4 +1,4 @@
-//! Checks the arguments of a launch against what its pipeline takes, once, when it is recorded.
+//! Checks the arguments of a launch against its pipeline's rules, once, when it is recorded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::launch::{Binding, Launch};
 use crate::memory::Buffer;
 use crate::spec::{Extent, GroupSpec, KernelSpec, TensorSpec};
 
-/// What a pipeline takes as one argument.
+/// The rule for one argument of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The parameter's name, for errors.
     pub name: String,
-    /// What it must be.
+    /// Its requirements.
     pub kind: RuleKind,
 }
 
-/// What an argument must be.
+/// The requirements of an argument.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
     /// A range of a buffer.
@@ -33,17 +33,17 @@ pub enum RuleKind {
         read: bool,
         /// Whether it is written.
         write: bool,
-        /// The fewest bytes.
+        /// The least size in bytes.
         min_bytes: usize,
-        /// Whether no other argument may lie where this one is written, nor this one where another is: native kernels hold slices, of which
-        /// one that is written has no other beside it, while programs address each element by itself.
+        /// Whether this argument must not overlap another where either is written. Native kernels hold slices, and a
+        /// written slice must be unaliased; programs address each element separately.
         distinct: bool,
     },
     /// A number.
     Scalar(Type),
 }
 
-/// A checked argument; `M` is the device's way to name a range of memory.
+/// A checked argument; `M` is the device's representation of a range of memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<M = RawSlice> {
     /// A range of memory.
@@ -52,9 +52,9 @@ pub enum Argument<M = RawSlice> {
     Scalar(u64),
 }
 
-/// A range of a buffer that a launch is to use.
+/// The range of a buffer that a launch uses.
 pub struct Wanted<'a> {
-    /// What is being done, for errors.
+    /// The current operation, for errors.
     pub operation: &'a str,
     pub buffer: &'a Buffer,
     pub offset: usize,
@@ -63,7 +63,7 @@ pub struct Wanted<'a> {
     pub write: bool,
 }
 
-/// The arguments of a program: its parameters.
+/// The rules of a program's parameters.
 pub fn rules_of_program(program: &Program) -> Vec<Rule> {
     let rule = |p: &hologram_isa::Param| {
         let kind = match p.kind {
@@ -78,7 +78,7 @@ pub fn rules_of_program(program: &Program) -> Vec<Rule> {
     program.params.iter().map(rule).collect()
 }
 
-/// The arguments of a native kernel: the views of its spec's operands, and the step block. Kernels rely on the sizes.
+/// The rules of a native kernel: the views of its spec's operands, and the step block. Kernels rely on the sizes.
 pub fn rules_of_spec(spec: &KernelSpec) -> Vec<Rule> {
     let output = if spec.in_place.is_none() { Some((&spec.output, "output".to_string(), [false, true])) } else { None };
     let access = |i: usize| [true, spec.in_place == Some(i)];
@@ -86,7 +86,7 @@ pub fn rules_of_spec(spec: &KernelSpec) -> Vec<Rule> {
     rules_of_tensors(inputs.chain(output), spec.inputs.iter().chain([&spec.output]))
 }
 
-/// The arguments of a native kernel of a group.
+/// The rules of a native kernel of a group.
 pub fn rules_of_group(group: &GroupSpec) -> Vec<Rule> {
     let bound = group.bound().into_iter().enumerate().map(|(i, (tensor, write))| {
         let outputs = i.checked_sub(group.inputs.len());
@@ -96,7 +96,8 @@ pub fn rules_of_group(group: &GroupSpec) -> Vec<Rule> {
     rules_of_tensors(bound, group.inputs.iter().chain(group.nodes.iter().map(|n| &n.output)))
 }
 
-/// The views of the tensors that are bound, with whether they are read and written, and the step block when an extent of any of `all` lies in it.
+/// The rules of the bound tensors' views, given whether they are read and written; and of the step block if it holds an
+/// extent of any tensor of `all`.
 fn rules_of_tensors<'a>(
     bound: impl Iterator<Item = (&'a TensorSpec, String, [bool; 2])>,
     all: impl Iterator<Item = &'a TensorSpec>,
@@ -136,8 +137,8 @@ pub fn resolve(
     })
 }
 
-/// Checks the arguments of a launch of `kernel`; `find` gives a range of the device's memory with its address, or says why it cannot be
-/// used.
+/// Checks the arguments of a launch of `kernel`. `find` returns a range of the device's memory with its address, or why
+/// it cannot be used.
 ///
 /// # Errors
 /// [`BackendError::InvalidArgument`] with the kernel and the argument.
@@ -163,7 +164,7 @@ pub fn resolve_with<M>(
         )));
     }
     let mut arguments = Vec::with_capacity(rules.len());
-    // Of those that must be distinct their places, their bytes' addresses, and whether they are written.
+    // Of the distinct arguments: index, address range, and whether it is written.
     let mut distinct: Vec<(usize, Range<usize>, bool)> = Vec::new();
     for (index, (rule, binding)) in rules.iter().zip(bindings).enumerate() {
         let what = format!("argument {index} ({})", rule.name);

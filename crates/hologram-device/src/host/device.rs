@@ -1,4 +1,4 @@
-//! What the devices are made of that work in the host's memory and are done when a submission returns.
+//! The common part of devices that work in the host's memory and have finished when a submission returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,15 +10,15 @@ use crate::info::DeviceInfo;
 use crate::memory::{Buffer, ForeignMemory, Pool, check_apart};
 use crate::policy::Policy;
 
-/// Memory, pipelines and counters of a device, with what runs its work.
+/// Memory, pipelines, counters and queue of a device.
 pub struct HostDevice<Q> {
     /// The device's description.
     pub info: DeviceInfo,
-    /// What suits it.
+    /// Its preferences.
     policy: Policy,
     /// Its memory.
     pub allocator: Arc<Allocator>,
-    /// What it counts.
+    /// Its counters.
     pub counters: Counters,
     /// Its compiled programs.
     pub pipelines: Pipelines,
@@ -54,12 +54,12 @@ impl<Q> HostDevice<Q> {
         &self.policy
     }
 
-    /// The queue, which nobody else has until it is dropped.
+    /// Locks the queue.
     pub fn queue(&self) -> MutexGuard<'_, Q> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error of what the device was given.
+    /// An error about an invalid argument.
     pub fn invalid(&self, operation: &str, reason: &str) -> BackendError {
         let device = self.info.backend.to_string();
         BackendError::InvalidArgument { device, operation: operation.into(), reason: reason.into() }
@@ -115,7 +115,7 @@ impl<Q> HostDevice<Q> {
     /// As [`Backend::copy_from_buffer`](crate::Backend::copy_from_buffer).
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`]; the error of the launch because of which the bytes have no content.
+    /// [`BackendError::InvalidArgument`]; the error of the failed launch that left the bytes undefined.
     pub fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         let _queue = self.queue();
         let from = self.range("copy_from_buffer", buffer, offset, data.len(), false)?;
@@ -162,7 +162,7 @@ impl<Q> HostDevice<Q> {
     /// As [`Backend::synchronize`](crate::Backend::synchronize).
     ///
     /// # Errors
-    /// The first error that was not reported yet.
+    /// The first unreported error.
     pub fn synchronize(&self) -> Result<()> {
         let _queue = self.queue();
         self.allocator.failures().synchronize()

@@ -1,5 +1,5 @@
-//! What failed: the bytes that a launch which failed was to write, and those that were to be computed from them. Every read of them gives
-//! the error of that launch, until something else writes them; the rest of the device's memory is not concerned.
+//! Tracks failures: the bytes that a failed launch was to write, and those to be computed from them. Every read of them
+//! returns the error of that launch until something else writes them. Other memory is unaffected.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -11,17 +11,17 @@ use crate::error::{BackendError, Result};
 use crate::info::BackendType;
 use crate::launch::Event;
 
-/// Failed submissions whose errors can still be asked for by their events.
+/// Failed submissions whose errors can still be retrieved by their events.
 const REMEMBERED: usize = 1024;
 
-/// Memory that a launch of a list touches, as bytes at addresses of the device.
+/// Memory that a launch of a list uses, as a range of the device's addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     /// The launch, counted from the first of the list.
     pub launch: u32,
     /// Address of the first byte.
     pub start: u64,
-    /// Address behind the last byte.
+    /// Address after the last byte.
     pub end: u64,
     /// Whether it is read.
     pub read: bool,
@@ -29,7 +29,7 @@ pub struct Use {
     pub write: bool,
 }
 
-/// The memory that a launch touches: its checked arguments, of which `place` gives the bytes.
+/// The memory that a launch uses: its checked arguments; `place` returns the bytes of each.
 pub fn uses_of<'a, M>(
     launch: usize,
     rules: &'a [Rule],
@@ -45,17 +45,17 @@ pub fn uses_of<'a, M>(
     })
 }
 
-/// How a list ran: the launch that failed, if any, and why.
+/// The result of a list: the launch that failed, if any, and why.
 pub type Outcome = std::result::Result<(), (usize, BackendError)>;
 
-/// An error with the number of its failure, by which it is known whether somebody was told of it.
+/// An error with the number of its failure, which tells whether it was reported.
 #[derive(Clone, Debug)]
 struct Failure {
     id: u64,
     error: BackendError,
 }
 
-/// Bytes that have no content because of a failure.
+/// Bytes left undefined by a failure.
 #[derive(Clone, Debug)]
 struct Failed {
     start: u64,
@@ -66,17 +66,17 @@ struct Failed {
 /// The failures of a device.
 #[derive(Debug, Default)]
 pub struct Failures {
-    /// Whether any bytes have failed: all that a launch asks where nothing ever did.
+    /// Whether any bytes have failed: the only check of a launch as long as nothing has.
     any: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// They do not overlap.
+    /// These do not overlap.
     failed: Vec<Failed>,
     submissions: VecDeque<(RangeInclusive<u64>, Arc<Failure>)>,
-    /// The first failure that nobody has been told of.
+    /// The first unreported failure.
     untold: Option<Arc<Failure>>,
     count: u64,
 }
@@ -98,8 +98,8 @@ impl Failures {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Runs submission `number` on a device that is done when `work` returns, unless it would compute from what failed; `work` fails with
-    /// the launch that did.
+    /// Runs submission `number` on a device that has finished when `work` returns, unless it would compute from failed
+    /// bytes. `work` returns the launch that failed.
     pub fn run(&self, number: u64, uses: &[Use], work: impl FnOnce() -> Outcome) {
         if self.derive(number..=number, uses) {
             return;
@@ -110,7 +110,7 @@ impl Failures {
         }
     }
 
-    /// Whether a list would compute from what failed; what it was to write has then failed with it.
+    /// Whether a list would compute from failed bytes; if so, its outputs fail too.
     pub fn derive(&self, numbers: RangeInclusive<u64>, uses: &[Use]) -> bool {
         if !self.any() {
             return false;
@@ -126,14 +126,15 @@ impl Failures {
         derived
     }
 
-    /// A list has run: what it wrote is good.
+    /// Declares the outputs of a list that has run good.
     pub fn succeed(&self, uses: &[Use]) {
         if self.any() {
             self.change(|state| uses.iter().filter(|u| u.write).for_each(|u| state.clear(u.start..u.end)));
         }
     }
 
-    /// Launch `first` of a list failed: what it and those after it were to write has no content, what those before it wrote is good.
+    /// Declares that launch `first` of a list failed: its outputs and those of later launches are undefined, those of
+    /// earlier launches are good.
     pub fn fail(&self, numbers: RangeInclusive<u64>, uses: &[Use], first: usize, error: BackendError) {
         self.change(|state| {
             state.count += 1;
@@ -146,14 +147,14 @@ impl Failures {
         });
     }
 
-    /// Bytes have new content, or are no buffer's any more.
+    /// Declares bytes good, after new content was written or the buffer was freed.
     pub fn clear(&self, bytes: Range<u64>) {
         if self.any() {
             self.change(|state| state.clear(bytes));
         }
     }
 
-    /// Bytes are copied to others: what failed of them fails there.
+    /// Copies the failures of bytes along with the bytes.
     pub fn copy(&self, from: u64, to: u64, bytes: u64) {
         if self.any() {
             self.change(|state| {
@@ -168,7 +169,7 @@ impl Failures {
         }
     }
 
-    /// Gives the error of bytes that are to be read, each time.
+    /// Returns the error of bytes that are about to be read, at every call.
     pub fn check(&self, bytes: Range<u64>) -> Result<()> {
         if !self.any() {
             return Ok(());
@@ -180,10 +181,10 @@ impl Failures {
         }
     }
 
-    /// Gives the error of a submission, each time, as far as it is remembered.
+    /// Returns the error of a submission, at every call, as long as it is remembered.
     ///
     /// # Errors
-    /// That; [`BackendError::InvalidArgument`] for an event beyond the last submission.
+    /// That error; [`BackendError::InvalidArgument`] for an event beyond the last submission.
     pub fn wait(&self, device: BackendType, event: Event, submitted: u64) -> Result<()> {
         if event.0 > submitted {
             return Err(BackendError::InvalidArgument {
@@ -201,7 +202,7 @@ impl Failures {
         }
     }
 
-    /// Gives the first error that nobody has been told of, once.
+    /// Returns the first unreported error and clears it.
     pub fn synchronize(&self) -> Result<()> {
         self.state().untold.take().map_or(Ok(()), |why| Err(why.error.clone()))
     }
@@ -213,7 +214,7 @@ impl State {
         self.failed.iter().find(|f| f.start < bytes.end && bytes.start < f.end).map(|f| f.why.clone())
     }
 
-    /// The failure that a list would compute from: what it writes before it reads it does not count.
+    /// The failure that a list would compute from; bytes that the list writes before it reads them do not count.
     fn reason(&self, uses: &[Use]) -> Option<Arc<Failure>> {
         let mut then = State { failed: self.failed.clone(), ..State::default() };
         for launch in uses.chunk_by(|a, b| a.launch == b.launch) {
@@ -292,26 +293,26 @@ mod tests {
             });
             ran
         };
-        // The second of three launches fails: what the first wrote is good.
+        // The second of three launches fails: the first one's output is good.
         let list = [(0, 0..10, "w"), (1, 0..10, "r"), (1, 10..20, "w"), (2, 20..30, "w")];
         assert!(run(1, &list, Some((1, "second"))));
         assert_eq!(state(&[0..10, 10..11, 19..21, 29..30, 30..99]), [true, false, false, false, true]);
-        // It has been told by reading; the event tells it each time, others nothing.
+        // Reading has reported the error; its event still returns it each time, others return none.
         assert!(failures.synchronize().is_ok());
         let wait = |n| failures.wait(BackendType::Cpu, Event(n), 9);
         assert!(wait(1).is_err() && wait(1).is_err() && wait(2).is_ok() && wait(10).is_err());
-        // What is computed from it does not run and fails with the same sentence; what is beside it runs.
+        // A list that computes from it does not run and fails with the same sentence; an independent one runs.
         assert!(!run(2, &[(0, 25..26, "r"), (0, 40..50, "w")], None));
         assert!(failures.check(49..60).unwrap_err().to_string().contains("second"));
         assert!(wait(2).is_err());
         assert!(run(3, &[(0, 0..10, "r"), (0, 50..60, "w")], None));
-        // A list that writes bytes before it reads them computes them anew, also in part.
+        // A list that writes bytes before it reads them makes them good, also in part.
         assert!(run(4, &[(0, 10..20, "w"), (1, 10..20, "rw")], None));
         assert_eq!(state(&[10..20, 20..21, 40..41]), [true, false, false]);
-        // In place is from what there was.
+        // An update in place reads the old content.
         assert!(!run(5, &[(0, 15..25, "rw")], None));
         assert_eq!(state(&[10..15, 15..16, 29..30]), [true, false, false]);
-        // Copies take failures with them and good bytes over bad ones.
+        // Copies carry failures along, and replace failed bytes by good ones.
         failures.copy(24, 100, 10);
         assert_eq!(state(&[100..106, 106..110, 90..100]), [false, true, true]);
         failures.copy(200, 102, 2);
@@ -320,7 +321,7 @@ mod tests {
             failures.clear(bytes);
         }
         assert!(!failures.any());
-        // Nobody was told of these: the first comes once.
+        // Neither was reported: `synchronize` returns the first, once.
         run(6, &[(0, 0..1, "w")], Some((0, "third")));
         run(7, &[(0, 1..2, "w")], Some((0, "fourth")));
         assert!(failures.synchronize().unwrap_err().to_string().contains("third"));

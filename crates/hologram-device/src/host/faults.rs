@@ -1,4 +1,4 @@
-//! The record in which a GPU's kernel notes its first fault, as the printers of programs describe it, and the error that it means.
+//! The record in which a GPU kernel stores its first fault, in the format of the programs' printers, and its error.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::launch::KernelName;
 /// Words of a fault record.
 pub const FAULT_WORDS: usize = 8;
 
-/// What a fault record is explained by.
+/// The kernel of a fault record.
 pub enum Faulty {
     /// A program.
     Program {
-        /// What the fault record's line is of.
+        /// The program that the record's line refers to.
         program: Arc<Program>,
         /// Elements of each parameter's buffer; 0 for scalars.
         elements: Vec<u32>,
@@ -25,7 +25,7 @@ pub enum Faulty {
 }
 
 impl Faulty {
-    /// For a program the sentence that the interpreter gives.
+    /// The error; for a program it has the interpreter's sentence.
     pub fn error(
         &self,
         device: BackendType,

@@ -9,7 +9,8 @@ use crate::error::{BackendError, Result};
 use crate::info::BackendType;
 use crate::memory::{Buffer, DeviceMemory, ForeignMemory, check_range};
 
-/// The memory of one argument: the bytes of one view, checked for range and alignment when the launch was recorded.
+/// The memory of one argument: the bytes of one view, whose range and alignment were checked when the launch was
+/// recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct RawSlice {
     /// First byte.
@@ -25,9 +26,9 @@ unsafe impl Sync for RawSlice {}
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 const ALIGN: usize = 64;
-/// Where no bytes lie.
+/// The address of empty memory.
 const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(ALIGN);
-/// Blocks of at least this size are aligned to it, so that the system can back them by huge pages.
+/// Blocks of at least this size are aligned to it, so that the system can use huge pages for them.
 const HUGE: usize = 2 << 20;
 
 /// Memory from the system: `data` is the aligned part of an allocation at `base`.
@@ -37,21 +38,21 @@ pub struct Block {
     data: *mut u8,
 }
 
-// SAFETY: a block owns its memory; it is moved between threads, never used by two at once.
+// SAFETY: a block owns its memory; it moves between threads, but two never use it at once.
 unsafe impl Send for Block {}
-// SAFETY: a shared block only tells its address.
+// SAFETY: a shared block only gives its address.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Zeroed memory of one size class; `None` when the system has none. The system's zero pages are not touched, so memory that is
-    /// never written costs nothing.
+    /// Zeroed memory of one size class; `None` when the system has none. It stays untouched zero pages, so memory that
+    /// is never written costs nothing.
     fn allocate(class: usize) -> Option<Block> {
         let align = match class {
             HUGE.. => HUGE,
             65536.. => 4096,
             _ => ALIGN,
         };
-        // Asking for a large alignment would make the standard allocator clear (and so touch) every page.
+        // With a large alignment the standard allocator would clear (and so touch) every page.
         let layout = Layout::from_size_align(class.checked_add(align)?, 16).ok()?;
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
@@ -80,7 +81,7 @@ fn advise_huge_pages(data: *mut u8, bytes: usize) {
         fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
     }
     const MADV_HUGEPAGE: std::ffi::c_int = 14;
-    // SAFETY: the range is whole huge pages of our own allocation. It is advice: a refusal changes nothing but speed.
+    // SAFETY: the range is whole huge pages of our own allocation. It is advice: a failure affects only speed.
     unsafe {
         madvise(data.cast(), bytes & !(HUGE - 1), MADV_HUGEPAGE);
     }
@@ -125,7 +126,7 @@ impl Allocator {
         CachingAllocator::with_source(System, device, cap)
     }
 
-    /// Memory of at least 64-byte alignment; its content is what an earlier buffer left, or zeros.
+    /// Memory of at least 64-byte alignment; it contains zeros or what an earlier buffer left.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Result<HostMemory> {
         if bytes == 0 {
             return Ok(HostMemory {
@@ -154,15 +155,15 @@ impl Allocator {
     }
 }
 
-/// Who frees the bytes.
+/// The owner of the bytes.
 enum Owner {
-    /// There are none.
+    /// There are no bytes.
     Nothing,
     Allocator(#[expect(dead_code, reason = "held for its drop")] Allocated<System>),
     Foreign(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
 }
 
-/// The memory of a buffer. Its bytes are reached only by backends, which keep kernels and copies from running at the same time.
+/// The memory of a buffer. Only backends access its bytes; they keep kernels and copies from running at the same time.
 pub struct HostMemory {
     data: *mut u8,
     bytes: usize,
@@ -171,10 +172,10 @@ pub struct HostMemory {
     allocator: Arc<Allocator>,
 }
 
-// SAFETY: the address is exclusive to this buffer (or foreign and only read), its owner is Send, and access is ordered by the queue of the
-// one device that `host_memory` gives it to.
+// SAFETY: the address is exclusive to this buffer (or foreign and only read), its owner is Send, and the queue of the
+// one device that `host_memory` gives it to orders the accesses.
 unsafe impl Send for HostMemory {}
-// SAFETY: shared references give the address only; whoever uses it holds the device's queue.
+// SAFETY: shared references give only the address; its users hold the device's queue.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
@@ -183,7 +184,7 @@ impl HostMemory {
         RawSlice { data: self.data, bytes: self.bytes }
     }
 
-    /// Whether it is of this allocator.
+    /// Whether it belongs to this allocator.
     pub fn is_of(&self, allocator: &Arc<Allocator>) -> bool {
         Arc::ptr_eq(&self.allocator, allocator)
     }
@@ -237,8 +238,8 @@ impl HostRange {
     /// The buffer is alive, the range was checked for writing, and the caller holds the device's queue: no kernel runs.
     pub unsafe fn write(self, data: &[u8]) {
         let n = data.len().min(self.0.bytes);
-        // SAFETY: nobody else touches the range, as the caller promises. It is not foreign, so `data` cannot lie in it: only raw
-        // addresses lead to a device's own memory.
+        // SAFETY: the caller promises that nobody else uses the range. It is not foreign, so `data` cannot lie in it:
+        // only raw addresses lead to a device's own memory.
         unsafe { self.0.data.copy_from_nonoverlapping(data.as_ptr(), n) };
     }
 
@@ -248,8 +249,8 @@ impl HostRange {
     /// The buffer is alive, and the caller holds the device's queue: no kernel runs.
     pub unsafe fn read(self, data: &mut [u8]) {
         let n = data.len().min(self.0.bytes);
-        // SAFETY: nobody writes the range, as the caller promises. `data`, which is borrowed exclusively, can lie neither in the device's
-        // own memory nor in foreign memory, whose owner is shared.
+        // SAFETY: the caller promises that nobody writes the range. `data` is borrowed exclusively, so it lies neither
+        // in the device's own memory nor in foreign memory, whose owner is shared.
         unsafe { self.0.data.copy_to_nonoverlapping(data.as_mut_ptr(), n) };
     }
 
@@ -258,16 +259,17 @@ impl HostRange {
     /// # Safety
     /// As [`HostRange::read`] for this range and [`HostRange::write`] for the other.
     pub unsafe fn copy_to(self, to: HostRange) {
-        // SAFETY: nobody else touches either range, as the caller promises; `copy_to` lets them overlap.
+        // SAFETY: the caller promises that nobody else uses either range; `copy_to` allows overlap.
         unsafe { self.0.data.copy_to(to.0.data, self.0.bytes.min(to.0.bytes)) };
     }
 }
 
-/// A range of a buffer of an allocator's device. No other device may use it, of the same kind neither: what orders its accesses is the
-/// device's queue.
+/// A range of a buffer of an allocator's device. No other device may use it, not even one of the same kind: the
+/// device's queue orders its accesses.
 ///
 /// # Errors
-/// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
+/// [`BackendError::InvalidArgument`]: another device's buffer, a range out of bounds, or foreign memory that would be
+/// written.
 pub fn host_memory(
     allocator: &Arc<Allocator>,
     operation: &str,
@@ -329,7 +331,7 @@ mod tests {
         let c = allocator.allocate(990).unwrap();
         assert_eq!(c.raw().data, address);
         drop((b, c));
-        // The cache makes room for what would otherwise pass the cap.
+        // The cache is freed to stay within the cap.
         let d = allocator.allocate(6000).unwrap();
         let class = size_class(6000, ALIGN).unwrap() as u64;
         let expected = MemoryMetrics { live: class, cached: 0, peak: live as u64, hits: 1, misses: 3 };
@@ -343,12 +345,12 @@ mod tests {
     #[test]
     fn every_size_is_aligned_and_starts_zeroed() {
         let allocator = Allocator::new(BackendType::Cpu, None);
-        // Miri would take minutes for the bytes of the largest.
+        // The largest size would take minutes under Miri.
         let sizes = &[(1, 64), (100_000, 4096), (3 << 20, HUGE)][..if cfg!(miri) { 2 } else { 3 }];
         for &(bytes, align) in sizes {
             let memory = allocator.allocate(bytes).unwrap();
             assert_eq!(memory.raw().data.addr() % align, 0);
-            // SAFETY: the buffer's own bytes, which start as zeros and which nobody else has.
+            // SAFETY: the buffer's own bytes, which start as zeros and which nothing else uses.
             assert!(unsafe { std::slice::from_raw_parts(memory.raw().data, bytes) }.iter().all(|b| *b == 0));
         }
     }

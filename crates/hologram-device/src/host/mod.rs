@@ -1,5 +1,5 @@
-//! What the devices that work in the host's memory share: buffers and their allocator, the checks of a launch's arguments, compiled
-//! programs, and what failed.
+//! Shared code of devices that work in the host's memory: buffers and their allocator, checks of a launch's arguments,
+//! compiled programs, and failures.
 
 mod allocator;
 mod binding;

@@ -13,8 +13,8 @@ use crate::lru::Lru;
 /// The most pipelines that a device keeps: some 20 MB of programs of usual size.
 const CAPACITY: usize = 1024;
 
-/// Pipelines by the whole text of their programs, and the lines that the program's faults name (a program read from a file has those
-/// of the file). Those that were not used for longest are forgotten; what was recorded with them keeps them.
+/// Pipelines by the whole text of their programs and the lines that their faults name (for a program read from a file,
+/// lines of the file). The least recently used ones are evicted; recordings keep their pipelines alive.
 pub struct Pipelines(Mutex<Lru<(String, Vec<u32>), Pipeline>>);
 
 impl Default for Pipelines {
@@ -56,7 +56,7 @@ impl Pipelines {
     }
 }
 
-/// Refuses a program that needs what the device lacks.
+/// Rejects a program that needs a capability that the device lacks.
 fn check_needs(info: &DeviceInfo, program: &Program) -> Result<()> {
     let lacking = |c: &Capability| !info.capabilities.contains(c) && c.is_needed_by(program);
     match Capability::ALL.into_iter().find(lacking) {

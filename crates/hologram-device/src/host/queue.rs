@@ -1,20 +1,21 @@
-//! What a device counts, and how users may ask it to run.
+//! A device's counters, and a debugging switch.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::metrics::{MemoryMetrics, Metrics};
 
-/// Set to 1, a list's launches run one by one on a GPU, each waited for: then the one that loses the device is known.
+/// If set to 1, a GPU runs a list's launches one by one and waits for each. This identifies the launch that loses the
+/// device.
 pub const ONE_BY_ONE: &str = "HOLOGRAM_ONE_BY_ONE";
 
-/// Whether [`ONE_BY_ONE`] is asked for.
+/// Whether [`ONE_BY_ONE`] is set to 1.
 pub fn one_by_one() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| std::env::var(ONE_BY_ONE).is_ok_and(|value| value == "1"))
 }
 
-/// What a device counts, apart from its allocator.
+/// A device's counters, apart from its allocator's.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Launches.
@@ -32,7 +33,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts.
+    /// Adds to a counter.
     pub fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }

@@ -1,25 +1,25 @@
-//! What the machine says of itself.
+//! Information about the machine.
 
-/// The processor's name, or "CPU" where the system does not tell.
+/// The processor's name, or "CPU" where the system does not report it.
 pub fn processor_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     field(&info, "model name").unwrap_or("CPU").to_string()
 }
 
-/// Bytes of memory; 0 where the system does not tell.
+/// Bytes of memory; 0 where the system does not report it.
 pub fn memory_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = field(&info, "MemTotal").and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
     kilobytes.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Bytes of memory that this process may still take, page cache that can be given up included, under the limit of its control group
-/// where it has one; `None` where the system does not tell.
+/// Bytes of memory that this process may still allocate, including page cache that the system can reclaim, within the
+/// limit of its control group if it has one; `None` where the system does not report it.
 pub fn available_memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = field(&info, "MemAvailable")?.split_whitespace().next()?.parse::<u64>().ok()?;
     let group = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
-    // Of what the group has, only anonymous pages cannot be given up.
+    // Of the group's memory, only anonymous pages cannot be reclaimed.
     let limit = group("memory.max").and_then(|max| max.trim().parse::<u64>().ok());
     let held =
         group("memory.stat").and_then(|stat| stat.lines().find_map(|l| l.strip_prefix("anon ")?.parse::<u64>().ok()));
@@ -27,8 +27,8 @@ pub fn available_memory() -> Option<u64> {
     Some(kilobytes.saturating_mul(1024).min(rest))
 }
 
-/// Threads to use: as many as the process may run at once, but one for each physical core, because two threads of a core share
-/// its vector units.
+/// Threads to use: as many as the process may run at once, but one per physical core, because two threads of a core
+/// share its vector units.
 pub fn default_threads() -> usize {
     let available = std::thread::available_parallelism().map_or(1, |n| n.get());
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn default_threads() -> usize {
     }
 }
 
-/// Different pairs of socket and core; 0 when the text has none.
+/// The number of different pairs of socket and core; 0 when the text has none.
 fn physical_cores(info: &str) -> usize {
     let mut cores: Vec<(&str, &str)> = info
         .split("\n\n")

@@ -1,4 +1,4 @@
-//! Attention of few tokens: the grid is fixed when it is recorded, and workgroups beyond a token's actual positions end at once.
+//! Attention of few tokens. The grid is fixed at recording; workgroups beyond a token's actual positions exit at once.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::super::launch::{launch, launch_of, single};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
 use super::{Cache, Numbers, Operands, Sizes};
 
-/// The most tokens that may append rows which others of the step read.
+/// The most tokens of a step that may append rows which its other tokens read.
 pub(super) const MAX_APPEND: usize = 8;
 
-// The kernels of both texts take the same flags, and as many parts of a token's positions.
+// The kernels of both texts take the same flags and the same number of splits.
 const _: () = assert!(
     attention_few::APPEND == ATTENTION_APPEND
         && attention_few::ADJACENT == ATTENTION_ADJACENT
@@ -22,23 +22,23 @@ const _: () = assert!(
         && attention_few::MAX_SPLITS == MAX_SPLITS
 );
 
-/// What a step appends to the cache before it attends.
+/// The rows that a step appends to the cache before it attends.
 pub(super) struct Fresh {
     pub k: Memory,
     pub v: Memory,
     pub slots: Memory,
     pub frequencies: Memory,
-    /// Pairs that are rotated.
+    /// Rotated pairs.
     pub pairs: usize,
     /// Whether a pair is elements 2i and 2i + 1.
     pub adjacent: bool,
 }
 
-/// What a kernel takes beside the operands.
+/// A kernel's arguments besides the operands.
 pub(super) enum More {
-    /// What is appended to a cache of floats.
+    /// Rows appended to a cache of floats.
     Fresh(Fresh),
-    /// The scales of keys and values in 8 bits; null for others.
+    /// The scales of 8-bit keys and values; null for other caches.
     Scales([Memory; 2]),
 }
 
@@ -53,7 +53,8 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
-    // The kernels for f16 on tensor cores, whose SIMD-groups' 16 positions lie in one block; else those for this number of elements, or 0 for any.
+    // The f16 kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this
+    // number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
     let on_tensor_cores = sizes.cache == Cache::F16 && made_for != 0 && sizes.shift >= 4 && target.has(80);
     let apple = target.is_apple();
@@ -72,7 +73,7 @@ pub(super) fn kernel(
     let slices = (heads / kv_heads).div_ceil(at_a_time);
     let groups = tokens.max().checked_mul(kv_heads * slices)?;
     let multiprocessors = target.multiprocessors as usize;
-    // SIMD-groups of a workgroup, and workgroups that a multiprocessor is to have: larger ones leave fewer parts to put together.
+    // SIMD-groups per workgroup, and workgroups per multiprocessor: larger workgroups leave fewer splits to combine.
     let (simds, resident, tile) = match (on_tensor_cores, d) {
         (true, 128) if 2 * groups <= multiprocessors => (8, 1, 128),
         (true, _) => (4, 2, 64),
@@ -93,10 +94,11 @@ pub(super) fn kernel(
     let Operands { q, keys, values, positions, sequences, table } = operands;
     let (count, shift, splits) = (tokens.of_step(step), sizes.shift, splits as u32);
     let Numbers { heads, kv_heads, d, blocks, rows, columns } = sizes.numbers();
-    // In z a token's slices.
+    // z is the token and its slice.
     let grid_z = u32::try_from(tokens.max().max(1) * slices).ok().filter(|z| *z <= 65_535)?;
 
-    // Apple GPUs have no order of memory between the workgroups of a launch, by which the last one could put the parts together.
+    // Apple GPUs have no memory order between the workgroups of a launch, so the last workgroup cannot combine the
+    // splits.
     let join = if apple && splits > 1 {
         let args = AttentionJoin {
             partial: Memory::Scratch(0),
@@ -131,7 +133,7 @@ pub(super) fn kernel(
             (k, v, slots, freqs) = (fresh.k, fresh.v, fresh.slots, fresh.frequencies);
         }
     }
-    // The kernels for caches of floats, of either text.
+    // The kernels for caches of floats, from either text.
     macro_rules! floats {
         ($kernel:ident) => {
             $kernel {
@@ -206,7 +208,7 @@ pub(super) fn kernel(
     Some(kernel)
 }
 
-/// The positions that a workgroup of `attention_decode` takes at a time, made for heads of this many elements, or 0 for any.
+/// The positions per iteration of a workgroup of `attention_decode`, for heads of `made_for` elements, or 0 for any.
 fn tile_of(cache: Cache, made_for: usize) -> u32 {
     let floats = match made_for {
         64 => 64,

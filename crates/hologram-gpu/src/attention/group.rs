@@ -1,4 +1,5 @@
-//! Rotary embedding of q and k, the cache's two updates, and attention to it: with attention for few tokens, without it for any number.
+//! Rotary embedding of q and k, the two cache updates, and the attention after them: with attention for few tokens,
+//! without it for any number.
 
 use hologram_device::{CacheUpdate, Extent, Format, Fused, FusedAttention, GroupSpec, RopeStyle};
 
@@ -7,10 +8,10 @@ use super::super::launch::{Count, Places, all_f32, launch, number, single};
 use super::super::{NativeKernel, Target};
 use super::{Cache, Operands, Sizes, few};
 
-/// The most pairs that kernels keep the angles of.
+/// The most pairs whose angles kernels keep.
 const MAX_PAIRS: usize = 128;
 
-/// Pairs that are rotated, where the sizes of the update are those that kernels serve.
+/// Rotated pairs, if kernels serve the update's sizes.
 fn pairs(group: &GroupSpec, update: &CacheUpdate) -> Option<usize> {
     let tensor = |i: usize| group.inputs.get(i);
     let [Extent::Fixed(pairs)] = tensor(update.frequencies)?.shape[..] else { return None };
@@ -42,7 +43,7 @@ pub(in super::super) fn find_group(group: &GroupSpec, target: Target) -> Option<
     }
 }
 
-/// Everything in one launch: each workgroup that reads new rows stores them first.
+/// A single launch: each workgroup that reads new rows first stores them.
 fn attend(
     group: &GroupSpec,
     update: &CacheUpdate,
@@ -74,7 +75,7 @@ fn attend(
     few::kernel(sizes, operands, more, places.output(0), places.step(), attention.scale, target)
 }
 
-/// The update alone: a workgroup for each token.
+/// The update alone: one workgroup per token.
 fn rope_append(group: &GroupSpec, update: &CacheUpdate, pairs: usize) -> Option<NativeKernel> {
     let (q, cache) = (group.inputs.get(update.q)?, group.inputs.get(update.keys)?);
     let [n, Extent::Fixed(heads), Extent::Fixed(d)] = q.shape[..] else { return None };

@@ -1,17 +1,18 @@
-//! Attention of many tokens on tensor cores, with operands rounded to `bf16` or each in two parts of `tf32`. Where the cache has other
-//! elements than the kernel, a first part converts the blocks that the step reads; the second computes.
+//! Attention of many tokens on tensor cores, with operands rounded to `bf16`, or split into two `tf32` parts each. If
+//! the cache's elements differ from the kernel's, a first launch converts the blocks that the step reads; the second
+//! computes.
 
 use super::super::kernels::cuda::attention_prefill::{AttentionPrefill, ConvertCache};
 use super::super::launch::{Places, launch, number};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 use super::{Cache, Numbers, Operands, Sizes};
 
-/// Positions that a workgroup goes over at a time, in two tiles of keys and two of values.
+/// Positions per iteration of a workgroup, in two tiles of keys and two of values.
 const KEYS: usize = 64;
-/// The most workgroups that share a sequence's blocks of a key/value head when these are converted.
+/// The most workgroups that share the conversion of a sequence's blocks of a key/value head.
 const CONVERTERS: usize = 64;
 
-/// The kernel for `operands`, which computes with `bf16` or as precisely as `f32`.
+/// The kernel for `operands`, computing with `bf16` or with the precision of `f32`.
 pub(super) fn kernel(
     sizes: Sizes,
     operands: Operands,
@@ -22,7 +23,7 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, shift, .. } = sizes;
-    // As `ATTENTION_PREFILL` instantiates them: SIMD-groups of 16 rows each, how many share the same rows.
+    // As `ATTENTION_PREFILL` instantiates them: SIMD-groups of 16 rows each, and how many share the same rows.
     let (simds, sides) = match (d, bf16) {
         (64 | 96 | 128, true) => (8, 1),
         (80 | 256, true) => (4, 1),

@@ -1,8 +1,8 @@
-//! `attention` over a paged cache, alone or with the rotary embedding and the cache's updates before it.
+//! `attention` over a paged cache, alone or after rotary embedding and the cache updates.
 //!
-//! Few tokens are served by the kernels of `attention_few.cu`, on tensor cores, where the cache is of `f16`, and else by those of
-//! `attention.h`; both split a token's positions over workgroups. Many are served by those of `attention_prefill.cu`, on tensor cores, or of
-//! `attention_prefill.metal`, on simdgroup matrices.
+//! Few tokens use the kernels of `attention_few.cu`, on tensor cores, if the cache is of `f16`, else those of
+//! `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of
+//! `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`, on simdgroup matrices.
 
 mod few;
 mod group;
@@ -18,15 +18,15 @@ use hologram_isa::Type;
 
 pub(super) use group::find_group;
 
-/// The most tokens of a step that count as few where each may belong to a sequence of its own.
+/// The most tokens of a step that count as few if each may belong to a sequence of its own.
 const FEW_SEQUENCES: usize = 256;
 
-/// The elements of a cache.
+/// The element type of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
     F32,
     F16,
-    /// In 8 bits, with a plane of scales.
+    /// 8-bit codes with a plane of scales.
     Eight,
 }
 
@@ -38,9 +38,9 @@ struct Sizes {
     kv_heads: usize,
     d: usize,
     blocks: usize,
-    /// The size of a block as a power of two.
+    /// Log2 of the block size.
     shift: u32,
-    /// Sequences and columns of the block table.
+    /// Sequences (rows) and columns of the block table.
     rows: usize,
     columns: usize,
     /// The cache's elements.
@@ -50,7 +50,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of q, k, v, positions, sequences and block table, with the output; `None` where they are none that kernels serve.
+    /// The sizes of q, k, v, positions, sequences and block table, with the output; `None` if no kernel serves them.
     fn of(inputs: [&TensorSpec; 6], output: &TensorSpec) -> Option<Sizes> {
         let [q, k, v, positions, sequences, table] = inputs;
         let [n, Extent::Fixed(heads), Extent::Fixed(d)] = q.shape[..] else { return None };
@@ -78,7 +78,7 @@ impl Sizes {
             && heads.is_multiple_of(kv_heads)
             && d.is_multiple_of(8)
             && d <= 256;
-        // Kernels count positions and chunks of 16 bytes of the cache, and elements of q, with 32 bits.
+        // Kernels use 32 bits for positions, 16-byte chunks of the cache, and elements of q.
         let fits = |sizes: &[usize]| {
             sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).is_some_and(|n| n < 1 << 31)
         };
@@ -99,13 +99,14 @@ impl Sizes {
         })
     }
 
-    /// With a window; `None` for one that kernels do not serve.
+    /// Sets the window; `None` if no kernel serves it.
     fn seeing(self, window: Option<u32>) -> Option<Sizes> {
         let window = window.filter(|n| (*n as usize) < self.columns << self.shift);
         window.is_none_or(|n| n > 0 && n < 1 << 29).then_some(Sizes { window, ..self })
     }
 
-    /// Heads, key/value heads, elements of a head, blocks, sequences and columns of the block table: numbers below 2³¹.
+    /// Heads, key/value heads, elements per head, blocks, sequences and columns of the block table: numbers below
+    /// 2³¹.
     fn numbers(&self) -> Numbers {
         let [heads, kv_heads, d, blocks, rows, columns] =
             [self.heads, self.kv_heads, self.d, self.blocks, self.rows, self.columns].map(|n| n as u32);

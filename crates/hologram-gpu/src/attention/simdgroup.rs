@@ -8,7 +8,7 @@ use super::{Cache, Numbers, Operands, Sizes};
 /// Rows of a workgroup: a token's query heads of one key/value head, token by token.
 const ROWS: usize = 64;
 
-/// The kernel for `operands`, which computes in `f32`.
+/// The kernel for `operands`, computing in `f32`.
 pub(super) fn kernel(
     sizes: Sizes,
     operands: Operands,

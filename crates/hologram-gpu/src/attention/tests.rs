@@ -1,4 +1,4 @@
-//! Which specs and groups are served, and by what; without a device.
+//! Which specs and groups have kernels, and which kernels; without a device.
 
 use hologram_device::{
     AttentionPrecision, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
@@ -56,7 +56,7 @@ fn entries(kernel: &NativeKernel) -> Vec<&str> {
     kernel.parts.iter().map(entry).collect()
 }
 
-/// Apple GPUs put the parts of few tokens together in a launch of its own, and have a kernel for many.
+/// On Apple GPUs a separate launch combines the splits of few tokens; there is a kernel for many tokens.
 #[test]
 fn attention_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
@@ -64,12 +64,12 @@ fn attention_on_apple_gpus() {
         (1, 128, Format::F32, 1, "attention_decode_float_128_4 attention_join_4"),
         (1, 128, Format::F16, 64, "attention_decode_half_128_4 attention_join_4"),
         (1, 128, Format::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
-        // As many workgroups as the device has places for without splitting.
+        // As many workgroups as the device can hold, without splits.
         (40, 128, Format::F32, 64, "attention_decode_float_128_4"),
         (512, 128, Format::F16, 1, "attention_prefill_half_128"),
         (512, 80, Format::F32, 4, "attention_prefill_float_80"),
         (40, 64, Format::Q8Planes, 1, "attention_prefill_eight_64"),
-        // Elements of a head that the kernel is not made for.
+        // Head sizes without a specialised kernel.
         (512, 256, Format::F16, 1, "attention_decode_half_0_4"),
     ] {
         for precision in [0, 1] {
@@ -77,7 +77,7 @@ fn attention_on_apple_gpus() {
             assert_eq!(entries(&kernel).join(" "), want);
         }
     }
-    // Parts of a window are joined too.
+    // Splits of a window are combined too.
     let mut windowed = spec(1, 128, Format::F16, 1, 0);
     windowed.op = attention(Some(1000), 0);
     let kernel = find(&windowed, apple).unwrap();
@@ -95,7 +95,7 @@ fn attention_is_served_by_tokens_size_and_precision() {
         (1, 80, f16, 1, 0, "attention_decode_half_0_4"),
         (512, 128, f32, 1, 1, "attention_round_f32 attention_prefill_bf16_128"),
         (64, 128, f16, 1, 1, "attention_round_f16 attention_prefill_bf16_128"),
-        // Each token may be of a sequence of its own.
+        // Each token may belong to a sequence of its own.
         (64, 128, f16, 64, 1, "attention_few_128_4"),
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
         (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
@@ -108,7 +108,7 @@ fn attention_is_served_by_tokens_size_and_precision() {
         let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
         assert_eq!(kernel.as_ref().map(|k| entries(k).join(" ")).as_deref(), Some(want), "{tokens} tokens, d {d}");
     }
-    // Sizes that no kernel is made for.
+    // Sizes that no kernel serves.
     for d in [4, 12, 264] {
         assert!(find(&spec(1, d, f32, 1, 0), TARGET).is_none(), "d {d}");
     }
@@ -161,9 +161,9 @@ fn groups_are_matched_by_structure() {
     let served = |group: &GroupSpec| find_group(group, TARGET).map(|k| entries(&k).join(" "));
     assert_eq!(served(&group(8, true)).as_deref(), Some("attention_decode_float_64_4"));
     assert_eq!(served(&group(512, false)).as_deref(), Some("rope_append_f32"));
-    // More tokens than a workgroup looks for among its positions.
+    // More tokens than the limit of rows appended in the step.
     assert_eq!(served(&group(9, true)), None);
-    // Keys and values, q and k the other way round.
+    // Keys and values, and q and k, in reverse order.
     let other = group(1, true).changed(|other| {
         other.nodes.swap(2, 3);
         other.nodes.swap(0, 1);
@@ -197,14 +197,15 @@ fn parts_of_positions_lie_in_scratch_memory() {
     let kernel = find(&spec(1, 128, Format::F32, 1, 0), TARGET).expect("served");
     let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
     assert_eq!(launch.args.list().len(), 30);
-    // 2 · 132 workgroups for two heads, at most 64 parts.
+    // 2 · 132 workgroups for two heads, at most 64 splits.
     assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
     let args = launch.filled::<AttentionDecode>();
     assert_eq!((args.partial, args.stats), (Memory::Scratch(0), Memory::Scratch(64 * 2 * 4 * 128 * 4)));
     assert_eq!(kernel.scratch, 64 * 2 * 4 * (128 + 2) * 4);
 }
 
-/// A window bounds the parts that a token's positions are split in, and is told in the flags or as a number; one that no sequence outgrows is none.
+/// A window bounds the splits of a token's positions, and is passed in the flags or as a number; a window that no
+/// sequence exceeds is dropped.
 #[test]
 fn windows_are_told() {
     let windowed = |tokens: usize, window: u32| {

@@ -1,17 +1,18 @@
-//! Which products cuBLASLt computes faster than our own kernels.
+//! Selects the products that cuBLASLt computes faster than our own kernels.
 
 use hologram_device::{Extent, Format};
 
 use super::{Mode, Product};
 use crate::{BlasCall, BlasProduct, Target};
 
-/// Where it was faster on an NVIDIA H200, for row lengths of 2048 to 14336: by 5 to 20 % with 64 to 512 tokens (by 10 to 57 % where these were no
-/// power of two), by 0 to 14 % with 1024 and 2048. With fewer tokens, or less to read, our own kernels are as fast.
+/// The range in which it was faster on an NVIDIA H200, for row lengths of 2048 to 14336: by 5 to 20 % with 64 to 512
+/// tokens (10 to 57 % for numbers that are no power of two), by 0 to 14 % with 1024 and 2048. With fewer tokens or
+/// smaller matrices our own kernels are as fast.
 const TOKENS: usize = 64;
 const MANY_TOKENS: usize = 512;
 const ELEMENTS: usize = 1 << 22;
 
-/// The product of one `bf16` matrix, alone or with an addition, whose sizes are all fixed: the library knows no run-time extents.
+/// A product of one `bf16` matrix, with or without an addition, with fixed sizes: the library has no run-time extents.
 pub(super) fn find(product: &Product, target: Target) -> Option<BlasCall> {
     let (Extent::Fixed(n), [m], k) = (product.tokens, product.rows.as_slice(), product.k) else { return None };
     let (adds, m) = (product.mode == Mode::Add, *m);
@@ -19,7 +20,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<BlasCall> {
         && (product.x, product.w, product.narrow) == (Format::BF16, Format::BF16, false)
         && product.fits_tiles()
         && k.is_multiple_of(8);
-    // With more tokens our own kernel was up to 19 % faster with an addition, which it fetches while it computes.
+    // With more tokens our own kernel was up to 19 % faster for an addition, whose operand it loads while it computes.
     let faster = n >= TOKENS && (n <= MANY_TOKENS || !adds) && m.checked_mul(k)? >= ELEMENTS;
     (served && faster && target.has(80)).then(|| BlasCall {
         product: BlasProduct { n, m, k, adds },

@@ -7,7 +7,7 @@ use crate::kernels::cuda::gemm_mma::Multiply;
 use crate::launch::{launch, number, single};
 use crate::{KernelLaunch, NativeKernel, Target};
 
-/// Stages in shared memory, and bytes of activations of a token in each.
+/// Stages in shared memory, and bytes of activations per token in each.
 const STAGES: usize = 3;
 const STAGE_BYTES: usize = 128;
 /// Rows of a workgroup's tile.
@@ -23,7 +23,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let k = product.k;
     let bf16 = product.x == Format::BF16 && k.is_multiple_of(64);
     let group = product.activation_group();
-    // The kernel's name, tokens of a tile, and bytes in a stage: of a row's codes and scales, and of a token's scales.
+    // The kernel's name, tokens per tile, and bytes per stage: of a row's codes and scales, and of a token's scales.
     let few = product.tokens.max() <= 32;
     let (name, tile, codes, scales, x_scales) = match product.w {
         Format::BF16 if bf16 => ("bf16", if few { 32 } else { 128 }, 128, 0, 0),

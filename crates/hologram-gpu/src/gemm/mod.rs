@@ -1,7 +1,7 @@
-//! `matmul` for steps of many tokens: on tensor cores, alone or with what follows it, or in plain `f32`.
+//! `matmul` for steps of many tokens: on tensor cores, alone or fused with the operation after it, or in plain `f32`.
 //!
-//! A [`Product`] is what a spec or a group asks for; [`wgmma`], [`mma`], [`simdgroup`] and [`plain`] each know which products their kernels serve, [`blas`] which
-//! are better left to the library.
+//! A [`Product`] describes the request of a spec or a group; [`wgmma`], [`mma`], [`simdgroup`] and [`plain`] each
+//! decide which products their kernels serve, and [`blas`] which are faster with the library.
 
 use hologram_device::{
     AfterProducts, BlockType, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
@@ -21,12 +21,12 @@ pub use packed::Unpacked;
 use super::launch::{Places, number};
 use super::{BlasCall, Memory, NativeKernel, Target};
 
-/// What happens to the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
+/// The operation on the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Nothing.
     Store = 0,
-    /// Another tensor is added.
+    /// Adds another tensor.
     Add = 1,
     /// Two matrices: silu(first) · second.
     Swiglu = 2,
@@ -38,24 +38,24 @@ enum Mode {
 #[derive(Clone, Debug)]
 struct Product {
     x: Format,
-    /// The matrices' format; `bf16` for packed ones, which are unpacked first.
+    /// The matrices' format; `bf16` for packed ones, which are dequantized first.
     w: Format,
-    /// The formats and first places of packed matrices among them, in the order of `rows`.
+    /// The packed matrices' types and the indices of their first bindings, in the order of `rows`.
     packed: Vec<Option<(BlockType, usize)>>,
     /// Tokens: rows of x.
     tokens: Extent,
     /// Elements of a row of x and of the matrices.
     k: usize,
-    /// Rows of each matrix; of two gated ones the first are those of the gate.
+    /// Rows of each matrix; with a gate, the gate's matrix comes first.
     rows: Vec<usize>,
     mode: Mode,
-    /// Whether results are stored as `bf16`, not `f32`.
+    /// Whether results are stored as `bf16` instead of `f32`.
     narrow: bool,
     /// Elements and scales of x; null where there is no second view.
     x_args: [Memory; 2],
     /// Elements and scales of each matrix.
     w_args: Vec<[Memory; 2]>,
-    /// What is added.
+    /// The addend.
     add: Memory,
     /// Each result.
     y: Vec<Memory>,
@@ -69,18 +69,18 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     served(&product, target).or_else(|| plain::find(&product).filter(|_| product.packed == [None]))
 }
 
-/// The native kernel for two or three products that share x, for a product and an addition to it, and for two products and their gate, with a
-/// conversion to `bf16` after it or without.
+/// The native kernel for two or three products that share x, for a product and an addition, and for two products and
+/// their gate, with or without a conversion to `bf16` after it.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     served(&Product::of_group(group)?, target)
 }
 
-/// The product that cuBLASLt computes faster than the kernels here, for `matmul`.
+/// The product for `matmul` that cuBLASLt computes faster than the kernels here.
 pub(super) fn find_blas(spec: &KernelSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
     find_call(&Product::of(spec)?, target)
 }
 
-/// As [`find_blas`], for a product and an addition to it.
+/// As [`find_blas`], for a product and an addition.
 pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(BlasCall, Unpacked)> {
     find_call(&Product::of_group(group)?, target)
 }
@@ -114,7 +114,7 @@ fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usiz
     fits.then_some((*n, *k, *m))
 }
 
-/// The format of a matrix for the kernels, and what is packed of it at a place.
+/// The format of a matrix for the kernels; for a packed one also its type and place.
 fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(BlockType, usize)>) {
     match w.format.packed() {
         Some(packed) => (Format::BF16, Some((packed, at))),
@@ -203,12 +203,12 @@ impl Product {
         })
     }
 
-    /// Whether two matrices make one result.
+    /// Whether two matrices give one result.
     fn gated(&self) -> bool {
         matches!(self.mode, Mode::Swiglu | Mode::Relu2)
     }
 
-    /// Groups of 64 rows that the kernels go through: see `gemm.h`.
+    /// Groups of 64 rows that the kernels iterate over: see `gemm.h`.
     fn groups(&self) -> usize {
         if self.gated() { self.rows[0].div_ceil(32) } else { self.rows.iter().map(|m| m.div_ceil(64)).sum() }
     }
@@ -223,7 +223,7 @@ impl Product {
         }
     }
 
-    /// Elements of a group of 8-bit activations; 0 for others.
+    /// Elements per group of 8-bit activations; 0 for other activations.
     fn activation_group(&self) -> usize {
         match self.x {
             Format::I8Groups { group } => group as usize,
@@ -241,7 +241,7 @@ impl Product {
         self.y.get(i).copied().unwrap_or(Memory::Null)
     }
 
-    /// The step block and the word of it that says how many tokens there are; no block where that is fixed.
+    /// The step block and its word with the number of tokens; no block if the number is fixed.
     fn step_and_slot(&self) -> (Memory, u32) {
         match self.tokens {
             Extent::Fixed(_) => (Memory::Null, 0),
@@ -256,7 +256,7 @@ impl Product {
         Some([row(0)?, row(1)?, row(2)?])
     }
 
-    /// Whether results can be written four at a time, at 32-bit indices of rows.
+    /// Whether results can be written four at a time, with 32-bit indices of rows.
     fn fits_tiles(&self) -> bool {
         let whole = |m: &usize| m.is_multiple_of(8) && *m < 1 << 30;
         self.rows.iter().all(whole) && self.k < 1 << 30 && self.tokens.max() < 1 << 30

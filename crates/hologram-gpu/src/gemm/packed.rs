@@ -1,4 +1,5 @@
-//! Packed weights in front of a product on tensor cores: each matrix is written in `bf16` to the scratch memory (`kernels/packed.k`).
+//! Dequantizes packed weights for a product on tensor cores: each matrix is written as `bf16` to the scratch memory
+//! (`kernels/packed.k`).
 
 use hologram_device::Format;
 
@@ -7,13 +8,13 @@ use crate::kernels::packed::Unpack;
 use crate::launch::{Planes, launch, number, packed_name};
 use crate::{BLAS_WORKSPACE, Memory, NativeKernel, Part};
 
-/// The most scratch memory that a product's matrices may take.
+/// The most scratch memory for a product's matrices.
 const MOST_BYTES: usize = 2 << 30;
-/// Threads of a workgroup, and elements of a thread.
+/// Threads per workgroup, and elements per thread.
 const THREADS: usize = 256;
 const ELEMENTS: usize = 8;
 
-/// A product whose matrices are all unpacked, and the launches that unpack them.
+/// A product whose matrices are all dequantized, with the launches that dequantize them.
 pub struct Unpacked {
     /// The product.
     pub(super) product: Product,
@@ -22,7 +23,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// What computes the product, with what unpacks before it.
+    /// The product's kernel, preceded by the dequantization.
     pub fn before(self, kernel: NativeKernel) -> NativeKernel {
         let mut parts = self.parts;
         parts.extend(kernel.parts);
@@ -30,7 +31,7 @@ impl Unpacked {
     }
 }
 
-/// The product over unpacked matrices; `None` where there is no memory for them, or activations are of another format.
+/// The product over dequantized matrices; `None` if they exceed the scratch memory, or for other activation formats.
 pub(super) fn unpack(product: &Product) -> Option<Unpacked> {
     let mut unpacked = Unpacked { product: product.clone(), parts: Vec::new(), scratch: 0 };
     if product.packed.iter().any(Option::is_some) && product.x != Format::BF16 {

@@ -23,7 +23,7 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
         _ => return None,
     };
     let [w, d] = *product.w_args.first()?;
-    // Rows of a tile beyond the last are counted too.
+    // Kernels also count a tile's rows beyond the last one.
     let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
     let args = Matmul {
         x: product.x_args[0],

@@ -1,4 +1,5 @@
-//! Products of many tokens on the matrix units of Apple GPUs: `kernels/metal/matmul_simdgroup.metal`, of packed weights `matmul_packed.metal`.
+//! Products of many tokens on the matrix units of Apple GPUs: `kernels/metal/matmul_simdgroup.metal`; for packed
+//! weights `matmul_packed.metal`.
 
 use super::{Mode, Product};
 use crate::kernels::metal::{matmul_packed, matmul_simdgroup};
@@ -7,24 +8,25 @@ use crate::{Memory, NativeKernel, Part};
 use hologram_device::Format;
 use hologram_isa::Type;
 
-/// Tokens and rows of a workgroup's tile, of many tokens and of at most 32; of a gate it has half of the rows of each matrix.
+/// Tokens and rows of a workgroup's tile, for many tokens and for at most 32; with a gate the tile has half the rows of
+/// each matrix.
 const TILE: [usize; 2] = [64, 64];
 const WIDE_TILE: [usize; 2] = [32, 128];
 
-/// A matrix as the kernels take it.
+/// A matrix in the kernels' terms.
 #[derive(Clone, Debug)]
 struct Matrix {
-    /// The name of its format in the kernel's.
+    /// Its format's part of the kernel's name.
     name: String,
     packed: bool,
-    /// Elements or codes in the low plane, scales or records.
+    /// Elements or codes (low plane), scales or records.
     planes: Planes,
-    /// Its rows, and the result that they make.
+    /// Its rows, and the result that they give.
     rows: usize,
     y: Memory,
 }
 
-/// The native kernel for a product: a launch, or as many as matrices have formats.
+/// The native kernel for a product: one launch per run of matrices with one format.
 pub(super) fn find(product: &Product) -> Option<NativeKernel> {
     let group = product.activation_group();
     let x = match product.x {
@@ -53,7 +55,7 @@ fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
                 Format::Q8Planes => "q8",
                 Format::Q4Planes => "q4",
                 Format::T2Planes => "t2",
-                // Elements of another type are not rounded to that of activations.
+                // Elements of another type are not rounded to the type of the activations.
                 _ if x == "bf16" => return None,
                 Format::Plain(Type::F32) => "f32",
                 Format::Plain(Type::F16) => "f16",
@@ -63,7 +65,7 @@ fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
             (name.to_string(), Planes { low, high: Memory::Null, records })
         }
     };
-    // A gate has one result.
+    // With a gate there is one result.
     let packed = product.packed.get(i)?.is_some();
     Some(Matrix { name, packed, planes, rows: *product.rows.get(i)?, y: product.result(i) })
 }
@@ -73,7 +75,7 @@ fn part(product: &Product, x: &str, run: &[Matrix]) -> Option<Part> {
     let [elements, x_scales] = product.x_args;
     let planes = |i: usize| run.get(i).map_or(Planes::NONE, |m| m.planes);
     let result = |i: usize| run.get(i).map_or(Memory::Null, |m| m.y);
-    // Rows of a tile beyond the last are counted too.
+    // Kernels also count a tile's rows beyond the last one.
     let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
     let own = |i: usize| size(run.get(i).filter(|_| i == 0 || !product.gated()).map_or(0, |m| m.rows));
     let count = Count::of(&[product.tokens])?.of_step(product.step);

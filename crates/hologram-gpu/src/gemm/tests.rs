@@ -39,7 +39,7 @@ fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
     launch(kernel).map(|l| (l.entry, l.cluster))
 }
 
-/// On Apple GPUs one kernel serves most formats of activations and weights, whatever the shape.
+/// On Apple GPUs one kernel serves most formats of activations and weights, for any shape.
 #[test]
 fn products_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
@@ -62,7 +62,8 @@ fn products_on_apple_gpus() {
     }
 }
 
-/// Products that share activations are one launch for each format of matrices; a gate, whose halves share a tile, and an addition are one.
+/// Products that share activations are one launch per format of matrices. A gate, whose halves share a tile, and an
+/// addition are one launch.
 #[test]
 fn groups_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
@@ -94,20 +95,20 @@ fn groups_on_apple_gpus() {
     assert_eq!(parts(&group(f32, &[q4, q6], vec![gate(f32)])), []);
     let gated = group(Format::I8Groups { group: 2048 }, &[Format::T2Planes; 2], vec![gate(f32)]);
     assert_eq!(parts(&gated), one("matmul_i8_t2", 32));
-    // Its operands come the other way round; there are no rows of a second matrix beside it.
+    // Its operands are in reverse order; no rows of a second matrix follow.
     let launch = launch(find_group(&gated, apple)).unwrap();
     let a = launch.filled::<Matmul>();
     let places = [a.w0, a.w1, a.w2, a.s0, a.s1, a.y0];
     assert_eq!(places, [Some(4), Some(2), None, Some(5), Some(3), Some(6)].map(Memory::optional));
     assert_eq!((a.m0, a.m1), (1024, 0));
-    // Of at most 32 tokens a tile has more rows.
+    // With at most 32 tokens a tile has more rows.
     let few = group(f32, &[q4, q4, q4], vec![]).changed(|few| {
         few.inputs[0].shape[0] = tokens(32);
         few.nodes.iter_mut().for_each(|node| node.output.shape[0] = tokens(32));
     });
     let few = few.expect("a group");
     assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
-    // In front of activations in bf16 packed matrices are unpacked.
+    // For bf16 activations packed matrices are dequantized first.
     let unpacked = parts(&group(Format::BF16, &[q4], vec![]));
     assert_eq!(unpacked, []);
     let found = find(&spec(Format::BF16, q4, 70, 67, 256), apple).unwrap();
@@ -127,7 +128,7 @@ fn products() {
         (Format::BF16, Format::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
         (Format::BF16, Format::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
         (Format::BF16, Format::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
-        // A few tokens of each of several sequences.
+        // A few tokens each of several sequences.
         (Format::BF16, Format::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
         (Format::BF16, Format::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
         (i8(2560), Format::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
@@ -137,7 +138,7 @@ fn products() {
         // f32, whatever the shape.
         (Format::F32, Format::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
         (Format::F32, Format::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
-        // Rows that are no whole number of fours, row lengths that are no whole stage, formats of files.
+        // Row counts that are no multiple of four, row lengths that are no whole stages, formats of files.
         (Format::BF16, Format::BF16, 64, 70, 512, None, None),
         (Format::BF16, Format::BF16, 64, 64, 131, None, None),
         (Format::BF16, Format::Q8Planes, 64, 64, 96, None, None),
@@ -171,8 +172,8 @@ fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
     [&maps[..], &[a.x_scales, a.s0, a.s1, a.s2, a.add, a.y0, a.y1, a.y2, a.step]].concat()
 }
 
-/// Which groups are served, and what their arguments are: x, w0, w1, w2 (as maps), scales of x and of each matrix, what
-/// is added, three results, the step block.
+/// Which groups have kernels, and their arguments: x, w0, w1, w2 (as maps), scales of x and of each matrix, the addend,
+/// three results, the step block.
 #[test]
 fn groups() {
     use Operand::{Input, Node};
@@ -204,13 +205,13 @@ fn groups() {
     };
     let swiglu = gate(Elementwise::Swiglu, &[Node(0), Node(1)]);
     assert_eq!(served(&gated(vec![swiglu.clone()], &[2])), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, NO, NO, 6]));
-    // The gate's operands the other way round.
+    // The gate's operands in reverse order.
     let turned = gate(Elementwise::Relu2Mul, &[Node(1), Node(0)]);
     assert_eq!(served(&gated(vec![turned], &[2])), at([0, 3, 1, 3, NO, 4, 2, NO, NO, 5, NO, NO, 6]));
     let cast = node(Operation::Cast, &[Node(2)], Format::BF16, 64);
     assert!(served(&gated(vec![swiglu.clone(), cast.clone()], &[3])).is_some());
 
-    // What is wanted beside the last value, another left side, other formats, other sizes.
+    // A second required result, another left side, other formats, other sizes.
     assert!(served(&gated(vec![swiglu.clone()], &[0, 2])).is_none());
     assert!(served(&gated(vec![swiglu, cast], &[2, 3])).is_none());
     assert!(served(&group(vec![w(64)], vec![product(1, 64)], &[0])).is_none());
@@ -223,7 +224,7 @@ fn groups() {
     assert!(served(&added).is_none());
 }
 
-/// Which products are left to cuBLASLt, and where their tensors stand among the bindings.
+/// Which products cuBLASLt gets, and the bindings of their tensors.
 #[test]
 fn products_of_the_library() {
     const BF16: Format = Format::BF16;
@@ -237,7 +238,8 @@ fn products_of_the_library() {
         (BF16, 512, 4096, 4096, true),
         (BF16, 64, 2048, 2048, true),
         (BF16, 300, 128256, 4096, true),
-        // Few tokens, small matrices, weights that are decoded on the way, rows and row lengths that are no vectors.
+        // Few tokens, small matrices, weights dequantized in the kernel, rows and row lengths that are not multiples of
+        // a vector.
         (BF16, 63, 4096, 4096, false),
         (BF16, 512, 2048, 1024, false),
         (Format::Q8Planes, 512, 4096, 4096, false),
@@ -251,7 +253,7 @@ fn products_of_the_library() {
         let product = BlasProduct { n, m, k, adds: false };
         assert_eq!(call.as_ref().map(|c| c.product), served.then_some(product), "{} {n} {m} {k}", w.name());
         assert!(call.is_none_or(|c| places(&c) == at([Some(0), Some(1), None, Some(2)])));
-        // Rows beyond a run-time extent must stay as they are.
+        // Rows beyond a run-time extent must remain unchanged.
         assert!(find_blas(&spec(w, w, n, m, k), H200).is_none());
     }
 
@@ -279,7 +281,7 @@ fn products_of_the_library() {
     assert!(find_blas_group(&two.expect("a group"), H200).is_none());
 }
 
-/// Packed matrices are unpacked behind the library's workspace, one after the other, and then multiplied as `bf16`.
+/// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.
 #[test]
 fn packed_matrices_are_unpacked_first() {
     let (q4, q6) = (Format::Planes(BlockType::Q4_K), Format::Planes(BlockType::Q6_K));
@@ -298,7 +300,7 @@ fn packed_matrices_are_unpacked_first() {
     let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
     let a = unpack.filled::<Unpack>();
     assert_eq!([a.low, a.high, a.records], [Memory::Binding(1), Memory::Null, Memory::Binding(2)]);
-    // Of two formats, for a gate whose operands come the other way round.
+    // Two formats, and a gate with operands in reverse order.
     let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
     let node = |op, operands: [Operand; 2]| {
         let output = tensor(Format::F32, [tokens(64), Extent::Fixed(1024)]);
@@ -321,7 +323,7 @@ fn packed_matrices_are_unpacked_first() {
     assert_eq!(scratch(call.w), Some(0));
     let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
     assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
-    // Activations in f32 or 8 bits, and matrices of 2 GiB.
+    // f32 or 8-bit activations, and matrices of 2 GiB.
     for (x, m) in [(Format::F32, 64), (Format::I8Groups { group: 32 }, 64), (Format::BF16, 1 << 18)] {
         assert!(find(&spec(x, q4, 64, m, 4096), H200).is_none(), "{x:?} {m}");
     }

@@ -7,13 +7,13 @@ use crate::kernels::cuda::gemm_wgmma::Multiply;
 use crate::launch::{launch, number, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
-/// What a workgroup gets of shared memory, and what it needs beside its stages: alignment and barriers.
+/// Shared memory of a workgroup, and the part that it needs besides its stages: alignment and barriers.
 const SHARED: usize = 227 * 1024;
 const BESIDE: usize = 1024 + 256;
-/// Bytes of a group's results on their way out: 32 tokens of 68 floats.
+/// Bytes of a group's results before they are stored: 32 tokens of 68 floats.
 const RESULTS: usize = 32 * 68 * 4;
 
-/// A tile: groups of 64 rows and tokens; how many workgroups share one by parts of the row length.
+/// A tile: groups of 64 rows, and tokens; and the number of workgroups that share it by splitting the row length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     pub groups: usize,
@@ -37,7 +37,8 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let tile = choose(product, target.multiprocessors as usize);
     let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
     let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
-    // More than half of a multiprocessor's memory, so that of an early launch each workgroup has one to itself.
+    // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor of
+    // its own.
     let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
     let tiles = tiles(product, tile);
     let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
@@ -56,7 +57,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
     let weights = |i: usize| {
-        // Where there is no matrix the first stands in; it is not read.
+        // The first matrix stands in for a missing one; it is not read.
         let i = if i < product.rows.len() { i } else { 0 };
         map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])
     };
@@ -95,7 +96,7 @@ fn tiles(product: &Product, tile: Tile) -> usize {
     product.tokens.max().div_ceil(tile.tokens) * product.groups().div_ceil(tile.groups)
 }
 
-/// The tile that takes the least time by [`estimate`].
+/// The fastest tile by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
     const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
     let decoded = matches!(product.w, Format::Q8Planes | Format::Q4Planes) && product.tokens.max() <= 32;
@@ -108,15 +109,15 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
         .into_iter()
         .filter(served)
         .flat_map(|(groups, tokens)| [1, 2, 4, 8].map(|splits| Tile { groups, tokens, splits }));
-    // Small tiles where every multiprocessor gets at most one, which is not so in clusters of more than two.
+    // Small tiles only where every multiprocessor gets at most one, which clusters of more than two do not ensure.
     let alone = |tile: &Tile| tile.splits <= 2 && tiles(product, *tile) * tile.splits <= multiprocessors;
     let all = all.filter(|tile| tile.groups > 1 || alone(tile));
     let best = all.min_by_key(|tile| estimate(product, *tile, multiprocessors));
     best.unwrap_or(Tile { groups: 2, tokens: 128, splits: 1 })
 }
 
-/// Nanoseconds on an NVIDIA H200, fitted to measurements at 16 to 2048 tokens: what a stage of 128 bytes of activations a token takes, times the
-/// stages that workgroups go through one after the other.
+/// Nanoseconds on an NVIDIA H200, fitted to measurements at 16 to 2048 tokens: the time of a stage of 128 bytes of
+/// activations per token, times the stages that workgroups compute one after the other.
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let (stage, ends) = match (product.w, tile.groups, tile.tokens) {
         (Format::Q8Planes, 1, _) => (305, 800),
@@ -136,7 +137,7 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     };
     let stage_elements = if product.w == Format::T2Planes { 128 } else { 64 };
     let stages = product.k.div_ceil(stage_elements).div_ceil(tile.splits);
-    // Clusters of more than two find fewer places; each starts anew and adds up at its end.
+    // Clusters of more than two fit fewer times; each has a start-up and a final addition.
     let (places, sharing) = match tile.splits {
         1 => (multiprocessors, 0),
         2 => (multiprocessors / 2 * 2, 2500),

@@ -1,4 +1,4 @@
-//! Products of one token in 8-bit arithmetic (`matvec_i8.k`): what a decoding step of a quantised model mostly is.
+//! Products of one token in 8-bit arithmetic (`matvec_i8.k`): most of a decoding step of a quantised model.
 
 use super::plan::{Activations, Work};
 use super::{After, NO_NORM, Products};
@@ -12,15 +12,16 @@ use crate::{KernelLaunch, Memory, NativeKernel, Range, StackPhase, Target};
 
 /// Threads of a workgroup.
 pub(super) const THREADS: usize = crate::kernels::matvec_i8::THREADS as usize;
-/// Bytes that a launch fetches at most for the next one: what the memory delivers in about the time in which a launch reads nothing.
+/// The most bytes that a launch prefetches for the next one: about as many as the memory delivers in the gap between
+/// them.
 pub(super) const AHEAD_BYTES: usize = 10 << 20;
-/// Ranges of bytes that the matrices of a launch are: codes and scales of each.
+/// Ranges of bytes of a launch's matrices: codes and scales of each.
 pub(super) const RANGES: usize = 6;
 
-/// How rows and the blocks along them are shared by workgroups and their SIMD-groups.
+/// The division of rows, and of the blocks along them, among workgroups and their SIMD-groups.
 pub(super) struct Shares {
     pub workgroups: usize,
-    /// Tiles that are worked on together, SIMD-groups of each.
+    /// Tiles computed at a time, and SIMD-groups per tile.
     pub teams: usize,
     pub slices: usize,
     /// Bytes of shared memory.
@@ -28,10 +29,10 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Of so many rows, with so many bytes for activations; `None` where they do not fit.
+    /// The division of this many rows, with this many bytes of activations; `None` if they do not fit.
     pub fn of(rows: usize, gated: bool, activations: usize, target: Target) -> Option<Shares> {
         let simds = THREADS / 32;
-        // A workgroup for each multiprocessor, or as many times more as it takes that their sums fit.
+        // One workgroup per multiprocessor, or the least multiple for which their sums fit.
         let counts = std::iter::successors(Some(target.multiprocessors as usize), |n| (*n < rows).then_some(2 * n));
         let shares = counts.map(|most| {
             let workgroups = rows.min(most).max(1);
@@ -41,25 +42,26 @@ impl Shares {
             Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64 }
         });
         let found = shares.into_iter().find(|s| s.shared <= target.max_shared as usize)?;
-        // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor while
+        // More than half of a multiprocessor's memory: otherwise two workgroups of an early launch could share a
+        // multiprocessor while another had none. Apple GPUs have no early launches.
         // another had none. On Apple GPUs none starts early.
         let alone = if target.is_apple() { 0 } else { target.max_shared as usize / 2 + 1 };
         Some(Shares { shared: found.shared.max(alone), ..found })
     }
 }
 
-/// [`Shares`] with the fours of activations of a thread.
+/// [`Shares`] with the fours of activations per thread.
 struct Tiles {
     shares: Shares,
     held: usize,
 }
 
 impl Tiles {
-    /// `None` for what the kernel does not serve.
+    /// `None` if the kernel does not serve the work.
     fn of(work: &Work, target: Target) -> Option<Tiles> {
         let Activations::I8 { group } = work.activations else { return None };
         let ternary = work.weights.name == "t2";
-        // A block is 4 or 8 chunks along a row; a scale belongs to 256 or 32 elements.
+        // A block is 4 or 8 chunks along a row; 256 or 32 elements share a scale.
         let (lanes, scale) = if ternary { (4, 256) } else { (8, 32) };
         let longest = match (ternary, work.norm) {
             (true, _) => 8_192,
@@ -86,7 +88,8 @@ impl Tiles {
 }
 
 impl Products<'_> {
-    /// The kernel for one token, of these numbers of rows; `step`: slot and place of the number of tokens.
+    /// The kernel for one token and these numbers of rows; `step`: the slot, and the step block with the number of
+    /// tokens.
     pub(super) fn int8(
         &self,
         work: &Work,
@@ -138,8 +141,8 @@ impl Products<'_> {
         Some(single(KernelLaunch { shared: number(shares.shared)?, phase, ..launch }))
     }
 
-    /// What the launch before may fetch, as `stream.h` takes it: codes and scales of each matrix, the whole or the first part of each of
-    /// `workgroups` shares.
+    /// The ranges that the launch before may prefetch, in the form of `stream.h`: codes and scales of each matrix, all
+    /// or the first part of each of `workgroups` shares.
     fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
         let row = work.k / work.weights.chunk * 16;
         let scales = work.k / if work.weights.name == "t2" { 256 } else { 32 } * 2;
@@ -152,9 +155,9 @@ impl Products<'_> {
     }
 }
 
-/// What the launch before may fetch of a matrix's bytes; `all`: of all matrices.
+/// The range of a matrix's bytes that the launch before may prefetch; `all`: the bytes of all matrices.
 pub(super) fn range(at: Option<Memory>, bytes: usize, all: usize, workgroups: usize) -> Range {
-    // Lines of the L2.
+    // Whole cache lines of the L2.
     let stride = bytes.div_ceil(workgroups).next_multiple_of(128);
     let len = stride.min((stride as f64 * AHEAD_BYTES as f64 / all as f64) as usize);
     match (at, number(bytes), number(stride), number(len)) {

@@ -1,4 +1,5 @@
-//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights `matvec_packed.k`): alone, up to three that read the same activations, with the gate or the residual
+//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
+//! `matvec_packed.k`): alone or up to three that read the same activations; fused with the gate or the residual
 //! addition after them, and with the norm and the conversion of the activations before them.
 
 use hologram_device::{
@@ -16,14 +17,14 @@ use super::launch::{launch, number, single};
 use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
 use plan::{Activations, Plan, Weights, Work};
 
-/// What stands for a norm's ε where there is none, and where the activations are quantised already too.
+/// Values of ε that mean: no norm; no norm, and activations already quantised.
 const NO_NORM: f32 = -1.0;
 const QUANTISED: f32 = -2.0;
-/// Rows of all matrices, and elements of one: what the kernel's 32-bit numbers hold with room to spare.
+/// The most rows of all matrices, and elements of one: within the kernel's 32-bit numbers, with a margin.
 const MOST_ROWS: usize = 1 << 24;
 const MOST_ELEMENTS: usize = 1 << 38;
 
-/// What follows the products, as the kernel numbers it; `Bf16`: with the conversion of the gate's value.
+/// The operation after the products, numbered as in the kernel; `Bf16`: with a conversion of the gate's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Store = 0,
@@ -34,7 +35,7 @@ enum After {
     Relu2Bf16 = 5,
 }
 
-/// A tensor by its place among the bindings.
+/// A tensor with the index of its binding.
 type Bound<'a> = (&'a TensorSpec, usize);
 
 /// The operations in the kernel's terms.
@@ -42,7 +43,7 @@ struct Products<'a> {
     x: Bound<'a>,
     /// The norm's weights and ε.
     norm: Option<(Bound<'a>, f32)>,
-    /// What the products read, and the floor of its quantisation; `x` itself where nothing converts it.
+    /// The products' input, and the floor of its quantisation; `x` itself if nothing converts it.
     converted: (&'a TensorSpec, f32),
     weights: Vec<Bound<'a>>,
     after: After,
@@ -51,8 +52,8 @@ struct Products<'a> {
     step: Option<usize>,
 }
 
-/// The most tokens of a step with which these kernels are the fastest. With 3 of `bf16` tensor cores were 12 % faster on an NVIDIA H200, with 8 they
-/// were 90 %; with 4 of ternary weights 12 %, with 8 72 %.
+/// The most tokens of a step for which these kernels are the fastest. On an NVIDIA H200 tensor cores were faster with
+/// `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at 8.
 fn few_tokens(activations: Format, weights: Format) -> usize {
     match (activations, weights) {
         (Format::BF16, Format::BF16) | (Format::I8Groups { .. }, Format::T2Planes) => 2,
@@ -60,13 +61,13 @@ fn few_tokens(activations: Format, weights: Format) -> usize {
     }
 }
 
-/// The native kernel for `matmul`, where it is the fastest.
+/// The native kernel for `matmul`, if it is the fastest.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x, w] = spec.inputs.as_slice() else { return None };
     product(spec, few_tokens(x.format, w.format), target)
 }
 
-/// As [`find`], where it is the only one.
+/// As [`find`], for products that only these kernels serve.
 pub(super) fn find_rest(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     product(spec, FEW_TOKENS, target)
 }
@@ -91,8 +92,8 @@ fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<Nati
     products.kernel(most_tokens, target)
 }
 
-/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to `bf16` or
-/// not), or one and an addition.
+/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to
+/// `bf16` or not), or one and an addition.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     let Fused::Products(fused) = &group.fused else { return None };
     let tensors: Vec<&TensorSpec> = group.bound().into_iter().map(|(t, _)| t).collect();
@@ -123,7 +124,7 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(few, target)
 }
 
-/// Tensors with the places of their first views, and the place after them all.
+/// Tensors with the indices of their first views' bindings, and the index after all of them.
 fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
     let mut next = 0;
     let place = |t: &&'a TensorSpec| {
@@ -136,7 +137,7 @@ fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
 }
 
 impl Products<'_> {
-    /// Matrices of several formats: a launch for each run of one format.
+    /// Matrices of several formats: one launch per run of one format.
     fn apart(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
         if self.after != After::Store || self.outputs.len() != self.weights.len() {
             return None;
@@ -173,7 +174,7 @@ impl Products<'_> {
         }
         let weights = Weights::of(self.weights.first()?.0.format)?;
         let activations = Activations::of(converted.format)?;
-        // Converted before, or nothing to convert.
+        // Already converted, or nothing to convert.
         let unchanged = std::ptr::eq(x, converted);
         let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
         let served = (1..=most_tokens).contains(&most)
@@ -202,7 +203,7 @@ impl Products<'_> {
         if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
             return None;
         }
-        // f32 activations without a norm need no more than to be read.
+        // f32 activations without a norm are used as they are.
         let ready = unchanged && self.norm.is_none();
         let (norm, added) = (self.norm.is_some(), self.residual.is_some());
         let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };

@@ -8,13 +8,13 @@ use crate::kernels::matvec_packed::MatvecPacked;
 use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
 
-/// Elements of a row that a workgroup holds at once, as a norm needs them.
+/// Elements of a row that a workgroup keeps at once, as a norm requires.
 const HELD: usize = 4_096;
-/// Types that have no kernel for a gate.
+/// Types without a kernel for a gate.
 const UNGATED: [BlockType; 4] = [BlockType::Q4_1, BlockType::Q5_1, BlockType::IQ4_NL, BlockType::Q2_K];
 
 impl Products<'_> {
-    /// The kernel for up to `most` tokens: word `slot` of `step`.
+    /// The kernel for up to `most` tokens; their number is word `slot` of `step`.
     pub(super) fn packed(
         &self,
         packed: BlockType,
@@ -25,7 +25,7 @@ impl Products<'_> {
         let (x, at) = self.x;
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
-        // Quantised here, or before.
+        // Whether the activations are already quantised.
         let ready = std::ptr::eq(x, converted);
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
         let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
@@ -101,7 +101,7 @@ impl Products<'_> {
         Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
     }
 
-    /// What the launch before may fetch: low planes and records, as `int8` says it of codes and scales.
+    /// The ranges that the launch before may prefetch: low planes and records, as codes and scales in `int8`.
     fn packed_reads(&self, packed: BlockType, k: usize, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
         let of_row = packed.plane_bytes().map(|n| n * k / packed.row().len);
         let all = rows.iter().sum::<usize>() * of_row.iter().sum::<usize>();

@@ -1,24 +1,24 @@
-//! How the products of a few tokens are divided among threads: the numbers that `matvec.k` takes and the memory that it asks for.
+//! The division of a few tokens' products among threads: the numbers that `matvec.k` takes, and its shared memory.
 
 use hologram_device::Format;
 use hologram_isa::Type;
 
 use crate::Target;
 
-/// Elements of a row that a thread holds at once, for a norm or a group that is the whole row.
+/// Elements of a row that a thread keeps at once, for a norm or for a group that is the whole row.
 const HELD: usize = 16;
-/// Elements of ternary weights whose activations share a scale in a chunk; of narrower groups a chunk meets four.
+/// The least activation group for which a chunk of ternary weights has one scale; with narrower groups it has four.
 const ONE_SCALE: usize = 128;
 /// Memory for the sums of squares and the greatest magnitudes of two tokens, and for the number of tokens.
 const REDUCTION_BYTES: usize = 272;
 
-/// The products that have kernels which take rows one by one: those that models are large in.
+/// The products with kernels that take one row at a time: those that are large in models.
 const ONE_ROW: [(&str, &str); 1] = [("bf16", "bf16")];
 
 /// A weight format as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Weights {
-    /// Its name in the kernel's.
+    /// Its part of the kernel's name.
     pub name: &'static str,
     /// Elements in a chunk of 16 bytes.
     pub chunk: usize,
@@ -29,7 +29,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Of a tensor's format.
+    /// The weights of a tensor's format.
     pub fn of(format: Format) -> Option<Weights> {
         let (name, chunk, unit, scaled) = match format {
             Format::Plain(Type::F32) => ("f32", 4, 4, false),
@@ -43,7 +43,7 @@ impl Weights {
         Some(Weights { name, chunk, unit, scaled })
     }
 
-    /// Chunks that a thread has under way.
+    /// Chunks that a thread has in flight.
     fn ring(self) -> usize {
         match (self.name, self.scaled) {
             ("t2", _) => 6,
@@ -53,7 +53,7 @@ impl Weights {
     }
 }
 
-/// The format that activations are multiplied in.
+/// The format of the activations in the products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Activations {
     F32,
@@ -65,7 +65,7 @@ pub(super) enum Activations {
 }
 
 impl Activations {
-    /// Of an operand's format.
+    /// The activations of an operand's format.
     pub fn of(format: Format) -> Option<Activations> {
         match format {
             Format::Plain(Type::F32) => Some(Activations::F32),
@@ -92,7 +92,7 @@ impl Activations {
         }
     }
 
-    /// Its name in the kernel's.
+    /// Its part of the kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             Activations::F32 => "f32",
@@ -110,37 +110,37 @@ impl Activations {
     }
 }
 
-/// What is to be computed.
+/// The work to divide.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub weights: Weights,
     pub activations: Activations,
     /// Length of rows.
     pub k: usize,
-    /// Rows of all matrices; of a gate those of one.
+    /// Rows of all matrices; with a gate, of one.
     pub rows: usize,
-    /// Whether each row of the result takes a row of two matrices.
+    /// Whether each row of the result combines rows of two matrices.
     pub gated: bool,
     /// The greatest number of tokens.
     pub tokens: usize,
-    /// Whether the activations come converted.
+    /// Whether the activations are already converted.
     pub ready: bool,
     /// Whether a norm comes first.
     pub norm: bool,
-    /// Whether something is added to the product.
+    /// Whether the product has an addition.
     pub added: bool,
 }
 
-/// How it is divided.
+/// A division of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub workgroups: usize,
     pub threads: usize,
     /// Log2 of the threads along a row.
     pub lanes: usize,
-    /// Rows that a thread takes at a time.
+    /// Rows that a thread computes at a time.
     pub rows: usize,
-    /// Tokens that a workgroup takes.
+    /// Tokens that a workgroup computes.
     pub tokens: usize,
     /// Bytes of shared memory.
     pub shared: usize,
@@ -150,7 +150,7 @@ impl Plan {
     /// A workgroup on each multiprocessor, with as many tokens as fit.
     pub fn of(work: &Work, target: Target) -> Option<Plan> {
         let tokens = work.tokens.checked_next_power_of_two()?;
-        // Ternary weights take activations that are quantised here in one group.
+        // Activations for ternary weights that are quantised in the kernel must form one group.
         let whole = matches!(work.activations, Activations::I8 { .. }) && work.weights.name == "t2" && !work.ready;
         if whole && work.activations != (Activations::I8 { group: u32::try_from(work.k).ok()? }) {
             return None;
@@ -165,7 +165,7 @@ impl Plan {
     fn with(work: &Work, target: Target, threads: usize, tokens: usize) -> Plan {
         let workgroups = work.rows.min(target.multiprocessors as usize).max(1);
         let (share, chunks) = (work.rows.div_ceil(workgroups), work.k / work.weights.chunk);
-        // Rows one by one: products of one token that are no gate.
+        // One row at a time: products of one token without a gate.
         let single = tokens == 1 && !work.gated && ONE_ROW.contains(&(work.weights.name, work.activations.name()));
         let rows = if single { 1 } else { 2 };
         // The iterations of a thread: rounds of chunks for each set of rows.
@@ -173,7 +173,8 @@ impl Plan {
             let units = (threads >> lanes) * if work.gated { 1 } else { rows };
             (share.div_ceil(units), chunks.div_ceil(1 << lanes))
         };
-        // About the instructions of a thread: its chunks, and what a row's end takes. Short runs of chunks are slow to read.
+        // Approximate instructions of a thread: its chunks, and the end of each row. Short runs of chunks are slow to
+        // read.
         let cost = |lanes: usize| {
             let ternary = work.weights.name == "t2";
             let chunk = if ternary { [20, 20, 20, 10, 10, 10] } else { [20, 20, 20, 20, 11, 10] }[lanes.min(5)];
@@ -184,12 +185,12 @@ impl Plan {
         let (sets, rounds) = iterations(lanes);
         let ring = (work.weights.ring() / rows).min(sets * rounds) * rows;
         let shared = if target.is_apple() {
-            // What is read ahead, a norm's weights and activations that nothing changes lie elsewhere.
+            // Prefetched data, a norm's weights and unconverted activations are not in shared memory.
             let staged = if work.activations == Activations::F32 && !work.norm { 0 } else { work.activations.bytes() };
             shared(&Work { norm: false, ..*work }, share, 0, lanes, tokens, staged)
         } else {
-            // More than half of a multiprocessor's memory: of a launch that starts early two workgroups would share one multiprocessor
-            // while another had none.
+            // More than half of a multiprocessor's memory: otherwise two workgroups of an early launch could share a
+            // multiprocessor while another had none.
             let all = shared(work, share, threads * ring, lanes, tokens, work.activations.bytes());
             all.max(target.max_shared as usize / 2 + 1)
         };
@@ -197,8 +198,8 @@ impl Plan {
     }
 }
 
-/// The memory of a workgroup, in the kernel's order: the ring and its scales, activations with what belongs to their chunks, sums of
-/// norms, sums of rows with what is added to them, the norm's weights. `staged`: bytes of an element of the activations.
+/// The memory of a workgroup, in the kernel's order: the ring and its scales; activations with their chunks' metadata;
+/// sums of norms; sums of rows with their addends; the norm's weights. `staged`: bytes per element of the activations.
 fn shared(work: &Work, share: usize, ring: usize, lanes: usize, tokens: usize, staged: usize) -> usize {
     let parts = match work.activations {
         Activations::I8 { group } if work.weights.name == "t2" && (group as usize) < ONE_SCALE => 4,

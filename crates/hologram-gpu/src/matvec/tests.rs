@@ -19,7 +19,7 @@ fn rows(format: Format, tokens: Extent, k: usize) -> TensorSpec {
     TensorSpec { format, shape: vec![tokens, Extent::Fixed(k)] }
 }
 
-/// A group in the words of a table's row: its operations, and what they are told of.
+/// A group as a table's row: its operations and their parameters.
 #[derive(Clone)]
 struct Shape {
     tokens: Extent,
@@ -37,7 +37,7 @@ fn group(s: &Shape) -> GroupSpec {
     try_group(s).expect("a group")
 }
 
-/// `None` for what is no group of any device.
+/// `None` if no device has such a group.
 fn try_group(s: &Shape) -> Option<GroupSpec> {
     let (x, mut inputs, mut nodes) = (rows(Format::F32, s.tokens, s.k), Vec::new(), Vec::new());
     let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
@@ -140,10 +140,10 @@ fn groups_of_a_decoding_step_have_kernels() {
         let int8 = s.weights != Format::BF16;
         let image = if int8 { "matvec_i8" } else { "matvec" };
         assert_eq!((launch.image(), launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
-        // What the next launch reads comes behind the arguments: six ranges of four.
+        // The next launch's ranges come after the arguments: six ranges of four.
         let (own, ahead) = (launch.args.list().len(), launch.args.reads().map(|reads| reads.len()));
         assert!(launch.early && (own, ahead) == if int8 { (26, Some(6)) } else { (28, None) });
-        // One workgroup a multiprocessor, which keeps 1 KiB for itself of each.
+        // One workgroup per multiprocessor, which reserves 1 KiB for each.
         assert!(2 * (launch.shared + 1024) > 233_472, "{} bytes for {} {:?}", launch.shared, s.k, s.rows);
     }
     // More tokens, down to a tile that fits, and smaller devices.
@@ -153,7 +153,7 @@ fn groups_of_a_decoding_step_have_kernels() {
             let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
             for target in [H200, small] {
                 let found = find_group(&group(&s), target);
-                // With more than two tokens tensor cores are faster but for 8 and 4 bits.
+                // With more than two tokens tensor cores are faster, except for 8-bit and 4-bit weights.
                 let served = max <= 2 || matches!(s.weights, Format::Q8Planes | Format::Q4Planes);
                 assert_eq!(found.is_some(), served, "{max} {} {:?}", s.k, s.rows);
                 let Some(found) = found else { continue };
@@ -177,7 +177,7 @@ fn bindings_are_in_the_order_of_the_group() {
     assert_eq!(places(&qkv), at([0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11]));
     let added = find(&shape(Format::BF16, Some(BF16), false, 64, &[8], "added"));
     assert_eq!(places(&added), at([0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4]));
-    // A gate whose operands come the other way round takes its matrices the other way round.
+    // A gate with operands in reverse order takes its matrices in reverse order.
     let gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
     let gate = gate.changed(|g| g.nodes[3].operands.swap(0, 1)).expect("a group");
     assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Memory::Binding(2), Memory::Binding(1)]);
@@ -193,10 +193,10 @@ fn launches_of_one_token_tell_what_they_read() {
     let a = launch.filled::<MatvecI8>();
     let places = [a.x, a.norm, a.w0, a.w1, a.w2, a.s0, a.s1, a.s2, a.y0, a.y1, a.y2, a.residual, a.step];
     assert_eq!(places, expected);
-    // Codes and scales of a row have 128 and 8 bytes; 132 workgroups fetch a line of 128 bytes each.
+    // Codes and scales of a row have 128 and 8 bytes; 132 workgroups prefetch a line of 128 bytes each.
     let range = |at, total| Range { at: Memory::Binding(at), total, stride: 128, len: 128 };
     assert_eq!((a.reads[0], a.reads[5]), (range(2, 8 * 128), range(7, 4 * 8)));
-    // Of much a part.
+    // Large matrices are prefetched in part.
     let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
     let [Part::Kernel(head)] = &kernel.parts[..] else { panic!("one launch") };
     let reads = head.filled::<MatvecI8>().reads;
@@ -230,12 +230,12 @@ fn near_misses_are_refused() {
         assert!(try_group(s).is_none_or(|g| find_group(&g, H200).is_none()), "row {i}");
     }
     let edits: [fn(&mut GroupSpec); 8] = [
-        // The value of a product is wanted too.
+        // The value of a product is required too.
         |g| g.outputs.insert(0, 2),
-        // Another gate, another order, a product of something else.
+        // Another gate, another order, a product of another input.
         |g| g.nodes[4].op = Elementwise::Mul.into(),
         |g| {
-            // A conversion of something else than the gate's value.
+            // A conversion of a value other than the gate's.
             let mut cast = GroupNode { op: Operation::Cast, operands: vec![Operand::Node(2)], ..g.nodes[4].clone() };
             cast.output.format = Format::BF16;
             g.nodes.push(cast);
@@ -244,7 +244,7 @@ fn near_misses_are_refused() {
         |g| g.nodes[4].operands[0] = Operand::Input(0),
         |g| g.nodes[3].operands[0] = Operand::Node(0),
         |g| g.nodes[2].operands[1] = Operand::Input(9),
-        // The norm's weights of another length; quantised in other groups than it says.
+        // Norm weights of another length; quantised in groups other than the stated ones.
         |g| g.inputs[1].shape = vec![Extent::Fixed(32)],
         |g| g.nodes[1].op = Operation::Quantize { group: 64, floor: 1e-5.into() },
     ];
@@ -290,7 +290,7 @@ fn products_alone_have_kernels() {
     }
 }
 
-/// Packed weights: which kernel, how many launches, where their planes stand; what has none.
+/// Packed weights: which kernel, how many launches, the bindings of their planes; and groups without a kernel.
 #[test]
 fn packed_weights_have_kernels() {
     let planes = Format::Planes;
@@ -312,7 +312,7 @@ fn packed_weights_have_kernels() {
         (BlockType::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
         (BlockType::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
         (BlockType::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
-        // Types without a kernel of a gate, norms of long rows.
+        // Types without a kernel for a gate, norms of long rows.
         (BlockType::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
         (BlockType::Q4_K, true, 8192, vec![1024], "", None),
     ] {
@@ -320,7 +320,7 @@ fn packed_weights_have_kernels() {
         let found = find_group(&group(&s), H200);
         assert_eq!(found.map(|k| entries(&k)), entry.map(|e| vec![e.to_string()]), "{weights:?} {k} {after}");
     }
-    // A value matrix of another format is a launch of its own; its planes follow those of the others.
+    // A value matrix of another format is a separate launch; its planes follow those of the others.
     let mut mixed = group(&q4);
     mixed.inputs[4].format = planes(BlockType::Q6_K);
     let found = find_group(&mixed, H200).expect("kernels");
@@ -332,7 +332,7 @@ fn packed_weights_have_kernels() {
     assert_eq!([a.w0, a.w1, a.s0, a.s1, a.h0, a.y0, a.y1], expected);
     let expected = [Some(8), None, Some(10), Some(9), Some(14)].map(Memory::optional);
     assert_eq!([b.w0, b.w1, b.s0, b.h0, b.y0], expected);
-    // Activations that are quantised already, rows of any length, up to 8 tokens.
+    // Activations already quantised, rows of any length, up to 8 tokens.
     let spec = |tokens: usize, k: usize| KernelSpec {
         op: Operation::Matmul,
         inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(BlockType::Q5_1), &[70, k])],
@@ -346,7 +346,8 @@ fn packed_weights_have_kernels() {
     }
 }
 
-/// Apple GPUs have 32 KiB a workgroup: of many rows there are more workgroups. No memory is asked for beyond what is used.
+/// Apple GPUs have 32 KiB per workgroup, so that many rows take more workgroups. No more memory is requested than is
+/// used.
 #[test]
 fn products_fit_an_apple_gpu() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };

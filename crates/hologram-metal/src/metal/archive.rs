@@ -1,5 +1,5 @@
-//! Compiled kernels on disk: each in a binary archive of Metal, which finds the machine code for a kernel and compiles it where it has none.
-//! A cache only: whatever goes wrong here, the kernel is compiled as if there were no archive.
+//! Compiled kernels on disk, each in a binary archive of Metal, which contains a kernel's machine code or compiles it
+//! if missing. This is only a cache: after any failure here the kernel is compiled without an archive.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use objc2_metal::{MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipeli
 
 use super::device::Device;
 
-/// A file for an archive on its way to the cache or from it: Metal reads and writes files only.
+/// A temporary file for an archive: Metal reads and writes archives only as files.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -29,12 +29,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // There is none when Metal could not write it.
+        // The file is missing if Metal could not write it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The archive that a pipeline is made with; the caller has an autorelease pool.
+/// The archive from which a pipeline is made. The caller has an autorelease pool.
 pub(super) struct Archive {
     raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
     /// Whether it came from the cache.
@@ -69,7 +69,7 @@ impl Archive {
         Some(Archive { raw, kept: true, _file: Some(file) })
     }
 
-    /// Puts a new archive into the cache.
+    /// Stores a new archive in the cache.
     pub(super) fn keep(&self, cache: &DiskCache, key: &str) {
         let file = Scratch::new();
         if let Some(url) = file.url()

@@ -29,14 +29,15 @@ use super::selftest::Verdicts;
 /// How a [`MetalBackend`] is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetalOptions {
-    /// The most bytes that buffers and the allocator's cache may hold together; by default, and at most, what the device recommends.
+    /// The most bytes that buffers and the allocator's cache may hold together; by default, and at most, the device's
+    /// recommended amount.
     pub memory_cap: Option<u64>,
 }
 
 /// An Apple GPU. Work runs beside the host, in the order of submission, in memory that both share.
 ///
-/// A program's fault, and a command buffer that the device could not run, are known to the host when it waits: work that was submitted
-/// before has run on what the failed list left, and its results are to be thrown away with it.
+/// The host learns of a program's fault, or of a command buffer that the device could not run, when it waits. Work
+/// submitted in the meantime has run on the failed list's results, and its own results are discarded with them.
 pub struct MetalBackend {
     info: DeviceInfo,
     policy: Policy,
@@ -47,13 +48,13 @@ pub struct MetalBackend {
     pipelines: Pipelines,
     modules: Modules,
     queue: Mutex<Queue>,
-    /// The scratch memory of later recordings; earlier ones keep theirs.
+    /// The scratch memory of later recordings; earlier ones keep theirs alive.
     scratch: Mutex<Option<Arc<MetalMemory>>>,
-    /// What a launch gets in place of no bytes.
+    /// Stands in for empty memory in launches.
     nothing: MetalMemory,
 }
 
-/// What a [`Pipeline`] of a program holds.
+/// The contents of a [`Pipeline`] of a program.
 pub(super) struct ProgramPipeline {
     pub(super) kernel: Kernel,
     pub(super) program: Arc<Program>,
@@ -61,18 +62,18 @@ pub(super) struct ProgramPipeline {
     pub(super) rules: Vec<Rule>,
 }
 
-/// What a [`Pipeline`] of a native kernel holds.
+/// The contents of a [`Pipeline`] of a native kernel.
 pub(super) struct NativePipeline {
     pub(super) kernel: NativeKernel,
     pub(super) rules: Vec<Rule>,
 }
 
-/// The version of the language that texts are printed in: macOS 14 has it.
+/// The version of the language in which texts are printed: macOS 14 supports it.
 const LANGUAGE: (u32, u32) = (3, 1);
 /// Bytes of the widest access of native kernels.
 const VECTOR: usize = 16;
 
-/// Bytes of the memory in place of no bytes.
+/// Size of the memory that stands in for empty memory.
 const NOTHING: usize = 256;
 
 impl MetalBackend {
@@ -123,7 +124,7 @@ impl MetalBackend {
         Ok(())
     }
 
-    /// Waits for everything submitted, whatever failed of it.
+    /// Waits for everything submitted; failures are ignored.
     fn pass_all(&self) -> Result<()> {
         let last = self.queue().last();
         self.pass(last)
@@ -156,7 +157,7 @@ impl MetalBackend {
         Ok(())
     }
 
-    /// The seconds that the device takes to copy this many bytes from the beginning of a buffer to that of another.
+    /// The device's seconds for a copy of this many bytes from the start of one buffer to the start of another.
     pub(super) fn timed_copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<f64> {
         let source = self.slice("timing a copy", from, 0, bytes, false)?;
         let target = self.slice("timing a copy", to, 0, bytes, true)?;
@@ -184,11 +185,11 @@ impl MetalBackend {
         Ok(arguments)
     }
 
-    /// Native kernels read and write in vectors, so that tensors begin at multiples of [`VECTOR`] bytes.
+    /// Native kernels use vector accesses, so tensors must begin at multiples of [`VECTOR`] bytes.
     fn check_alignment(&self, launch: &Launch, rules: &[Rule], arguments: &[Argument<Slice>]) -> Result<()> {
         let mut before = "";
         for (index, (rule, argument)) in rules.iter().zip(arguments).enumerate() {
-            // The views of a tensor, which follow each other, have one name.
+            // The views of a tensor are consecutive and share one name.
             let begins = rule.name != before;
             before = &rule.name;
             if let Argument::Slice(slice) = argument
@@ -221,7 +222,7 @@ impl MetalBackend {
         let memory = MetalMemory::new(&self.allocator, bytes)?;
         let all = memory.all();
         self.write(&all, &vec![0; bytes])?;
-        // What was written behind the device's back, or by it, is there before the first launch.
+        // Writes of the host and the device must be complete before the first launch.
         self.pass(all.last_use())?;
         Ok(memory)
     }
@@ -305,7 +306,7 @@ impl Backend for MetalBackend {
     }
 
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
-        // What is submitted may yet fail.
+        // Submitted work may still fail.
         self.pass_all()?;
         let range = self.slice("clear_error", buffer, offset, bytes, false)?;
         self.allocator.failures().clear(range.addresses());
@@ -409,7 +410,7 @@ impl Measure for MetalBackend {
     fn capture(&self, path: &Path, work: &mut dyn FnMut()) -> Result<()> {
         self.pass_all()?;
         let _capture = Capture::begin(&self.device, path)?;
-        // A capture has the command buffers that are made while it runs.
+        // A capture contains only the command buffers created while it runs.
         self.queue().forget_ready();
         work();
         self.pass_all()

@@ -6,7 +6,7 @@ use super::backend::MetalBackend;
 
 /// Bytes copied at a time: many times the largest cache.
 const COPY: u64 = 1 << 30;
-/// Copies measured; the median counts.
+/// Number of copies measured; the result is the median.
 const COPIES: usize = 11;
 /// Bytes of random data with which the source is filled.
 const SEED: usize = 16 << 20;

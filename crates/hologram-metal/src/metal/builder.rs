@@ -1,4 +1,4 @@
-//! Makes a recording of checked launches.
+//! Builds a recording from checked launches.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::record::{FAULT_BYTES, Faults, Recording, SHARED_ALIGN, Step};
 /// Alignment of each kernel's counters in their shared block.
 const COUNTERS_ALIGN: usize = 256;
 
-/// Launches on their way to a recording: checked, their memory not yet complete.
+/// Checked launches that become a recording; their memory is not yet complete.
 pub(super) struct Builder<'a> {
     device: &'a Arc<Device>,
     modules: &'a Modules,
@@ -53,7 +53,7 @@ struct Memory<'a> {
     record: (&'a Slice, usize),
     counters: (&'a Slice, usize),
     scratch: Option<&'a Slice>,
-    /// What stands for no bytes.
+    /// Stands in for empty memory.
     nothing: &'a Slice,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Notes what a launch touches.
+    /// Records the memory that a launch uses.
     pub(super) fn uses(&mut self, usages: Vec<Arc<Usage>>, uses: impl Iterator<Item = Use>) {
         self.usages.extend(usages);
         self.uses.extend(uses);
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
         self.scratch
     }
 
-    /// Where counters begin behind the fault records.
+    /// The offset of the counters, after the fault records.
     fn counters_at(&self) -> usize {
         (self.faulty.len() * FAULT_BYTES).next_multiple_of(COUNTERS_ALIGN)
     }
@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
         let shared = (part.shared as usize).next_multiple_of(SHARED_ALIGN);
         let mut step =
             Step { launch: 0, kernel, buffers: Vec::new(), constants: Vec::new(), shared, grid, block, barrier: false };
-        // What a launch is told to fetch ahead is CUDA's.
+        // Prefetch ranges exist only in CUDA.
         for (index, arg) in part.args.list().iter().enumerate() {
             let place =
                 |(slice, at): (&Slice, usize)| slice.metal.clone().map(|(buffer, offset)| (buffer, offset + at));
@@ -235,7 +235,7 @@ impl<'a> Builder<'a> {
                 Arg::TensorMap(_) => return Err(broken("it asks for CUDA's copy engine")),
             };
             let found = match memory_at {
-                // A kernel is told by its numbers what it uses.
+                // Numbers tell a kernel which memory is unused.
                 At::Null => place((memory.nothing, 0)),
                 At::Fault => place(memory.record),
                 At::Counters(offset) => place((memory.counters.0, memory.counters.1 + offset)),

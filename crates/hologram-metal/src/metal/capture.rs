@@ -1,4 +1,4 @@
-//! Frame captures: what the GPU was given, as a document that Xcode opens.
+//! Frame captures: the GPU's commands in a document that Xcode opens.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use objc2_metal::{MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager
 
 use super::device::Device;
 
-/// A capture of a device that runs; it ends when this is dropped.
+/// A running capture of a device; dropping it ends the capture.
 pub(super) struct Capture(());
 
 impl Capture {
     /// Begins a capture of the device into a new document.
     ///
     /// # Errors
-    /// [`BackendError::Device`](hologram_device::BackendError::Device) with why the system does not.
+    /// [`BackendError::Device`](hologram_device::BackendError::Device) with the system's reason.
     pub(super) fn begin(device: &Device, path: &Path) -> Result<Capture> {
         let refused = |reason: &str| device.error(&format!("capturing into {}", path.display()), reason);
         let text = path.to_str().ok_or_else(|| refused("the name is not UTF-8"))?;
         autoreleasepool(|_| {
-            // SAFETY: the manager of the process, which any thread may ask.
+            // SAFETY: the manager is the process's own, and any thread may use it.
             let manager = unsafe { MTLCaptureManager::sharedCaptureManager() };
             if !manager.supportsDestination(MTLCaptureDestination::GPUTraceDocument) {
                 return Err(refused(
@@ -29,7 +29,7 @@ impl Capture {
                 ));
             }
             let descriptor = MTLCaptureDescriptor::new();
-            // SAFETY: a device is one of the objects that can be captured.
+            // SAFETY: a device is a valid capture object.
             unsafe { descriptor.setCaptureObject(Some(device.raw.as_ref())) };
             descriptor.setDestination(MTLCaptureDestination::GPUTraceDocument);
             descriptor.setOutputURL(Some(&NSURL::fileURLWithPath(&NSString::from_str(text))));
@@ -43,7 +43,7 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         autoreleasepool(|_| {
-            // SAFETY: the manager of the process, which any thread may ask.
+            // SAFETY: the manager is the process's own, and any thread may use it.
             unsafe { MTLCaptureManager::sharedCaptureManager() }.stopCapture();
         });
     }

@@ -1,4 +1,4 @@
-//! Which GPU there is, and opening it.
+//! Finds the GPU and opens it.
 
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
@@ -16,8 +16,8 @@ unsafe extern "C" {}
 /// The least version of macOS: the first whose shading language (3.1) has `bfloat`.
 const MIN_SYSTEM: isize = 14;
 
-/// Families of GPUs by their chips, newest first. The table of families is Apple's "Metal Feature Set Tables"; what is newer than the last
-/// counts as the last.
+/// GPU families by their chips, newest first, from Apple's "Metal Feature Set Tables"; a newer family counts as the
+/// newest here.
 const FAMILIES: [(MTLGPUFamily, u32, &str); 4] = [
     (MTLGPUFamily(1010), 10, "M5"),
     (MTLGPUFamily::Apple9, 9, "M3, M4"),
@@ -30,11 +30,11 @@ pub(super) struct Device {
     pub(super) raw: Retained<ProtocolObject<dyn MTLDevice>>,
     /// Its own name, such as `Apple M2 Pro`.
     pub(super) name: String,
-    /// What compiled code depends on: the system's version and the family.
+    /// The properties that compiled code depends on: the system's version and the family.
     pub(super) stamp: String,
-    /// The most bytes that the system likes to be in use at a time.
+    /// The maximum working set that the system recommends, in bytes.
     pub(super) working_set: u64,
-    /// The most bytes of one buffer.
+    /// The most bytes per buffer.
     pub(super) max_buffer: usize,
 }
 
@@ -46,7 +46,7 @@ impl Device {
     /// Opens the system's GPU.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] where there is none, or one that lacks what the kernels need.
+    /// [`BackendError::Unavailable`] if there is none, or if it lacks a feature that the kernels need.
     pub(super) fn open() -> Result<(Device, DeviceInfo)> {
         autoreleasepool(|_| {
             let raw = MTLCreateSystemDefaultDevice()
@@ -58,7 +58,7 @@ impl Device {
             if cfg!(target_os = "macos") && majorVersion < MIN_SYSTEM {
                 return Err(unavailable(format!("macOS {system} is too old, {MIN_SYSTEM} or later is needed")));
             }
-            // Other GPUs (of Macs with Intel processors) have no SIMD-groups of 32, or no memory that they share with the host.
+            // Other GPUs (of Macs with Intel processors) have no SIMD-groups of 32, or do not share the host's memory.
             let family = FAMILIES.into_iter().find(|(family, ..)| raw.supportsFamily(*family));
             let (Some((_, number, chips)), true) = (family, raw.hasUnifiedMemory()) else {
                 return Err(unavailable(format!("{name} is no Apple GPU of the M1's family or later")));
@@ -82,7 +82,7 @@ impl Device {
         })
     }
 
-    /// Bytes that may still be taken within the recommended working set.
+    /// Bytes still available within the recommended working set.
     pub(super) fn available(&self) -> u64 {
         self.working_set.saturating_sub(self.raw.currentAllocatedSize() as u64)
     }

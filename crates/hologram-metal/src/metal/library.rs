@@ -20,13 +20,13 @@ use hologram_device::{BackendError, Result};
 use hologram_gpu::texts;
 use hologram_isa::SUBGROUP_SIZE;
 
-/// The compiler of a device: native kernels are kept, each compiled once, and machine code is kept on disk.
+/// The compiler of a device. Each native kernel is compiled once and kept; machine code is cached on disk.
 pub(super) struct Modules {
     cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
 
-/// A text's functions, and what its machine code is kept under.
+/// A text's functions, and the cache key of its machine code.
 #[derive(Clone)]
 struct Library {
     raw: Retained<ProtocolObject<dyn MTLLibrary>>,
@@ -55,7 +55,7 @@ impl Modules {
     /// A kernel of one of the native texts.
     ///
     /// # Errors
-    /// [`BackendError::Kernel`] with what the compiler says.
+    /// [`BackendError::Kernel`] with the compiler's message.
     pub(super) fn kernel(&self, device: &Device, image: &'static str, entry: &str) -> Result<Kernel> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (image, entry.to_string());
@@ -81,7 +81,7 @@ impl Modules {
 #[derive(Clone)]
 pub(super) struct Kernel {
     pub(super) pipeline: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
-    /// The most threads of a workgroup that the device runs it with.
+    /// The most threads per workgroup with which the device runs it.
     max_threads: usize,
 }
 
@@ -89,14 +89,15 @@ fn text_of(error: &NSError) -> String {
     error.localizedDescription().to_string().trim().to_string()
 }
 
-/// How kernels are compiled: every operation rounded as the language says, nothing reassociated, no value assumed away.
+/// Compiler options: every operation is rounded as the language specifies, nothing is reassociated, no value is assumed
+/// not to occur.
 fn options() -> Retained<MTLCompileOptions> {
     let options = MTLCompileOptions::new();
     if options.respondsToSelector(sel!(setMathMode:)) {
         options.setMathMode(MTLMathMode::Safe);
         options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
     } else {
-        // Systems before macOS 15 have one switch for all of it.
+        // Systems before macOS 15 have one switch for all of these.
         #[expect(deprecated, reason = "the only switch of these systems")]
         options.setFastMathEnabled(false);
     }
@@ -106,7 +107,7 @@ fn options() -> Retained<MTLCompileOptions> {
 /// The text's functions.
 ///
 /// # Errors
-/// [`BackendError::Kernel`] with what the compiler says.
+/// [`BackendError::Kernel`] with the compiler's message.
 fn library(device: &Device, name: &str, text: &str) -> Result<Library> {
     let raw = autoreleasepool(|_| {
         device
@@ -121,7 +122,7 @@ impl Kernel {
     /// A kernel of a library.
     ///
     /// # Errors
-    /// [`BackendError::Kernel`] with what the system says.
+    /// [`BackendError::Kernel`] with the system's message.
     fn new(device: &Device, cache: &DiskCache, library: &Library, name: &str, entry: &str) -> Result<Kernel> {
         autoreleasepool(|_| {
             let function = library
@@ -156,7 +157,7 @@ impl Kernel {
         })
     }
 
-    /// Checks that the device runs it with workgroups of this many threads.
+    /// Checks that the device runs the kernel with workgroups of this many threads.
     ///
     /// # Errors
     /// [`BackendError::Kernel`].

@@ -1,4 +1,4 @@
-//! Device memory: Metal buffers in memory that the host shares.
+//! Device memory: Metal buffers in memory shared with the host.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ unsafe extern "C" {
 #[derive(Clone)]
 pub(super) struct MetalBuffer(pub(super) Retained<ProtocolObject<dyn MTLBuffer>>);
 
-// SAFETY: Metal's objects are reference-counted atomically, and a buffer's methods may be called from any thread; its bytes are reached in
-// the order that the queue keeps.
+// SAFETY: Metal's objects are reference-counted atomically, and a buffer's methods may be called from any thread; the
+// queue orders accesses to the bytes.
 unsafe impl Send for MetalBuffer {}
 // SAFETY: a buffer's methods may be called by several threads at a time.
 unsafe impl Sync for MetalBuffer {}
@@ -45,7 +45,8 @@ impl MetalBuffer {
         })
     }
 
-    /// The pages that bytes of the host lie in, and the offset of the first byte; `None` where Metal does not take them.
+    /// A buffer over the host pages that contain these bytes, and the offset of the first byte; `None` if Metal does
+    /// not accept them.
     fn over(device: &Device, data: *const u8, bytes: usize) -> Option<(MetalBuffer, usize)> {
         let page = usize::try_from(getpagesize()).ok().filter(|p| p.is_power_of_two())?;
         let offset = data.addr() & (page - 1);
@@ -54,8 +55,8 @@ impl MetalBuffer {
         if length > device.max_buffer {
             return None;
         }
-        // SAFETY: whole pages of which the owner of the bytes keeps those in use mapped for the buffer's life; kernels only read, and no
-        // bytes but the owner's.
+        // SAFETY: the pages are whole, and the owner of the bytes keeps the used ones mapped for the buffer's life.
+        // Kernels only read, and only the owner's bytes.
         let buffer = unsafe {
             device.raw.newBufferWithBytesNoCopy_length_options_deallocator(
                 start,
@@ -84,7 +85,7 @@ pub(super) struct Block {
     usage: Arc<Usage>,
 }
 
-/// The last submission that touches a block. It stays with the block when another buffer gets it.
+/// The last submission that uses a block. It stays with the block when the block serves another buffer.
 #[derive(Default)]
 pub(super) struct Usage(AtomicU64);
 
@@ -125,7 +126,7 @@ impl Source for DeviceSource {
 /// The allocator of a GPU.
 pub(super) type Allocator = CachingAllocator<DeviceSource>;
 
-/// The most parts of a pool whose order of use is known apart, and the least multiple of bytes that they are.
+/// The most parts of a pool that are ordered separately, and the multiple of bytes that a part's size is rounded up to.
 const PARTS: usize = 64;
 const PART_ALIGN: usize = 4 << 10;
 
@@ -133,9 +134,9 @@ const PART_ALIGN: usize = 4 << 10;
 pub(super) struct MetalMemory {
     data: *mut u8,
     bytes: usize,
-    /// When each part was last used: one, but for pools.
+    /// The last uses of each part: one part, except for pools.
     usages: Box<[Arc<Usage>]>,
-    /// Bytes of a part.
+    /// Bytes per part.
     part: usize,
     /// Whether kernels and copies may write to it.
     writable: bool,
@@ -143,9 +144,9 @@ pub(super) struct MetalMemory {
     place: Place,
 }
 
-/// Where the bytes lie.
+/// The place of the bytes.
 enum Place {
-    /// There are none.
+    /// There are no bytes.
     Nothing,
     /// In a block of the allocator.
     Block(Allocated<DeviceSource>),
@@ -153,19 +154,19 @@ enum Place {
     Foreign(Foreign),
 }
 
-/// Memory of somebody else.
+/// Memory with an owner outside the device.
 struct Foreign {
     device: Arc<Device>,
-    /// The pages, in one buffer with the offset of the first byte; where they are more than Metal allows in one, a buffer for each range
-    /// that was asked for.
+    /// The pages, in one buffer with the offset of the first byte. If they exceed Metal's limit for a buffer, `parts`
+    /// has a buffer per requested range instead.
     whole: Option<(MetalBuffer, usize)>,
     parts: Mutex<BTreeMap<(usize, usize), (MetalBuffer, usize)>>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the bytes are this buffer's (or foreign and only read), and access is ordered by the queue.
+// SAFETY: the bytes are this buffer's (or foreign and only read), and the queue orders the accesses.
 unsafe impl Send for MetalMemory {}
-// SAFETY: shared references give the address only; whoever uses it holds the queue.
+// SAFETY: shared references give only the address; its users hold the queue.
 unsafe impl Sync for MetalMemory {}
 
 impl MetalMemory {
@@ -183,7 +184,7 @@ impl MetalMemory {
         Ok(MetalMemory { data, bytes, usages, part, writable: true, allocator, place })
     }
 
-    /// Memory of which one part may be written while the device works on another.
+    /// Memory of which one part may be written while the device uses another.
     ///
     /// # Errors
     /// As [`MetalMemory::new`].
@@ -196,7 +197,7 @@ impl MetalMemory {
         Ok(memory)
     }
 
-    /// Foreign memory where it lies; `None` where Metal does not take its pages.
+    /// Foreign memory in place; `None` if Metal does not accept its pages.
     pub(super) fn wrap(
         device: &Arc<Device>,
         allocator: &Arc<Allocator>,
@@ -215,12 +216,12 @@ impl MetalMemory {
         Some(MetalMemory { data, bytes, usages, part, writable: false, allocator, place })
     }
 
-    /// Whether it is memory of this allocator's device.
+    /// Whether the memory belongs to this allocator's device.
     pub(super) fn is_of(&self, allocator: &Arc<Allocator>) -> bool {
         Arc::ptr_eq(&self.allocator, allocator)
     }
 
-    /// The same memory, which nothing may write to any more.
+    /// Makes the memory read-only.
     pub(super) fn read_only(mut self) -> MetalMemory {
         self.writable = false;
         self
@@ -232,7 +233,8 @@ impl MetalMemory {
         Slice { data: self.data, bytes: self.bytes, metal, usages: self.usages.to_vec() }
     }
 
-    /// The buffer of Metal that a range lies in, and the offset there; `None` for no bytes, and where Metal does not take the pages.
+    /// The Metal buffer that contains a range, and the offset in it; `None` for no bytes, and if Metal does not accept
+    /// the pages.
     fn metal(&self, offset: usize, bytes: usize) -> Option<(MetalBuffer, usize)> {
         match &self.place {
             Place::Nothing => None,
@@ -258,7 +260,7 @@ impl Foreign {
 }
 
 impl Drop for MetalMemory {
-    /// The next buffer in the block comes after all of a pool's parts.
+    /// The next buffer in the block must come after the uses of all of a pool's parts.
     fn drop(&mut self) {
         if let Place::Block(block) = &self.place
             && let Some(block) = block.block()
@@ -285,18 +287,18 @@ impl DeviceMemory for MetalMemory {
 /// A checked range of a buffer of this device.
 #[derive(Clone)]
 pub(super) struct Slice {
-    /// The first byte as the host sees it, which is the device's address in lists of uses too.
+    /// The first byte's host address, which also stands for the device's address in lists of uses.
     pub(super) data: *mut u8,
     pub(super) bytes: usize,
     /// Metal's buffer and the offset in it; `None` for no bytes.
     pub(super) metal: Option<(MetalBuffer, usize)>,
-    /// Of the parts that it lies in.
+    /// The last uses of the parts that it lies in.
     pub(super) usages: Vec<Arc<Usage>>,
 }
 
-// SAFETY: an address of memory that a recording or a call keeps; access is ordered by the queue.
+// SAFETY: a recording or a call keeps the memory alive, and the queue orders the accesses.
 unsafe impl Send for Slice {}
-// SAFETY: shared references give the address only; whoever uses it holds the queue.
+// SAFETY: shared references give only the address; its users hold the queue.
 unsafe impl Sync for Slice {}
 
 impl Slice {
@@ -306,28 +308,30 @@ impl Slice {
         start..start + self.bytes as u64
     }
 
-    /// The last submission that touches the bytes.
+    /// The last submission that uses the bytes.
     pub(super) fn last_use(&self) -> u64 {
         self.usages.iter().map(|u| u.last()).max().unwrap_or(0)
     }
 
-    /// Copies bytes from the host, which must be as many; nothing on the device may use them.
+    /// Copies bytes from the host, whose number must match; nothing on the device may use the range.
     pub(super) fn write(&self, data: &[u8]) {
-        // SAFETY: the range was checked, is this device's own, and is reached by nobody else now, as the caller holds the queue.
+        // SAFETY: the range was checked and is this device's own; nobody else accesses it now, as the caller holds the
+        // queue.
         unsafe { self.data.copy_from_nonoverlapping(data.as_ptr(), data.len().min(self.bytes)) };
     }
 
-    /// Copies bytes to the host, which must be as many; the device must have passed what writes them.
+    /// Copies bytes to the host, whose number must match; the device must have passed the writes to the range.
     pub(super) fn read(&self, data: &mut [u8]) {
-        // SAFETY: the range was checked and nobody writes it now, as the device has passed what does.
+        // SAFETY: the range was checked, and nobody writes it now, as the device has passed its writers.
         unsafe { self.data.copy_to_nonoverlapping(data.as_mut_ptr(), data.len().min(self.bytes)) };
     }
 }
 
-/// A range of a buffer of this device.
+/// A checked range of a buffer of this device.
 ///
 /// # Errors
-/// [`BackendError::InvalidArgument`]: another device's buffer, a range outside, or foreign memory that would be written.
+/// [`BackendError::InvalidArgument`]: another device's buffer, a range out of bounds, or foreign memory that would be
+/// written.
 pub(super) fn slice(
     allocator: &Arc<Allocator>,
     operation: &str,

@@ -1,4 +1,5 @@
-//! The queue: command buffers in the order of submission, what was committed and is not known to have run, and what failed of it.
+//! The queue: command buffers in the order of submission, committed work that is not known to have run, and its
+//! failures.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,7 +22,7 @@ use super::device::Device;
 use super::memory::{MetalBuffer, Slice, Usage};
 use super::record::{Recording, Step};
 
-/// The most command buffers between their making and their end: one more waits for the first.
+/// The most command buffers that exist at a time: creating one more waits for the first.
 const MAX_BUFFERS: usize = 256;
 /// Slots of the ring for small writes, and their bytes.
 const SLOTS: usize = 32;
@@ -31,9 +32,10 @@ pub(super) const SLOT: usize = 128 << 10;
 #[derive(Clone)]
 pub(super) struct Commands(pub(super) Retained<ProtocolObject<dyn MTLCommandBuffer>>);
 
-// SAFETY: a command buffer is encoded under the queue's lock; once committed, its status and its wait may be asked from any thread.
+// SAFETY: a command buffer is encoded under the queue's lock; once committed, any thread may query its status and wait
+// for it.
 unsafe impl Send for Commands {}
-// SAFETY: what shared references call may be called by several threads at a time.
+// SAFETY: the methods called through shared references allow concurrent calls.
 unsafe impl Sync for Commands {}
 
 impl Commands {
@@ -42,21 +44,22 @@ impl Commands {
         self.0.waitUntilCompleted();
     }
 
-    /// Seconds that the device took, which must be done.
+    /// The device's seconds for the command buffer, which must have ended.
     pub(super) fn seconds(&self) -> f64 {
-        // SAFETY: both methods take nothing and give a number (`CFTimeInterval`).
+        // SAFETY: both methods take no argument and return a number (`CFTimeInterval`).
         let (start, end): (f64, f64) = unsafe { (msg_send![&*self.0, GPUStartTime], msg_send![&*self.0, GPUEndTime]) };
         end - start
     }
 }
 
-/// What was submitted and is not settled: whether it failed is not known.
+/// A submission that is not settled: whether it failed is not known.
 enum Running {
     /// A run of a recording.
     Recording { number: u64, recording: Arc<Recording> },
-    /// The host wrote to bytes that a recording before it writes to, or the device wrote the host's bytes, with this submission.
+    /// The host wrote to bytes that an earlier recording writes; or the device copied the host's bytes, with this
+    /// submission.
     Written { number: u64, bytes: Range<u64>, by_device: bool },
-    /// A copy between buffers, which it keeps.
+    /// A copy between buffers, which it keeps alive.
     Copied { number: u64, from: u64, to: u64, bytes: u64, _keep: [Buffer; 2] },
 }
 
@@ -84,7 +87,7 @@ pub(super) struct Queue {
     submitted: u64,
     /// The device has passed this submission and all before it.
     passed: u64,
-    /// The last submission of which a command buffer's handler, or a wait, has said that the device is done with it.
+    /// The last submission that a command buffer's handler, or a wait, has reported as finished.
     done: Arc<AtomicU64>,
     /// Command buffers that are not known to have ended, in order.
     flights: VecDeque<(u64, Commands)>,
@@ -92,7 +95,7 @@ pub(super) struct Queue {
     running: VecDeque<Running>,
     /// The errors of command buffers, by their submissions.
     errors: Vec<(u64, String)>,
-    /// The last recording.
+    /// The last submitted recording.
     last: Weak<Recording>,
     /// Its next run, encoded while the device works. Like every command buffer here it keeps nothing alive.
     ready: Option<Commands>,
@@ -124,7 +127,7 @@ impl Queue {
         })
     }
 
-    /// A new command buffer, which keeps nothing alive: what is submitted does.
+    /// A new command buffer. It keeps nothing alive: the submissions do.
     fn commands(&self) -> Result<Commands> {
         let commands = self.raw.commandBufferWithUnretainedReferences();
         commands.map(Commands).ok_or_else(|| self.device.error("making a command buffer", "Metal gave none"))
@@ -167,7 +170,7 @@ impl Queue {
         })
     }
 
-    /// Gives a command buffer to the device.
+    /// Commits a command buffer to the device.
     fn commit<'a>(&mut self, commands: Commands, usages: impl Iterator<Item = &'a Arc<Usage>>) -> u64 {
         self.submitted += 1;
         let number = self.submitted;
@@ -176,14 +179,14 @@ impl Queue {
         let handler = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             done.fetch_max(number, Ordering::Release);
         });
-        // SAFETY: the handler may run on any thread, and what it holds may be used from any.
+        // SAFETY: the handler may run on any thread, and its captured values may be used from any thread.
         unsafe { commands.0.addCompletedHandler(RcBlock::as_ptr(&handler)) };
         commands.0.commit();
         self.flights.push_back((number, commands));
         number
     }
 
-    /// Submits a recording, which does not run when it would compute from what is known to have failed.
+    /// Submits a recording. It does not run if it would compute from bytes known to have failed.
     pub(super) fn submit(&mut self, recording: &Arc<Recording>) -> Result<u64> {
         self.reap();
         if let Some(number) = self.derive(recording)? {
@@ -201,7 +204,7 @@ impl Queue {
         let number = self.commit(commands, recording.usages.iter());
         self.ran(number, recording);
         if again {
-            // What ran twice will run again: the host prepares it while the device works.
+            // A recording that ran twice will likely run again: the host encodes the next run while the device works.
             self.ready = Some(self.encoded(&recording.steps)?);
         }
         self.last = Arc::downgrade(recording);
@@ -209,12 +212,13 @@ impl Queue {
     }
 
     fn ran(&mut self, number: u64, recording: &Arc<Recording>) {
-        // Until it is known to have failed.
+        // Assume success until a failure is known.
         self.failures.succeed(&recording.uses);
         self.running.push_back(Running::Recording { number, recording: recording.clone() });
     }
 
-    /// Runs the steps one by one, each in a command buffer of its own that is waited for; the last one's number, and the seconds of each.
+    /// Runs the steps one by one, each in a command buffer of its own, and waits for each; returns the last one's
+    /// number, and the seconds of each.
     pub(super) fn run_steps(&mut self, recording: &Arc<Recording>) -> Result<(u64, Vec<f64>)> {
         let mut seconds = Vec::with_capacity(recording.steps.len());
         let mut number = self.submit_nothing()?;
@@ -241,7 +245,7 @@ impl Queue {
         Ok(self.commit(nothing, std::iter::empty()))
     }
 
-    /// The number of a submission that fails because it would compute from what has failed.
+    /// The number of a submission that fails because it would compute from failed bytes.
     pub(super) fn derive(&mut self, recording: &Recording) -> Result<Option<u64>> {
         let number = self.submitted + 1;
         match self.failures.derive(number..=number, &recording.uses) {
@@ -250,9 +254,10 @@ impl Queue {
         }
     }
 
-    /// Copies host bytes to a range. What the device still uses is written by the device itself, in queue order.
+    /// Copies host bytes to a range. If the device still uses the range, the device itself copies, in queue order.
     ///
-    /// Returns whether it is done; if not, the caller waits for the range's last use first: it is used, and the data is large.
+    /// Returns false if the range is in use and the data is large; the caller then waits for the range's last use
+    /// first.
     pub(super) fn write(&mut self, to: &Slice, data: &[u8]) -> Result<bool> {
         self.reap();
         let by_device = to.last_use() > self.passed;
@@ -295,7 +300,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Copies between ranges of the same length, in queue order; none of no bytes.
+    /// Copies between ranges of the same length, in queue order; `None` for no bytes.
     pub(super) fn copy(&mut self, from: &Slice, to: &Slice, keep: [Buffer; 2]) -> Result<Option<Commands>> {
         let (Some((source, at)), Some((target, to_at))) = (&from.metal, &to.metal) else { return Ok(None) };
         let commands = self.copying((source, *at), (target, *to_at), from.bytes)?;
@@ -306,7 +311,7 @@ impl Queue {
         Ok(Some(commands))
     }
 
-    /// Gives up what is encoded and not submitted.
+    /// Discards the encoded run that is not submitted.
     pub(super) fn forget_ready(&mut self) {
         self.ready = None;
     }
@@ -320,10 +325,10 @@ impl Queue {
         self.flights.iter().find(|(n, _)| *n == number).map(|(_, commands)| commands.clone())
     }
 
-    /// The command buffer to wait for, or `None` when the device is known to have passed the submission.
+    /// The command buffer to wait for; `None` when the device is known to have passed the submission.
     ///
     /// # Errors
-    /// [`BackendError::InvalidArgument`] for one that was never made.
+    /// [`BackendError::InvalidArgument`] for a submission that was never made.
     pub(super) fn waits_for(&self, number: u64) -> Result<Option<Commands>> {
         if number > self.submitted {
             return Err(BackendError::InvalidArgument {
@@ -335,13 +340,13 @@ impl Queue {
         Ok(self.flight(number))
     }
 
-    /// Notes that the device has passed a submission, and finds what has failed until then.
+    /// Records that the device has passed a submission, and collects the failures until then.
     pub(super) fn passed(&mut self, number: u64) {
         self.done.fetch_max(number, Ordering::Release);
         self.reap();
     }
 
-    /// Takes the first command buffer, waiting for its end.
+    /// Removes the first command buffer after waiting for its end.
     fn land(&mut self) {
         let Some((number, commands)) = self.flights.pop_front() else { return };
         commands.wait();
@@ -351,7 +356,7 @@ impl Queue {
         }
     }
 
-    /// Settles what the device has passed.
+    /// Settles the submissions that the device has passed.
     fn reap(&mut self) {
         let done = self.done.load(Ordering::Acquire);
         while self.flights.front().is_some_and(|(number, _)| *number <= done) {
@@ -359,7 +364,7 @@ impl Queue {
         }
         let faulty = |r: &Arc<Recording>| r.faults.any();
         if !self.errors.is_empty() || self.running.iter().filter_map(Running::recording).any(faulty) {
-            // A record is whole only when the kernel that writes it has ended.
+            // A fault record is complete only when the kernel that writes it has ended.
             while !self.flights.is_empty() {
                 self.land();
             }
@@ -370,7 +375,8 @@ impl Queue {
         }
     }
 
-    /// Says of all that ran what has failed. A recording's record does not tell which of its runs it is of: all of them have failed.
+    /// Determines which bytes have failed, for everything that ran. A fault record does not tell which run of its
+    /// recording it belongs to, so all of them have failed.
     fn settle(&mut self) {
         let mut found: Vec<(*const Recording, (usize, BackendError))> = Vec::new();
         for recording in self.running.iter().filter_map(Running::recording) {
@@ -380,7 +386,7 @@ impl Queue {
         }
         let errors = std::mem::take(&mut self.errors);
         let why = |number: &u64| errors.iter().find(|(of, _)| of == number).map(|(_, reason)| reason.clone());
-        // Bytes that the device was to write from the host's, or from others.
+        // Bytes that the device was to copy from the host or from another buffer.
         let copy_failed = |number: u64, to: Range<u64>, reason: String| {
             let (device, operation) = (self.device.name.clone(), "copying".into());
             let uses = [Use { launch: 0, start: to.start, end: to.end, read: false, write: true }];
@@ -415,7 +421,7 @@ impl Queue {
     }
 }
 
-/// Why a command buffer that has ended failed, if it did.
+/// The error of a command buffer that has ended, if any.
 fn error_of(commands: &Commands) -> Option<String> {
     if commands.0.status() != MTLCommandBufferStatus::Error {
         return None;
@@ -426,7 +432,7 @@ fn error_of(commands: &Commands) -> Option<String> {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What runs touches memory that is about to be freed.
+        // Running work uses memory that is about to be freed.
         for (_, commands) in &self.flights {
             commands.wait();
         }

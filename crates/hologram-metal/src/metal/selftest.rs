@@ -1,4 +1,4 @@
-//! Runs the cases of a kernel text on the device, and keeps the verdict on disk for this system and family of GPUs.
+//! Runs the cases of a kernel text on the device, and stores the verdict on disk for this system and family of GPUs.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -13,10 +13,10 @@ use super::backend::{MetalBackend, NativePipeline};
 use super::device::Device;
 use crate::selftest::{CASES, Case, TestBinding, read};
 
-/// What stands on disk for a text that computes as it should; for another it is how it fails.
+/// The stored verdict of a correct text; for others the failure is stored.
 const RIGHT: &[u8] = b"right";
 
-/// The verdicts that this process knows.
+/// The verdicts known to this process.
 pub(super) struct Verdicts {
     cache: DiskCache,
     right: Mutex<HashMap<&'static str, bool>>,
@@ -28,7 +28,7 @@ fn cases() -> &'static [Case] {
     &READ
 }
 
-/// What a verdict is kept under: all that the machine code depends on, and the cases.
+/// The cache key of a verdict: everything that the machine code depends on, and the cases.
 fn key(device: &Device, text: &str) -> Option<String> {
     let source = texts::text(text)?;
     let quoted = format!("\"{text}\"");
@@ -43,19 +43,19 @@ impl Verdicts {
 }
 
 impl MetalBackend {
-    /// The kernel, if all its texts compute as they should.
+    /// Returns the kernel if all its texts compute correctly.
     pub(super) fn admit(&self, kernel: NativeKernel) -> Option<NativeKernel> {
         let texts = kernel.parts.iter().filter_map(|part| match part {
             Part::Kernel(launch) => Some(launch.image()),
             Part::Blas(_) => None,
         });
-        // Each is tested, whatever the others are.
+        // Each text is tested, whatever the results of the others.
         (texts.filter(|text| !self.is_right(text)).count() == 0).then_some(kernel)
     }
 
     fn is_right(&self, text: &'static str) -> bool {
         let verdicts = &self.verdicts;
-        // Held during the test, so that nobody else begins the same.
+        // Held during the test, so that no other thread starts the same one.
         let mut right = verdicts.right.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(right) = right.get(text) {
             return *right;
@@ -71,7 +71,7 @@ impl MetalBackend {
                     }
                     failure
                 }
-                // The device fails in ways that say nothing of the kernels: whoever uses them is told.
+                // The device fails in ways that say nothing about the kernels: their users get the error.
                 Err(_) => None,
             },
         };
@@ -85,15 +85,15 @@ impl MetalBackend {
         failure.is_none()
     }
 
-    /// How the first case of a text fails, if one does.
+    /// The failure of the first case of a text that fails, if any.
     ///
     /// # Errors
-    /// When the device fails in a way that says nothing of the kernels.
+    /// When the device fails in a way that says nothing about the kernels.
     fn failure_of(&self, text: &str) -> Result<Option<String>> {
         for case in cases().iter().filter(|case| case.texts.iter().any(|t| t == text)) {
             let failure = match self.run_case(case) {
                 Ok(failure) => failure,
-                // A kernel cannot be compiled, or does not end well.
+                // A kernel does not compile, or fails.
                 Err(BackendError::Kernel { reason, .. }) => Some(reason),
                 Err(e) => return Err(e),
             };
