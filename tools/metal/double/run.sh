@@ -28,19 +28,22 @@ if [ $# -gt 0 ]; then
   run "$@"
   exit
 fi
-# The longest test, which is one thread, runs beside all others.
+# The longest tests, which are one thread each, run one after the other beside all others.
 run --no-run
-others=(--lib)
+long=() others=(--lib)
 for test in tests/*.rs; do
   name=$(basename "$test" .rs)
-  [ "$name" = models ] || others+=(--test "$name")
+  case $name in
+    models | sequences) long+=(--test "$name") ;;
+    *) others+=(--test "$name") ;;
+  esac
 done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-run --test models >"$log" 2>&1 &
-models=$!
+run "${long[@]}" >"$log" 2>&1 &
+beside=$!
 good=0
 run "${others[@]}" || good=1
-wait "$models" || good=1
+wait "$beside" || good=1
 cat "$log"
 exit "$good"
