@@ -96,7 +96,8 @@ fn open_best(options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)
             BackendType::Cpu => {
                 return Ok((kind.open(0, options)?, why.map(|why| format!("the CPU did the work: {why}"))));
             }
-            BackendType::Cuda | BackendType::Metal => match kind.open_any(options) {
+            // A GPU.
+            _ => match kind.open_any(options) {
                 Ok(gpu) => return Ok((gpu, None)),
                 Err(reason) => why = reason.or(why),
             },

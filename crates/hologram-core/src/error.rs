@@ -5,6 +5,7 @@ use hologram_isa::IsaError;
 
 /// An error of the core crate.
 #[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum CoreError {
     /// The device failed.
     #[error(transparent)]

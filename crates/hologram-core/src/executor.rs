@@ -16,6 +16,8 @@ use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 pub struct Executor {
     backend: Arc<dyn Backend>,
     eager: Arc<Eager>,
+    /// Why no GPU was taken.
+    fallback: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Executor {
@@ -46,7 +48,7 @@ impl Executor {
     /// # Errors
     /// [`hologram_backends::BackendError::Unavailable`] with the devices there are.
     pub fn open(device: &str, threads: Option<usize>) -> Result<Executor> {
-        Ok(Executor::from_backend(hologram_backends::open(device, threads)?))
+        Executor::open_with(device, &OpenOptions { threads, ..OpenOptions::default() })
     }
 
     /// As [`Executor::open`], with options: a CPU's threads, and a cap on the device's memory.
@@ -54,12 +56,19 @@ impl Executor {
     /// # Errors
     /// As [`Executor::open`].
     pub fn open_with(device: &str, options: &OpenOptions) -> Result<Executor> {
-        Ok(Executor::from_backend(hologram_backends::open_with(device, options)?.0))
+        let (backend, fallback) = hologram_backends::open_with(device, options)?;
+        Ok(Executor { fallback: fallback.map(Arc::from), ..Executor::from_backend(backend) })
     }
 
     /// Uses a backend that is already open.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Executor {
-        Executor { backend, eager: Arc::default() }
+        Executor { backend, eager: Arc::default(), fallback: None }
+    }
+
+    /// Why `auto` took the CPU although the machine has a GPU, as a sentence for the user. `None` if a GPU was taken or
+    /// there is none. [`hologram_backends::devices`] gives the reason for every device that is not available.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
     }
 
     /// The device.

@@ -7,9 +7,9 @@ use hologram_device::host::{
     uses_of,
 };
 use hologram_device::{
-    Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DeviceInfo, DeviceKind, Event, Format,
-    GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy, Preference,
-    Result,
+    Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DeviceInfo, DeviceKind, DeviceLimits, Event,
+    Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
+    Preference, Result,
 };
 use hologram_isa::{Capability, Program};
 
@@ -96,6 +96,7 @@ impl CpuBackend {
             name: system::processor_name(),
             memory_bytes: system::memory_bytes(),
             parallelism: threads,
+            limits: DeviceLimits::PROGRAM,
             capabilities: Capability::ALL.to_vec(),
             features: features.names(),
             details: Vec::new(),
@@ -186,9 +187,11 @@ impl Backend for CpuBackend {
         let recording = self.recording(list, "submit")?;
         let Queue { workers, scratch, submitted } = &mut *self.host.queue();
         *submitted += 1;
-        self.host.allocator.failures().run(*submitted, &recording.uses, || {
-            Counters::add(&self.host.counters.launches, recording.len());
-            replay(workers, scratch, recording)
+        self.host.counters.submitted(|| {
+            self.host.allocator.failures().run(*submitted, &recording.uses, || {
+                Counters::add(&self.host.counters.launches, recording.len());
+                replay(workers, scratch, recording)
+            });
         });
         Ok(Event(*submitted))
     }

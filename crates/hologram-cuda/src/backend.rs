@@ -214,6 +214,33 @@ impl CudaBackend {
         }
         Ok(())
     }
+
+    /// Waits for the queue and copies bytes to the host.
+    fn read(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.context.enter()?;
+        let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
+        let bytes = from.address..from.address + data.len() as u64;
+        if data.is_empty() || data.len() > SLOT {
+            self.wait_for_all()?;
+            self.allocator.failures().check(bytes)?;
+            self.told(self.staging.download(&self.queue, from.address, from.usages, data))?;
+        } else {
+            let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = self.queue().enqueue(from.usages.iter(), |stream| {
+                // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
+                let code = unsafe {
+                    (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
+                };
+                self.context.check(code, || format!("copying {} bytes from the device", data.len()))
+            });
+            self.wait_for(self.told(number)?)?;
+            self.allocator.failures().check(bytes)?;
+            // SAFETY: the device has written these bytes.
+            data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });
+        }
+        Counters::add(&self.counters.from_device, data.len());
+        Ok(())
+    }
 }
 
 impl Backend for CudaBackend {
@@ -257,7 +284,8 @@ impl Backend for CudaBackend {
         let data = memory.as_bytes();
         let buffer = CudaMemory::new(&self.context, &self.allocator, data.len(), false)?;
         if !data.is_empty() {
-            self.told(self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data))?;
+            let upload = || self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data);
+            self.told(Counters::timed(&self.counters.writing, upload))?;
             Counters::add(&self.counters.to_device, data.len());
         }
         Ok(Buffer::new(buffer))
@@ -266,11 +294,11 @@ impl Backend for CudaBackend {
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         self.context.enter()?;
         let to = range(&self.context, "copy_to_buffer", buffer, offset, data.len(), true)?;
-        let done = match data.len() {
+        let done = Counters::timed(&self.counters.writing, || match data.len() {
             0 => Ok(()),
             1..=SLOT => self.queue().write(to.address, to.usages, data),
             _ => self.staging.upload(&self.queue, to.address, to.usages, data),
-        };
+        });
         self.told(done)?;
         self.queue().written(to.address, data.len());
         Counters::add(&self.counters.to_device, data.len());
@@ -278,29 +306,7 @@ impl Backend for CudaBackend {
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        self.context.enter()?;
-        let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
-        let bytes = from.address..from.address + data.len() as u64;
-        if data.is_empty() || data.len() > SLOT {
-            self.wait_for_all()?;
-            self.allocator.failures().check(bytes)?;
-            self.told(self.staging.download(&self.queue, from.address, from.usages, data))?;
-        } else {
-            let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-            let number = self.queue().enqueue(from.usages.iter(), |stream| {
-                // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
-                let code = unsafe {
-                    (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
-                };
-                self.context.check(code, || format!("copying {} bytes from the device", data.len()))
-            });
-            self.wait_for(self.told(number)?)?;
-            self.allocator.failures().check(bytes)?;
-            // SAFETY: the device has written these bytes.
-            data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });
-        }
-        Counters::add(&self.counters.from_device, data.len());
-        Ok(())
+        Counters::timed(&self.counters.reading, || self.read(buffer, offset, data))
     }
 
     fn copy_buffer(
@@ -389,17 +395,17 @@ impl Backend for CudaBackend {
     fn submit(&self, list: &CommandList) -> Result<Event> {
         let recording = self.recording(list, "submit")?;
         self.context.enter()?;
-        let number = self.queue().submit(recording);
+        let number = self.counters.submitted(|| self.queue().submit(recording));
         Counters::add(&self.counters.launches, recording.launches);
         self.told(number).map(Event)
     }
 
     fn wait(&self, event: Event) -> Result<()> {
-        self.wait_for(event.0)
+        Counters::timed(&self.counters.waiting, || self.wait_for(event.0))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.wait_for_all()?;
+        Counters::timed(&self.counters.waiting, || self.wait_for_all())?;
         self.allocator.failures().synchronize()
     }
 }

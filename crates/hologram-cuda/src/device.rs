@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Result};
+use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, DeviceLimits, OpenOptions, Result};
 use hologram_gpu::Target;
 
 use super::backend::{CudaBackend, CudaOptions};
@@ -132,6 +132,7 @@ fn describe(driver: &Driver, ordinal: u32) -> Result<(i32, DeviceFacts, DeviceIn
         name: facts.name.clone(),
         memory_bytes: facts.memory_bytes,
         parallelism: facts.multiprocessors as usize,
+        limits: DeviceLimits { shared_bytes: facts.max_shared, ..DeviceLimits::PROGRAM },
         capabilities: hologram_isa::Capability::ALL.to_vec(),
         features: Vec::new(),
         details: vec![("capability", capability), ("driver", driver_text(driver))],

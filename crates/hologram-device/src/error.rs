@@ -4,6 +4,7 @@ use hologram_isa::IsaError;
 
 /// An error of a backend.
 #[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum BackendError {
     /// The device does not exist or cannot be used.
     #[error("device {device} is not available: {reason}")]

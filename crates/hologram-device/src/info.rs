@@ -6,6 +6,7 @@ use hologram_isa::Capability;
 
 /// The kinds of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BackendType {
     /// The host's processor.
     Cpu,
@@ -54,10 +55,35 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Threads that a CPU runs in parallel; multiprocessors of an NVIDIA GPU; 1 where the device does not report it.
     pub parallelism: usize,
+    /// What programs and buffers may be at most.
+    pub limits: DeviceLimits,
     /// The optional features of programs that the device supports.
     pub capabilities: Vec<Capability>,
     /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
     pub features: Vec<&'static str>,
     /// Further details for users, by name, such as a GPU's driver.
     pub details: Vec<(&'static str, String)>,
+}
+
+/// The largest programs and buffers of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Threads of a workgroup.
+    pub workgroup_threads: u32,
+    /// Threads that run in lock step: a warp, a SIMD-group.
+    pub subgroup_threads: u32,
+    /// Bytes of shared memory of a workgroup. A program may use 32 KiB on every device; only native kernels use more.
+    pub shared_bytes: u32,
+    /// Bytes of a buffer, apart from the memory that is free.
+    pub buffer_bytes: u64,
+}
+
+impl DeviceLimits {
+    /// What a program may use on every device, with buffers of any size.
+    pub const PROGRAM: DeviceLimits = DeviceLimits {
+        workgroup_threads: hologram_isa::MAX_WORKGROUP,
+        subgroup_threads: hologram_isa::SUBGROUP_SIZE,
+        shared_bytes: hologram_isa::MAX_SHARED_BYTES as u32,
+        buffer_bytes: isize::MAX as u64,
+    };
 }

@@ -14,7 +14,7 @@ use crate::host::{
     Allocator, Argument, Counters, HostDevice, RawSlice, Rule, Use, buffers_of, resolve, rules_of_program, system,
     uses_of,
 };
-use crate::info::{BackendType, DeviceInfo};
+use crate::info::{BackendType, DeviceInfo, DeviceLimits};
 use crate::kernels::Kernels;
 use crate::launch::{CommandList, Event, KernelName, Launch, Pipeline};
 use crate::measure::Measure;
@@ -73,6 +73,7 @@ impl ReferenceBackend {
             name: "reference interpreter".into(),
             memory_bytes: system::memory_bytes(),
             parallelism: 1,
+            limits: DeviceLimits::PROGRAM,
             capabilities: Capability::ALL.to_vec(),
             features: Vec::new(),
             details: Vec::new(),
@@ -182,12 +183,14 @@ impl Backend for ReferenceBackend {
         let recording = self.recording(list, "submit")?;
         let mut submitted = self.host.queue();
         *submitted += 1;
-        self.host.allocator.failures().run(*submitted, &recording.uses, || {
-            for (index, step) in recording.steps.iter().enumerate() {
-                Counters::add(&self.host.counters.launches, 1);
-                step.run().map_err(|error| (index, error))?;
-            }
-            Ok(())
+        self.host.counters.submitted(|| {
+            self.host.allocator.failures().run(*submitted, &recording.uses, || {
+                for (index, step) in recording.steps.iter().enumerate() {
+                    Counters::add(&self.host.counters.launches, 1);
+                    step.run().map_err(|error| (index, error))?;
+                }
+                Ok(())
+            });
         });
         Ok(Event(*submitted))
     }

@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use hologram_device::host::Counters;
 use hologram_device::{
-    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceMemory, Event, Extent, ForeignMemory,
-    Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Operation, Pipeline,
-    Policy, Pool, Result, TensorSpec, check_apart, check_range,
+    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceLimits, DeviceMemory, Event, Extent,
+    ForeignMemory, Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics,
+    Operation, Pipeline, Policy, Pool, Result, TensorSpec, check_apart, check_range,
 };
 use hologram_isa::{Capability, Program};
 
@@ -73,6 +73,7 @@ impl DryGpu {
             name: name.into(),
             memory_bytes: u64::MAX,
             parallelism: 1,
+            limits: DeviceLimits::PROGRAM,
             capabilities,
             features: Vec::new(),
             details: Vec::new(),
@@ -210,6 +211,7 @@ impl Backend for DryGpu {
     fn submit(&self, list: &CommandList) -> Result<Event> {
         let planned = list.downcast::<Planned>().ok_or_else(|| self.foreign("submit"))?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = planned.clone();
+        Counters::add(&self.counters.submissions, 1);
         Counters::add(&self.counters.launches, planned.plan.launches);
         Ok(Event(0))
     }

@@ -2,6 +2,7 @@
 
 /// An error of the Atlas crate.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum IsaError {
     /// A program built from Rust has a type error.
     #[error("program {program}: {message}")]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// An error of this crate. Its message is one sentence: the file, the problem and a remedy.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum LlmError {
     /// The file could not be opened or mapped.
     #[error("cannot open {}: {reason}", path.display())]

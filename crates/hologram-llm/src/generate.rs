@@ -40,6 +40,7 @@ impl Default for GenerateOptions {
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finish {
     /// The model sent an end token.
     EndOfText,

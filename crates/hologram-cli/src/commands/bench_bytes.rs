@@ -17,8 +17,8 @@ const MARGIN: f64 = 1.1;
 /// Upper bound of a device's caches in bytes.
 pub(super) fn caches(device: BackendType) -> f64 {
     match device {
-        BackendType::Cuda | BackendType::Metal => GPU_CACHES,
         BackendType::Cpu | BackendType::Reference => CPU_CACHES,
+        _ => GPU_CACHES,
     }
 }
 

@@ -56,9 +56,9 @@ fn in_json(name: &str, info: &DeviceInfo) -> Value {
 /// The device's parallel units. Metal does not report the number of cores.
 pub(super) fn workers(info: &DeviceInfo) -> Option<String> {
     match info.backend {
-        BackendType::Metal => None,
         BackendType::Cuda => Some(text::counted(info.parallelism, "multiprocessor")),
         BackendType::Cpu | BackendType::Reference => Some(text::counted(info.parallelism, "thread")),
+        _ => None,
     }
 }
 

@@ -222,6 +222,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
             Finish::MaxTokens => "max tokens",
             Finish::ContextFull => "context full",
             Finish::Stop => "stop",
+            _ => "stopped",
         });
         let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
         let object = json!({

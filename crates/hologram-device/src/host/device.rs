@@ -106,7 +106,7 @@ impl<Q> HostDevice<Q> {
         let _queue = self.queue();
         let to = self.range("copy_to_buffer", buffer, offset, data.len(), true)?;
         // SAFETY: the range was checked for writing, the buffer is borrowed, and the queue is held.
-        unsafe { to.write(data) };
+        Counters::timed(&self.counters.writing, || unsafe { to.write(data) });
         self.allocator.failures().clear(to.addresses());
         Counters::add(&self.counters.to_device, data.len());
         Ok(())
@@ -121,7 +121,7 @@ impl<Q> HostDevice<Q> {
         let from = self.range("copy_from_buffer", buffer, offset, data.len(), false)?;
         self.allocator.failures().check(from.addresses())?;
         // SAFETY: the range was checked, the buffer is borrowed, and the queue is held.
-        unsafe { from.read(data) };
+        Counters::timed(&self.counters.reading, || unsafe { from.read(data) });
         Counters::add(&self.counters.from_device, data.len());
         Ok(())
     }

@@ -95,6 +95,7 @@ mod tests {
             name: "a GPU".into(),
             memory_bytes: 0,
             parallelism: 1,
+            limits: crate::info::DeviceLimits::PROGRAM,
             capabilities,
             features: Vec::new(),
             details: Vec::new(),

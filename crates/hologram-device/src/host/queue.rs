@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::metrics::{MemoryMetrics, Metrics};
 
@@ -20,6 +21,16 @@ pub fn one_by_one() -> bool {
 pub struct Counters {
     /// Launches.
     pub launches: AtomicU64,
+    /// Command lists.
+    pub submissions: AtomicU64,
+    /// Nanoseconds of submissions.
+    pub submitting: AtomicU64,
+    /// Nanoseconds of waits.
+    pub waiting: AtomicU64,
+    /// Nanoseconds of copies from the host.
+    pub writing: AtomicU64,
+    /// Nanoseconds of copies to the host.
+    pub reading: AtomicU64,
     /// Bytes copied from the host.
     pub to_device: AtomicU64,
     /// Bytes copied to the host.
@@ -38,11 +49,31 @@ impl Counters {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
 
+    /// Adds the host's time in `work` to a counter of nanoseconds.
+    pub fn timed<T>(nanoseconds: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// Counts a submission and its time.
+    pub fn submitted<T>(&self, work: impl FnOnce() -> T) -> T {
+        Counters::add(&self.submissions, 1);
+        Counters::timed(&self.submitting, work)
+    }
+
     /// All counts, with the allocator's.
     pub fn metrics(&self, memory: MemoryMetrics) -> Metrics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let time = |nanoseconds: &AtomicU64| Duration::from_nanos(get(nanoseconds));
         Metrics {
             launches: get(&self.launches),
+            submissions: get(&self.submissions),
+            time_submitting: time(&self.submitting),
+            time_waiting: time(&self.waiting),
+            time_to_device: time(&self.writing),
+            time_from_device: time(&self.reading),
             bytes_to_device: get(&self.to_device),
             bytes_from_device: get(&self.from_device),
             pipelines_compiled: get(&self.compiled),

@@ -4,6 +4,7 @@ use std::f64::consts::TAU;
 
 /// How rotary frequencies are scaled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// Not at all.
     #[default]

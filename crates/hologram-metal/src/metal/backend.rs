@@ -279,14 +279,17 @@ impl Backend for MetalBackend {
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         let to = self.slice("copy_to_buffer", buffer, offset, data.len(), true)?;
-        self.write(&to, data)
+        Counters::timed(&self.counters.writing, || self.write(&to, data))
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         let from = self.slice("copy_from_buffer", buffer, offset, data.len(), false)?;
-        self.pass(from.last_use())?;
-        self.allocator.failures().check(from.addresses())?;
-        from.read(data);
+        Counters::timed(&self.counters.reading, || {
+            self.pass(from.last_use())?;
+            self.allocator.failures().check(from.addresses())?;
+            from.read(data);
+            Ok(())
+        })?;
         Counters::add(&self.counters.from_device, data.len());
         Ok(())
     }
@@ -336,19 +339,19 @@ impl Backend for MetalBackend {
 
     fn submit(&self, list: &CommandList) -> Result<Event> {
         let recording = self.recording(list, "submit")?;
-        let number = self.queue().submit(recording)?;
+        let number = self.counters.submitted(|| self.queue().submit(recording))?;
         Counters::add(&self.counters.launches, recording.names.len());
         Ok(Event(number))
     }
 
     fn wait(&self, event: Event) -> Result<()> {
-        self.pass(event.0)?;
+        Counters::timed(&self.counters.waiting, || self.pass(event.0))?;
         let last = self.queue().last();
         self.allocator.failures().wait(BackendType::Metal, event, last)
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.pass_all()?;
+        Counters::timed(&self.counters.waiting, || self.pass_all())?;
         self.allocator.failures().synchronize()
     }
 }

@@ -5,7 +5,7 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSOperatingSystemVersion, NSProcessInfo};
 use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
-use hologram_device::{BackendError, BackendType, DeviceInfo, Result};
+use hologram_device::{BackendError, BackendType, DeviceInfo, DeviceLimits, Result};
 use hologram_isa::Capability;
 
 // A command-line program gets a default device only when it is linked with CoreGraphics.
@@ -69,13 +69,15 @@ impl Device {
                 name: name.clone(),
                 memory_bytes: working_set,
                 parallelism: 1,
+                limits: DeviceLimits {
+                    workgroup_threads: raw.maxThreadsPerThreadgroup().width as u32,
+                    shared_bytes: raw.maxThreadgroupMemoryLength() as u32,
+                    buffer_bytes: max_buffer,
+                    ..DeviceLimits::PROGRAM
+                },
                 capabilities: vec![Capability::MatrixTile],
                 features: Vec::new(),
-                details: vec![
-                    ("family", format!("Apple {number} ({chips})")),
-                    ("system", system.clone()),
-                    ("largest buffer", format!("{max_buffer} bytes")),
-                ],
+                details: vec![("family", format!("Apple {number} ({chips})")), ("system", system.clone())],
             };
             let stamp = format!("system {system}, family {number}");
             Ok((Device { raw, name, stamp, working_set, max_buffer }, info))

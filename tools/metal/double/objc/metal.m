@@ -518,6 +518,8 @@ static void *serve(void *of) {
 - (BOOL)hasUnifiedMemory { return YES; }
 - (uint64_t)recommendedMaxWorkingSetSize { return 8ul << 30; }
 - (NSUInteger)maxBufferLength { return max_buffer(); }
+- (NSUInteger)maxThreadgroupMemoryLength { return SHARED_BYTES; }
+- (Size)maxThreadsPerThreadgroup { return (Size){THREADS, THREADS, THREADS}; }
 - (NSUInteger)currentAllocatedSize { return __atomic_load_n(&allocated, __ATOMIC_RELAXED); }
 - (id)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)n {
   DoubleQueue *q = [DoubleQueue new];

@@ -32,8 +32,8 @@ impl Sizes {
     pub(super) fn of(device: BackendType) -> Sizes {
         let cpu = Sizes { elements: 64 << 20, rows: 8192, square: 2048, rotate: 128 << 20 };
         match device {
-            BackendType::Cuda | BackendType::Metal => Sizes { rows: 16384, square: 4096, rotate: 256 << 20, ..cpu },
             BackendType::Cpu | BackendType::Reference => cpu,
+            _ => Sizes { rows: 16384, square: 4096, rotate: 256 << 20, ..cpu },
         }
     }
 }
