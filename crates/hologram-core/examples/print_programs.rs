@@ -1,5 +1,7 @@
-//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of every conformance case but those
-//! of views, the programs of `examples/`, and N random ones. PTX for compute capability 8.0 and 9.0; Metal for version 3.2.
+//! Writes many programs in a device's language into a directory, for compilation without the device.
+//!
+//! They are the program of every conformance case without views, the programs of `examples/`, and N random ones. PTX is
+//! for compute capability 8.0 and 9.0; Metal for version 3.2.
 //!
 //! ```text
 //! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [N]
@@ -21,7 +23,7 @@ use hologram_isa::{Capability, Program, msl, parse, ptx, random};
 const TARGETS: [ptx::PtxTarget; 2] =
     [ptx::PtxTarget { capability: 80, version: (7, 0) }, ptx::PtxTarget { capability: 90, version: (7, 8) }];
 
-/// What Metal has no form for.
+/// Capabilities that Metal lacks.
 const NOT_METAL: [Capability; 2] = [Capability::F64, Capability::Atomic64];
 const METAL: msl::MslTarget = msl::MslTarget { version: (3, 2) };
 
@@ -56,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    // Operations that read views get their programs from a graph, which differ in how elements are found; they are not written here.
+    // Cases with views are skipped: a graph makes their programs, with the view's strides in the index computation.
     for (i, case) in hologram_core::ops::cases().iter().enumerate().filter(|(_, case)| case.views.is_empty()) {
         let (program, grid) = case.op.program(&spec(case)?)?;
         write(format!("case{i}_{}", case.op.name()), &program, grid)?;
@@ -76,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a backend is told of a case.
+/// The specification of a case that a backend gets.
 fn spec(case: &Case) -> Result<KernelSpec, String> {
     let extent = |dim: &Dim| match *dim {
         Dim::Fixed(n) => Extent::Fixed(n),
