@@ -1,5 +1,5 @@
-//! Times sorting on the CPU against the standard library: `cargo run --release -p hologram-core --example sort_bench
-//! [THREADS]`.
+//! Times sorting on the CPU against the standard library:
+//! `cargo run --release -p hologram-core --example sort_bench [THREADS]`.
 //!
 //! Each line has the median of several runs that take turns: `sort_unstable_by` of the values alone on one thread, and
 //! the operations `sort` and `arg_sort`, whose order is stable.

@@ -39,11 +39,11 @@ struct BatchMatmul {
 }
 
 impl Graph {
-    /// `activation(a·b + bias) + residual` for each matrix of `a` (`[.., n, k]`) and its partner in `b` (`[.., k,
-    /// m]`): `[.., n, m]`.
+    /// `activation(a·b + bias) + residual` for each matrix of `a` (`[.., n, k]`) and its partner in `b`
+    /// (`[.., k, m]`): `[.., n, m]`.
     ///
-    /// - The dimensions before the last two are aligned at their ends. One that is 1 or missing in either operand is
-    ///   broadcast.
+    /// - The dimensions before the last two are aligned at their ends. One that is 1 or missing in either
+    ///   operand is broadcast.
     /// - `f32`, `f16` and `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type.
     ///   `f64`, `i32` and `i64` are computed in their type, where sums of integers wrap. `i8` gives `i32`.
     /// - Integers have no activation but ReLU. Bias and residual have the result's type.

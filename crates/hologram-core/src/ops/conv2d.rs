@@ -45,8 +45,8 @@ struct Conv2d {
 }
 
 impl Graph {
-    /// Convolves images `x` (`[n, c, h, w]`) with kernels (`[o, c / groups, kh, kw]`): `[n, o, h', w']`, with `h' = (h
-    /// + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise.
+    /// Convolves images `x` (`[n, c, h, w]`) with kernels (`[o, c / groups, kh, kw]`): `[n, o, h', w']`, with
+    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise.
     ///
     /// `f32`, `f16` and `bf16` are multiplied and summed in `f32` and rounded once to their type; `f64` is computed in
     /// `f64`. `i8` and `i32` give `i32`.

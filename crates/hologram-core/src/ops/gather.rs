@@ -15,8 +15,8 @@ use crate::tensor::{Dim, TensorType};
 struct Gather;
 
 impl Graph {
-    /// The rows of `table` (`[rows, d]` in any weight format) at the indices `ids` (`u32 [n]`), dequantized: `f32 [n,
-    /// d]`. An id that is not less than the number of rows is an error of the run.
+    /// The rows of `table` (`[rows, d]` in any weight format) at the indices `ids` (`u32 [n]`), dequantized:
+    /// `f32 [n, d]`. An id that is not less than the number of rows is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.

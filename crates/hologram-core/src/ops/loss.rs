@@ -41,9 +41,9 @@ impl Graph {
         })
     }
 
-    /// The binary cross-entropy of the probabilities `sigmoid(x)` and `target`, from the logits `x`: `max(x, 0) −
-    /// x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both operands have one shape and one
-    /// float type; the result is `f32`, or `f64` for `f64`.
+    /// The binary cross-entropy of the probabilities `sigmoid(x)` and `target`, from the logits `x`:
+    /// `max(x, 0) − x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both operands have one
+    /// shape and one float type; the result is `f32`, or `f64` for `f64`.
     ///
     /// # Errors
     /// When the operands do not fit.

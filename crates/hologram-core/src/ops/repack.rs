@@ -105,8 +105,8 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
     let inside = b.lt(chunk, total);
     b.if_(inside, |b| {
         let start = b.shl(chunk, 5u32);
-        // Writes `bytes` bytes of a plane per chunk. Byte `i` has the codes of element(b, i, l) for each l, from bit `l
-        // · bits` on, without their lower `skip` bits.
+        // Writes `bytes` bytes of a plane per chunk. Byte `i` has the codes of element(b, i, l) for each l, from bit
+        // `l · bits` on, without their lower `skip` bits.
         let plane = |b: &mut Builder,
                      view: usize,
                      bytes: u32,

@@ -26,9 +26,9 @@ use crate::tensor::{Dim, TensorType};
 struct Sample;
 
 impl Graph {
-    /// Chooses a token per row of `logits` (`f32 [n, v]`): `u32 [n]`. Each row has its own parameters: `numbers` (`f32
-    /// [n, 2]`) holds the temperature and `top_p`; `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits of
-    /// the seed, and the position.
+    /// Chooses a token per row of `logits` (`f32 [n, v]`): `u32 [n]`. Each row has its own parameters: `numbers`
+    /// (`f32 [n, 2]`) holds the temperature and `top_p`; `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits
+    /// of the seed, and the position.
     ///
     /// A temperature of 0 takes the highest logit. A `top_k` of 0 and a `top_p` of 1 keep all tokens. A row gives
     /// `u32::MAX`, which is not a token, if a logit is NaN or +∞, or if none is above −∞.
