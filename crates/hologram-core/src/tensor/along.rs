@@ -1,4 +1,5 @@
-//! Operations along a dimension of tensors, one at a time: each method computes what the method of its name on [`Graph`] says.
+//! Operations along a dimension of tensors, one at a time: each method computes the result of the [`Graph`]
+//! method of the same name.
 
 use hologram_isa::Type;
 
@@ -8,7 +9,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::{Conv2dOptions, LossReduction, RopeStyle};
 use crate::tensor::{Axis, Tensor};
 
-/// One method for each operation of the operands named, with attributes that make its key.
+/// One method per operation of these operands, with attributes that are part of its cache key.
 macro_rules! along {
     ($($call:ident $name:ident($($operand:ident),*; $([$dim:ident])? $($attribute:ident: $ty:ty as $key:expr),*) $doc:literal;)*) => {
         impl Tensor {
@@ -53,7 +54,8 @@ along! {
 }
 
 impl Tensor {
-    /// Convolution of images with kernels, and a bias of each output channel. As [`Graph::conv2d`]; the options' own bias does not count.
+    /// Convolves images with kernels and adds a bias per output channel, as [`Graph::conv2d`]. The bias in
+    /// `options` is ignored.
     ///
     /// # Errors
     /// As [`Graph::conv2d`]; those of the device.
@@ -71,15 +73,15 @@ impl Tensor {
 /// Options of [`Tensor::attention`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TensorAttention {
-    /// What products are multiplied by before the softmax; by default 1/√d.
+    /// The factor of the products before the softmax; default 1/√d.
     pub scale: Option<f64>,
-    /// Whether a query sees only the keys up to its own place, the last query all of them.
+    /// Whether a query sees only the keys up to its own position. The last query sees all keys.
     pub causal: bool,
 }
 
 impl Tensor {
-    /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values `[.., k, m, e]` give
-    /// `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
+    /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values
+    /// `[.., k, m, e]` give `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
     ///
     /// # Errors
     /// When the operands do not fit; those of the device.

@@ -1,4 +1,4 @@
-//! Sums, means and the like of tensors, along any of their dimensions.
+//! Sums, means and other reductions of tensors along any of their dimensions.
 
 use super::{Axis, Dims, Tensor};
 use crate::error::Result;
@@ -45,7 +45,7 @@ reductions! {
 }
 
 impl Tensor {
-    /// Sum, mean, product, greatest or least element along a dimension.
+    /// The sum, mean, product, greatest or least element along a dimension.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -62,7 +62,7 @@ impl Tensor {
             [dim] => self.reduce_one(reduction, *dim)?,
             all if all.len() == rank => self.reduce_all(reduction)?,
             several => {
-                // Several are one behind all others, so that the sums are rounded once.
+                // Several dimensions are merged into one behind all others, so that the sums are rounded once.
                 let others = (0..rank).filter(|dim| !several.contains(dim));
                 let order: Vec<usize> = others.clone().chain(several.iter().copied()).collect();
                 let mut shape: Vec<usize> = others.map(|dim| self.shape[dim]).collect();
