@@ -54,7 +54,7 @@ impl Pool {
     /// The caller may change the data when the call returns, even if the device is still copying.
     ///
     /// # Errors
-    /// When they do not fit; those of the device.
+    /// When they do not fit; errors of the device.
     pub fn write<T: Element>(&self, offset: usize, data: &[T]) -> Result<()> {
         Ok(self.executor.backend().copy_to_pool(&self.raw, offset, bytes_of(data))?)
     }

@@ -159,7 +159,7 @@ impl CompiledProgram {
     /// As [`CompiledProgram::submit`], and waits.
     ///
     /// # Errors
-    /// As [`CompiledProgram::submit`]; those of the run.
+    /// As [`CompiledProgram::submit`]; errors of the run.
     pub fn run(&self, grid: [u32; 3], args: &[Argument]) -> Result<()> {
         self.submit(grid, args)?.wait()
     }

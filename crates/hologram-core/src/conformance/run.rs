@@ -143,7 +143,7 @@ pub(super) fn failure(outputs: &[CaseOutput]) -> Result<Option<String>> {
 /// Runs a case once. `None`: a native kernel was requested and the device has none.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Option<Vec<CaseOutput>>> {
     let mut random = Random::new(index as u64 + 1);
     let mut graph = Graph::new();
@@ -241,7 +241,7 @@ fn agree(got: f64, want: f64, bound: f64) -> bool {
 /// and the outputs of each case. For tests of the kernels that a device launches.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, Vec<CaseOutput>)) -> Result<()> {
     for op in op_names() {
         let cases = all_cases().iter().filter(|case| case.op.name() == op);

@@ -51,7 +51,7 @@ impl Tensor {
     /// `start + i·step` for each index `i` below `len`, as [`Graph::arange`].
     ///
     /// # Errors
-    /// As [`Graph::arange`]; those of the device.
+    /// As [`Graph::arange`]; errors of the device.
     pub fn arange(executor: &Executor, ty: Type, start: f64, step: f64, len: usize) -> Result<Tensor> {
         let key = [ty as u64, start.to_bits(), step.to_bits(), len as u64];
         executor.cached(Call::Arange, &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))

@@ -38,7 +38,7 @@ impl Tensor {
     /// differ only in that dimension.
     ///
     /// # Errors
-    /// As [`Graph::concat`]; when they lie on different devices; those of the device.
+    /// As [`Graph::concat`]; when they lie on different devices; errors of the device.
     pub fn concat(&self, others: &[&Tensor], dim: impl Axis) -> Result<Tensor> {
         let dim = self.axis("concat", dim)?;
         let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();

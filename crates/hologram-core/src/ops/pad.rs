@@ -42,7 +42,7 @@ impl Tensor {
     /// The tensor with `sides[k].0` elements of `value` before and `sides[k].1` after it in each dimension `k`.
     ///
     /// # Errors
-    /// As [`Graph::pad`]; those of the device.
+    /// As [`Graph::pad`]; errors of the device.
     pub fn pad(&self, sides: &[(usize, usize)], value: f64) -> Result<Tensor> {
         let mut key = vec![value.to_bits()];
         key.extend(sides.iter().flat_map(|(before, after)| [*before as u64, *after as u64]));

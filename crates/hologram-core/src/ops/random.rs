@@ -57,7 +57,7 @@ impl Tensor {
     /// Random numbers as [`Graph::random_uniform`] computes them.
     ///
     /// # Errors
-    /// As [`Graph::random_uniform`]; those of the device.
+    /// As [`Graph::random_uniform`]; errors of the device.
     pub fn random_uniform(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
         Tensor::random(executor, false, ty, shape, [seed, counter])
     }
@@ -65,7 +65,7 @@ impl Tensor {
     /// Random numbers as [`Graph::random_normal`] computes them.
     ///
     /// # Errors
-    /// As [`Graph::random_uniform`]; those of the device.
+    /// As [`Graph::random_uniform`]; errors of the device.
     pub fn random_normal(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
         Tensor::random(executor, true, ty, shape, [seed, counter])
     }

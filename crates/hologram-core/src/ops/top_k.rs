@@ -63,7 +63,7 @@ impl Tensor {
     /// The greatest elements of each row in descending order, and their indices, as [`Graph::top_k`].
     ///
     /// # Errors
-    /// As [`Graph::top_k`]; those of the device.
+    /// As [`Graph::top_k`]; errors of the device.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
         let indices = |g: &mut Graph, v: &[NodeId]| Ok(g.top_k(v[0], k)?.1);
         let indices = self.executor.cached(Call::TopK, &[k as u64], &[self], indices)?;

@@ -58,7 +58,7 @@ impl Tensor {
     /// `options` is ignored.
     ///
     /// # Errors
-    /// As [`Graph::conv2d`]; those of the device.
+    /// As [`Graph::conv2d`]; errors of the device.
     pub fn conv2d(&self, kernel: &Tensor, bias: Option<&Tensor>, options: &Conv2dOptions) -> Result<Tensor> {
         let Conv2dOptions { stride, padding, dilation, groups, .. } = *options;
         let key =
@@ -84,7 +84,7 @@ impl Tensor {
     /// `[.., k, m, e]` give `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
     ///
     /// # Errors
-    /// When the operands do not fit; those of the device.
+    /// When the operands do not fit; errors of the device.
     pub fn attention(&self, keys: &Tensor, values: &Tensor, options: &TensorAttention) -> Result<Tensor> {
         let refuse = |reason: &str| self.refuse("attention", reason.into());
         let ([outer @ .., h, n, d], [.., k, m, _]) = (self.shape(), keys.shape()) else {
@@ -120,7 +120,7 @@ impl Tensor {
     /// The elements at these indices (`u32 [n]`) of a dimension.
     ///
     /// # Errors
-    /// When the operands do not fit; those of the device.
+    /// When the operands do not fit; errors of the device.
     pub fn index_select(&self, indices: &Tensor, dim: impl Axis) -> Result<Tensor> {
         let at = self.axis("index_select", dim)?;
         let [n] = indices.shape() else {

@@ -88,7 +88,7 @@ impl Tensor {
     /// A copy on another device, or the tensor itself if it is already there.
     ///
     /// # Errors
-    /// Those of both devices.
+    /// Errors of both devices.
     pub fn to(&self, executor: &Executor) -> Result<Tensor> {
         if self.is_of(executor) {
             return Ok(self.clone());

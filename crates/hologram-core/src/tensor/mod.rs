@@ -151,7 +151,7 @@ impl Tensor {
     /// Sets every byte to zero.
     ///
     /// # Errors
-    /// Those of the device; when the tensor is a view.
+    /// Errors of the device; when the tensor is a view.
     pub fn zero(&self) -> Result<()> {
         if self.strides.is_some() {
             return Err(CoreError::Tensor("only a whole tensor can be set to zero, not a view".into()));
@@ -190,7 +190,7 @@ impl Tensor {
     /// know which part that operation should have changed, and must not read this part before writing it anew.
     ///
     /// # Errors
-    /// Those of the device; when the tensor is a view.
+    /// Errors of the device; when the tensor is a view.
     pub fn clear_error(&self) -> Result<()> {
         if self.strides.is_some() {
             return Err(CoreError::Tensor("only the error of a whole tensor can be cleared, not of a view".into()));

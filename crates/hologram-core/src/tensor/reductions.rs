@@ -11,7 +11,7 @@ macro_rules! reductions {
                 #[doc = concat!($doc, " along dimensions, which the result does not have.")]
                 ///
                 /// # Errors
-                /// When the tensor lacks a dimension or its type has no such operation; those of the device.
+                /// When the tensor lacks a dimension or its type has no such operation; errors of the device.
                 pub fn $name(&self, dims: impl Dims) -> Result<Tensor> {
                     self.reduced(Reduction::$reduction, &dims, false)
                 }

@@ -118,7 +118,7 @@ impl Tensor {
     /// The elements in row-major order: the tensor itself, or a copy of a view.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.strides.is_none() {
             return Ok(self.clone());
