@@ -140,7 +140,7 @@ impl Graph {
     /// The value in row-major order: itself, or a copy of a view.
     ///
     /// # Errors
-    /// Those of [`Graph::copy`].
+    /// As [`Graph::copy`].
     pub fn contiguous(&mut self, x: NodeId) -> Result<NodeId> {
         self.operand("contiguous", x)?;
         match self.place(x) {
