@@ -21,8 +21,8 @@
 //!   `x[%i]`. Operations whose description has an error bound for it may be written `mnemonic.fast.type`.
 //! - The first assignment of a register declares it, with the type of its result; later ones must agree.
 //! - Statements with blocks: `if %p { … } else { … }`, `for %k: u32 = start to end step step { … }`,
-//!   `loop max rounds { … }`. `break` and `continue`, with `if %p` where they depend on a condition, mean the innermost
-//!   loop, or the one whose label they name: `for @rows %r: u32 = …` and `loop @rows max …` carry `@rows`,
+//!   `loop max rounds { … }`. `break` and `continue`, with `if %p` where they depend on a condition, mean the
+//!   innermost loop, or the one whose label they name: `for @rows %r: u32 = …` and `loop @rows max …` carry `@rows`,
 //!   `break @rows if %p` leaves it.
 //! - Constants take their type from their position; a `:type` suffix is allowed anywhere, and needed as operand of
 //!   `cvt` and `bitcast`. Integers are decimal. Floats are decimal, `inf`, `-inf` or `nan`. `0x` gives the bits of any
