@@ -1,5 +1,5 @@
-//! Times elementwise programs on a device: a sum, and the chain relu(sigmoid(x·y + x) − 0.25·tanh(y))·exp(−|x|), with exact functions and
-//! with fast ones, beside the device's copy bandwidth.
+//! Times elementwise programs on a device: a sum, and the chain relu(sigmoid(x·y + x) − 0.25·tanh(y))·exp(−|x|).
+//! The chain runs with exact and with fast functions; the device's copy bandwidth is printed for comparison.
 //!
 //! ```text
 //! cargo run --release -p hologram-core --example elementwise_bench -- DEVICE [ELEMENTS]

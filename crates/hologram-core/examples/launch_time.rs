@@ -1,4 +1,5 @@
-//! The host's time for an addition of 16,384 `f32`: as a compiled plan, waited for each time and not, and as an operation on tensors.
+//! The host's time per addition of 16,384 `f32`: a compiled plan, with and without a wait after each run, and an
+//! operation on tensors.
 //!
 //! `cargo run --release -p hologram-core --example launch_time [DEVICE]`
 
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
     measure("tensor and scalar", || (&x * 1.5)?.wait())
 }
 
-/// Prints the median of 1001 calls, after 100 more.
+/// Prints the median of 1001 calls, after 100 calls of warm-up.
 fn measure(name: &str, mut call: impl FnMut() -> Result<()>) -> Result<()> {
     let mut times = Vec::new();
     for i in 0..1101 {

@@ -1,13 +1,14 @@
-//! Sorting on the CPU beside the standard library: `cargo run --release -p hologram-core --example sort_bench [THREADS]`.
+//! Times sorting on the CPU against the standard library:
+//! `cargo run --release -p hologram-core --example sort_bench [THREADS]`.
 //!
-//! Each line has the median of several runs that take turns: `sort_unstable_by` of the values alone on one thread, and the operations
-//! `sort` and `arg_sort`, whose order is stable.
+//! Each line has the median of several runs that take turns: `sort_unstable_by` of the values alone on one thread, and
+//! the operations `sort` and `arg_sort`, whose order is stable.
 
 use std::time::Instant;
 
 use hologram_core::{Executor, Graph, Tensor};
 
-/// Turns of which the median counts.
+/// Number of turns; the median is printed.
 const TURNS: usize = 11;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,11 +1,13 @@
-//! Sums a file of little-endian `f32` that may be larger than the device's memory: it goes through a pool of two halves, of which one is
-//! written while the device sums the other, and a thread reads the file ahead.
+//! Sums a file of little-endian `f32` that may be larger than the device's memory.
+//!
+//! The data go through a pool of two buffers: the host writes one while the device sums the other, and a thread reads
+//! the file ahead.
 //!
 //! ```text
 //! cargo run --release -p hologram-core --example sum_file -- FILE [--device cpu|cuda] [--cap MIB]
 //! ```
 //!
-//! The device may use `--cap` MiB in all (8 unless said), whatever the file's size.
+//! The device uses at most `--cap` MiB in all (default 8), whatever the file's size.
 
 use std::error::Error;
 use std::fs::File;
@@ -16,14 +18,15 @@ use std::time::Instant;
 
 use hologram_core::{Event, Executor, Format, Graph, OpenOptions, Plan, bytes_of_mut};
 
-/// A half of the pool: where it begins, the plan that sums it, and the run that nobody has read the result of.
+/// One of the pool's two buffers: its offset, the plan that sums it, and the run whose result is not read yet.
 struct Half {
     offset: usize,
     plan: Plan,
     running: Option<Event>,
 }
 
-/// The sum of a file's numbers, of which the device holds two times `chunk` at a time: `f32` sums of each chunk, added in `f64`.
+/// The sum of a file's numbers: `f32` sums of each chunk, added in `f64`. The device holds two times `chunk` numbers at
+/// a time.
 pub fn sum_file(executor: &Executor, path: &Path, chunk: usize) -> Result<f64, Box<dyn Error>> {
     let pool = executor.pool(2 * chunk * size_of::<f32>())?;
     let half = |index: usize| {
@@ -40,7 +43,7 @@ pub fn sum_file(executor: &Executor, path: &Path, chunk: usize) -> Result<f64, B
         return Err(format!("{} is not whole numbers of 4 bytes", path.display()).into());
     }
 
-    // Chunks on the host: one is being copied, one is full, one is being filled.
+    // Three chunks on the host: one is being copied, one is full, one is being filled.
     let (full, chunks) = sync_channel::<std::io::Result<Vec<f32>>>(1);
     let (empty, used) = sync_channel::<Vec<f32>>(3);
     for _ in 0..3 {
@@ -66,11 +69,12 @@ pub fn sum_file(executor: &Executor, path: &Path, chunk: usize) -> Result<f64, B
         for (i, data) in chunks.into_iter().enumerate() {
             let data = data?;
             let half = &mut halves[i % 2];
-            // Beside the other half's run; after this half's last one, as the device keeps the order of what touches the same part.
+            // Overlaps with the other buffer's run, and follows this buffer's last run: the device keeps the order of
+            // work on the same memory.
             pool.write(half.offset, &data)?;
             total += half.finish()?;
             half.running = Some(half.plan.submit()?);
-            // The reader may have gone at the file's end.
+            // The reader thread may have ended at the end of the file.
             let _ = empty.send(data);
         }
         for half in &mut halves {
@@ -81,7 +85,7 @@ pub fn sum_file(executor: &Executor, path: &Path, chunk: usize) -> Result<f64, B
 }
 
 impl Half {
-    /// Waits for the last run and gives its sum.
+    /// Waits for the last run and returns its sum.
     fn finish(&mut self) -> hologram_core::Result<f64> {
         let Some(event) = self.running.take() else { return Ok(0.0) };
         event.wait()?;
@@ -91,7 +95,7 @@ impl Half {
     }
 }
 
-/// Reads as many bytes as there is room for, or the file has; how many.
+/// Reads until `to` is full or the file ends; returns the number of bytes read.
 fn fill(file: &mut File, mut to: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while !to.is_empty() {
@@ -122,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let executor =
         Executor::open_with(&device, &OpenOptions { memory_cap: Some(cap_bytes as u64), ..OpenOptions::default() })?;
     let start = Instant::now();
-    // Half of the cap for the pool; results and the kernels' scratch memory take little.
+    // The pool takes half of the cap; results and the kernels' scratch memory need little.
     let sum = sum_file(&executor, Path::new(&path), (cap_bytes / 16).next_multiple_of(64))?;
     let (seconds, bytes) = (start.elapsed().as_secs_f64(), std::fs::metadata(&path)?.len() as f64);
     let peak = executor.metrics().memory.peak as f64;

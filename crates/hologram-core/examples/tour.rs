@@ -1,5 +1,5 @@
-//! What a program of one's own does with the library, in a page: tensors, a kernel in Atlas, a graph that is run again and again,
-//! and a pool for what changes between the runs.
+//! A tour of the library for a program of one's own: tensors, a kernel in Atlas, a graph that runs many times, and a
+//! pool for data that change between the runs.
 //!
 //! ```text
 //! cargo run --release -p hologram-core --example tour [cpu|cuda|reference]
@@ -7,7 +7,7 @@
 
 use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor, Type};
 
-/// 4·x·(1 - x), a number of times.
+/// Iterates 4·x·(1 - x) a number of times.
 const LOGISTIC: &str = "
 kernel logistic(x: buffer<f32, readwrite>, n: u32, times: u32) workgroup(256) {
   %i = global.x
@@ -37,13 +37,14 @@ fn main() -> Result<()> {
         x.gt(&Tensor::full(&executor, Type::F32, &[1], 0.9)?)?.to_bools()?.iter().filter(|b| **b).count()
     );
 
-    // A kernel of one's own, on a tensor's memory. The numbers stay between 0 and 1, and crowd at both ends.
+    // A kernel of one's own on a tensor's memory. The numbers stay between 0 and 1 and crowd at both ends.
     let logistic = executor.program(LOGISTIC)?;
     logistic.run([n.div_ceil(256) as u32, 1, 1], &[(&x).into(), (n as u32).into(), 20u32.into()])?;
     let sorted = x.sort(0, false)?.to_vec::<f32>()?;
     println!("after the kernel the median is {:.3}, a tenth are below {:.3}", sorted[n / 2], sorted[n / 10]);
 
-    // A graph, compiled once for up to 64 rows and run with any number; its weights lie in a pool, where the host writes others.
+    // A graph, compiled once for up to 64 rows and run with any number of them. Its weights lie in a pool, where the
+    // host writes new ones.
     let pool = executor.pool(4 * size_of::<f32>())?;
     let mut graph = Graph::new();
     let rows = graph.extent("rows", 64);

@@ -1,5 +1,7 @@
-//! Operations on tensors, one at a time: each is a small graph, compiled the first time and found again by operation, types, shapes and
-//! layouts. A call allocates the result, binds the launches and submits them; it does not wait for the device.
+//! Operations on tensors, one at a time.
+//!
+//! Each is a small graph, compiled the first time and cached by operation, types, shapes and layouts. A call allocates
+//! the result, binds the launches and submits them; it does not wait for the device.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,10 +12,10 @@ use crate::executor::{Executor, OperationCache};
 use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, VIEW_ALIGN};
 use crate::tensor::Tensor;
 
-/// What is kept at most.
+/// Maximum number of cached operations.
 const CAPACITY: usize = 1024;
 
-/// What was compiled for a device.
+/// The cache of a device's compiled operations.
 pub(crate) struct Eager {
     compiled: Mutex<Lru<Key, Arc<Compiled>>>,
 }
@@ -37,7 +39,7 @@ impl Eager {
 
 macro_rules! calls {
     ($($variant:ident $name:literal,)*) => {
-        /// The methods on tensors that compile a graph: with its attributes a call is the key of what was compiled for it.
+        /// The methods on tensors that compile a graph. A call and its attributes are part of the cache key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Call {
             Elementwise(Elementwise),
@@ -88,7 +90,7 @@ calls! {
     Random "random",
 }
 
-/// What a compiled operation depends on.
+/// The cache key: everything that a compiled operation depends on.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     call: Call,
@@ -100,7 +102,7 @@ struct Key {
 struct Operand {
     format: Format,
     shape: Vec<usize>,
-    /// Of a view; and whether it begins where an operation's memory may begin.
+    /// The strides of a view, and whether its first byte is aligned to [`VIEW_ALIGN`].
     strides: Option<(Vec<usize>, bool)>,
 }
 
@@ -112,8 +114,8 @@ impl Operand {
 }
 
 impl Executor {
-    /// The result of an operation on tensors of this device; `build` makes its graph when it has not been compiled yet. The call and the
-    /// attributes say which operation it is: the same ones must always build the same.
+    /// The result of an operation on tensors of this device. `build` makes its graph if it is not cached. Calls with
+    /// the same `call` and `attributes` must always build the same graph.
     pub(crate) fn cached(
         &self,
         call: Call,
@@ -146,7 +148,7 @@ impl Executor {
         self.run_once(&compiled, |NodeId(i)| operands.get(i as usize).copied())
     }
 
-    /// Runs a graph without extents or inputs which has one output; `find` gives the tensors that its nodes stand for.
+    /// Runs a graph that has one output and no extents or inputs. `find` returns the tensors that its nodes stand for.
     pub(crate) fn run_once<'a>(
         &self,
         compiled: &Compiled,

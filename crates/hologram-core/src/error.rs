@@ -7,20 +7,20 @@ use hologram_isa::IsaError;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoreError {
-    /// The device failed.
+    /// An error of the device.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// An operation does not take these operands.
+    /// An operation rejects these operands.
     #[error("operation {op}: {reason} (operands: {operands})")]
     Operands {
         /// The operation.
         op: &'static str,
-        /// What does not fit.
+        /// The reason.
         reason: String,
         /// The operands' formats and shapes.
         operands: String,
     },
-    /// A graph is put together wrongly.
+    /// A mistake in the construction of a graph.
     #[error("graph: {0}")]
     Graph(String),
     /// A run does not fit its plan.
@@ -31,7 +31,7 @@ pub enum CoreError {
     Program {
         /// The program's name.
         program: String,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
     /// A tensor's data do not fit its shape.

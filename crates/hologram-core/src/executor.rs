@@ -27,7 +27,7 @@ impl fmt::Debug for Executor {
 }
 
 impl Executor {
-    /// Opens the best device that works on this machine.
+    /// Opens the best device of this machine that works.
     ///
     /// # Errors
     /// When not even the CPU can be opened.
@@ -43,7 +43,8 @@ impl Executor {
         Executor::open(kind.name(), None)
     }
 
-    /// Opens a device by its name on the command line (`auto`, `cuda`, `cuda:1`, `cpu`, `reference`); `threads` bounds a CPU's workers.
+    /// Opens a device by its name on the command line (`auto`, `cuda`, `cuda:1`, `cpu`, `reference`). `threads` bounds
+    /// the number of a CPU's workers.
     ///
     /// # Errors
     /// [`hologram_backends::BackendError::Unavailable`] with the devices there are.
@@ -51,7 +52,7 @@ impl Executor {
         Executor::open_with(device, &OpenOptions { threads, ..OpenOptions::default() })
     }
 
-    /// As [`Executor::open`], with options: a CPU's threads, and a cap on the device's memory.
+    /// As [`Executor::open`], with options: the CPU's threads, and a cap on the device's memory.
     ///
     /// # Errors
     /// As [`Executor::open`].
@@ -60,7 +61,7 @@ impl Executor {
         Ok(Executor { fallback: fallback.map(Arc::from), ..Executor::from_backend(backend) })
     }
 
-    /// Uses a backend that is already open.
+    /// An executor of a backend that is already open.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Executor {
         Executor { backend, eager: Arc::default(), fallback: None }
     }
@@ -71,7 +72,7 @@ impl Executor {
         self.fallback.as_deref()
     }
 
-    /// The device.
+    /// The backend.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
@@ -86,29 +87,30 @@ impl Executor {
         self.backend.measure().metrics()
     }
 
-    /// How many operations on tensors are kept compiled.
+    /// The size of the cache of operations on tensors.
     pub fn operation_cache(&self) -> OperationCache {
         self.eager.size()
     }
 
-    /// What was compiled for operations on tensors.
+    /// The compiled operations on tensors.
     pub(crate) fn eager(&self) -> &Eager {
         &self.eager
     }
 
-    /// Waits for everything submitted.
+    /// Waits for all submitted work.
     ///
     /// # Errors
-    /// The first error of the work that nobody has been told of yet, once; tensors keep theirs.
+    /// The first unreported error of the work, if any; clears it. Tensors keep theirs.
     pub fn synchronize(&self) -> Result<()> {
         Ok(self.backend.synchronize()?)
     }
 
-    /// Computes a small graph once: `build` gets the tensors as graph values and returns the value wanted. What runs more than once
-    /// is better compiled once, as a [`Graph`].
+    /// Computes a small graph once: `build` gets the tensors as graph values and returns the result. Work that runs
+    /// more than once is better compiled once, as a [`Graph`].
     ///
     /// # Errors
-    /// When an operation does not take its operands, or the device fails at once; errors of kernels come with [`Tensor::to_vec`].
+    /// When an operation rejects its operands, or the device fails at once. Errors of kernels come with
+    /// [`Tensor::to_vec`].
     pub fn eval<const N: usize>(
         &self,
         inputs: [&Tensor; N],
@@ -128,7 +130,7 @@ impl Executor {
     /// Memory for `len` elements with undefined content.
     ///
     /// # Errors
-    /// When the device has not that much memory.
+    /// When the device does not have enough memory.
     pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let bytes = len
             .checked_mul(size_of::<T>())
@@ -139,7 +141,7 @@ impl Executor {
     /// A buffer with these elements.
     ///
     /// # Errors
-    /// When the device has not that much memory.
+    /// When the device does not have enough memory.
     pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer<T>> {
         let buffer = self.allocate(data.len())?;
         self.backend.copy_to_buffer(&buffer.raw, 0, bytes_of(data))?;
@@ -147,13 +149,13 @@ impl Executor {
     }
 }
 
-/// The cache of operations on tensors, one at a time: of each for each combination of types, shapes and layouts. It keeps at most 1,024, and
-/// compiles again what it forgot.
+/// The size of the cache of operations on tensors: an entry per combination of operation, types, shapes and layouts. It
+/// holds at most 1,024 entries; an evicted operation is compiled again when it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationCache {
-    /// Operations that are kept.
+    /// Operations in the cache.
     pub kept: usize,
-    /// Operations that were forgotten, those first that were not used for longest.
+    /// Operations that were evicted, the least recently used first.
     pub evicted: u64,
 }
 
@@ -172,7 +174,7 @@ impl<T: Element> Buffer<T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -194,7 +196,7 @@ impl<T: Element> Buffer<T> {
     /// Waits for the device's work and copies all elements to the host.
     ///
     /// # Errors
-    /// The error of the work that was to write them, at each read.
+    /// The error of the work that writes them, at each read.
     pub fn read(&self) -> Result<Vec<T>> {
         let mut out = vec![T::default(); self.len];
         self.executor.backend.copy_from_buffer(&self.raw, 0, bytes_of_mut(&mut out))?;

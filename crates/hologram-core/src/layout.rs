@@ -1,13 +1,13 @@
-//! Where the elements of a tensor, or of a view of one, lie: an offset and a stride for each dimension.
+//! Where the elements of a tensor or a view lie: an offset, and a stride per dimension.
 
 use hologram_backends::Extent;
 
-/// Offset and strides in elements, within the memory of the tensor that is looked at. Strides of 0 repeat elements.
+/// Offset and strides in elements, within the memory of the tensor that is viewed. A stride of 0 repeats elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// The first element.
+    /// The index of the first element.
     pub offset: usize,
-    /// From one index of a dimension to the next.
+    /// The distance from one index of a dimension to the next.
     pub strides: Vec<usize>,
 }
 
@@ -21,7 +21,8 @@ impl Layout {
         Layout { offset: 0, strides }
     }
 
-    /// Whether the elements of a tensor of these sizes follow each other in row-major order. The first size does not matter.
+    /// Whether the elements of a tensor of these sizes are contiguous in row-major order. The first size does not
+    /// matter.
     pub fn is_dense(&self, sizes: &[usize]) -> bool {
         let dense = Layout::dense(sizes).strides;
         sizes.iter().zip(&self.strides).zip(dense).enumerate().all(|(k, ((n, s), d))| (*n == 1 && k > 0) || *s == d)
@@ -57,7 +58,8 @@ impl Layout {
         Ok((order.iter().map(|d| sizes[*d]).collect(), Layout { offset: self.offset, strides }))
     }
 
-    /// The strides with which a tensor of these sizes is read as one of `to`: dimensions that it lacks in front, and those of size 1, repeat.
+    /// The layout that broadcasts a tensor of these sizes to `to`: leading dimensions that it lacks, and those of size
+    /// 1, repeat.
     ///
     /// # Errors
     /// When the sizes do not fit.
@@ -74,12 +76,12 @@ impl Layout {
         Ok(Layout { offset: self.offset, strides })
     }
 
-    /// The same elements in row-major order with other sizes; `None` where no strides can say that.
+    /// The same elements in row-major order with other sizes; `None` if strides cannot express that.
     pub fn reshape(&self, from: &[usize], to: &[usize]) -> Option<Layout> {
         let old: Vec<(usize, usize)> =
             from.iter().copied().zip(self.strides.iter().copied()).filter(|(n, _)| *n != 1).collect();
         let mut strides = vec![0; to.len()];
-        // Dimensions are matched from the last on, in runs that hold as many elements and follow each other without a gap.
+        // Matches dimensions from the last on, in runs of equally many elements that are contiguous.
         let (mut i, mut k) = (old.len(), to.len());
         while i > 0 {
             i -= 1;
@@ -104,7 +106,7 @@ impl Layout {
         (to[..k].iter().all(|n| *n == 1)).then_some(Layout { offset: self.offset, strides })
     }
 
-    /// The number of elements from the offset to the last one that is read; 0 for a tensor without elements.
+    /// The number of elements from the offset to the last element, inclusive; 0 for a tensor without elements.
     pub fn span(&self, sizes: &[usize]) -> usize {
         if sizes.contains(&0) {
             return 0;
@@ -113,16 +115,16 @@ impl Layout {
     }
 }
 
-/// How the index of an element of an operand follows from the row-major index of an element of the output: the sum of `offset` and,
-/// for each part, `(index / inner mod size) · stride`.
+/// The index of an operand's element, computed from the row-major index of an output element: `offset` plus, for each
+/// part, `(index / inner mod size) · stride`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IndexMap {
     pub offset: u32,
-    /// The outermost first.
+    /// The outermost part first.
     pub parts: Vec<Part>,
 }
 
-/// Neighbouring dimensions that an operand goes through with one stride.
+/// Neighbouring dimensions that an operand traverses with one stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub inner: u32,
@@ -132,7 +134,7 @@ pub(crate) struct Part {
 }
 
 impl IndexMap {
-    /// For an operand of a shape that broadcasts to the output's; `layout` is its own where it is a view.
+    /// The map of an operand whose shape broadcasts to the output's; `layout` is the operand's if it is a view.
     pub fn of(output: &[Extent], operand: &[Extent], layout: Option<&Layout>) -> IndexMap {
         let dense = Layout::dense(&operand.iter().map(|e| e.max()).collect::<Vec<_>>());
         let layout = layout.unwrap_or(&dense);
@@ -160,7 +162,7 @@ impl IndexMap {
         IndexMap { offset: layout.offset as u32, parts }
     }
 
-    /// Whether every index is its own: the operand is read as the output is written.
+    /// Whether every index maps to itself, so that the operand is read in the order in which the output is written.
     pub fn is_identity(&self) -> bool {
         self.offset == 0 && matches!(self.parts.as_slice(), [] | [Part { inner: 1, size: None, stride: 1 }])
     }

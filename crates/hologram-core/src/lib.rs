@@ -1,7 +1,7 @@
 //! Tensors, graphs and operations, compiled for any Hologram backend.
 //!
-//! An [`Executor`] is a device; a [`Tensor`] is data on it; a [`Graph`] of operations is compiled into a [`Plan`] that is run again
-//! and again while its inputs and extents change.
+//! An [`Executor`] is a device; a [`Tensor`] is data on it. A [`Graph`] of operations is compiled into a [`Plan`],
+//! which runs many times with changing inputs and extents.
 //!
 //! ```
 //! use hologram_core::{Dim, Executor, Format, Graph, Tensor};

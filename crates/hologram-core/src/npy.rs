@@ -31,7 +31,7 @@ const TYPES: [(Type, &str); 13] = [
     (Type::U8, "u1"),
     (Type::Bool, "b1"),
     (Type::U16, "u2"),
-    // NumPy has no bf16: its bits.
+    // NumPy has no bf16; the bits are stored.
     (Type::BF16, "u2"),
     (Type::I16, "i2"),
     (Type::I64, "i8"),
@@ -46,7 +46,7 @@ impl Array {
     }
 }
 
-/// Reads what a file holds.
+/// Reads the content of a file.
 ///
 /// # Errors
 /// When it is not a `.npy` file of little-endian numbers in C order, or its size contradicts its header.
@@ -73,7 +73,7 @@ fn parse(data: &[u8]) -> std::result::Result<Array, String> {
     let known = TYPES.iter().find(|(_, n)| *n == name);
     let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
         let mut names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
-        // The two types of u2 stand side by side.
+        // The two types that are stored as u2 are neighbours.
         names.dedup();
         return Err(format!("unsupported element type {descr}; supported: {}", names.join(", ")));
     };

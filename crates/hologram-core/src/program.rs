@@ -40,12 +40,12 @@ pub struct CompiledProgram {
     params: Vec<Param>,
 }
 
-/// An argument of a [`CompiledProgram`]: a tensor whose elements lie one behind the other, a buffer, or a number. Numbers have the type of the
-/// parameter: `3u32.into()` for `n: u32`.
+/// An argument of a [`CompiledProgram`]: a tensor with contiguous elements, a buffer, or a number. Numbers have the
+/// type of the parameter: `3u32.into()` for `n: u32`.
 #[derive(Clone, Debug)]
 pub struct Argument {
     ty: Option<Type>,
-    /// What it is, for messages.
+    /// The argument's description, for messages.
     shown: String,
     binding: Option<Binding>,
 }
@@ -53,7 +53,7 @@ pub struct Argument {
 impl From<&Tensor> for Argument {
     fn from(tensor: &Tensor) -> Argument {
         let mut bindings = tensor.bindings();
-        // Formats of blocks have several buffers, and no element type.
+        // Block formats have several buffers, and no element type.
         let binding = if bindings.len() == 1 && tensor.is_contiguous() { bindings.pop() } else { None };
         let ty = if let Format::Plain(ty) = tensor.format() { Some(ty) } else { None };
         Argument { ty, shown: format!("{tensor:?}"), binding }
@@ -97,13 +97,13 @@ impl Executor {
     /// Compiles an Atlas program in text form.
     ///
     /// # Errors
-    /// What is wrong with the program, with its line; when the device lacks what it needs.
+    /// The program's fault, with its line; when the device lacks a capability that it needs.
     pub fn program(&self, text: &str) -> Result<CompiledProgram> {
         let program = hologram_isa::parse(text)?;
         self.compile_program(&program)
     }
 
-    /// Compiles a program, such as one that [`hologram_isa::Builder`] made.
+    /// Compiles a program, for example one that [`hologram_isa::Builder`] made.
     ///
     /// # Errors
     /// As [`Executor::program`].
@@ -114,11 +114,12 @@ impl Executor {
 }
 
 impl CompiledProgram {
-    /// Submits a run of so many workgroups in x, y and z, with arguments in the order of the parameters; returns when the device has taken it.
+    /// Submits a run of `grid` workgroups in x, y and z, with arguments in the order of the parameters. Returns when
+    /// the device has accepted it.
     ///
     /// # Errors
-    /// When an argument does not fit its parameter; what the device knows at once. Errors of the run come with the event, and with
-    /// reading what the kernel was to write.
+    /// When an argument does not fit its parameter; errors that the device detects at once. Errors of the run come with
+    /// the event, and with reads of the results.
     pub fn submit(&self, grid: [u32; 3], args: &[Argument]) -> Result<Event> {
         let fail = |reason: String| Err(CoreError::Program { program: self.pipeline.name.to_string(), reason });
         if args.len() != self.params.len() {
@@ -158,7 +159,7 @@ impl CompiledProgram {
     /// As [`CompiledProgram::submit`], and waits.
     ///
     /// # Errors
-    /// As [`CompiledProgram::submit`]; those of the run.
+    /// As [`CompiledProgram::submit`]; errors of the run.
     pub fn run(&self, grid: [u32; 3], args: &[Argument]) -> Result<()> {
         self.submit(grid, args)?.wait()
     }

@@ -1,10 +1,10 @@
-//! Products of fixed sizes on an NVIDIA GPU, where cuBLASLt serves them if it is there, against sums in `f64`. HOLOGRAM_CUBLASLT=0 leaves
-//! them to our own kernels.
+//! Products of fixed sizes on an NVIDIA GPU, compared with sums in `f64`. cuBLASLt computes them if it is installed;
+//! HOLOGRAM_CUBLASLT=0 selects our own kernels.
 
 use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor};
 use hologram_isa::Type;
 
-/// Numbers of `bf16` from -2 to 2, other ones for each seed.
+/// Numbers of `bf16` from -2 to 2, different for each seed.
 fn numbers(seed: u32, n: usize) -> Vec<half::bf16> {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let mut next = || {
@@ -16,7 +16,7 @@ fn numbers(seed: u32, n: usize) -> Vec<half::bf16> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Runs x · wᵀ, with an addition or without, twice, and gives the result and the kernels' names.
+/// Runs x · wᵀ twice, with or without an addition, and returns the result and the kernels' names.
 fn product(executor: &Executor, n: usize, m: usize, k: usize, adds: bool) -> Result<(Vec<f32>, Vec<String>)> {
     let mut g = Graph::new();
     let x = g.input("x", Format::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;

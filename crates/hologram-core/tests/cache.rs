@@ -1,4 +1,5 @@
-//! What is kept compiled has a bound: after it, what was not used for longest is forgotten, and made again when it is wanted.
+//! The caches of compiled operations are bounded: the least recently used entry is evicted, and compiled
+//! again when it is needed.
 
 use hologram_core::{Executor, Result, Tensor};
 
@@ -7,7 +8,7 @@ fn shapes_stay_under_the_bound(device: &str, shapes: usize) -> Result<()> {
     let values: Vec<f32> = (0..shapes).map(|i| i as f32 * 0.5 - 100.0).collect();
     let all = Tensor::from_slice(&executor, &[shapes], &values)?;
     let check = |n: usize| {
-        // No device has a native kernel for it: each shape is a program of its own.
+        // No device has a native kernel for floor, so each shape needs a program of its own.
         let got = all.slice(0, 0, n)?.floor()?.to_vec::<f32>()?;
         assert!(got.len() == n && got.iter().zip(&values).all(|(got, v)| *got == v.floor()), "{n} elements");
         Ok::<_, hologram_core::CoreError>(())
@@ -21,7 +22,7 @@ fn shapes_stay_under_the_bound(device: &str, shapes: usize) -> Result<()> {
     assert_eq!(operations.kept as u64 + operations.evicted, shapes as u64);
     assert_eq!(metrics.pipelines_compiled, shapes as u64);
     assert!(operations.evicted > shapes as u64 - 1025 && metrics.pipelines_evicted > shapes as u64 - 1025);
-    // The last ones are there still, the first ones are made again.
+    // The last shapes are still cached; the first ones are compiled again.
     check(shapes)?;
     assert_eq!(executor.metrics().pipelines_compiled, shapes as u64);
     check(1)?;

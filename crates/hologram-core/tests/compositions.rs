@@ -1,9 +1,9 @@
-//! Operations that are made of several: as a user calls them, against what they are to compute.
+//! Operations that consist of several operations, compared with their definitions.
 
 use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction};
 use hologram_core::{Dim, Element, Executor, Format, Graph, NodeId, Result, Tensor};
 
-/// A test on the CPU and, where there is one, on an NVIDIA GPU.
+/// A test on the CPU and, if there is one, on an NVIDIA GPU.
 macro_rules! on_devices {
     ($($name:ident)*) => {
         mod cpu {
@@ -113,7 +113,7 @@ fn indices_outside_are_errors_of_the_run(e: &Executor) {
     for op in ["take", "scatter", "scatter_add", "cross_entropy"] {
         let error = outcome(op, 3).expect_err(op).to_string();
         assert!(error.contains(op) && error.contains("outside"), "{error}");
-        // What comes after is not disturbed.
+        // The failure does not affect later calls.
         outcome(op, 2).expect(op);
     }
 }
@@ -127,7 +127,7 @@ fn everything_is_reduced_to_a_scalar(e: &Executor) {
     })
     .unwrap();
     assert_eq!(mean, [12.5]);
-    // Over a run-time extent, only what a run has.
+    // Over a run-time extent, only the elements of the run count.
     let mut g = Graph::new();
     let rows = g.extent("rows", 5);
     let x = g.input("x", Format::I32, &[rows, Dim::Fixed(2)]).unwrap();
@@ -176,7 +176,7 @@ fn shapes_that_no_index_reaches_are_errors() {
 }
 
 fn long_lines_are_summed_in_chunks_of_chunks(e: &Executor) {
-    // More than 2048 chunks of 2048 would be three levels; two suffice to carry over.
+    // More than 2048 chunks of 2048 would need three levels; two levels are enough to test the carry.
     let n = 2048 * 3 + 5;
     let values: Vec<i32> = (0..n * 2).map(|i| i % 1000 - 300).collect();
     let x = Tensor::from_slice(e, &[n as usize, 2], &values).unwrap();

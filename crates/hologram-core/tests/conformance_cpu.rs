@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_core::Executor;
 
-/// The CPU with at most these instructions; three workers, which divide hardly any of the sizes.
+/// The CPU with at most these instructions and three workers, a number that divides few of the sizes.
 fn cpu(max_isa: Option<InstructionSet>) -> Executor {
     let options = CpuOptions { threads: Some(3), max_isa, ..CpuOptions::default() };
     Executor::from_backend(Arc::new(CpuBackend::with_options(options).expect("there is always a CPU")))

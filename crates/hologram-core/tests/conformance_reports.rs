@@ -1,19 +1,19 @@
-//! The conformance suite finds what is wrong: programs that compute something else, too much or too little.
+//! The conformance suite reports wrong programs: wrong values, missing elements or elements beyond the extent.
 
 use hologram_backends::{KernelSpec, Operation};
 use hologram_core::conformance::{Case, CaseInput, HostTensor, Reference, run_case};
 use hologram_core::ops::{Kernel, Launchable, Op};
 use hologram_core::{Dim, Executor, Format, Result, TensorType};
 
-/// What the program does instead of copying its input.
+/// The fault of a program that should copy its input.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// One element is off by two units of the last place.
+    /// One element is off by two units in the last place.
     Value,
     /// The last element is not written.
     Missing,
-    /// Rows beyond the extent are written.
+    /// The first element beyond the extent is written.
     Beyond,
 }
 

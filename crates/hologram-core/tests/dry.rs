@@ -1,4 +1,4 @@
-//! What GPUs would launch for the cases of every operation: kernels exist under the names that are asked for, on any machine.
+//! Kernels that GPUs launch for the cases of every operation: all requested names exist. Runs on any machine.
 
 use std::sync::Arc;
 

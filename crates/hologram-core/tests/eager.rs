@@ -44,7 +44,7 @@ fn tensors_compute_on(gpu: bool) -> Result<()> {
         let count = Tensor::arange(&executor, Type::I32, 3.0, 2.0, 4)?;
         assert_eq!(count.pad(&[(1, 1)], -1.0)?.to_vec::<i32>()?, [-1, 3, 5, 7, 9, -1]);
         assert_eq!(count.concat(&[&count.slice(0, 0, 2)?], 0)?.to_vec::<i32>()?, [3, 5, 7, 9, 3, 5]);
-        // The counter of a part is that of the whole plus a quarter of the place where it begins.
+        // The counter of a part is that of the whole plus a quarter of the index where the part begins.
         let whole = Tensor::random_uniform(&executor, Type::F32, &[20], 42, 7)?.to_vec::<f32>()?;
         let part = Tensor::random_uniform(&executor, Type::F32, &[8], 42, 10)?.to_vec::<f32>()?;
         assert_eq!(whole[12..], part);
@@ -71,7 +71,7 @@ fn an_operation_is_compiled_once_for_its_types_shapes_and_layouts() -> Result<()
         assert_eq!(x.exp()?.to_vec::<f32>()?, first.to_vec::<f32>()?);
     }
     assert_eq!(compiled(), before);
-    // Each of these is another program, and none is taken for another.
+    // Each of these is a separate program, and none is mistaken for another.
     for (view, want) in [
         (x.transpose()?, [0.0, 4.0, 8.0, 12.0]),
         (x.slice(1, 1, 2)?, [1.0, 5.0, 9.0, 13.0]),
@@ -141,7 +141,7 @@ fn errors_stick_on(gpu: bool) -> Result<()> {
         quotient.zero()?;
         assert_eq!(quotient.to_vec::<i32>()?, [0, 0]);
 
-        // A plan: its outputs fail with the run, not for ever; what it read is as it was.
+        // A plan's outputs fail with one run, not for ever; the run's inputs are unchanged.
         let mut g = Graph::new();
         let (n, d) = (g.constant(&x)?, g.input("d", Format::I32, &[Dim::Fixed(2)])?);
         let n = g.div(n, d)?;

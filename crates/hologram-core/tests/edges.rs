@@ -1,5 +1,5 @@
-//! Corners that a user comes to: NaN among numbers, dimensions of size 0, truth values in plans, tensors of another executor, and the names
-//! in refusals.
+//! Edge cases: NaN among numbers, dimensions of size 0, booleans in plans, tensors of another executor,
+//! and names in errors.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn orders_agree_on(gpu: bool) -> Result<()> {
                 assert_eq!([x.arg_min(0)?.to_vec::<u32>()?[0], first(false)?], [least; 2], "least of {values:?}");
             }
         }
-        // Any number of a row of any numbers, by the operation or by sorting.
+        // Any k of a row of any numbers, by the operation or by sorting.
         let values: Vec<f32> = (0..2 * 700u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as f32 - 60.0).collect();
         let x = Tensor::from_slice(&executor, &[2, 700], &values)?;
         for ty in [Type::F32, Type::BF16, Type::F64, Type::I32, Type::I8] {
@@ -92,14 +92,14 @@ fn nothing_is_computed_on(gpu: bool) -> Result<()> {
             let error = result.expect_err(text).to_string();
             assert!(error.contains(text), "{error}");
         }
-        // The other dimension has no elements: there are no lines, and nothing to refuse.
+        // The other dimension has no elements: there are no lines, so nothing is rejected.
         assert!(rows.reduce(Reduction::Max, 0)?.to_vec::<f32>()?.is_empty());
         for result in
             [rows.softmax(1)?, rows.cumsum(1)?, rows.sort(1, false)?, (&rows + 1.0)?, rows.exp()?, rows.log_softmax(1)?]
         {
             assert_eq!((result.shape(), result.to_vec::<f32>()?), (&[2, 0][..], vec![]));
         }
-        // Products over nothing are 0.
+        // Products over no elements are 0.
         assert_eq!(rows.matmul(&empty)?.to_vec::<f32>()?, [0.0; 6]);
         let x = Tensor::from_slice(&executor, &[3, 2], &[1.0f32; 6])?;
         assert_eq!(empty.matmul(&x)?.shape(), [0, 2]);
@@ -175,7 +175,7 @@ fn tensors_of_another_executor_are_refused() -> Result<()> {
     refused(g.compile(&there, &[]).err());
     refused(Tensor::from_buffer(&here, cpu.allocate_buffer(8)?, 0, Format::F32, &[2]).err());
     assert!(Tensor::from_buffer(&there, cpu.allocate_buffer(8)?, 0, Format::F32, &[2]).is_ok());
-    // Nothing was disturbed.
+    // The failed calls changed nothing.
     g.compile(&here, &[])?.run()?;
     assert_eq!(x.add(&x)?.to_vec::<f32>()?, [2.0; 2]);
     Ok(())

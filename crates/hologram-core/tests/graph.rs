@@ -11,7 +11,7 @@ fn vector(n: usize, f: impl Fn(usize) -> f32) -> Vec<f32> {
     (0..n).map(f).collect()
 }
 
-/// Numbers in -1..1 that look random.
+/// Pseudo-random numbers in -1..1.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     vector(n, |_| 0.0)
@@ -117,7 +117,7 @@ fn memory_of_values_no_longer_needed_is_used_again() -> Result<()> {
         let x = g.input("x", Format::F32, &[Dim::Fixed(rows), Dim::Fixed(d)])?;
         let w = g.constant(&weight)?;
         let first = g.rms_norm(x, w, 1e-5)?;
-        // A reshape keeps what it looks at alive.
+        // A reshape keeps the memory that it views alive.
         let kept = g.reshape(first, &[Dim::Fixed(rows * d)])?;
         let mut y = first;
         for _ in 1..layers {
@@ -170,7 +170,8 @@ fn one_plan_serves_every_value_of_an_extent_up_to_its_bucket() -> Result<()> {
     Ok(())
 }
 
-/// A cache of one block of 16 slots with one head of 4 elements, and a graph that appends to it and reads it by attention.
+/// A cache of one block of 16 slots with one head of 4 elements, and a graph that appends to it and
+/// reads it by attention.
 fn append_graph(cache: &[Tensor; 2]) -> Result<Graph> {
     let mut g = Graph::new();
     let tokens = g.extent("tokens", 8);
@@ -235,7 +236,7 @@ fn a_read_before_an_update_sees_the_older_content() -> Result<()> {
     let x = g.constant(&Tensor::from_slice(&executor, &[1, 1, 1], &[5.0f32])?)?;
     let slots = g.constant(&Tensor::from_slice(&executor, &[1], &[3u32])?)?;
     let new = g.kv_append(s, x, slots)?;
-    // Would be fused with the negation, and then read the state too late.
+    // If this were fused with the negation, it would read the state too late.
     let after = g.add(before, new)?;
     g.output("after", after)?;
     let mut plan = g.compile(&executor, &[])?;
@@ -300,7 +301,7 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
             "graph: the state Tensor(f32 [1, 1, 16, 4] on cpu) and the constant Tensor(f32 [1, 2, 4] on cpu) share memory; \
              declare the state once, or give the graph a copy (Tensor::copy) of one",
             &|g| {
-                // Read by one worker while another writes it, if the graph took it.
+                // If the graph accepted it, one worker would read it while another writes it.
                 let part = cache.reshape(&[16, 4])?.slice(0, 3, 5)?.reshape(&[1, 2, 4])?;
                 let s = g.state(&cache)?;
                 let (x, slots) = (g.constant(&part)?, g.input("slots", Format::U32, &[Dim::Fixed(1)])?);
@@ -352,7 +353,7 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
     Ok(())
 }
 
-/// What only touches a state's memory, or lies beside it in one buffer, is no part of it.
+/// Tensors next to a state's memory, or elsewhere in its buffer, do not overlap it.
 #[test]
 fn a_state_may_have_neighbours_and_copies() -> Result<()> {
     let executor = cpu();
@@ -397,7 +398,7 @@ fn what_is_wrong_with_a_run_is_said() -> Result<()> {
         ] {
             assert_eq!(error.map(|e| e.to_string()).as_deref(), Some(expected));
         }
-        // A row that is not there is an error of that run only.
+        // A row that does not exist is an error of that run only.
         plan.set_extent("rows", 2)?;
         plan.write("ids", &[2u32, 3])?;
         let error = plan.run().and_then(|()| plan.read::<f32>("y")).expect_err("row 3 of 3");
@@ -421,7 +422,7 @@ fn tensors_of_another_device_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Two layers of attention and feed-forward as a Llama has them, with 2 heads of 16 elements that share one kv head.
+/// Two layers of attention and feed-forward as in Llama, with 2 heads of 16 elements that share one kv head.
 fn transformer(executor: &Executor) -> Result<Graph> {
     const D: usize = 32;
     let mut g = Graph::new();
@@ -483,7 +484,7 @@ fn a_small_transformer_agrees_with_the_interpreter() -> Result<()> {
         let mut plan =
             transformer(&executor)?.compile_with(&executor, &[], CompileOptions { native, ..Default::default() })?;
         let mut logits = Vec::new();
-        // Two prompts at once, then a token of each; sequence 0 has blocks 3 and 0, sequence 1 has block 2.
+        // Two prompts at once, then one token of each. Sequence 0 has blocks 3 and 0, sequence 1 has block 2.
         for (ids, slots, positions, sequences) in [
             (&[1u32, 2, 3, 40, 41][..], &[48u32, 49, 50, 32, 33][..], &[0u32, 1, 2, 0, 1][..], &[0u32, 0, 0, 1, 1][..]),
             (&[4, 42], &[51, 34], &[3, 2], &[0, 1]),

@@ -1,4 +1,5 @@
-//! Groups of operations: which are offered to a device, how their kernels are bound, and that memory and order are right around them.
+//! Groups of operations: which are offered to a device, how their kernels are bound, and correct memory
+//! and order around them.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,8 +15,8 @@ use hologram_isa::{Access, Builder, Program};
 type Likes = fn(&GroupSpec) -> bool;
 type BackendResult<T> = hologram_backends::Result<T>;
 
-/// The CPU with kernels for the groups it `likes`. Such a kernel fills its outputs with NaN, as one that writes them while it still
-/// reads would, and then computes the operations one by one through memory of its own.
+/// The CPU with kernels for the groups that it `likes`. Such a kernel first fills its outputs with NaN, as would a
+/// kernel that writes them while it still reads. Then it computes the operations one by one through separate memory.
 struct Grouping {
     cpu: CpuBackend,
     policy: Policy,
@@ -36,7 +37,7 @@ impl Grouping {
         (backend.clone(), Executor::from_backend(backend))
     }
 
-    /// An operation of a group by itself.
+    /// The specification of a single operation of a group.
     fn single(group: &GroupSpec, node: &GroupNode) -> KernelSpec {
         KernelSpec {
             op: node.op.clone(),
@@ -46,13 +47,13 @@ impl Grouping {
         }
     }
 
-    /// The operations of what was offered since the last call.
+    /// The operations of the groups offered since the last call.
     fn offered(&self) -> Vec<String> {
         let specs = std::mem::take(&mut *self.offered.lock().unwrap());
         specs.iter().map(describe).collect()
     }
 
-    /// The launches that compute a group bound in this way.
+    /// The launches that compute a group with these bindings.
     fn expand(&self, group: &GroupSpec, bindings: &[Binding]) -> BackendResult<Vec<Launch>> {
         let count = |t: &TensorSpec| t.format.views(t.max_rows(), t.row_len()).len();
         let bound = group.bound();
@@ -167,7 +168,7 @@ impl Kernels for Grouping {
     }
 }
 
-/// Numbers in -1..1 that look random.
+/// Pseudo-random numbers in -1..1.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let next = |_| {
@@ -222,7 +223,8 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
             &[
                 "rms_norm(0,1) matmul(n0,2) matmul(n0,3) matmul(n0,4) -> n1,n2,n3",
                 "matmul(0,1) matmul(0,2) matmul(0,3) -> n0,n1,n2",
-                // With two products the third still reads the norm: no kernel may leave its value out.
+                // With two products in a group the third still reads the norm, so no kernel may leave
+                // out the norm's value.
                 "matmul(0,1) matmul(0,2) -> n0,n1",
             ],
         ),
@@ -240,7 +242,7 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
                 let (gate, up) = (product(g)?, product(g)?);
                 g.swiglu(gate, up)
             },
-            // The conversions of weights, which only tests have, stand between.
+            // Conversions of weights, which only tests have, stand between.
             &["rms_norm(0,1) cast(n0) -> n1"],
         ),
         (
@@ -334,7 +336,7 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
     Ok(())
 }
 
-/// Two layers with caches; the greatest values of both extents are 8.
+/// Two layers with caches; the maximum of both extents is 8.
 fn layers(executor: &Executor, caches: &[[Tensor; 2]]) -> Result<Graph> {
     let mut g = Graph::new();
     let mut w = Weights { executor, seed: 0 };
@@ -412,7 +414,7 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
     for (i, (likes, launches)) in likes.into_iter().enumerate() {
         assert_eq!(run(likes)?, (expected.clone(), launches), "preference {i}");
     }
-    // What the group of a cache's update and its attention is told.
+    // The specification of the group of a cache's update and its attention.
     let (backend, executor) = Grouping::open(|_| false);
     let cache = || Tensor::empty(&executor, Format::F16, &[1, 2, 16, 16]);
     layers(&executor, &[[cache()?, cache()?]])?.compile(&executor, &[("tokens", 4)])?;
@@ -439,7 +441,7 @@ fn the_conformance_suite_runs_groups_and_finds_their_faults() {
         assert!(results.len() > 100 && grouped > 80, "{grouped} of {} cases have groups", results.len());
         for result in results {
             match &result.failure {
-                // Of no tokens nothing can be wrong.
+                // Without tokens nothing can be wrong.
                 None => assert!(!(faulty && result.native) || result.case.contains(" 0/"), "{result}: not found"),
                 Some(failure) => assert!(faulty && failure.starts_with("a group's kernel: "), "{result}"),
             }

@@ -1,10 +1,11 @@
-//! Groups that an NVIDIA GPU computes in one kernel and whose operations depend on each other through a state, against the interpreter.
+//! Groups that an NVIDIA GPU computes in one kernel and whose operations depend on each other through a state, compared
+//! with the interpreter.
 
 use hologram_backends::Binding;
 use hologram_core::ops::RopeStyle;
 use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Plan, Result, Tensor};
 
-/// Sizes of a step: tokens at most, heads, key/value heads, elements of a head, rotated pairs, block size.
+/// Sizes of a step: maximum tokens, heads, key/value heads, elements per head, rotated pairs, block size.
 struct Sizes {
     tokens: usize,
     heads: [usize; 2],
@@ -22,7 +23,7 @@ const BLOCKS: usize = 8;
 /// Sequences 0 and 1 share their first block; sequence 2 has its own.
 const TABLE: [u32; 9] = [5, 2, 7, 5, 1, 0, 3, 4, 6];
 
-/// Numbers around zero, other ones for each seed.
+/// Numbers around zero, different for each seed.
 fn numbers(seed: u32, n: usize) -> Vec<f32> {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let mut next = || {
@@ -83,7 +84,7 @@ fn elements(cache: &Tensor) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// The results of the steps one after the other, then the caches.
+/// The results of the steps in order, then the caches.
 fn run(executor: &Executor, s: &Sizes, native: bool, steps: &[Step]) -> Result<(usize, Vec<f32>)> {
     let (mut plan, caches) = plan(executor, s, native)?;
     let mut results = Vec::new();
@@ -110,12 +111,12 @@ fn run(executor: &Executor, s: &Sizes, native: bool, steps: &[Step]) -> Result<(
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
     let steps: [Step; 5] = [
-        // Tokens of one sequence that see each other, over the border of a block.
+        // Tokens of one sequence that attend to each other across the border of a block.
         (&[14, 15, 16, 17], &[0; 4], &[94, 95, 32, 33]),
-        // A row that goes to a block which another sequence of the step reads too.
+        // A row stored in a block that another sequence of the step reads too.
         (&[3, 20], &[1, 0], &[83, 36]),
         (&[21, 47, 0], &[0, 1, 2], &[37, 15, 48]),
-        // A slot that is not where the block table leads: the row is stored and not read.
+        // A slot that the block table does not lead to: the row is stored and not read.
         (&[22], &[0], &[100]),
         (&[38, 39, 40, 41, 42, 43, 44, 45], &[2; 8], &[102, 103, 104, 105, 106, 107, 108, 109]),
     ];
@@ -131,7 +132,7 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
         let (_, want) = run(&interpreter, &sizes, false, &steps)?;
         assert_eq!(launches, 1, "one kernel for all five operations");
         assert_eq!(got.len(), want.len());
-        // A key rounded to f16 may come out as its neighbour.
+        // A key rounded to f16 may become a neighbouring value.
         let bound = if cache == Format::F16 { 2e-3 } else { 2e-5 };
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             assert!((got - want).abs() <= bound, "heads {heads:?}, d {d}: element {i} is {got}, not {want}");

@@ -1,5 +1,5 @@
-//! What a launch costs besides its work: once compiled, a plan runs without an allocation on any thread, and without looking anything up
-//! in a cache of pipelines.
+//! The overhead of launches: once compiled, a plan runs without allocation on any thread and without lookups in
+//! a cache of pipelines.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use hologram_backends::{Binding, Launch, LaunchConfig};
 use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Tensor, conformance};
 use hologram_isa::{Access, Builder, Type};
 
-/// The system's allocator, which counts.
+/// The system's allocator with a counter of allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -36,8 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations, and look-ups of pipelines, while `work` runs: the least of some runs, because threads allocate for themselves when they
-/// start, which may be after their first launch.
+/// Allocations and pipeline lookups while `work` runs. Takes the minimum of several runs, because threads allocate when
+/// they start, which may be after their first launch.
 fn costs(executor: &Executor, mut work: impl FnMut()) -> (usize, u64) {
     let lookups = || {
         let metrics = executor.metrics();
@@ -51,11 +51,11 @@ fn costs(executor: &Executor, mut work: impl FnMut()) -> (usize, u64) {
     (0..5).map(once).min().unwrap_or((usize::MAX, u64::MAX))
 }
 
-/// One test, because whatever runs beside it would be counted.
+/// One test only, because parallel tests would be counted too.
 #[test]
 fn launches_allocate_nothing_and_look_nothing_up() {
     let executor = Executor::open("cpu", Some(2)).expect("there is always a CPU");
-    // The counter counts.
+    // The counter works.
     assert!(costs(&executor, || drop(std::hint::black_box(vec![1u8; 100]))).0 > 0);
 
     let vector = |v: f32| Tensor::from_slice(&executor, &[16384], &[v; 16384]).unwrap();

@@ -1,6 +1,6 @@
-//! The table of self-tests of Metal's native kernels is what the operations' cases give.
+//! The table of self-tests of Metal's native kernels must match the operations' cases.
 //!
-//! `UPDATE_SELFTESTS=1 cargo test -p hologram-core --test metal_selftests` writes it anew.
+//! `UPDATE_SELFTESTS=1 cargo test -p hologram-core --test metal_selftests` rewrites it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use hologram_metal::selftest::{
     self, CASES, Case, TestBinding, TestBuffer, TestChange, TestLaunch, TestResult, encode,
 };
 
-/// The most cases that are chosen for a text, and the bytes after which no more are.
+/// The maximum number of cases per kernel text, and the number of bytes after which no more are chosen.
 const MAX_CASES: usize = 6;
 const MAX_BYTES: usize = 64 << 10;
-/// The bytes that a case should have at most: of those that do the largest serve.
+/// The preferred maximum size of a case in bytes: of the cases below it the largest are chosen.
 const BYTES: usize = 6 << 10;
 
-/// What a plan would launch on an Apple GPU, with the memory that it would find, and what is read afterwards.
+/// The launches of a plan on an Apple GPU, the memory before them, and the ranges that are read afterwards.
 #[derive(Default)]
 struct Captured {
     launches: Vec<Launch>,
@@ -38,7 +38,7 @@ struct Capture {
     last: Mutex<Captured>,
 }
 
-/// What a pipeline holds.
+/// The content of a pipeline.
 struct Chosen {
     kernel: NativeKernel,
     /// Whether each binding is read and written.
@@ -120,10 +120,10 @@ impl Kernels for Capture {
     fn expect_weights(&self, _layout: Format) {}
 }
 
-/// Ranges of buffers, of which those that touch are one.
+/// Ranges of buffers; ranges that touch are merged.
 struct Ranges<'a> {
     memory: &'a [(Buffer, Vec<u8>)],
-    /// The buffer's place, and a range of it.
+    /// The buffer's index and a range of it.
     ranges: Vec<(usize, Range<usize>)>,
 }
 
@@ -134,7 +134,7 @@ impl Ranges<'_> {
 
     fn add(&mut self, buffer: &Buffer, range: &Range<usize>) -> Option<()> {
         let place = self.place(buffer)?;
-        // As aligned as it was.
+        // Keeps the alignment.
         let mut range = range.start / 64 * 64..range.end;
         self.ranges.retain(|(other, r)| {
             let touch = *other == place && r.start <= range.end && range.start <= r.end;
@@ -147,7 +147,7 @@ impl Ranges<'_> {
         Some(())
     }
 
-    /// The range that holds this one, and where in it this one begins.
+    /// The index of the range that contains `range`, and the offset in it.
     fn find(&self, buffer: &Buffer, range: &Range<usize>) -> Option<(usize, usize)> {
         let place = self.place(buffer)?;
         let holds = |(p, r): &(usize, Range<usize>)| *p == place && r.start <= range.start && range.end <= r.end;
@@ -156,7 +156,7 @@ impl Ranges<'_> {
     }
 }
 
-/// A line of the table; none where programs take part.
+/// A line of the table; `None` if programs take part.
 fn case(name: &str, captured: &Captured, outputs: &[conformance::CaseOutput]) -> Option<Case> {
     let mut ranges = Ranges { memory: &captured.memory, ranges: Vec::new() };
     let chosen: Option<Vec<&Chosen>> = captured.launches.iter().map(|l| l.pipeline.downcast()).collect();
@@ -206,13 +206,13 @@ fn case(name: &str, captured: &Captured, outputs: &[conformance::CaseOutput]) ->
             ),
         });
     }
-    // A case that computes nothing shows nothing.
+    // A case without results tests nothing.
     results.iter().any(|r| !r.changes.is_empty()).then_some(())?;
     let texts: BTreeSet<String> = launches.iter().flat_map(|l| &l.parts).map(|p| p.text.clone()).collect();
     Some(Case { name: name.into(), texts: texts.into_iter().collect(), buffers, launches, results })
 }
 
-/// What the reference has otherwise than memory.
+/// The values that differ between the memory and the reference.
 fn changes(before: &[f64], reference: &conformance::Reference) -> Vec<TestChange> {
     // The table's values are rounded; two digits of a bound are enough.
     let rounded = |(value, bound): (&f64, &f64)| -> f32 {
@@ -241,9 +241,9 @@ fn entries(case: &Case) -> impl Iterator<Item = (&str, &str)> {
     case.launches.iter().flat_map(|l| &l.parts).map(|p| (p.text.as_str(), p.entry.as_str()))
 }
 
-/// For each text small cases that launch as many of its kernels as possible.
+/// Chooses, per kernel text, small cases that launch as many of its kernels as possible.
 fn choose(mut all: Vec<Case>) -> Vec<Case> {
-    // Those of a good size come first, the largest of them before all others; then the rest, the smallest first.
+    // Cases below the preferred size come first, the largest of them first; then the others, the smallest first.
     all.sort_by_key(|case| match bytes(case) {
         size if size <= BYTES => BYTES - size,
         size => size,
@@ -267,7 +267,7 @@ fn choose(mut all: Vec<Case>) -> Vec<Case> {
     chosen.into_iter().map(|i| all[i].clone()).collect()
 }
 
-/// Whether two cases are the same but for the last bits of expected values, which systems' functions round differently.
+/// Whether two cases are equal except for the last bits of expected values, which systems' functions round differently.
 fn alike(a: &Case, b: &Case) -> bool {
     let numbers = |case: &Case| {
         let changes = case.results.iter().flat_map(|r| &r.changes);

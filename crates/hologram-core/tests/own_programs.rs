@@ -1,4 +1,4 @@
-//! Atlas programs of one's own on tensors: arguments of every kind, and those that do not fit.
+//! Atlas programs of one's own on tensors: arguments of every kind, and arguments that do not fit.
 
 use hologram_core::{Argument, Executor, Tensor, Type, f16};
 
@@ -6,7 +6,7 @@ fn cpu() -> Executor {
     Executor::open("cpu", Some(2)).unwrap()
 }
 
-/// y[i] = x[i] + v for a v of some type, converted.
+/// y[i] = x[i] + v, for a v of the type `ty`, converted.
 fn adder(executor: &Executor, ty: &str) -> hologram_core::CompiledProgram {
     let text = format!(
         "kernel add_number(x: buffer<f32>, y: buffer<f32, write>, v: {ty}) workgroup(4) {{
@@ -72,7 +72,7 @@ fn what_does_not_fit() {
     let good: [Argument; 3] = [(&x).into(), (&y).into(), 1.0f32.into()];
     kernel.run([0, 1, 1], &good).unwrap();
     assert_eq!(y.read().unwrap(), [0.0; 4], "no workgroups, no work");
-    // A fault sticks to what the kernel was to write, and nothing else.
+    // An error stays with the kernel's outputs and with nothing else.
     let error = kernel.submit([2, 1, 1], &good).and_then(|e| e.wait()).unwrap_err().to_string();
     assert!(error.contains("add_number") && error.contains("outside"), "{error}");
     assert!(y.read().is_err() && x.to_vec::<f32>().unwrap() == [1.0; 8]);

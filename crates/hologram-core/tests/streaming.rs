@@ -10,7 +10,7 @@ use hologram_core::{Executor, Format, OpenOptions, bytes_of};
 const CAP: u64 = 8 << 20;
 const CHUNK: usize = 1 << 19;
 
-/// A file in the system's folder for such, removed at the end.
+/// A file in the system's temporary folder, removed on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -24,7 +24,7 @@ fn streams_through_a_cap(device: &str) {
     let executor = Executor::open_with(device, &options).unwrap();
     let error = executor.pool(64 << 20).unwrap_err().to_string();
     assert!(error.contains("cannot allocate 67108864 bytes") && error.contains("the cap is 8388608"), "{error}");
-    // 64 MB, a part of a chunk, and nothing. Small whole numbers, so that sums are exact in any order.
+    // 64 MB and a part of a chunk, less than a chunk, and nothing. Small whole numbers, so sums are exact in any order.
     for len in [(64 << 20) / 4 + 77, 1000, 0usize] {
         let file = Temporary(std::env::temp_dir().join(format!("hologram-sum-{}-{device}-{len}", std::process::id())));
         let value = |i: usize| ((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as f32 - 5.0;
@@ -38,7 +38,7 @@ fn streams_through_a_cap(device: &str) {
     }
     let missing = std::env::temp_dir().join("hologram-there-is-no-such-file");
     assert!(sum_file::sum_file(&executor, &missing, CHUNK).is_err());
-    // Places in a pool.
+    // Offsets in a pool.
     let pool = executor.pool(1024).unwrap();
     let x = pool.tensor(512, Format::F32, &[4, 8]).unwrap();
     pool.write(512, &[1.5f32; 32]).unwrap();

@@ -1,4 +1,4 @@
-//! Tensors as users of other libraries write them: each line of a short program, its result beside it.
+//! Tensors as users of other libraries write them: each line of a short program, with its result.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn run(gpu: bool) -> Result<()> {
     Ok(())
 }
 
-/// Against sums written out.
+/// Compares products with sums written out.
 #[test]
 fn attention_is_the_formula() -> Result<()> {
     for device in &tested(false) {
@@ -138,7 +138,7 @@ fn values_print() -> Result<()> {
     Ok(())
 }
 
-/// Blocks of weights are read as what they mean.
+/// Blocks of weights are read as their dequantized values.
 #[test]
 fn block_formats_are_read_back() -> Result<()> {
     let device = Executor::open("cpu", None)?;
@@ -152,7 +152,7 @@ fn block_formats_are_read_back() -> Result<()> {
     Ok(())
 }
 
-/// What is saved is loaded, of every type; what is no such file is refused.
+/// Saved tensors of every type load again; other files are rejected.
 #[test]
 fn files_round_trip() -> Result<()> {
     let device = Executor::open("cpu", None)?;
@@ -197,7 +197,7 @@ fn files_round_trip() -> Result<()> {
     Ok(())
 }
 
-/// Each mistake in one sentence.
+/// Each mistake is reported in one sentence.
 #[test]
 fn mistakes_are_explained() -> Result<()> {
     let device = Executor::open("cpu", None)?;

@@ -1,4 +1,5 @@
-//! Views of tensors and of graph values: who reads them in place, who gets a copy, and what is refused.
+//! Views of tensors and of graph values: which operations read them in place, which get a copy, and
+//! which views are rejected.
 
 mod common;
 
@@ -29,7 +30,7 @@ fn chains_read_views_in_place_and_other_operations_get_copies_on(gpu: bool) -> R
     type Build = fn(&mut Graph, NodeId) -> Result<NodeId>;
     let x: Vec<f32> = (0..24).map(|i| i as f32).collect();
     let transposed = |f: fn(f32) -> f32| (0..24).map(|i| f((i % 4 * 6 + i / 4) as f32)).collect::<Vec<f32>>();
-    // The value, the launches, and what must come out; the input is `f32 [4, 6]`, row-major from 0 on.
+    // The value, the number of launches, and the expected result; the input is `f32 [4, 6]`, row-major from 0 on.
     let cases: [(&str, Build, usize, Vec<f32>); 7] = [
         (
             "a chain over a transposed input",
@@ -164,7 +165,7 @@ fn tensors_have_views_on(gpu: bool) -> Result<()> {
         assert_eq!(sum.shape(), [2, 4, 3]);
         assert_eq!(&sum.to_vec::<i32>()?[12..15], [27, 35, 43]);
         assert!(x.slice(0, 1, 1)?.to_vec::<i32>()?.is_empty());
-        // Rows that begin where no memory begins are read from there by any operation.
+        // Any operation reads rows that begin at an unaligned address.
         let row = x.slice(0, 1, 2)?.slice(1, 1, 2)?;
         let max = executor.eval([&row], |g, [x]| g.reduce_max(x))?;
         assert_eq!(max.to_vec::<i32>()?, [19]);

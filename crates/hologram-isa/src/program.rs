@@ -155,8 +155,8 @@ pub enum StmtKind {
         /// The block for false; empty when there is none.
         otherwise: Vec<Stmt>,
     },
-    /// A counted loop: `var` takes `start`, `start + step`, … while less than `end`. The three operands are read once,
-    /// before the loop. `step` must not be 0 (for `i32` it must be positive). The count ends instead of wrapping.
+    /// A counted loop: `var` takes `start`, `start + step`, … while less than `end`. The three operands are read
+    /// once, before the loop. `step` must not be 0 (for `i32` it must be positive). The count ends instead of wrapping.
     For {
         /// The counter, an `i32` or `u32` that the body must not assign.
         var: Reg,

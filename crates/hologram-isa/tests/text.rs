@@ -63,8 +63,8 @@ fn bad_programs_are_rejected_with_the_line() {
     }
 }
 
-/// Each program of `tests/odd` is valid, with exactly the warnings of its comments `// warning: …`; those of the header
-/// have no line and stand on the first. The examples have no warnings.
+/// Each program of `tests/odd` is valid, with exactly the warnings of its comments `// warning: …`; those of the
+/// header have no line and stand on the first. The examples have no warnings.
 #[test]
 fn odd_programs_are_accepted_with_warnings() {
     for (place, text) in cases("odd").into_iter().chain(examples()) {

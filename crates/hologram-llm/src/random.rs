@@ -170,25 +170,25 @@ impl WeightTypes {
 
 /// The standard deviation of attention scores. Queries and keys each have its square root.
 ///
-/// With deviation 0 all positions would have equal weight, and the mean of n random values shrinks as 1/√n: after some
-/// hundred positions the context would have no effect. With deviation s the weights are log-normal and count like
-/// n·e^(−s²) equal ones, as long as that exceeds 1: for 500 positions like 9, whose mean has a third of a value's
-/// deviation.
+/// With deviation 0 all positions would have equal weight, and the mean of n random values shrinks as 1/√n:
+/// after some hundred positions the context would have no effect. With deviation s the weights are log-normal and
+/// count like n·e^(−s²) equal ones, as long as that exceeds 1: for 500 positions like 9, whose mean has a
+/// third of a value's deviation.
 const SCORE_DEVIATION: f32 = 2.0;
 
 /// Random weights with which a model depends on its context as a trained one does, at any size.
 ///
 /// A matrix with deviation g/√k, where k is the row length, multiplies the deviation of its input by g, provided that
-/// its mean is 0. With mean m all results would contain m·Σx, which grows as k instead of √k; after a few blocks all
-/// hidden states would be the same vector. Therefore:
+/// its mean is 0. With mean m all results would contain m·Σx, which grows as k instead of √k; after a few blocks
+/// all hidden states would be the same vector. Therefore:
 ///
 /// - The embedding has deviation 1. Each norm has weights of 1 and restores deviation 1.
 /// - Queries and keys have deviation √[`SCORE_DEVIATION`], so that attention focuses on a few positions.
 /// - Every other matrix preserves the deviation. Attention and the feed-forward network then each add 0.3 to 1 times
 ///   the initial hidden state, at any width. Hidden states grow as the square root of the number of blocks, all parts
 ///   alike, and norms undo the growth.
-/// - Logits have deviation 1. A tied embedding would make them √width times as large; the weights of the last norm undo
-///   that.
+/// - Logits have deviation 1. A tied embedding would make them √width times as large; the weights of the
+///   last norm undo that.
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,

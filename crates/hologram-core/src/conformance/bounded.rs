@@ -1,4 +1,4 @@
-//! The references of a graph's operations, composed: each value with a bound that also covers the bounds of what it is computed from.
+//! References of whole graphs: each value has a bound that includes the bounds of the values it is computed from.
 
 use hologram_backends::{Elementwise, Format, Operation};
 
@@ -8,7 +8,7 @@ use crate::graph::{Graph, NodeId, Source};
 use crate::ops::{self, SharedOp};
 use crate::tensor::Dim;
 
-/// A value of a graph with the greatest absolute deviation of each element.
+/// A value of a graph with the maximum absolute deviation of each element.
 #[derive(Clone, Debug)]
 pub(super) struct Bounded {
     pub tensor: HostTensor,
@@ -16,7 +16,7 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    /// As results are compared with.
+    /// The form that results are compared with.
     pub fn reference(&self) -> Reference {
         Reference { values: self.tensor.values.clone(), bounds: self.bounds.clone() }
     }
@@ -26,10 +26,11 @@ impl Bounded {
     }
 }
 
-/// The values of all nodes, and the newest version of each state, from those of the leaves. Extents have a greatest and an actual value.
+/// Computes the values of all nodes from those of the leaves; also returns the newest version of each state. An extent
+/// is a pair of maximum and actual value.
 ///
 /// # Errors
-/// When an operation's operand is inexact and nothing is known of how that carries over.
+/// When an operation's operand is inexact and its error propagation is not known.
 pub(super) fn evaluate(
     graph: &Graph,
     extents: &[(usize, usize)],
@@ -78,8 +79,8 @@ pub(super) fn evaluate(
     Ok((values, newest))
 }
 
-/// The bounds of an operation's result, in this format, with those of its operands in them; `None` where nothing is known of how an
-/// inexact operand carries over.
+/// The bounds of an operation's result in this format, with the operands' bounds propagated. `None`: the operation's
+/// error propagation is not known.
 fn carried(op: &SharedOp, format: Format, operands: &[&Bounded], own: &Reference) -> Option<Vec<f64>> {
     if operands.iter().all(|o| o.bounds.iter().all(|b| *b == 0.0)) {
         return Some(own.bounds.clone());
@@ -113,13 +114,13 @@ fn pairs(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64
     a.elements().zip(b.elements()).map(|(a, b)| bound(a, b)).collect()
 }
 
-/// How far a value that is off by at most `bound` may be off when it is rounded to a format.
+/// The maximum deviation, after rounding to a format, of a value that is off by at most `bound`.
 fn rounding(value: f64, bound: f64, format: Format) -> f64 {
     let rounded = |v: f64| ops::rounded(v, format);
     (rounded(value + bound) - rounded(value)).abs().max((rounded(value - bound) - rounded(value)).abs())
 }
 
-/// A code moves to the next where the quotient comes near a tie; the scale moves with the group's greatest.
+/// A code moves to the next where the quotient comes near a tie; the scale moves with the group's maximum magnitude.
 fn quantized(group: usize, floor: f64, x: &Bounded) -> Vec<f64> {
     let mut inherited = Vec::with_capacity(x.bounds.len());
     for (values, bounds) in x.tensor.values.chunks(group).zip(x.bounds.chunks(group)) {
@@ -141,7 +142,7 @@ fn quantized(group: usize, floor: f64, x: &Bounded) -> Vec<f64> {
     inherited
 }
 
-/// With exact weights. One that is rounded on the way has grown by less than a hundredth.
+/// Requires exact weights. A weight that the operation rounds grows by less than a hundredth.
 fn product(x: &Bounded, w: &Bounded) -> Option<Vec<f64>> {
     let k = x.tensor.row_len();
     if w.bounds.iter().any(|b| *b != 0.0) || k == 0 {
@@ -171,7 +172,7 @@ fn appended(cache: &Bounded, x: &Bounded, slots: &Bounded) -> Option<Vec<f64>> {
     Some(bounds)
 }
 
-/// A score that is off by δ puts its weight off by a factor of up to e^δ, and so the sum of all weights.
+/// A score that is off by δ puts its weight, and therefore the sum of all weights, off by a factor of up to e^δ.
 fn attended((scale, window): (f64, Option<u32>), [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> Option<Vec<f64>> {
     let [positions, sequences, table] = indices.map(|i| &i.tensor);
     let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.tensor.shape[..], &k.tensor.shape[..]) else { return None };
@@ -180,7 +181,8 @@ fn attended((scale, window): (f64, Option<u32>), [q, k, v]: [&Bounded; 3], indic
     for row in 0..q.bounds.len() / d {
         let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
         let (of_q, bounds_of_q) = (&q.tensor.values[row * d..][..d], &q.bounds[row * d..][..d]);
-        // Of each position the start of its row in the caches, its score, and how far that may be off.
+        // Per position: the start of its row in the caches, and its score. `off` is the maximum deviation of the
+        // scores.
         let mut scores: Vec<(usize, f64)> = Vec::new();
         let mut off: f64 = 0.0;
         let (position, window) = (positions.values[token] as usize, window);

@@ -1,9 +1,10 @@
-//! The chain of elementwise operations by which fusion and fast functions are tested and measured.
+//! The chain of elementwise operations that tests and benchmarks of fusion and fast functions use.
 
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 
-/// `relu(sigmoid(x·y + x) − quarter·tanh(y))·exp(−|x|)` of `f32` tensors of one shape, with `quarter` a scalar: one launch when fused.
+/// `relu(sigmoid(x·y + x) − quarter·tanh(y))·exp(−|x|)` of `f32` tensors of one shape, with `quarter` a scalar.
+/// One launch when fused.
 ///
 /// # Errors
 /// When the operands do not fit together.

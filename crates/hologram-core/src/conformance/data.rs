@@ -1,4 +1,4 @@
-//! What the cases' inputs hold, and what their bytes mean.
+//! The cases' input data, as bytes and as values.
 
 use half::{bf16, f16};
 use hologram_backends::{BlockType, Format, Scales, TensorSpec};
@@ -8,11 +8,11 @@ use super::{CaseInput, Fill, HostTensor};
 use crate::error::{CoreError, Result};
 use crate::tensor::Dim;
 
-/// The byte that results are filled with before a run: NaN as any float.
+/// The byte that fills results before a run: NaN in any float format.
 pub(super) const POISON: u8 = 0xff;
 
-/// The byte that fills inputs beyond the extents: a huge number, and an index outside any tensor; not [`POISON`], so that copying it
-/// shows.
+/// The byte that fills inputs beyond the extents: a huge number, or an index outside any tensor. It differs from
+/// [`POISON`], so that a copy of it is detected.
 const BEYOND: u8 = 0xfe;
 
 /// A generator of random numbers (SplitMix64).
@@ -44,7 +44,7 @@ impl Random {
         ((-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()) as f32
     }
 
-    /// The scale of a block: now and then negative, zero or the least that `f16` has.
+    /// The scale of a block: now and then negative, zero or the smallest `f16`.
     fn scale(&mut self, size: f32) -> f32 {
         match self.below(16) {
             0 => 0.0,
@@ -55,7 +55,8 @@ impl Random {
     }
 }
 
-/// An input's bytes in its format's layout for the greatest extents, and its values. Extents have a greatest and an actual value.
+/// An input's bytes in its format's layout for the maximum extents, and its values. An extent is a pair of maximum and
+/// actual value.
 pub(super) fn draw(
     extents: &[(usize, usize)],
     input: &CaseInput,
@@ -99,7 +100,7 @@ pub(super) fn draw(
         (Format::I8Groups { group }, fill) => {
             let views = input.format.views(max_rows, row_len);
             for code in &mut data[..rows * row_len] {
-                // What quantising gives: never -128.
+                // Quantization never gives -128.
                 *code = (random.below(255) as i32 - 127) as i8 as u8;
             }
             let scales = &mut data[views.last().map_or(0, |v| v.offset)..];
@@ -112,7 +113,7 @@ pub(super) fn draw(
             draw_planes(block, [blocks(max_rows), blocks(rows)], size_of_fill(fill), &mut data, random)?;
         }
         (format, fill) => {
-            // Any byte is a code.
+            // Any byte is a valid code.
             let (size, numbers) = (size_of_fill(fill), format.unit_numbers());
             let blocks = rows * row_len / format.block_len();
             for block in 0..blocks {
@@ -128,8 +129,8 @@ pub(super) fn draw(
     Ok((data, HostTensor { format: input.format, shape, values }))
 }
 
-/// Draws the second number of blocks of a tensor with room for the first: any byte is one of codes or of factors, scales and minimums are
-/// of the size that they have in blocks.
+/// Draws `used` blocks of a tensor with room for `max` blocks. Codes and factors are random bytes; scales and minimums
+/// have the magnitude that they have in blocks.
 fn draw_planes(
     block: BlockType,
     [max, used]: [usize; 2],
@@ -151,7 +152,7 @@ fn draw_planes(
     for (at, bytes) in at.into_iter().zip([codes, high, record]) {
         data[at..at + used * bytes].fill_with(|| random.next() as u8);
     }
-    // Factors of 6 bits in the file have 8 here.
+    // Factors of 6 bits in the file have 8 bits here.
     let wider = match block.row().scales {
         Scales::SixBitPairs { .. } | Scales::SixBits { .. } => 0.25,
         Scales::One | Scales::Nibbles { .. } | Scales::Signed { .. } => 1.0,
@@ -171,12 +172,12 @@ fn size_of_fill(fill: &Fill) -> f32 {
     }
 }
 
-/// The first byte beyond the first `len` elements that is no longer poison.
+/// The index of the first byte beyond the first `len` elements that is no longer [`POISON`].
 pub(super) fn overwritten(spec: &TensorSpec, len: usize, data: &[u8]) -> Option<usize> {
     let (max_rows, row_len) = (spec.max_rows(), spec.row_len());
     let total = (max_rows * row_len).max(1);
     spec.format.views(max_rows, row_len).iter().find_map(|v| {
-        // Whole rows, whose bytes are in proportion.
+        // Only whole rows are used, so bytes are proportional to elements.
         let used = (v.bytes as u128 * len as u128 / total as u128) as usize;
         (v.offset + used..v.offset + v.bytes).find(|i| data[*i] != POISON)
     })

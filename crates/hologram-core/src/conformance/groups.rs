@@ -1,5 +1,6 @@
-//! Cases of groups: operations that a device may compute with one kernel, in the forms that models have them, run with and without
-//! native kernels against the composition of the operations' references in `f64`.
+//! Cases of groups: operations that one kernel of a device may compute, in the forms that models have them.
+//!
+//! Each case runs with and without native kernels against the composition of the operations' references in `f64`.
 
 use hologram_backends::Format;
 use hologram_isa::Type;
@@ -14,13 +15,13 @@ use crate::graph::{CompileOptions, Graph, NodeId, Plan};
 use crate::ops::{AttentionOptions, AttentionPrecision, RopeStyle};
 use crate::tensor::{Dim, Tensor};
 
-/// The name of these cases among those of operations.
+/// The name under which these cases are listed with the operations.
 pub(super) const NAME: &str = "groups";
 
-/// A case: what is computed of how many tokens.
+/// A case: the operations and the number of tokens.
 #[derive(Clone, Debug)]
 struct GroupCase {
-    /// The most tokens, and those of the run.
+    /// The maximum and the actual number of tokens.
     tokens: (usize, usize),
     kind: Kind,
 }
@@ -31,7 +32,7 @@ enum Kind {
     Cache(Cache),
 }
 
-/// Products with weights of one format that share their left side, and what comes before and after.
+/// Products with weights of one format that share their left side, and the operations before and after them.
 #[derive(Clone, Debug)]
 struct Products {
     norm: bool,
@@ -51,24 +52,24 @@ enum Convert {
     I8 { group: usize, floor: f32 },
 }
 
-/// What is made of the products.
+/// The use of the products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// They are wanted as they are.
+    /// The products are the outputs.
     Products,
     Swiglu,
     Relu2,
-    /// The gate is converted in turn.
+    /// The gate's result is converted too.
     SwigluConverted(Convert),
-    /// The left side is added to the product, as the first operand or the second.
+    /// The left side is added to the product, as the first or the second operand.
     Add {
         first: bool,
     },
-    /// There is no product: the converted left side is wanted.
+    /// No product: the converted left side is the output.
     Converted,
 }
 
-/// Rotary embedding, the cache's update and, if wanted, attention.
+/// Rotary embedding, the cache's update and, optionally, attention.
 #[derive(Clone, Debug)]
 struct Cache {
     attention: Option<AttentionOptions>,
@@ -76,7 +77,7 @@ struct Cache {
     kv: Type,
     heads: (usize, usize),
     d: usize,
-    /// Position of the first token; the others follow it, or are each in a sequence of their own.
+    /// Position of the first token. The other tokens follow it, or each is in a sequence of its own.
     first: usize,
     batched: bool,
 }
@@ -100,7 +101,7 @@ impl Drawing<'_> {
         Ok((bytes, Bounded { tensor, bounds }))
     }
 
-    /// An input where its first dimension is the tokens, else a constant.
+    /// An input when its first dimension is the tokens, otherwise a constant.
     fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
         let (bytes, value) = self.bytes(&input)?;
         let node = if matches!(input.shape.first(), Some(Dim::Extent(_))) {
@@ -144,7 +145,7 @@ impl Convert {
 }
 
 impl Products {
-    /// Adds the operations; returns the values wanted.
+    /// Adds the operations; returns the values to output.
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
         let x = d.leaf(CaseInput::normal(Format::F32, &[TOKENS, self.k.into()]))?;
         let mut left = x;
@@ -187,7 +188,7 @@ impl Cache {
         let position =
             |t: usize| if self.batched { (self.first + 7 * t) % (per_sequence * BLOCK) } else { self.first + t };
         let sequence = |t: usize| if self.batched { t } else { 0 };
-        // Blocks in an order that no kernel can guess.
+        // Blocks in an order that no kernel can assume.
         let block = |s: usize, i: usize| (s * per_sequence + i + 3) % (sequences * per_sequence);
         let slot = |t: usize| block(sequence(t), position(t) / BLOCK) * BLOCK + position(t) % BLOCK;
 
@@ -219,7 +220,7 @@ impl Cache {
 }
 
 impl GroupCase {
-    /// About how many multiplications it takes.
+    /// Approximate number of multiplications.
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
@@ -242,7 +243,7 @@ impl GroupCase {
         }
     }
 
-    /// Runs it once; says whether kernels of groups took part.
+    /// Runs the case once; also returns whether native kernels of groups ran.
     fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Vec<CaseOutput>)> {
         let mut graph = Graph::new();
         graph.extent("tokens", self.tokens.0);
@@ -309,7 +310,8 @@ pub(super) fn run_native(
     Ok(())
 }
 
-/// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's kernels.
+/// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's
+/// kernels.
 pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
     let all = cases(|format| executor.backend().policy().weight_layout(format)).into_iter().enumerate();
     let run = |(index, case): (usize, GroupCase)| {
@@ -337,7 +339,7 @@ pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
 /// All cases, with weights laid out for a device.
 fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
     let mut cases = Vec::new();
-    // Weights with the conversions of their left side that a row of this length admits.
+    // Weights with the conversions of their left side that are valid for this row length.
     let pairs = |k: usize| {
         let i8 = |group, floor| Convert::I8 { group, floor };
         [
@@ -361,7 +363,7 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         (&[40], End::Products),
     ];
     let mut products = |tokens, norm, k: usize, rows: &[usize], end, (weights, convert): (Format, Convert)| {
-        // What is added to has the left side's shape.
+        // An operand that is added has the left side's shape.
         let rows = rows.iter().map(|m| if *m == 0 { k } else { *m }).collect();
         let kind = Kind::Products(Products { norm, convert, weights: layout(weights), k, rows, end });
         cases.push(GroupCase { tokens, kind });

@@ -1,4 +1,5 @@
-//! The conformance suite: every operation's cases, run on a device as program and as native kernel, against the reference in `f64`.
+//! The conformance suite: every operation's cases, run on a device as program and as native kernel, compared with the
+//! reference in `f64`.
 
 mod bounded;
 mod chain;
@@ -24,16 +25,16 @@ use crate::tensor::Dim;
 pub struct Case {
     /// The operation.
     pub op: SharedOp,
-    /// Greatest and actual value of each extent that the inputs' shapes name by index.
+    /// Maximum and actual value of each extent; the inputs' shapes refer to extents by index.
     pub extents: Vec<(usize, usize)>,
     /// The inputs.
     pub inputs: Vec<CaseInput>,
-    /// Views that the operation gets of inputs instead of these, made one of the other: the input's place and the view.
+    /// Views that replace inputs, each applied to the previous one: the input's index and the view.
     pub views: Vec<(usize, View)>,
 }
 
 impl Case {
-    /// A case without inputs yet.
+    /// A case without inputs.
     pub fn new(op: impl Op + 'static, extents: &[(usize, usize)]) -> Case {
         Case { op: std::sync::Arc::new(op), extents: extents.to_vec(), inputs: Vec::new(), views: Vec::new() }
     }
@@ -44,18 +45,18 @@ impl Case {
         self
     }
 
-    /// Takes a view of the last input, or of its last view.
+    /// Applies a view to the last input, or to its last view.
     pub fn view(mut self, view: View) -> Case {
         self.views.push((self.inputs.len().saturating_sub(1), view));
         self
     }
 
-    /// The size of a dimension: the greatest, for which memory is laid out, and the actual one.
+    /// The maximum size of a dimension, for which memory is laid out, and the actual size.
     pub(crate) fn size(&self, dim: Dim) -> (usize, usize) {
         size(&self.extents, dim)
     }
 
-    /// The formats of the inputs but for indices, each once; that of the result where there are no inputs.
+    /// The formats of the inputs except indices, each once; without inputs, the format of the result.
     fn dtype(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for input in &self.inputs {
@@ -69,7 +70,7 @@ impl Case {
             }
         }
         if names.is_empty() {
-            // All of the type that indices have: they are operands.
+            // All inputs have the type of indices, so they are operands.
             let made = || self.op.infer(&[]).ok().map(|made| made.format);
             names.extend(self.inputs.first().map(|input| input.format).or_else(made).map(|format| format.name()));
         }
@@ -84,7 +85,7 @@ fn size(extents: &[(usize, usize)], dim: Dim) -> (usize, usize) {
     }
 }
 
-/// Formats and shapes, with an extent as actual/greatest size: `quantize(f32[3/4, 64])`.
+/// Formats and shapes, with an extent as actual/maximum size: `quantize(f32[3/4, 64])`.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dim = |d: &Dim| match (*d, self.size(*d)) {
@@ -97,13 +98,13 @@ impl fmt::Display for Case {
         if !self.views.is_empty() {
             write!(f, " of views {:?}", self.views)?;
         }
-        // Attributes, where there are some.
+        // The attributes, if any.
         let op = format!("{:?}", self.op.operation());
         if op.contains('{') { write!(f, " {op}") } else { Ok(()) }
     }
 }
 
-/// An input of a case: its type and how its values are drawn.
+/// An input of a case: its type and the distribution of its values.
 #[derive(Clone, Debug)]
 pub struct CaseInput {
     /// Storage format.
@@ -114,12 +115,12 @@ pub struct CaseInput {
     pub fill: Fill,
 }
 
-/// How an input's values are drawn, by a generator seeded with the case's number.
+/// The distribution of an input's values. The generator is seeded with the case's number.
 #[derive(Clone, Debug)]
 pub enum Fill {
-    /// Normal with this standard deviation; block formats get random codes and scales of this size.
+    /// Normal with this standard deviation; block formats get random codes, and scales of this magnitude.
     Normal(f32),
-    /// Whole numbers below a bound.
+    /// Whole numbers below this bound.
     Below(u32),
     /// These values.
     Values(Vec<f32>),
@@ -137,7 +138,8 @@ impl CaseInput {
     }
 }
 
-/// The operations that a test of the suite checks: `elementwise` all of the table, any other name its own.
+/// The operations that a test of the suite checks: `elementwise` stands for all of the table, any other name for
+/// itself.
 pub fn operations_of(test: &'static str) -> Vec<&'static str> {
     match test {
         "elementwise" => hologram_backends::Elementwise::ALL.iter().map(|op| op.name()).collect(),
@@ -145,10 +147,10 @@ pub fn operations_of(test: &'static str) -> Vec<&'static str> {
     }
 }
 
-/// Makes a module of tests of a device: one `#[test]` for each operation, each running all its cases.
+/// Makes a module of tests of a device: one `#[test]` per operation, which runs all its cases.
 ///
-/// The expression opens the device and is evaluated once. The number bounds the size of the cases in multiplications, for devices
-/// that are slow by design. Attributes at the end are the tests'.
+/// The expression opens the device and is evaluated once. `max_work` bounds the size of the cases in multiplications,
+/// for devices that are slow by design. Attributes at the end go to the tests.
 ///
 /// ```text
 /// hologram_core::conformance_suite!(Executor::open("reference", None).unwrap(), max_work: 100_000);

@@ -14,20 +14,20 @@ use crate::graph::{CompileOptions, Graph};
 use crate::ops;
 use crate::tensor::{Dim, Tensor};
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub struct CaseResult {
-    /// The operation.
+    /// The operation's name.
     pub op: &'static str,
-    /// The case's place among the operation's.
+    /// The case's index among the operation's cases.
     pub index: usize,
-    /// The formats of the numbers it computes with, without those of indices: `f32`, `i8 × Q4_0`.
+    /// The formats of the operands, without those of indices: `f32`, `i8 × Q4_0`.
     pub dtype: String,
     /// Formats and shapes.
     pub case: String,
-    /// Whether the device has a native kernel for it, or of some of a group's operations, which then ran too.
+    /// Whether a native kernel also ran: of the operation, or of some of a group's operations.
     pub native: bool,
-    /// What was wrong; `None` when nothing was.
+    /// The failure; `None`: passed.
     pub failure: Option<String>,
 }
 
@@ -37,7 +37,8 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// The names of the operations that have cases, in order; `groups` at the end stands for the cases of groups of operations.
+/// The names of the operations that have cases, in order. The last, `groups`, stands for the cases of groups of
+/// operations.
 pub fn op_names() -> Vec<&'static str> {
     let mut ops: Vec<&'static str> = Vec::new();
     for case in all_cases() {
@@ -63,13 +64,13 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
     cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, c)).collect()
 }
 
-/// The cases of every operation, made once.
+/// The cases of every operation, built once.
 pub(super) fn all_cases() -> &'static [Case] {
     static CASES: LazyLock<Vec<Case>> = LazyLock::new(ops::cases);
     &CASES
 }
 
-/// Runs one case, as the operation's program and, where the device has one, as its native kernel.
+/// Runs one case as the operation's program and, where the device has one, as its native kernel.
 pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
     let mut result = CaseResult {
         op: case.op.name(),
@@ -85,7 +86,7 @@ pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
             Ok(Some(Ok(None))) => result.native = native,
             Ok(Some(Ok(Some(reason)))) => result.failure = Some(format!("{way}: {reason}")),
             Ok(Some(Err(e))) => result.failure = Some(format!("{way}: {e}")),
-            // What a device says that it lacks it must refuse by name.
+            // A device must reject, by name, a capability that it does not list.
             Err(e) if refuses_what_it_lacks(executor, &e) => {}
             Err(e) => result.failure = Some(format!("{way}: {e}")),
         }
@@ -96,29 +97,29 @@ pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
     result
 }
 
-/// Whether an error is a device's refusal of a capability that it does not list.
+/// Whether a device rejected a capability that it does not list.
 fn refuses_what_it_lacks(executor: &Executor, error: &CoreError) -> bool {
     let there = &executor.info().capabilities;
     let names = |what: &str| Capability::ALL.iter().any(|c| !there.contains(c) && what.starts_with(&format!("{c},")));
     matches!(error, CoreError::Backend(BackendError::Unsupported { what, .. }) if names(what))
 }
 
-/// A tensor that a case computes: what the device wrote and what the reference says.
+/// A tensor that a case computes: the device's result and the reference.
 #[derive(Clone, Debug)]
 pub struct CaseOutput {
-    /// Which one, where a case has several.
+    /// The output's name, for cases with several outputs.
     pub name: String,
-    /// What its memory is laid out for.
+    /// The format and maximum shape of its memory.
     pub spec: TensorSpec,
-    /// Whether bytes beyond the actual extents must be as they were.
+    /// Whether the bytes beyond the actual extents must be unchanged.
     pub bounded: bool,
-    /// What the device wrote.
+    /// The bytes that the device wrote.
     pub bytes: Vec<u8>,
-    /// What it should be.
+    /// The expected values with their bounds.
     pub reference: Reference,
 }
 
-/// What is wrong with the first output that is wrong.
+/// Describes the first wrong output; `None`: all are right.
 ///
 /// # Errors
 /// When an output's bytes do not belong to its format.
@@ -139,10 +140,10 @@ pub(super) fn failure(outputs: &[CaseOutput]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Runs a case once; none where the device was asked for a native kernel and has none.
+/// Runs a case once. `None`: a native kernel was requested and the device has none.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Option<Vec<CaseOutput>>> {
     let mut random = Random::new(index as u64 + 1);
     let mut graph = Graph::new();
@@ -204,7 +205,7 @@ pub(super) fn fixed_spec(format: Format, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 
-/// Says which element is the first beyond its bound, if one is.
+/// Describes the first element that is beyond its bound, if any.
 fn compare(got: &[f64], want: &Reference, row_len: usize) -> Option<String> {
     if got.len() != want.values.len() {
         return Some(format!("the reference has {} elements, the result {}", want.values.len(), got.len()));
@@ -225,7 +226,8 @@ fn compare(got: &[f64], want: &Reference, row_len: usize) -> Option<String> {
     ))
 }
 
-/// Whether a result lies within the bound of the exact value. Beyond the range of `f32` that means infinity.
+/// Whether a result lies within the bound of the exact value. Infinity is right where the bound reaches beyond the
+/// range of `f32`.
 fn agree(got: f64, want: f64, bound: f64) -> bool {
     let max = f64::from(f32::MAX);
     if got.is_infinite() {
@@ -235,11 +237,11 @@ fn agree(got: f64, want: f64, bound: f64) -> bool {
     }
 }
 
-/// Runs the cases of all operations and groups with a device's native kernels, where it has some, and gives the name of each
-/// with what was computed: for tests that look at what a device launches.
+/// Runs the cases of all operations and groups with a device's native kernels, where it has some. `each` gets the name
+/// and the outputs of each case. For tests of the kernels that a device launches.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, Vec<CaseOutput>)) -> Result<()> {
     for op in op_names() {
         let cases = all_cases().iter().filter(|case| case.op.name() == op);
@@ -255,7 +257,7 @@ pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&st
     groups::run_native(executor, max_work, each)
 }
 
-/// About how many multiplications a case takes.
+/// Approximate number of multiplications of a case.
 pub(super) fn work(case: &Case) -> usize {
     let elements = |i: &super::CaseInput| i.shape.iter().map(|d| case.size(*d).1).product::<usize>();
     match case.inputs.as_slice() {

@@ -1,18 +1,18 @@
-//! Views of cases' inputs, and what they hold, computed on the host element by element.
+//! Views of cases' inputs, and their elements computed on the host one by one.
 
 use super::HostTensor;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::tensor::Dim;
 
-/// A view that is made of an input.
+/// A view of an input.
 #[derive(Clone, Debug)]
 pub enum View {
-    /// Indices `1..2` of dimension 0.
+    /// Dimension, start and end: indices `start..end` of the dimension.
     Slice(usize, usize, usize),
     /// The dimensions in another order.
     Permute(Vec<usize>),
-    /// Dimensions that repeat.
+    /// The shape that the elements are broadcast to.
     Broadcast(Vec<Dim>),
     /// The same elements with other sizes.
     Reshape(Vec<Dim>),

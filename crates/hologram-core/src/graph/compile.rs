@@ -1,4 +1,4 @@
-//! From graph to plan: sizes, kernels, memory, recording.
+//! From graph to plan: sizes, kernels, memory plan, recording.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::tensor::{Dim, TensorType};
 /// Alignment in bytes of the step block's parts.
 const STEP_ALIGN: usize = 64;
 
-/// The greatest values of the extents that one plan serves.
+/// The maximum values of the extents of one plan.
 pub(super) struct Bounds<'a> {
     graph: &'a Graph,
     max: Vec<usize>,
@@ -49,7 +49,7 @@ enum Unit<'a> {
 }
 
 impl Unit<'_> {
-    /// What it reads, in binding order.
+    /// The values that it reads, in binding order.
     fn reads(&self) -> &[NodeId] {
         match self {
             Unit::Step(step) => &step.inputs,
@@ -57,7 +57,8 @@ impl Unit<'_> {
         }
     }
 
-    /// What it writes, in binding order; versions of states, which are bound among the inputs, may be left out.
+    /// The values that it writes, in binding order. Versions of states may be left out, because they are bound among
+    /// the inputs.
     fn writes(&self) -> &[NodeId] {
         match self {
             Unit::Step(step) => std::slice::from_ref(&step.root),
@@ -66,7 +67,7 @@ impl Unit<'_> {
     }
 }
 
-/// The launches in order: groups in the place of their steps.
+/// The launches in order; groups replace their steps.
 fn units<'a>(steps: &'a [Step], groups: &'a [Group]) -> Vec<Unit<'a>> {
     let mut units = Vec::with_capacity(steps.len());
     let mut at = 0;
@@ -79,26 +80,26 @@ fn units<'a>(steps: &'a [Step], groups: &'a [Group]) -> Vec<Unit<'a>> {
     units
 }
 
-/// What the launches of a graph are, but for the memory that they are bound to.
+/// The launches of a graph, not yet bound to memory.
 pub(crate) struct Compiled {
     launches: Vec<(Pipeline, LaunchConfig, Vec<Slot>)>,
-    /// How many of them are native kernels.
+    /// The number of native kernels among them.
     pub native: usize,
     pub step_bytes: usize,
     pub arena_bytes: usize,
-    /// The extents' names and greatest values.
+    /// The extents' names and maximum values.
     pub extents: Vec<(String, usize)>,
     pub inputs: Vec<InputSlot>,
     pub outputs: Vec<OutputSlot>,
 }
 
-/// An argument of a launch: bytes of a memory.
+/// An argument of a launch: a range of bytes in a memory.
 struct Slot {
     memory: Memory,
     range: Range<usize>,
 }
 
-/// What an argument lies in.
+/// The memory of an argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
     /// The tensor of a node, from its first byte.
@@ -113,7 +114,7 @@ impl Compiled {
         self.launches.len()
     }
 
-    /// Binds the launches to memory, given as a buffer and the byte where it begins.
+    /// Binds the launches to memory. `find` returns the buffer of a memory and the byte where it begins.
     pub fn record<'a>(
         &self,
         executor: &Executor,
@@ -134,14 +135,15 @@ impl Compiled {
     }
 }
 
-/// Choices of [`Graph::compile_with`].
+/// Options of [`Graph::compile_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct CompileOptions {
-    /// Whether a backend's native kernels, of operations and of groups, are used; without them every operation runs its portable
-    /// program.
+    /// Whether a backend's native kernels, of operations and of groups, are used. Without them every operation runs its
+    /// portable program.
     pub native: bool,
-    /// Whether programs of elementwise operations, and chains of them fused into one, use the `.fast` forms of `exp` and its kin: a
-    /// device may then give their results with the errors that [`OpInfo::fast`](hologram_isa::OpInfo::fast) states.
+    /// Whether programs of elementwise operations and of their fused chains use the `.fast` forms of `exp` and similar
+    /// functions. A device may then return results within the error bounds of
+    /// [`OpInfo::fast`](hologram_isa::OpInfo::fast).
     pub fast: bool,
 }
 
@@ -152,16 +154,18 @@ impl Default for CompileOptions {
 }
 
 impl Graph {
-    /// Compiles the graph for a device: fuses elementwise chains, chooses native kernels or compiles programs, plans memory, records.
-    /// `bounds` lowers the greatest value of extents for this plan (a bucket); the others keep their own.
+    /// Compiles the graph for a device: fuses elementwise chains, chooses native kernels or compiles programs, plans
+    /// memory, records launches. `bounds` lowers the maximum of extents for this plan (a bucket); the others keep
+    /// theirs.
     ///
     /// # Errors
-    /// When two extents have one name, a bound names no extent or exceeds it, a tensor belongs to another executor, or the device fails.
+    /// When two extents have one name, a bound names no extent or exceeds it, a tensor belongs to another executor, or
+    /// the device fails.
     pub fn compile(&self, executor: &Executor, bounds: &[(&str, usize)]) -> Result<Plan> {
         self.compile_with(executor, bounds, CompileOptions::default())
     }
 
-    /// As [`Graph::compile`], with choices.
+    /// As [`Graph::compile`], with options.
     ///
     /// # Errors
     /// As [`Graph::compile`].
@@ -170,7 +174,8 @@ impl Graph {
     }
 
     #[cfg(feature = "conformance")]
-    /// As [`Graph::compile_with`], with memory of its own for every value, so that a write beyond a value's extents shows.
+    /// As [`Graph::compile_with`], with separate memory for every value, so that a test detects a write beyond a
+    /// value's extents.
     pub(crate) fn compile_apart(&self, executor: &Executor, options: CompileOptions) -> Result<Plan> {
         self.compile_in(executor, &[], options, true)
     }
@@ -194,7 +199,7 @@ impl Graph {
         Ok(Plan::new(executor.clone(), list, compiled, step, arena))
     }
 
-    /// Chooses kernels and compiles programs, and says where each argument of each launch lies.
+    /// Chooses kernels, compiles programs, and locates each argument of each launch.
     pub(crate) fn prepare(
         &self,
         executor: &Executor,
@@ -236,7 +241,7 @@ impl Graph {
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
         let (offsets, arena_bytes) = self.plan_memory(&bounds, &units, apart);
 
-        // A version of a state is bound to the state's tensor.
+        // Versions of a state are bound to the state's tensor.
         let mut states: Vec<Option<NodeId>> = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
             if let (Some(s), Source::Tensor(_)) = (node.state, &node.source) {
@@ -248,7 +253,7 @@ impl Graph {
         }
         let bind = |id: NodeId| -> Vec<Slot> {
             let id = self.nodes[id.0 as usize].state.and_then(|s| states[s]).unwrap_or(id);
-            // A view that is no dense part of its storage is bound as the whole of that.
+            // A view that is not a dense part of its storage is bound as the whole storage.
             let (id, start) = match self.place(id) {
                 Place::Dense(bytes) => (id, bytes),
                 Place::Strided(_) => (self.storage(id), 0),
@@ -284,7 +289,7 @@ impl Graph {
                 Unit::Step(one) => {
                     let spec = self.kernel_spec(&bounds, one)?;
                     let views = self.layouts(one);
-                    // Native kernels are for what there is: the program of nothing is as fast.
+                    // Empty tensors take the program: it is as fast, and native kernels need not handle them.
                     let nothing = spec.inputs.iter().chain([&spec.output]).any(|t| t.shape.contains(&Extent::Fixed(0)));
                     let asked =
                         if views.is_empty() { Some(spec.clone()) } else { self.view_spec(&bounds, one, &spec, &views) };
@@ -327,7 +332,7 @@ impl Graph {
         })
     }
 
-    /// What a backend is told of a launch.
+    /// The specification of a launch that a backend gets.
     fn kernel_spec(&self, bounds: &Bounds<'_>, step: &Step) -> Result<KernelSpec> {
         let op = self.op(step.root).ok_or_else(|| CoreError::Graph("a step without an operation".into()))?;
         let fused = !step.fused.is_empty();
@@ -339,7 +344,7 @@ impl Graph {
         })
     }
 
-    /// The request for the copy of a view ([`Operation::CopyView`]); `None` for other operations.
+    /// The specification of the copy of a view ([`Operation::CopyView`]); `None` for other operations.
     fn view_spec(
         &self,
         bounds: &Bounds<'_>,
@@ -355,16 +360,17 @@ impl Graph {
         if let (Some(own), Source::Tensor(tensor)) =
             (&self.nodes[storage.0 as usize].layout, &self.nodes[storage.0 as usize].source)
         {
-            // Of a tensor that is a view itself only what it spans is bound: less than its shape where elements repeat.
+            // A tensor that is itself a view is bound up to its last element: fewer elements than its shape has where
+            // they repeat.
             memory.shape = vec![Extent::Fixed(own.span(tensor.shape()))];
         }
         let inputs = vec![memory];
         let asked = KernelSpec { op, inputs, output: spec.output.clone(), in_place: None };
-        // The step block is bound as for the copy.
+        // A kernel is requested only if it binds the step block like the copy.
         (asked.uses_step() == spec.uses_step()).then_some(asked)
     }
 
-    /// The portable program of a launch. Elementwise ones have as many elements a thread as the device likes.
+    /// The portable program of a launch. Elementwise ones process the device's preferred number of elements per thread.
     fn program(
         &self,
         step: &Step,
@@ -389,7 +395,7 @@ impl Graph {
         }
     }
 
-    /// For each input of a launch its layout where it is a view; empty where none is.
+    /// Per input of a launch its layout if it is a view; empty if no input is one.
     fn layouts(&self, step: &Step) -> Vec<Option<&Layout>> {
         let layout = |id: &NodeId| match self.place(*id) {
             Place::Dense(_) => None,
@@ -399,7 +405,7 @@ impl Graph {
         if layouts.iter().all(Option::is_none) { Vec::new() } else { layouts }
     }
 
-    /// Offsets of the inputs in the step block, which begins with the extents' values; and its size.
+    /// Offsets of the inputs in the step block, and its size. The block begins with the extents' values.
     fn lay_out_step(&self, bounds: &Bounds<'_>) -> (Vec<InputSlot>, usize) {
         let mut at = (self.extents.len() * 4).next_multiple_of(STEP_ALIGN);
         let mut inputs = Vec::new();
@@ -414,8 +420,8 @@ impl Graph {
         (inputs, at.max(STEP_ALIGN))
     }
 
-    /// Offsets in the arena, by node, of what the launches write; and the arena's size. What lives inside a group only has no place.
-    /// Values share memory unless they are to lie `apart`.
+    /// Offsets in the arena, by node, of the values that launches write, and the arena's size. A value that only a
+    /// group uses has no offset. Values share memory unless `apart` is set.
     fn plan_memory(&self, bounds: &Bounds<'_>, units: &[Unit<'_>], apart: bool) -> (Vec<usize>, usize) {
         let mut lifetimes: Vec<(NodeId, Lifetime)> = Vec::new();
         for (now, unit) in units.iter().enumerate() {

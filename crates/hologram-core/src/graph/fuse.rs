@@ -8,21 +8,22 @@ use hologram_isa::{Builder, Value};
 use super::{Graph, NodeId, Source};
 use crate::ops::{SharedOp, register_type};
 
-/// What one launch computes: an operation, or a tree of elementwise operations that ends in `root`.
+/// The work of one launch: an operation, or a tree of elementwise operations that ends in `root`.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The node whose value the launch writes.
     pub root: NodeId,
     /// The nodes that the launch reads, in binding order.
     pub inputs: Vec<NodeId>,
-    /// The elementwise nodes computed on the way, `root` included; empty when the operation runs as it is.
+    /// The elementwise nodes that the launch computes, `root` included; empty for an operation that runs as it is.
     pub fused: Vec<NodeId>,
 }
 
 impl Graph {
-    /// The launches of a graph in order: nodes that no output or state update needs are left out, and an elementwise node with a
-    /// single user that is elementwise too, of the same shape, is computed inside that user. A node that reads a state is not: the
-    /// state may be overwritten before its user runs.
+    /// The launches of a graph in order. Nodes that no output or state update needs are left out. An elementwise node
+    /// is computed inside its user if it has a single user, which is elementwise and of the same shape.
+    ///
+    /// A node that reads a state is not fused: the state may be overwritten before its user runs.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let live = self.live();
         let mut users: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
@@ -32,13 +33,14 @@ impl Graph {
             }
         }
         let reads = |user: NodeId, id: NodeId| matches!(&self.nodes[user.0 as usize].source, Source::Op { inputs, .. } if inputs.contains(&id));
-        // What follows a product is computed with it where a device has a kernel for both, which a conversion must not prevent.
+        // A device may have a kernel for a product and the operation after it. Fusing that operation with a conversion
+        // would hide it.
         let of_product = |inputs: &[NodeId]| {
             inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| op.operation() == Operation::Matmul))
         };
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
-            // A constant is part of whatever elementwise operation reads it.
+            // A constant that only elementwise operations read becomes part of each of them.
             if inputs.is_empty() && op.elementwise().is_some() && !self.is_output(id) {
                 return users.get(&id).is_some_and(|users| {
                     users
@@ -70,14 +72,14 @@ impl Graph {
         steps
     }
 
-    /// Emits the expression of a fused step; `leaf` gives the values of the step's inputs.
+    /// Emits the expression of a fused step; `leaves` are the values of the step's inputs.
     pub(crate) fn emit_fused(&self, b: &mut Builder, step: &Step, leaves: &[Value]) -> Option<Value> {
         let mut values: HashMap<NodeId, Value> = step.inputs.iter().copied().zip(leaves.iter().copied()).collect();
         for id in &step.fused {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return None };
             let args: Option<Vec<Value>> = inputs.iter().map(|i| values.get(i).copied()).collect();
             let mut value = op.elementwise()?.emit(b, &args?);
-            // A value means the same whether it passes through memory or not: it is rounded to its type.
+            // A value is rounded to its type whether it passes through memory or not.
             if let Format::Plain(ty) = self.ty(*id).format {
                 value = b.cvt(ty, value);
                 if *id != step.root {
@@ -105,7 +107,7 @@ impl Graph {
         step.fused.push(id);
     }
 
-    /// Which nodes an output or an update of state needs.
+    /// The nodes that an output or a state update needs.
     fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.nodes.len()];
         for (_, id) in &self.outputs {
@@ -125,7 +127,7 @@ impl Graph {
         live
     }
 
-    /// Whether the value is read after a run, be it with another shape.
+    /// Whether the value is read after a run, possibly with another shape.
     pub(super) fn is_output(&self, id: NodeId) -> bool {
         self.outputs.iter().any(|(_, output)| self.storage(*output) == id)
     }

@@ -1,4 +1,4 @@
-//! Groups: launches that follow each other and that one native kernel of the device may compute together.
+//! Groups: consecutive launches that one native kernel of the device may compute together.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,11 +14,11 @@ use super::{Graph, NodeId, Source};
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
-    /// Their places among the steps.
+    /// Their indices among the steps.
     pub steps: Range<usize>,
-    /// What the kernel reads, in binding order.
+    /// The values that the kernel reads, in binding order.
     pub inputs: Vec<NodeId>,
-    /// What it writes, but for states, in binding order.
+    /// The values that it writes, except states, in binding order.
     pub outputs: Vec<NodeId>,
     /// Whether the step block is bound.
     pub uses_step: bool,
@@ -26,7 +26,8 @@ pub(crate) struct Group {
     pub pipeline: Pipeline,
 }
 
-/// What may be a group from a step on: that many steps which prepare an operand (a norm, a conversion), then one of several bodies.
+/// The possible groups that begin at a step: `prologue` steps that prepare an operand (a norm, a conversion), then one
+/// of several bodies.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pattern {
     prologue: usize,
@@ -35,10 +36,12 @@ struct Pattern {
 }
 
 impl Graph {
-    /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered first, of equal ones
-    /// those with the longer body; a norm and a conversion before a group that has no use for them are offered as a group of their own.
+    /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered
+    /// first; of equally long ones, those with the longer body. A norm and a conversion before a group that does not
+    /// include them are offered as a group of their own.
     ///
-    /// The steps of a group are neighbours, so that it takes their place whatever else depends on them or on a state.
+    /// The steps of a group are consecutive, so the group takes their place regardless of dependencies on them or on a
+    /// state.
     pub(super) fn groups(&self, bounds: &Bounds<'_>, steps: &[Step], backend: &Arc<dyn Backend>) -> Vec<Group> {
         let mut users: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (i, step) in steps.iter().enumerate() {
@@ -58,7 +61,7 @@ impl Graph {
             let found = ranges.into_iter().find_map(offer);
             let before = at..found.as_ref().map_or(body, |g| g.steps.start);
             groups.extend(if before.len() > 1 { offer(before) } else { None });
-            // Every group that begins at the body's first step was offered.
+            // All groups that begin at the body's first step were offered.
             at = match &found {
                 Some(group) => group.steps.end,
                 None => (body + usize::from(!pattern.bodies.is_empty())).max(at + 1),
@@ -68,12 +71,12 @@ impl Graph {
         groups
     }
 
-    /// What may begin with the first of these steps:
-    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two and their gate with or without its
-    ///   conversion, or one and an addition to it;
+    /// The possible groups that begin with the first of these steps:
+    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two products and
+    ///   their gate with or without its conversion, or one product and an addition to it;
     /// - `rms_norm [quantize | cast]` alone;
-    /// - rotary embedding of queries and keys and the cache's two updates, with the attention that reads them (where positions, slots,
-    ///   tables and what the cache held are given before the run) or without it;
+    /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
+    ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
@@ -84,7 +87,7 @@ impl Graph {
             if !appended || !(2..4).any(|append| reads(append, 0) || reads(append, 1)) {
                 return Pattern::default();
             }
-            // The kernel may read these while the launches before it still run.
+            // The kernel may read these while earlier launches still run.
             let given = |user: usize, operands: &[usize]| {
                 operands.iter().all(|i| steps[user].inputs.get(*i).is_some_and(|id| self.is_given(*id)))
             };
@@ -129,22 +132,22 @@ impl Graph {
         Pattern { prologue, bodies }
     }
 
-    /// Whether a value's elements lie in another order than row-major.
+    /// Whether a value's elements lie in an order other than row-major.
     fn is_rearranged(&self, id: NodeId) -> bool {
         matches!(self.place(id), Place::Strided(_))
     }
 
-    /// Whether no operation of the graph writes what a node stands for, or has written it when the node is read.
+    /// Whether no operation of the graph has written the value of a node before the node is read.
     fn is_given(&self, id: NodeId) -> bool {
         !matches!(self.nodes[self.storage(id).0 as usize].source, Source::Op { .. })
     }
 
-    /// The operation of a step that is no chain of elementwise ones.
+    /// The operation of a step that is not a chain of elementwise ones.
     fn single(&self, step: &Step) -> Option<Operation> {
         self.op(step.root).filter(|_| step.fused.is_empty()).map(|op| op.operation())
     }
 
-    /// Asks the device for a kernel of these steps.
+    /// Requests a kernel for these steps from the device.
     fn offer(
         &self,
         bounds: &Bounds<'_>,
@@ -161,7 +164,7 @@ impl Graph {
             for id in &step.inputs {
                 let storage = self.storage(*id);
                 operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
-                    // A kernel is told of no view between its operations, nor of one among its inputs.
+                    // A group's specification has no views, neither between its operations nor among its inputs.
                     Some(_) if self.ty(*id) != self.ty(storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
                     None if self.is_rearranged(*id) => return None,

@@ -1,4 +1,4 @@
-//! The static memory plan: lifetimes to offsets in one arena.
+//! The static memory plan: assigns lifetimes to offsets in one arena.
 
 /// A value that needs memory from step `first` to step `last`, both included.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Lifetime {
 /// Alignment of every value, in bytes.
 const ALIGN: usize = 64;
 
-/// Gives each value an offset such that values alive at the same step do not overlap; returns the offsets and the arena's size.
+/// Assigns offsets such that values alive at the same step do not overlap. Returns the offsets and the arena's size.
 /// Greedy by size: the largest values are placed first, each at the lowest offset that is free for its whole life.
 pub(crate) fn assign(values: &[Lifetime]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..values.len()).collect();

@@ -29,19 +29,22 @@ pub struct NodeId(pub(crate) u32);
 
 /// A graph of operations, built in execution order and compiled for one device by [`Graph::compile`].
 ///
-/// What changes between runs is declared: *extents* (named sizes of a first dimension, with maxima), *inputs* (small tensors that
-/// the host writes before a run) and *state* (tensors that operations update in place and that outlive runs). Everything else is
-/// constant, so a compiled plan is replayed without changing a kernel's arguments.
+/// Everything that changes between runs is declared:
+/// - *extents*: named sizes of a first dimension, with maxima;
+/// - *inputs*: small tensors that the host writes before a run;
+/// - *state*: tensors that operations update in place and that outlive runs.
+///
+/// Everything else is constant, so a compiled plan is replayed without changing a kernel's arguments.
 #[derive(Debug, Default)]
 pub struct Graph {
     pub(crate) extents: Vec<ExtentInfo>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) outputs: Vec<(String, NodeId)>,
-    /// For each state tensor, the node that is its newest version.
+    /// Per state tensor, the node of its newest version.
     newest: Vec<NodeId>,
-    /// Copies of views that were asked for, by view.
+    /// Copies of views, by view.
     copies: HashMap<NodeId, NodeId>,
-    /// The operation that a user called, while others are applied that it is made of.
+    /// The operation that the user called, while the operations it consists of are applied.
     calling: Option<&'static str>,
 }
 
@@ -59,7 +62,7 @@ pub(crate) struct Node {
     pub ty: TensorType,
     /// The state tensor that this value is a version of.
     pub state: Option<usize>,
-    /// Where the elements lie in the storage; `None`: row-major, from its start.
+    /// Where the elements lie in the storage. `None`: row-major, from its start.
     pub layout: Option<Layout>,
 }
 
@@ -72,7 +75,7 @@ pub(crate) enum Source {
     Tensor(Tensor),
     /// An operation.
     Op { op: SharedOp, inputs: Vec<NodeId> },
-    /// Another node's memory, seen with another shape or in another order.
+    /// Another node's memory, with another shape or in another order.
     View(NodeId),
 }
 
@@ -82,8 +85,8 @@ impl Graph {
         Graph::default()
     }
 
-    /// Declares a run-time extent with its greatest value. It may be the first dimension of inputs. Its name must be its own, which
-    /// [`Graph::compile`] checks.
+    /// Declares a run-time extent with its maximum. It may be the first dimension of inputs. Its name must be unique;
+    /// [`Graph::compile`] checks this.
     pub fn extent(&mut self, name: &str, max: usize) -> Dim {
         self.extents.push(ExtentInfo { name: name.into(), max });
         Dim::Extent(self.extents.len() as u32 - 1)
@@ -103,7 +106,7 @@ impl Graph {
     /// A tensor that the graph only reads, such as a weight.
     ///
     /// # Errors
-    /// When the tensor belongs to another executor than a tensor before it, or shares memory with a state.
+    /// When the tensor belongs to a different executor from an earlier tensor, or shares memory with a state.
     pub fn constant(&mut self, tensor: &Tensor) -> Result<NodeId> {
         for state in self.tensors(|node| node.state.is_some()) {
             self.distinct(state, "constant", tensor)?;
@@ -125,7 +128,7 @@ impl Graph {
     /// A tensor that operations update in place and that keeps its content between runs and plans, such as a KV cache.
     ///
     /// # Errors
-    /// When the tensor is a view, belongs to another executor than a tensor before it, or shares memory with one.
+    /// When the tensor is a view, belongs to a different executor from an earlier tensor, or shares memory with one.
     pub fn state(&mut self, tensor: &Tensor) -> Result<NodeId> {
         if tensor.layout().is_some() {
             return Err(CoreError::Graph("a state must not be a view".into()));
@@ -139,7 +142,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// The tensors of nodes.
+    /// The tensors of the nodes for which `of` holds.
     fn tensors(&self, of: impl Fn(&Node) -> bool) -> impl Iterator<Item = &Tensor> {
         self.nodes.iter().filter_map(move |node| match &node.source {
             Source::Tensor(tensor) if of(node) => Some(tensor),
@@ -147,7 +150,8 @@ impl Graph {
         })
     }
 
-    /// Refuses another tensor in the memory of a state: an operation could read it while it, or another, writes the state.
+    /// Rejects another tensor in the memory of a state: an operation could read it while that operation, or another
+    /// one, writes the state.
     fn distinct(&self, state: &Tensor, kind: &str, other: &Tensor) -> Result<()> {
         if !state.overlaps(other) {
             return Ok(());
@@ -160,13 +164,13 @@ impl Graph {
     /// Applies an operation.
     ///
     /// # Errors
-    /// When the operands do not fit, when one is a version of a state that an earlier operation has overwritten, or when the operation reads
-    /// the state that it updates as another operand too.
+    /// When the operands do not fit, when one is a version of a state that an earlier operation has overwritten, or
+    /// when the operation also reads the state that it updates as another operand.
     pub fn apply(&mut self, op: impl Op + 'static, inputs: &[NodeId]) -> Result<NodeId> {
         self.apply_shared(Arc::new(op), inputs)
     }
 
-    /// Applies the operations that another is made of; refusals name that one.
+    /// Applies the operations that `op` consists of; errors name `op`.
     pub(crate) fn called<T>(&mut self, op: &'static str, apply: impl FnOnce(&mut Graph) -> Result<T>) -> Result<T> {
         let outer = self.calling;
         self.calling = Some(outer.unwrap_or(op));
@@ -226,7 +230,7 @@ impl Graph {
     /// Names a value that is read after a run.
     ///
     /// # Errors
-    /// When the name is taken or the value is not computed by an operation.
+    /// When the name is taken, or the value is a state or is not computed by an operation.
     pub fn output(&mut self, name: &str, value: NodeId) -> Result<()> {
         if self.outputs.iter().any(|(other, _)| other == name) {
             return Err(CoreError::Graph(format!("two outputs are named {name}")));
@@ -242,7 +246,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The tensor that a node stands for.
+    /// The tensor of a node, if it has one.
     pub(crate) fn tensor(&self, id: NodeId) -> Option<&Tensor> {
         match &self.nodes.get(id.0 as usize)?.source {
             Source::Tensor(tensor) => Some(tensor),
@@ -263,13 +267,14 @@ impl Graph {
         &self.nodes[id.0 as usize].ty
     }
 
-    /// The node of a value that an operation is given, which may be one of another graph.
+    /// The node of an operand. An error if this graph has no node of that number, as for values of a larger graph.
     pub(crate) fn operand(&self, op: &'static str, id: NodeId) -> Result<&Node> {
         let op = self.calling.unwrap_or(op);
         self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{op}: unknown operand")))
     }
 
-    /// The sizes of a value; of one that the graph does not have none, so that the operation it goes to refuses it.
+    /// The shape of a value. It is empty for a value that this graph does not have; the operation then rejects the
+    /// value.
     pub(crate) fn shape_of(&self, id: NodeId) -> &[Dim] {
         self.nodes.get(id.0 as usize).map_or(&[], |n| &n.ty.shape)
     }
@@ -289,7 +294,7 @@ impl Graph {
                 _ => {}
             }
         }
-        // Indices in programs are u32.
+        // Programs compute indices in u32.
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => *n,
             Dim::Extent(e) => self.extents[*e as usize].max,

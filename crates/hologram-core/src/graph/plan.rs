@@ -20,22 +20,23 @@ use crate::tensor::{Element, bytes_of, bytes_of_mut};
 pub struct Plan {
     executor: Executor,
     list: CommandList,
-    /// All launches, and those of native kernels.
+    /// The number of all launches, and of native kernels.
     launches: [usize; 2],
-    /// The step block: the extents' values, then the inputs; the host's copy is sent whole before a run.
+    /// The step block: the extents' values, then the inputs. The host's copy is sent whole before a run.
     step: Buffer,
     host_step: Vec<u8>,
     extents: Vec<(String, usize)>,
-    /// The extents' values, as at the start of the step block: kept as words, so that reading a result allocates nothing for them.
+    /// The extents' values, as at the start of the step block. Stored as `u32`, so that reading a result allocates
+    /// nothing for them.
     values: Vec<u32>,
     inputs: Vec<InputSlot>,
     arena: Buffer,
     outputs: Vec<OutputSlot>,
-    /// Whether anything was run, so that the outputs have content.
+    /// Whether the plan has run, so that the outputs have content.
     has_run: bool,
 }
 
-/// A point in a device's queue, behind the kernels of a run.
+/// A point in a device's queue, after the kernels of a run.
 #[derive(Clone)]
 pub struct Event {
     pub(crate) executor: Executor,
@@ -46,7 +47,7 @@ impl Event {
     /// Waits until the device has passed the point.
     ///
     /// # Errors
-    /// Why the run failed that the event is of, each time.
+    /// The error of the event's run, at each call.
     pub fn wait(&self) -> Result<()> {
         Ok(self.executor.backend().wait(self.event)?)
     }
@@ -131,15 +132,15 @@ impl Plan {
         Ok(())
     }
 
-    /// Sends the step block and runs the recorded kernels; returns when the device has taken them.
+    /// Sends the step block and submits the recorded kernels; returns when the device has accepted them.
     ///
     /// # Errors
-    /// What the device knows at once; errors of kernels come with [`Plan::read`].
+    /// Errors that the device detects at once. Errors of kernels come with [`Plan::read`].
     pub fn run(&mut self) -> Result<()> {
         self.enqueue().map(drop)
     }
 
-    /// As [`Plan::run`], with an event to wait for: the point at which the kernels of this run are done.
+    /// As [`Plan::run`]; returns an event, the point at which the kernels of this run are done.
     ///
     /// # Errors
     /// As [`Plan::run`].
@@ -158,11 +159,11 @@ impl Plan {
         Ok(event)
     }
 
-    /// Runs the recorded kernels once more with the last run's inputs, one by one, and gives for each its name and the seconds it took on
-    /// the device.
+    /// Runs the recorded kernels once more with the last run's inputs, one by one. Returns the name of each and the
+    /// seconds it took on the device.
     ///
     /// # Errors
-    /// A device that cannot measure them; an error of the run.
+    /// When the device cannot measure them; the error of the run.
     pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
         Ok(self.executor.backend().measure().profile(&self.list)?)
     }
@@ -170,8 +171,8 @@ impl Plan {
     /// Waits and reads an output at its actual size.
     ///
     /// # Errors
-    /// When nothing was run yet, there is no such output or its elements are of another type; the error of the last run where it has failed
-    /// before it computed the output, at each read.
+    /// When there was no run, there is no such output, or its elements are of another type. If the last run failed
+    /// before it computed the output: its error, at each read.
     pub fn read<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let mut out = vec![T::default(); self.output_len(name)?];
         self.read_into(name, &mut out)?;
@@ -213,7 +214,7 @@ impl Plan {
     }
 
     #[cfg(feature = "conformance")]
-    /// Sets all bytes of an input, in its format's layout for the greatest extents.
+    /// Sets all bytes of an input, in its format's layout for the maximum extents.
     pub(crate) fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         match self.inputs.iter().find(|i| i.name == name && i.spec.max_bytes() == bytes.len()) {
             Some(slot) => self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes),
@@ -230,7 +231,7 @@ impl Plan {
     }
 
     #[cfg(feature = "conformance")]
-    /// Waits and reads all bytes of an output, in its format's layout for the greatest extents.
+    /// Waits and reads all bytes of an output, in its format's layout for the maximum extents.
     pub(crate) fn read_raw(&self, name: &str) -> Result<Vec<u8>> {
         let slot = self.output(name)?;
         let mut bytes = vec![0; slot.spec.max_bytes()];
@@ -239,12 +240,12 @@ impl Plan {
     }
 
     #[cfg(feature = "conformance")]
-    /// Format and greatest shape of an output.
+    /// Format and maximum shape of an output.
     pub(crate) fn output_spec(&self, name: &str) -> Result<&TensorSpec> {
         Ok(&self.output(name)?.spec)
     }
 
-    /// Number of elements of an output with the extents as set.
+    /// Number of elements of an output with the current extents.
     ///
     /// # Errors
     /// When there is no such output.
@@ -252,12 +253,12 @@ impl Plan {
         Ok(self.output(name)?.spec.shape.iter().map(|e| e.value(&self.values)).product())
     }
 
-    /// Kernels launched by a run.
+    /// Kernels per run.
     pub fn launches(&self) -> usize {
         self.launches[0]
     }
 
-    /// Those of them that are native kernels of the backend.
+    /// Native kernels of the backend per run.
     pub fn native_launches(&self) -> usize {
         self.launches[1]
     }

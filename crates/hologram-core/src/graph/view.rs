@@ -1,7 +1,8 @@
 //! Views: other shapes, parts and orders of a value's elements, without a copy.
 //!
-//! Elementwise operations and copies read a view where its elements lie. Before any other operation the graph puts a `copy`, which is a
-//! launch of its own; a view needs none whose elements are row-major and begin at a multiple of [`VIEW_ALIGN`].
+//! Elementwise operations and copies read a view where its elements lie. Before any other operation the graph inserts a
+//! `copy`, which is a separate launch. No copy is needed if the view's elements are row-major and begin at a multiple
+//! of [`VIEW_ALIGN`].
 
 use hologram_backends::Format;
 
@@ -11,24 +12,24 @@ use crate::layout::Layout;
 use crate::ops::Copy;
 use crate::tensor::{Dim, TensorType};
 
-/// Operations other than elementwise ones read memory that begins at a multiple of this, in bytes.
+/// Alignment in bytes of the memory that operations other than elementwise ones read.
 pub(crate) const VIEW_ALIGN: usize = 64;
 
 /// How a value lies in the memory of its storage.
 pub(crate) enum Place<'a> {
-    /// Row-major, so many bytes from the start.
+    /// Row-major, at this offset in bytes.
     Dense(usize),
-    /// Somehow else.
+    /// Any other layout.
     Strided(&'a Layout),
 }
 
 impl Graph {
-    /// The same elements in row-major order with another shape: `f32 [tokens, h·d]` as `[tokens, h, d]`. No copy, but for a view whose
-    /// elements no strides can put in this shape.
+    /// The same elements in row-major order with another shape: `f32 [tokens, h·d]` as `[tokens, h, d]`. Copies only a
+    /// view whose elements cannot have this shape by strides.
     ///
     /// # Errors
-    /// When the number of elements differs, the first dimension is an extent of only one of the shapes, the format is not plain, or
-    /// the value is a state.
+    /// When the number of elements differs, the first dimension is an extent of only one of the shapes, the format is
+    /// not plain, or the value is a state.
     pub fn reshape(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
         let from = self.viewed("reshape", x)?;
         let split = |shape: &[Dim]| {
@@ -50,7 +51,7 @@ impl Graph {
         let Some(layout) = self.nodes[x.0 as usize].layout.clone() else {
             return self.push_view(x, to, None);
         };
-        // An extent stays the first dimension, and keeps its stride.
+        // An extent stays the first dimension and keeps its stride.
         let extent = matches!(from.shape.first(), Some(Dim::Extent(_)));
         let (fixed, first) = if extent { (1, Some(layout.strides[0])) } else { (0, None) };
         let sizes = |shape: &[Dim]| self.sizes(shape).split_off(fixed);
@@ -91,8 +92,8 @@ impl Graph {
     /// A view with the dimensions in another order: dimension `k` of the result is dimension `order[k]` of `x`.
     ///
     /// # Errors
-    /// When `order` does not name each dimension once, a run-time extent would not be the first, the format is not plain, or the value is a
-    /// state.
+    /// When `order` does not name each dimension once, a run-time extent would not be the first, the format is not
+    /// plain, or the value is a state.
     pub fn permute(&mut self, x: NodeId, order: &[usize]) -> Result<NodeId> {
         self.view("permute", x, |ty, sizes, layout| {
             let (_, layout) = layout.permute(sizes, order)?;
@@ -100,7 +101,7 @@ impl Graph {
         })
     }
 
-    /// A view with the last two dimensions exchanged.
+    /// A view with the last two dimensions swapped.
     ///
     /// # Errors
     /// As [`Graph::permute`]; when there are fewer than two dimensions.
@@ -121,7 +122,7 @@ impl Graph {
         self.permute(x, &order)
     }
 
-    /// A view of another shape in which dimensions of size 1, and dimensions that `x` lacks in front, repeat.
+    /// A view of another shape in which dimensions of size 1, and leading dimensions that `x` lacks, repeat.
     ///
     /// # Errors
     /// When the shapes do not broadcast as in NumPy, the format is not plain, or the value is a state.
@@ -139,7 +140,7 @@ impl Graph {
     /// The value in row-major order: itself, or a copy of a view.
     ///
     /// # Errors
-    /// Those of [`Graph::copy`].
+    /// As [`Graph::copy`].
     pub fn contiguous(&mut self, x: NodeId) -> Result<NodeId> {
         self.operand("contiguous", x)?;
         match self.place(x) {
@@ -171,7 +172,7 @@ impl Graph {
         }
     }
 
-    /// The node whose memory a value lies in: its own but for views.
+    /// The node whose memory a value lies in: its own, except for views.
     pub(crate) fn storage(&self, id: NodeId) -> NodeId {
         match self.nodes[id.0 as usize].source {
             Source::View(of) => of,
@@ -203,7 +204,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// The type of a value that may be viewed.
+    /// The type of a value, if views of it are possible.
     fn viewed(&self, op: &'static str, x: NodeId) -> Result<TensorType> {
         let node = self.operand(op, x)?;
         let reason = if node.state.is_some() {
@@ -220,7 +221,7 @@ impl Graph {
         })
     }
 
-    /// A shape's greatest sizes.
+    /// A shape's maximum sizes.
     fn sizes(&self, shape: &[Dim]) -> Vec<usize> {
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => *n,

@@ -1,4 +1,4 @@
-//! Numbers at equal distances.
+//! Evenly spaced numbers.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Type;
@@ -37,11 +37,11 @@ impl Arange {
 }
 
 impl Graph {
-    /// `start + i·step` for each index `i` below `len`: `[len]`. Floats are computed in `f32` (`f64`: itself) with one rounding of the sum;
-    /// integers wrap.
+    /// `start + i·step` for each index `i` below `len`: `[len]`. Floats are computed in `f32` (`f64` in `f64`) with
+    /// one rounding of the sum; integers wrap.
     ///
     /// # Errors
-    /// When an integer type does not have `start` or `step`, or the type is `bool`.
+    /// When the type is `bool`, or is an integer type that cannot represent `start` or `step`.
     pub fn arange(&mut self, ty: Type, start: f64, step: f64, len: Dim) -> Result<NodeId> {
         self.apply(Arange::new(ty, start, step, len)?, &[])
     }
@@ -51,7 +51,7 @@ impl Tensor {
     /// `start + i·step` for each index `i` below `len`, as [`Graph::arange`].
     ///
     /// # Errors
-    /// As [`Graph::arange`]; those of the device.
+    /// As [`Graph::arange`]; errors of the device.
     pub fn arange(executor: &Executor, ty: Type, start: f64, step: f64, len: usize) -> Result<Tensor> {
         let key = [ty as u64, start.to_bits(), step.to_bits(), len as u64];
         executor.cached(Call::Arange, &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))

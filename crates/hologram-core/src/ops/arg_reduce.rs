@@ -14,29 +14,31 @@ use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::Dim;
 use crate::tensor::TensorType;
 
-/// The operation; `x` is of any plain numbers, the result `u32`.
+/// The operation; `x` is of any plain numbers, the result is `u32`.
 #[derive(Debug)]
 struct ArgReduce {
     least: bool,
     dim: usize,
 }
 
-/// The index of nothing.
+/// The index when there is no element.
 const NONE: u32 = u32::MAX;
 
 impl Graph {
-    /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result no longer has. Of equal elements
-    /// (−0 equals +0) the lowest index counts. NaN counts as greater than +∞, as in [`Graph::sort`] and [`Graph::top_k`], so that the first
-    /// NaN is found where there is one; [`Graph::reduce_max`] leaves NaN out. A line of no elements (a run-time extent of 0) gives the
-    /// greatest `u32`.
+    /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result does not have.
+    ///
+    /// - Of equal elements (−0 equals +0) the lowest index counts.
+    /// - NaN is greater than +∞, as in [`Graph::sort`] and [`Graph::top_k`], so the first NaN is found if there is
+    ///   one; [`Graph::reduce_max`] ignores NaN.
+    /// - A line without elements (a run-time extent of 0) gives `u32::MAX`.
     ///
     /// # Errors
-    /// When `x` has no such dimension, that is fixed at 0, or `x` is not of plain numbers.
+    /// When `x` has no such dimension, the dimension is fixed at 0, or `x` is not of plain numbers.
     pub fn arg_max(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
         self.apply(ArgReduce { least: false, dim }, &[x])
     }
 
-    /// The indices of the least elements, as [`Graph::arg_max`]: a NaN only where there is nothing else.
+    /// The indices of the least elements, as [`Graph::arg_max`]: NaN is chosen only if there is nothing else.
     ///
     /// # Errors
     /// As [`Graph::arg_max`].
@@ -46,7 +48,7 @@ impl Graph {
 }
 
 impl ArgReduce {
-    /// The better of two elements with their indices, of which either may be [`NONE`].
+    /// The better of two elements, with their indices; either index may be [`NONE`].
     fn better(&self, b: &mut Builder, [x, i]: [Value; 2], [y, j]: [Value; 2]) -> [Value; 2] {
         let none = b.eq(i, NONE);
         let beyond = if self.least { b.lt(y, x) } else { b.gt(y, x) };

@@ -18,12 +18,13 @@ struct Attention {
     options: AttentionOptions,
 }
 
-/// What [`Graph::attention_with`] may be told; the default is that of [`Graph::attention`].
+/// Options of [`Graph::attention_with`]; [`Graph::attention`] uses the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AttentionOptions {
-    /// The least precision of its products.
+    /// The minimum precision of the products.
     pub precision: AttentionPrecision,
-    /// A sliding window: a token attends to no more than this many positions, the last ones, its own included; at least 1. All without it.
+    /// Sliding window: a token attends to at most this many last positions, its own included; at least 1. `None`: to
+    /// all positions.
     pub window: Option<u32>,
 }
 
@@ -34,13 +35,15 @@ impl From<AttentionPrecision> for AttentionOptions {
 }
 
 impl Graph {
-    /// softmax(q·kᵀ·`scale`)·v in `f32`, one token at a time: token t attends to positions 0 to `positions[t]` of sequence
-    /// `sequences[t]`, its own included.
+    /// softmax(q·kᵀ·`scale`)·v in `f32`, one token at a time: token t attends to positions 0 to `positions[t]` of
+    /// sequence `sequences[t]`, its own included.
     ///
-    /// `q` is `f32 [n, h, d]`; `k` and `v` are `f32`, `f16` or [`Format::Q8Planes`] `[blocks, kv_heads, block_size, d]`; `positions` and
-    /// `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`: position p of sequence s lies in block
-    /// `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads kv head `j / (h / kv_heads)`. A sequence, position or
-    /// block outside is an error of the run.
+    /// - `q` is `f32 [n, h, d]`.
+    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16` or [`Format::Q8Planes`].
+    /// - `positions` and `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`.
+    ///
+    /// Position p of sequence s lies in block `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads
+    /// kv head `j / (h / kv_heads)`. A sequence, position or block that is out of range is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -83,7 +86,7 @@ const THREADS: u32 = 64;
 const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
 
 impl Attention {
-    /// The positions that a token at this one attends to.
+    /// The positions that the token at `position` attends to.
     fn seen(&self, position: usize) -> std::ops::RangeInclusive<usize> {
         let first = self.options.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
         first..=position
@@ -130,9 +133,9 @@ impl Op for Attention {
         }
     }
 
-    /// One workgroup for each token and head. It goes over the positions in chunks of one for each thread: each thread computes the
-    /// score of its position, the workgroup finds the greatest, what was summed so far is rescaled to it, and then each thread adds
-    /// the chunk's values to the elements that it owns. It computes in `f32` at either precision.
+    /// One workgroup per token and head. Online softmax over chunks of one position per thread: each thread computes
+    /// the score of its position, the workgroup finds the maximum, the running sums are rescaled to it, and each thread
+    /// adds the chunk's values to the elements that it owns. Computes in `f32` at either precision.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let size = |input: usize, i: usize| spec.inputs[input].shape.get(i).map_or(1, |e| e.max()) as u32;
         let (heads, d) = (size(0, 1), size(0, 2));
@@ -162,7 +165,7 @@ impl Op for Attention {
             let reached = b.lt(position, blocks_max * block_size);
             let exists = b.and(known, reached);
             let table_row = b.mul(sequence, blocks_max);
-            // With the error that follows in mind one position suffices where there is none.
+            // If the sequence or position is out of range, the load below fails; one position is enough then.
             let last = b.select(exists, position, 0u32);
             let len = b.add(last, 1u32);
             let first = match self.options.window {
@@ -184,7 +187,8 @@ impl Op for Attention {
                     let page = b.div(p, block_size);
                     let offset = b.rem(p, block_size);
                     let at = b.add(table_row, page);
-                    // Nothing has an element at u32::MAX: a sequence, position or block outside fails.
+                    // No tensor has an element at u32::MAX: a load for a sequence, position or block that is out of
+                    // range fails.
                     let at = b.select(exists, at, u32::MAX);
                     let block = b.load(table.views[0], at);
                     let valid = b.lt(block, blocks);
@@ -271,7 +275,7 @@ impl Op for Attention {
                 })
                 .collect();
             let scale = f64::from(self.scale);
-            // Rounded operands put the terms of a score off by up to twice the rounding, of either sign.
+            // Rounding both operands changes each term of a score by up to twice the rounding, of either sign.
             let rounding = match self.options.precision {
                 AttentionPrecision::F32 => 0.0,
                 AttentionPrecision::BF16 => f64::from(half::bf16::EPSILON) / 2.0,
@@ -294,8 +298,8 @@ impl Op for Attention {
             let greatest = scores.iter().fold(f64::MIN, |a, s| a.max(*s));
             let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
             let total: f64 = weights.iter().sum();
-            // An absolute error of a score is a relative error of its weight; the exponential adds 2 ulp, each sum its roundings. A
-            // weight and its value may be rounded.
+            // An absolute error of a score is a relative error of its weight. The exponential adds 2 ulp, each sum its
+            // roundings. A weight and its value may be rounded.
             let sums = (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
             let relative = score_bound + 2.0 * rounding + sums;
             for e in 0..d {
@@ -308,7 +312,7 @@ impl Op for Attention {
     }
 }
 
-/// exp(a − b).
+/// exp(x − greatest).
 fn exp_difference(b: &mut Builder, x: Value, greatest: Value) -> Value {
     let x = b.sub(x, greatest);
     b.exp(x)
@@ -382,7 +386,7 @@ pub(super) fn cases() -> Vec<Case> {
     let ragged_positions = [count(0, 45), count(70, 101), count(29, 66)].concat();
     let ragged_sequences = [[2.0; 45].as_slice(), &[0.0; 31], &[1.0; 37]].concat();
     let ragged_table: Vec<f32> = (0..24).map(|i| (i * 7 % 24) as f32).collect();
-    // A token of each of twelve sequences, in no order.
+    // One token of each of twelve sequences, in no order.
     let batch_positions: Vec<f32> = (0..12).map(|i| (i * 29 % 61) as f32).collect();
     let batch_sequences: Vec<f32> = (0..12).map(|i| (i * 5 % 12) as f32).collect();
     let batch_table: Vec<f32> = (0..48).map(|i| (i * 11 % 48) as f32).collect();
@@ -457,14 +461,14 @@ pub(super) fn cases() -> Vec<Case> {
         (Format::F16, BF16, Some(300)),
         (Format::Q8Planes, F32, Some(17)),
     ] {
-        // Few tokens are no different at the lower precision.
+        // The lower precision does not change the computation of few tokens.
         let shapes = if precision == F32 { shapes.as_slice() } else { &[] };
-        // A window cuts any kernel's work in the same way: a step of each kind serves.
+        // A window changes any kernel's work in the same way: one step of each kind is enough.
         let long = if window.is_some() { &long[..3] } else { &long[..] };
         for s in shapes.iter().chain(long).filter(|s| s.d.is_multiple_of(format.block_len())) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
-            // Where every token of many is there their number is fixed, else it is an extent.
+            // If the number of tokens is the maximum and above 8, it is fixed; otherwise it is an extent.
             let tokens = if n == max && n > 8 { Dim::Fixed(n) } else { Dim::Extent(0) };
             let index = |shape: &[Dim], values: &[f32]| CaseInput {
                 format: Format::U32,

@@ -1,4 +1,4 @@
-//! Products of batches of matrices, of which either may lie transposed, with bias, activation and residual in the same launch.
+//! Products of batches of matrices, each optionally transposed, with bias, activation and residual in the same launch.
 
 use hologram_backends::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
@@ -14,22 +14,22 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// How [`Graph::batch_matmul`] reads its operands, and what it does with the products.
+/// Options of [`Graph::batch_matmul`]: transposed operands, and operations on the products.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MatmulOptions {
-    /// Whether the left matrices lie as `[k, n]`.
+    /// Whether the left matrices are stored as `[k, n]`.
     pub transpose_a: bool,
-    /// Whether the right matrices lie as `[m, k]`.
+    /// Whether the right matrices are stored as `[m, k]`.
     pub transpose_b: bool,
     /// Added to every row: `[m]`.
     pub bias: Option<NodeId>,
     /// Applied after the bias.
     pub activation: Option<Activation>,
-    /// Added last: of the result's shape.
+    /// Added last; has the result's shape.
     pub residual: Option<NodeId>,
 }
 
-/// The operation; takes both matrices, then the bias and the residual where it has them.
+/// The operation; its inputs are both matrices, then the bias and the residual if present.
 #[derive(Clone, Copy, Debug, Default)]
 struct BatchMatmul {
     transpose: [bool; 2],
@@ -39,13 +39,17 @@ struct BatchMatmul {
 }
 
 impl Graph {
-    /// `activation(a·b + bias) + residual`, for each matrix of `a` (`[.., n, k]`) with its partner in `b` (`[.., k, m]`): `[.., n, m]`. The
-    /// dimensions before the last two are aligned at their ends and may be 1, or missing, in one of the two, which is then used again.
-    /// Operands in `f32`, `f16` or `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type; those in
-    /// `f64`, `i32` and `i64` (whose sums wrap) in their type, and `i8` gives `i32`; integers have no activation but ReLU. Bias and residual are of the result's type.
+    /// `activation(a·b + bias) + residual` for each matrix of `a` (`[.., n, k]`) and its partner in `b`
+    /// (`[.., k, m]`): `[.., n, m]`.
     ///
-    /// The product of a model's activations with its weights is [`Graph::matmul`]. Attention scores are `a` = queries, `b` = keys with
-    /// `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] with the values.
+    /// - The dimensions before the last two are aligned at their ends. One that is 1 or missing in either
+    ///   operand is broadcast.
+    /// - `f32`, `f16` and `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type.
+    ///   `f64`, `i32` and `i64` are computed in their type, where sums of integers wrap. `i8` gives `i32`.
+    /// - Integers have no activation but ReLU. Bias and residual have the result's type.
+    ///
+    /// The product of a model's activations with its weights is [`Graph::matmul`]. Attention scores are the product of
+    /// queries and keys with `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] and the values.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -61,7 +65,7 @@ impl Graph {
     }
 }
 
-/// The activation of a value.
+/// Emits the activation of a value.
 fn activate(activation: Activation, b: &mut Builder, x: Value) -> Value {
     match activation {
         Activation::Relu => b.max(x, number(x.ty, 0.0)),
@@ -81,7 +85,7 @@ fn activate(activation: Activation, b: &mut Builder, x: Value) -> Value {
     }
 }
 
-/// The value in `f64`, with a bound for an operand that is off by at most `bound`, computed with roundings of `eps`.
+/// The value in `f64` and its bound, for an operand that is off by at most `bound`, computed with roundings of `eps`.
 fn activated(activation: Activation, x: f64, bound: f64, eps: f64) -> (f64, f64) {
     let y = match activation {
         Activation::Relu => return (x.max(0.0), bound),
@@ -92,7 +96,8 @@ fn activated(activation: Activation, x: f64, bound: f64, eps: f64) -> (f64, f64)
     (y, 1.13 * bound + 3.0 * x.abs() * eps)
 }
 
-/// The error function by its series, and by its continued fraction where that converges faster (Abramowitz and Stegun 7.1.6, 7.1.14).
+/// The error function by its series, or by its continued fraction where that converges faster (Abramowitz and Stegun
+/// 7.1.6, 7.1.14).
 fn erf(x: f64) -> f64 {
     let z = x.abs();
     if z < 3.0 {
@@ -107,7 +112,7 @@ fn erf(x: f64) -> f64 {
     (1.0 - (-z * z).exp() / std::f64::consts::PI.sqrt() / fraction).copysign(x)
 }
 
-/// The dimensions before the last two of a product, from those of its operands.
+/// The batch dimensions of a product (all but the last two), from those of its operands.
 fn batches(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
     let dim = |s: &[Dim], i: usize| (i + s.len()).checked_sub(rank).map_or(Dim::Fixed(1), |i| s[i]);
@@ -119,7 +124,7 @@ fn batches(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     (0..rank).map(both).collect()
 }
 
-/// Where the matrix of an operand begins for each batch: its stride along each of the result's batch dimensions, slowest first.
+/// The strides with which an operand's matrices are found: one per batch dimension of the result, slowest first.
 fn strides(operand: &[usize], batches: &[usize]) -> Vec<usize> {
     let (shape, matrix) = operand.split_at(operand.len().saturating_sub(2));
     let mut stride: usize = matrix.iter().product();
@@ -179,7 +184,7 @@ impl Op for BatchMatmul {
         Ok(result)
     }
 
-    /// One workgroup for each square of the result, or one thread for each element of a narrow one.
+    /// One workgroup per square of the result, or one thread per element of a narrow result.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let sizes = |t: &TensorSpec| t.shape.iter().map(|e| e.max()).collect::<Vec<_>>();
         let last = |t: &TensorSpec, back: usize| {
@@ -334,7 +339,7 @@ impl Op for BatchMatmul {
 fn start(b: &mut Builder, batch: Value, batches: &[usize], strides: &[usize]) -> Value {
     let (mut left, mut start) = (batch, Value::from(0u32));
     for (i, (size, stride)) in batches.iter().zip(strides).enumerate().rev() {
-        // The slowest dimension has what is left.
+        // The slowest dimension takes the rest.
         let index = if i == 0 { left } else { b.rem(left, *size as u32) };
         if *stride > 0 {
             let offset = b.mul(index, *stride as u32);
@@ -407,7 +412,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = BatchMatmul { bias, activation, residual, ..plain };
         cases.extend([case(op, ty, &[2, 9, 20], &[20, 33]), case(op, ty, &[3, 20], &[20, 33])]);
     }
-    // Sizes that a run decides: rows, batches, and the depth.
+    // Sizes that are run-time extents: rows, batches, and the depth.
     let (extent, fixed) = (Dim::Extent(0), Dim::Fixed);
     let f32 = |shape: &[Dim]| CaseInput::normal(Format::F32, shape);
     for (rows, max) in [(0, 9), (7, 9), (70, 130)] {

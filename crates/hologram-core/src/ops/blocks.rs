@@ -1,4 +1,4 @@
-//! The elements of tensors in every format, as programs read them: codes, scales and minimums.
+//! How programs read the elements of tensors in every format: codes, scales and minimums.
 
 use hologram_backends::{Bits, BlockType, Codes, Factors, Format, PlaneLayout, Scales, Values};
 use hologram_isa::{Builder, Type, Value};
@@ -9,12 +9,12 @@ use super::TensorArg;
 struct Element {
     /// The first byte of its block's codes, or of its block.
     start: Value,
-    /// Its place in the block.
+    /// Its index in the block.
     e: Value,
 }
 
 impl TensorArg {
-    /// The element at a row-major index, decoded to `f32`.
+    /// The element at a row-major index, dequantized to `f32`.
     pub fn load(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
         let index = index.into();
         if let Format::Plain(_) = self.spec.format {
@@ -30,8 +30,8 @@ impl TensorArg {
         }
     }
 
-    /// The integer code at a row-major index as `i32`, for block-quantised and group-quantised formats: the value is scale · code, less
-    /// the minimum where there is one.
+    /// The integer code at a row-major index as `i32`, for block-quantized and group-quantized formats. The value is
+    /// scale · code − minimum, if the format has a minimum.
     pub fn load_code(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
         let (index, format) = (index.into(), self.spec.format);
         let Some(row) = format.row() else {
@@ -53,7 +53,8 @@ impl TensorArg {
                 return self.digit(b, &at, parts);
             }
         };
-        // Whole bytes in a plane are elements; other planes of codes begin with them.
+        // A plane of 8-bit signed codes holds the elements directly. In other planes of codes a block begins with its
+        // codes.
         let in_plane = matches!(format, Format::Planes(_));
         if in_plane && row.values == Values::Signed {
             let code = b.load(self.views[0], index);
@@ -111,7 +112,8 @@ impl TensorArg {
         b.mul(d, factor)
     }
 
-    /// What the scale of the run that holds an index is as a multiple of its block's, for formats whose runs are less than their blocks.
+    /// The scale of the run that holds an index as a multiple of its block's scale, for formats with several runs per
+    /// block.
     pub fn scale_factor(&self, b: &mut Builder, index: Value) -> Value {
         let at = self.element(b, index);
         let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
@@ -147,7 +149,7 @@ impl TensorArg {
         }
     }
 
-    /// The minimum of the block or run that holds a row-major index, as `f32`; `None` for formats without.
+    /// The minimum of the block or run that holds a row-major index, as `f32`; `None` for formats without minimums.
     pub fn load_minimum(&self, b: &mut Builder, index: impl Into<Value>) -> Option<Value> {
         let (index, format) = (index.into(), self.spec.format);
         if !format.has_minimum() {
@@ -162,7 +164,7 @@ impl TensorArg {
         Some(b.mul(number, factor))
     }
 
-    /// As [`TensorArg::scale_factor`], of the minimum.
+    /// As [`TensorArg::scale_factor`], for the minimum.
     pub fn minimum_factor(&self, b: &mut Builder, index: Value) -> Value {
         let at = self.element(b, index);
         let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
@@ -181,7 +183,7 @@ impl TensorArg {
                 b.shr(byte, 4u32)
             }
             Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 4),
-            // There are no minimums.
+            // These formats have no minimums.
             Scales::SixBits { .. } | Scales::Signed { .. } | Scales::One => Value::from(0u32),
         }
     }
@@ -190,7 +192,7 @@ impl TensorArg {
         self.spec.format.row().map_or(Scales::One, |row| row.scales)
     }
 
-    /// The bits of the code at a row-major index, as the file has them, of a tensor in blocks or in chunks.
+    /// The bits of the code at a row-major index, as in the file, for a tensor in blocks or in chunks.
     pub fn packed_bits(&self, b: &mut Builder, packed: BlockType, index: Value) -> Value {
         if let Format::Block(block) = self.spec.format {
             let code = match (block.table(), block.row().codes) {
@@ -207,7 +209,7 @@ impl TensorArg {
             return b.cvt(Type::U32, code);
         }
         let (chunk, e) = (b.shr(index, 5u32), b.and(index, 31u32));
-        // Byte `place` of a plane with so many bytes a chunk, shifted and masked.
+        // Byte `place` of a plane with `bytes` bytes per chunk, shifted and masked.
         let bits = |b: &mut Builder, view: usize, bytes: u32, place: Value, shift: Value, mask: u32| {
             let at = b.mul(chunk, bytes);
             let at = b.add(at, place);
@@ -259,7 +261,7 @@ impl TensorArg {
         let start = b.mul(block, packed.record_bytes() as u32);
         let at = b.add(start, place);
         let at = b.add(at, first);
-        // The records as bytes are the last view but one.
+        // The second to last view is the records as bytes.
         let byte = b.load(self.views[self.views.len() - 2], at);
         b.cvt(Type::U32, byte)
     }
@@ -284,7 +286,7 @@ impl TensorArg {
         b.cvt(Type::U32, byte)
     }
 
-    /// One of the `f16` numbers of the block that holds an index.
+    /// The `f16` number with index `which` of the block that holds an index.
     pub fn number(&self, b: &mut Builder, index: Value, which: usize) -> Value {
         let format = self.spec.format;
         let (stride, first) = match format {
@@ -297,7 +299,7 @@ impl TensorArg {
         b.load_f32(self.views[self.views.len() - 1], at)
     }
 
-    /// Bits of the codes of a block, in the lowest places of a `u32`.
+    /// The bits of an element's code, in the lowest bits of a `u32`.
     fn bits(&self, b: &mut Builder, at: &Element, bits: Bits) -> Value {
         let (len, run) = (self.spec.format.block_len(), bits.run as u32);
         let one_run = len == bits.run * bits.per_byte();
@@ -315,7 +317,7 @@ impl TensorArg {
             b.add(runs, place)
         };
         let byte = self.byte(b, at.start, place, bits.at as u32);
-        // Of single bits the last place needs no mask.
+        // For single bits the shift needs no mask.
         let shift = match bits.bits {
             1 => place_in_byte(b, bits, at.e, len),
             n => {
@@ -328,7 +330,7 @@ impl TensorArg {
         b.and(code, (1u32 << bits.bits) - 1)
     }
 
-    /// High bits of the codes of a block, at their place as `i32`.
+    /// The high bits of an element's code, shifted to their position, as `i32`.
     fn high_bits(&self, b: &mut Builder, at: &Element, bits: Bits) -> Value {
         let code = self.bits(b, at, bits);
         if bits.run == 1 {
@@ -339,14 +341,14 @@ impl TensorArg {
         b.shl(code, bits.to)
     }
 
-    /// A ternary code of base 3, as `i32`.
+    /// A ternary code stored in base 3, as `i32`.
     fn digit(&self, b: &mut Builder, at: &Element, bytes: [usize; 3]) -> Value {
         let bytes = bytes.map(|bytes| bytes as u32);
         let firsts = [0, bytes[0], bytes[0] + bytes[1]];
         let elements = firsts.map(|first| 5 * first);
         let second = b.ge(at.e, elements[1]);
         let last = b.ge(at.e, elements[2]);
-        // The first element and byte of a part, and the binary logarithm of its bytes.
+        // The first element and byte of a part, and the binary logarithm of its number of bytes.
         let part = |b: &mut Builder, values: [u32; 3]| {
             let early = b.select(second, values[1], values[0]);
             b.select(last, values[2], early)
@@ -359,7 +361,7 @@ impl TensorArg {
         let i = b.sub(e, whole);
         let place = b.add(byte, i);
         let byte = self.byte(b, at.start, place, 0);
-        // 3ⁿ: a byte of 27 9 3 1, or 81.
+        // 3ⁿ: byte n of the constant 27 9 3 1, or 81.
         let shift = b.shl(n, 3u32);
         let shift = b.and(shift, 31u32);
         let power = b.shr(0x1b09_0301u32, shift);
@@ -373,7 +375,8 @@ impl TensorArg {
         signed(b, code, -1)
     }
 
-    /// The 6 bits of a run's scale (`part` 0) or minimum (`part` 4) of [`Scales::SixBitPairs`] from byte `at` on.
+    /// The 6 bits of a run's scale (`part` 0) or minimum (`part` 4) of [`Scales::SixBitPairs`], which begin at byte
+    /// `at`.
     fn k_bits(&self, b: &mut Builder, element: &Element, run: Value, at: u32, part: u32) -> Value {
         let place = b.and(run, 3u32);
         let first = self.byte(b, element.start, place, at + part);
@@ -389,7 +392,8 @@ impl TensorArg {
     }
 }
 
-/// The byte, after the first, that holds bits of number `i` of `count`: each byte in turn, or all of one run.
+/// The index of the byte that holds the bits of number `i` of `count`. Bytes are filled one after the other, or hold
+/// strided elements of a single run.
 fn byte_of(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
     debug_assert!(bits.run == 1 || count == bits.run * bits.per_byte());
     match bits.run {
@@ -398,7 +402,7 @@ fn byte_of(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
     }
 }
 
-/// The bits' place in that byte, in multiples of their number.
+/// The position of the bits in that byte, in multiples of their number.
 fn place_in_byte(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
     debug_assert!(bits.run == 1 || count == bits.run * bits.per_byte());
     match bits.run {
@@ -407,7 +411,7 @@ fn place_in_byte(b: &mut Builder, bits: Bits, i: Value, count: usize) -> Value {
     }
 }
 
-/// A byte with its sign, as `i32`.
+/// A byte, sign-extended to `i32`.
 fn signed_byte(b: &mut Builder, byte: Value) -> Value {
     let byte = b.shl(byte, 24u32);
     let byte = b.bitcast(Type::I32, byte);
@@ -419,7 +423,7 @@ fn signed(b: &mut Builder, code: Value, offset: i32) -> Value {
     if offset == 0 { code } else { b.add(code, offset) }
 }
 
-/// A number of 6 bits less 32: the half of a byte with this place, and the quarter of another above.
+/// A 6-bit number minus 32: 4 low bits from a nibble of one byte, 2 high bits from a bit pair of another.
 fn six_bits(b: &mut Builder, [low, half]: [Value; 2], [high, quarter]: [Value; 2]) -> Value {
     let shift = b.shl(half, 2u32);
     let low = b.shr(low, shift);
@@ -432,7 +436,7 @@ fn six_bits(b: &mut Builder, [low, half]: [Value; 2], [high, quarter]: [Value; 2
     signed(b, bits, -32)
 }
 
-/// The entry of a table: four of them in a word.
+/// The entry of a table, which is packed as four entries per `u32`.
 fn table_value(b: &mut Builder, table: &[i8; 16], code: Value) -> Value {
     let code = b.cvt(Type::U32, code);
     let words = [0, 4, 8, 12].map(|i| u32::from_le_bytes([0, 1, 2, 3].map(|j| table[i + j] as u8)));
@@ -441,7 +445,7 @@ fn table_value(b: &mut Builder, table: &[i8; 16], code: Value) -> Value {
     let odd = b.ne(odd, 0u32);
     let (low, high) = (b.select(odd, words[1], words[0]), b.select(odd, words[3], words[2]));
     let word = b.select(upper, high, low);
-    // The byte to the top, then down with its sign.
+    // Shifts the byte to the top, then down with its sign.
     let place = b.and(code, 3u32);
     let place = b.sub(3u32, place);
     let shift = b.shl(place, 3u32);

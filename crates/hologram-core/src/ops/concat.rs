@@ -12,18 +12,19 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
-/// The operation; inputs of one plain type whose shapes differ in dimension `dim` only.
+/// The operation; its inputs have one plain type, and their shapes differ only in dimension `dim`.
 #[derive(Debug)]
 struct Concat {
     dim: usize,
 }
 
-/// What one program can bind.
+/// The number of inputs that one program can bind.
 const MOST: usize = 64;
 const THREADS: u32 = 256;
 
 impl Graph {
-    /// Joins up to 64 tensors of one plain type along a dimension, in which alone their shapes differ.
+    /// Concatenates up to 64 tensors of one plain type along a dimension. Their shapes may differ only in that
+    /// dimension.
     ///
     /// # Errors
     /// When the operands do not fit together, or the dimension is a run-time extent.
@@ -33,10 +34,11 @@ impl Graph {
 }
 
 impl Tensor {
-    /// Joins up to 64 tensors of one plain type along a dimension, in which alone their shapes differ: this one and `others`.
+    /// Concatenates this tensor and `others`, up to 64 tensors of one plain type, along a dimension. Their shapes may
+    /// differ only in that dimension.
     ///
     /// # Errors
-    /// As [`Graph::concat`]; when they lie on different devices; those of the device.
+    /// As [`Graph::concat`]; when they lie on different devices; errors of the device.
     pub fn concat(&self, others: &[&Tensor], dim: impl Axis) -> Result<Tensor> {
         let dim = self.axis("concat", dim)?;
         let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();
@@ -90,7 +92,7 @@ impl Op for Concat {
             let mut from = 0;
             for input in &inputs {
                 let len = run(&input.spec.shape);
-                // Below `from` the difference wraps round to a great number.
+                // Below `from` the difference wraps to a large number.
                 let here = b.sub(column, from);
                 let mine = b.lt(here, len);
                 b.if_(mine, |b| {

@@ -1,4 +1,4 @@
-//! Convolution of images, as networks have it (a correlation: the kernel is not mirrored).
+//! Convolution of images, as neural networks define it (a correlation: the kernel is not mirrored).
 
 use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
@@ -14,7 +14,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// How [`Graph::conv2d`] goes over an image; each pair is for rows and columns.
+/// Options of [`Graph::conv2d`]; each pair is for rows and columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv2dOptions {
     /// The distance of neighbouring windows.
@@ -23,7 +23,7 @@ pub struct Conv2dOptions {
     pub padding: [usize; 2],
     /// The distance of neighbouring elements of a window.
     pub dilation: [usize; 2],
-    /// The channels of input and output fall into so many groups, each convolved by itself.
+    /// The number of groups that the channels of input and output are split into; each group is convolved separately.
     pub groups: usize,
     /// Added to every element of an output channel: `[o]`, of the result's type.
     pub bias: Option<NodeId>,
@@ -35,7 +35,7 @@ impl Default for Conv2dOptions {
     }
 }
 
-/// The operation; takes images, kernels and, where there is one, the bias.
+/// The operation; its inputs are images, kernels and, if present, the bias.
 #[derive(Clone, Copy, Debug)]
 struct Conv2d {
     stride: [usize; 2],
@@ -46,9 +46,10 @@ struct Conv2d {
 
 impl Graph {
     /// Convolves images `x` (`[n, c, h, w]`) with kernels (`[o, c / groups, kh, kw]`): `[n, o, h', w']`, with
-    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise. Images and kernels in `f32`,
-    /// `f16` or `bf16` are multiplied and summed in `f32` and rounded once to their type, those in `f64` in `f64`; `i8` gives `i32`, as
-    /// `i32` does.
+    /// `h' = (h + 2·padding − dilation·(kh − 1) − 1) / stride + 1`, rounded down, and w' likewise.
+    ///
+    /// `f32`, `f16` and `bf16` are multiplied and summed in `f32` and rounded once to their type; `f64` is computed in
+    /// `f64`. `i8` and `i32` give `i32`.
     ///
     /// # Errors
     /// When the operands do not fit, or a window is larger than an image with its padding.
@@ -60,9 +61,9 @@ impl Graph {
 }
 
 impl Conv2d {
-    /// The output's rows (0) or columns (1), for an image and a kernel of these sizes.
+    /// The number of the output's rows (0) or columns (1), for an image and a kernel of these sizes.
     fn size(&self, side: usize, image: usize, kernel: usize) -> Option<usize> {
-        // Places in an image with its padding are computed in u32.
+        // Indices in an image with its padding are computed in u32.
         let padded = image.checked_add(self.padding[side].checked_mul(2)?).filter(|n| *n < 1 << 31)?;
         let window = self.dilation[side].checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
         padded.checked_sub(window)?.checked_div(self.stride[side]).map(|n| n + 1)
@@ -114,8 +115,8 @@ impl Op for Conv2d {
         Ok(TensorType::new(format, [*n, Dim::Fixed(*o), Dim::Fixed(rows), Dim::Fixed(columns)]))
     }
 
-    /// For each image and group a product of kernels (rows) and windows (columns), by squares; where these do not pay, one thread for
-    /// each element of the result.
+    /// Per image and group one product of kernels (rows) and windows (columns), by squares. Where squares do not pay:
+    /// one thread per element of the result.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let sizes = |shape: &[Extent]| [0, 1, 2, 3].map(|i| shape.get(i).map_or(1, |e| e.max()));
         let [_, c, h, w] = sizes(&spec.inputs[0].shape).map(|n| n as u32);
@@ -128,12 +129,12 @@ impl Op for Conv2d {
         let total = k.elements(&spec.output);
         let (inputs, out) = (k.inputs.clone(), k.output.clone());
         let b = &mut k.b;
-        // The element of a window, both by their index, in the channels from `first` on; 0 in the padding.
+        // Element `d` of a window, in the channels from `first` on; 0 in the padding.
         let element = |b: &mut Builder, first: Value, window: Value, d: Value| {
             let (row, column) = (b.div(window, columns as u32), b.rem(window, columns as u32));
             let (line, s) = (b.div(d, kw), b.rem(d, kw));
             let (channel, r) = (b.div(line, kh), b.rem(line, kh));
-            // Before the image, places wrap round to great numbers.
+            // Before the image, indices wrap to large numbers.
             let [y, x] = [(row, r, 0), (column, s, 1)].map(|(at, step, side): (Value, Value, usize)| {
                 let at = b.mul(at, self.stride[side] as u32);
                 let at = b.sub(at, self.padding[side] as u32);
@@ -230,7 +231,7 @@ impl Op for Conv2d {
         };
         let format = if x.format == Format::Plain(Type::I8) { Format::I32 } else { x.format };
         let float = plain(format).is_some_and(Type::is_float);
-        // The place of an element of a window in the image.
+        // The index in the image of an element of a window.
         let place = |side: usize, at: usize, step: usize, size: usize| {
             (at * self.stride[side] + step * self.dilation[side]).checked_sub(self.padding[side]).filter(|p| *p < size)
         };
@@ -287,7 +288,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(strided, Type::F32, [2, 2], [3, 9, 14], [4, 3, 3, 4], true),
         case(Conv2d { padding: [2, 2], ..plain }, Type::F32, [1, 1], [2, 4, 4], [3, 2, 5, 5], false),
         case(Conv2d { groups: 3, ..strided }, Type::F32, [2, 2], [6, 8, 9], [9, 2, 2, 3], false),
-        // Each channel by itself.
+        // Each channel is a group of its own.
         case(Conv2d { groups: 8, padding: [1, 1], ..plain }, Type::F16, [1, 2], [8, 6, 6], [8, 1, 3, 3], true),
         case(plain, Type::BF16, [1, 2], [4, 6, 6], [3, 4, 2, 2], true),
         case(Conv2d { groups: 2, ..strided }, Type::F32, [2, 3], [6, 15, 20], [140, 3, 3, 4], true),

@@ -1,4 +1,4 @@
-//! A copy of a tensor: the way to make an output of what no operation computes, and row-major memory of a view.
+//! A copy of a tensor. It makes an output of a value that no operation computes, and row-major memory of a view.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 #[cfg(feature = "conformance")]

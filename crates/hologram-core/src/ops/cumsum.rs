@@ -1,5 +1,5 @@
-//! Cumulative sums along a dimension: lines are summed in chunks, the chunks' sums are summed in the same way, and each chunk begins with
-//! what lies before it.
+//! Cumulative sums along a dimension: lines are summed in chunks, the chunks' sums are summed in the same way, and each
+//! chunk starts from the sum of the chunks before it.
 
 use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
@@ -14,26 +14,26 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// Elements of a thread, which follow each other, and of a chunk, which a workgroup sums.
+/// Consecutive elements per thread; [`CHUNK`] elements per workgroup.
 const EACH: u32 = 8;
 const CHUNK: usize = (EACH * THREADS) as usize;
 
-/// The sums of the chunks of `x` along a dimension, of which there are `chunks`: of narrow floats in `f32`.
+/// The sums of the `chunks` chunks of `x` along a dimension; sums of narrow floats are `f32`.
 #[derive(Debug)]
 struct ChunkSums {
     dim: usize,
     chunks: usize,
 }
 
-/// Cumulative sums; takes `x` and, for lines of several chunks, the cumulative sums of their sums.
+/// Cumulative sums; its inputs are `x` and, for lines of several chunks, the cumulative sums of the chunks' sums.
 #[derive(Debug)]
 struct CumSum {
     dim: usize,
 }
 
 impl Graph {
-    /// The cumulative sums of `x` along dimension `dim`, each element included: in `x`'s type, floats (narrow ones are summed
-    /// in `f32`, and each result rounded once) or integers of 32 or 64 bits, which wrap.
+    /// The inclusive cumulative sums of `x` along dimension `dim`, in `x`'s type. Floats: narrow ones are summed in
+    /// `f32`, and each result is rounded once. Integers: 32 or 64 bits, which wrap.
     ///
     /// # Errors
     /// When `x` has no such dimension, or is of another type.
@@ -56,7 +56,8 @@ impl Graph {
     }
 }
 
-/// What both programs do: one workgroup for each chunk of a line. `total` stores a chunk's sum instead of each cumulative sum.
+/// The program of both operations: one workgroup per chunk of a line. With `total` it stores a chunk's sum instead of
+/// each cumulative sum.
 fn program(spec: &KernelSpec, dim: usize, total: bool) -> Result<Launchable> {
     let lines = Lines::of(&spec.inputs[0], dim);
     let (inner, chunks) = (lines.inner as u32, lines.n.div_ceil(CHUNK).max(1) as u32);
@@ -91,7 +92,7 @@ fn program(spec: &KernelSpec, dim: usize, total: bool) -> Result<Launchable> {
         each(b, sum, false);
         b.store(partial, thread, sum);
         b.barrier();
-        // Each step adds what lies a distance before (Hillis and Steele, 1986).
+        // Each step adds the sum that lies `distance` before (Hillis and Steele, 1986).
         let mut distance = 1;
         while distance < THREADS {
             let before = b.var(number(ty, 0.0));
@@ -175,8 +176,8 @@ impl Op for ChunkSums {
     }
 }
 
-/// What an element adds to the bound of a sum: it goes through a chain of a thread's elements, of the steps between threads and of what
-/// is carried over, of 18 roundings.
+/// The contribution of an element to the bound of a sum: it passes 18 roundings, in the chain of a thread's elements,
+/// in the steps between threads and in the sums carried over.
 fn bound(format: Format, value: f64) -> f64 {
     let float = plain(format).is_some_and(Type::is_float);
     if float { value.abs() * 9.0 * epsilon(format) } else { 0.0 }

@@ -1,4 +1,4 @@
-//! Rows of a table by index: token embeddings, and the rows whose logits are wanted.
+//! Rows of a table by index: token embeddings, and the hidden states whose logits are needed.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 
@@ -15,8 +15,8 @@ use crate::tensor::{Dim, TensorType};
 struct Gather;
 
 impl Graph {
-    /// The rows of `table` (`[rows, d]` in any weight format) named by `ids` (`u32 [n]`), decoded: `f32 [n, d]`. An id that is not
-    /// less than the number of rows is an error of the run.
+    /// The rows of `table` (`[rows, d]` in any weight format) at the indices `ids` (`u32 [n]`), dequantized:
+    /// `f32 [n, d]`. An id that is not less than the number of rows is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -61,7 +61,7 @@ impl Op for Gather {
             let exists = b.lt(id, rows);
             let start = b.mul(id, d);
             let at = b.add(start, column);
-            // No table has an element at u32::MAX, so that the load of an id outside fails instead of wrapping round.
+            // No table has an element at u32::MAX: the load for an id that is out of range fails instead of wrapping.
             let at = b.select(exists, at, u32::MAX);
             let value = table.load(b, at);
             out.store(b, i, value);
@@ -75,7 +75,7 @@ impl Op for Gather {
         let d = table.row_len();
         let mut out = Reference::default();
         for id in &ids.values {
-            // Scales and minimums times codes are exact in f32, so that decoding rounds at most once.
+            // Scales and minimums times codes are exact in f32, so dequantizing rounds at most once.
             for v in table.values.iter().skip(*id as usize * d).take(d) {
                 out.push(*v, 0.0);
             }
@@ -103,7 +103,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case(format, 11, 1024, 9, 9));
         }
     }
-    // A table that is itself as long as the run.
+    // A table whose number of rows is a run-time extent.
     let ids = CaseInput { format: Format::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };
     cases.push(
         Case::new(Gather, &[(8, 5)])

@@ -1,4 +1,5 @@
-//! What every operation's program starts with: parameters from the spec, run-time extents, and element access in any format.
+//! The common start of every operation's program: parameters from the spec, run-time extents, and element access in any
+//! format.
 
 use hologram_backends::{Extent, KernelSpec, TensorSpec};
 use hologram_isa::{Access, Array, Builder, Type, Value};
@@ -6,20 +7,20 @@ use hologram_isa::{Access, Array, Builder, Type, Value};
 use crate::error::Result;
 use crate::ops::Launchable;
 
-/// A program under construction whose parameters are those that [`KernelSpec`] describes.
+/// A program under construction with the parameters that [`KernelSpec`] describes.
 pub struct Kernel {
     /// The program.
     pub b: Builder,
     /// The inputs in order.
     pub inputs: Vec<TensorArg>,
-    /// The output; the same arrays as the input it overwrites, for operations in place.
+    /// The output; for operations in place, the same arrays as the input that it overwrites.
     pub output: TensorArg,
-    /// Values of the step block's words, loaded once at the start.
+    /// Extents from the step block, loaded once at the start.
     extents: Vec<(u32, Value)>,
 }
 
 impl Kernel {
-    /// Declares the parameters of a spec for a program with `threads` threads a workgroup.
+    /// Declares the parameters of a spec for a program with `threads` threads per workgroup.
     pub fn new(spec: &KernelSpec, threads: u32) -> Kernel {
         let mut b = Builder::new(spec.op.name(), [threads, 1, 1]);
         let mut inputs = Vec::with_capacity(spec.inputs.len());
@@ -82,17 +83,17 @@ impl Kernel {
         self.b.mul(rows, tensor.row_len() as u32)
     }
 
-    /// Ends the program, to be launched with this many workgroups in x. With none, where there is nothing to compute, no thread runs.
+    /// Ends the program. `workgroups` is the number of workgroups in x; with 0, for empty results, no thread runs.
     ///
     /// # Errors
-    /// What the builder or the verifier found.
+    /// Errors that the builder or the verifier found.
     pub fn finish(self, workgroups: usize) -> Result<Launchable> {
         Ok((self.b.finish()?, [workgroups as u32, 1, 1]))
     }
 }
 
-/// The quotient of a `u32` and a constant, as a product: devices have no division of 32 bits that is as fast (Granlund and Montgomery,
-/// "Division by invariant integers using multiplication", 1994).
+/// The quotient of a `u32` and a constant, by multiplication: devices have no 32-bit division that is as fast (Granlund
+/// and Montgomery, "Division by invariant integers using multiplication", 1994).
 pub fn divide(b: &mut Builder, i: Value, by: u32) -> Value {
     if by <= 1 {
         return i;
@@ -114,7 +115,7 @@ pub fn divide(b: &mut Builder, i: Value, by: u32) -> Value {
 pub struct TensorArg {
     /// Format and shape.
     pub spec: TensorSpec,
-    /// One array for each view of the format.
+    /// One array per view of the format.
     pub views: Vec<Array>,
 }
 

@@ -16,12 +16,14 @@ use crate::tensor::{Dim, TensorType};
 struct KvAppend;
 
 impl Graph {
-    /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`, `f16` or
-    /// [`Format::Q8Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`. Returns the cache's new
-    /// version. A slot outside the cache is an error of the run; two tokens must not name one slot.
+    /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`,
+    /// `f16` or [`Format::Q8Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`.
+    /// Returns the cache's new version. A slot outside the cache is an error of the run. Two tokens must not have the
+    /// same slot.
     ///
-    /// To 8 bits it is rounded in blocks of 32 elements: with a the greatest magnitude of a block, its scale is a / 127 rounded to `f16`,
-    /// and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all 0 where a is 0. A block with a NaN is NaN.
+    /// 8-bit caches quantize in blocks of 32 elements. With a the maximum magnitude of a block, its scale is a / 127
+    /// rounded to `f16`, and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all are 0
+    /// if a is 0. A block with a NaN is NaN.
     ///
     /// # Errors
     /// When the operands do not fit or the cache is not a state.
@@ -60,7 +62,7 @@ impl Op for KvAppend {
         Some(0)
     }
 
-    /// One thread for each element of `x`; 32 of them, a subgroup, make a block of 8-bit codes.
+    /// One thread per element of `x`; a subgroup of 32 threads makes a block of 8-bit codes.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let size = |i: usize| spec.output.shape.get(i).map_or(1, |e| e.max()) as u32;
         let (blocks, heads, block_size, d) = (size(0), size(1), size(2), size(3));
@@ -85,7 +87,7 @@ impl Op for KvAppend {
             let at = b.add(at, offset);
             let at = b.mul(at, d);
             let at = b.add(at, column);
-            // No cache has an element at u32::MAX, so that the store to a slot outside fails.
+            // No cache has an element at u32::MAX: the store to a slot that is out of range fails.
             let at = b.select(exists, at, u32::MAX);
             let value = x.load(b, i);
             if spec.output.format != Format::Q8Planes {
@@ -93,7 +95,7 @@ impl Op for KvAppend {
                 return;
             }
             let magnitude = b.abs(value);
-            // As bits a NaN is the greatest.
+            // As bits, NaN is the greatest magnitude.
             let magnitude = b.bitcast(Type::U32, magnitude);
             let greatest = b.subgroup_max(magnitude);
             let greatest = b.bitcast(Type::F32, greatest);
@@ -145,16 +147,16 @@ impl Op for KvAppend {
     }
 }
 
-/// Elements that share a scale in 8 bits.
+/// Elements per scale in the 8-bit format.
 const BLOCK: usize = Format::Q8Planes.block_len();
 
-/// A block in 8 bits, and how far its values may be off.
+/// Quantizes a block to 8 bits and bounds its values' deviation.
 fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
     let greatest = super::widest(0.0, x);
     let scale = half::f16::from_f32(greatest as f32 / 127.0).to_f64();
     for ((x, y), bound) in x.iter().zip(y).zip(bounds) {
         let code = if greatest == 0.0 { 0.0 } else { x * 127.0 / greatest };
-        // The quotient is off by 2⁻²³ at most, which decides only codes that close to a tie.
+        // The quotient is off by at most 2⁻²³, which changes only codes that are this close to a tie.
         let tie = (code - code.floor() - 0.5).abs() <= code.abs() * f64::from(f32::EPSILON);
         (*y, *bound) = (code.round_ties_even() * scale, if tie { scale } else { 0.0 });
     }

@@ -1,4 +1,5 @@
-//! Layer normalisation of rows: `y = (x − mean(x)) / √(var(x) + ε) · w + b` (Ba, Kiros and Hinton, 2016, arXiv:1607.06450).
+//! Layer normalization of rows: `y = (x − mean(x)) / √(var(x) + ε) · w + b` (Ba, Kiros and Hinton, 2016,
+//! arXiv:1607.06450).
 
 #[cfg(feature = "conformance")]
 use hologram_backends::Format;
@@ -21,8 +22,9 @@ struct LayerNorm {
 }
 
 impl Graph {
-    /// Brings the rows of `x` (`[.., d]` in `f32`, `f64`, `f16` or `bf16`, the narrow ones computed in `f32`) to mean 0 and variance 1, scales them by `w` and
-    /// adds `bias` (`[d]`, of `x`'s type). The variance is that of the row itself (divided by d), taken about its mean.
+    /// Normalizes the rows of `x` (`[.., d]`) to mean 0 and variance 1, scales them by `w` and adds `bias` (`[d]`, of
+    /// `x`'s type). `x` is `f32`, `f64`, `f16` or `bf16`; narrow floats are computed in `f32`. The variance is that of
+    /// the row itself (divided by d), about its mean.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -47,7 +49,7 @@ impl Op for LayerNorm {
         }
     }
 
-    /// One workgroup for each row.
+    /// One workgroup per row.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let ty = computed(plain(spec.output.format).unwrap_or(Type::F32));
         let dim = spec.output.shape.len().saturating_sub(1);
@@ -100,11 +102,11 @@ impl Op for LayerNorm {
         for row in x.values.chunks(d) {
             let mean = row.iter().sum::<f64>() / d as f64;
             let walk = (d as f64).sqrt() / 8.0 + 3.0;
-            // How far the mean may be off, in units of x.
+            // The maximum error of the mean, in units of x.
             let off = row.iter().map(|v| v.abs()).sum::<f64>() / d as f64 * walk * eps;
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / d as f64 + f64::from(self.eps);
             let scale = 1.0 / variance.sqrt();
-            // Near 0 the variance is what the mean's error and the roundings of x − mean make of it.
+            // If the variance is near 0, the mean's error and the roundings of x − mean dominate it.
             let relative = walk * eps + (off * scale).powi(2) + off * scale * eps;
             for ((v, g), c) in row.iter().zip(&w.values).zip(&bias.values) {
                 let scaled = (v - mean) * scale;
@@ -129,7 +131,7 @@ pub(super) fn cases() -> Vec<Case> {
             .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
     };
     let mut far = CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
-    // Far from 0, so that sums of squares without the mean would cancel.
+    // Far from 0: sums of squares without subtracting the mean would cancel.
     far.fill = Fill::Values((0..64).map(|i| 1000.0 + (i * 37 % 64) as f32 / 8.0).collect());
     let row = || CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
     vec![

@@ -1,4 +1,5 @@
-//! What operations along a dimension share: a tensor as `[outer, n, inner]`, and workgroups that go through neighbouring lines together.
+//! Common code of operations along a dimension: a tensor as `[outer, n, inner]`, and workgroups that process
+//! neighbouring lines together.
 
 use hologram_backends::{Extent, Format, TensorSpec};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
@@ -6,10 +7,10 @@ use hologram_isa::{Array, Builder, Opcode, Type, Value};
 use super::Kernel;
 use crate::tensor::{Dim, TensorType};
 
-/// Threads of a workgroup.
+/// Threads per workgroup.
 pub(super) const THREADS: u32 = 256;
 
-/// The dimension that an operation works along.
+/// The size of the dimension that an operation works along.
 pub(super) fn along(x: &TensorType, dim: usize) -> Result<Dim, String> {
     match x.shape.get(dim) {
         Some(d) => Ok(*d),
@@ -17,7 +18,7 @@ pub(super) fn along(x: &TensorType, dim: usize) -> Result<Dim, String> {
     }
 }
 
-/// As [`along`], where lines without elements have no result.
+/// As [`along`], for operations that have no result for lines without elements.
 pub(super) fn along_some(x: &TensorType, dim: usize) -> Result<Dim, String> {
     match along(x, dim)? {
         Dim::Fixed(0) => Err(format!("dimension {dim} has no elements")),
@@ -38,13 +39,13 @@ pub(super) fn plain(format: Format) -> Option<Type> {
     }
 }
 
-/// The sentence about a type that an operation does not take, with those that it does.
+/// The message for a type that an operation rejects, with the types that it takes.
 pub(super) fn not_for(format: Format, takes: impl Fn(Type) -> bool) -> String {
     let names: Vec<&str> = Type::ALL.into_iter().filter(|ty| takes(*ty)).map(Type::name).collect();
     format!("does not exist for {}; it takes {}", format.name(), names.join(", "))
 }
 
-/// The type that a plain element is computed in: narrow ones are widened.
+/// The type that a plain element is computed in: narrow types are widened.
 pub(super) const fn computed(ty: Type) -> Type {
     match ty {
         Type::F16 | Type::BF16 => Type::F32,
@@ -54,7 +55,7 @@ pub(super) const fn computed(ty: Type) -> Type {
     }
 }
 
-/// Whether this is a type of numbers: any but `bool`.
+/// Whether this is a type of numbers: any except `bool`.
 pub(super) fn is_number(ty: Type) -> bool {
     ty != Type::Bool
 }
@@ -69,8 +70,8 @@ pub(super) fn is_in_f32(format: Format) -> bool {
     plain(format).is_some_and(|ty| computed(ty) == Type::F32)
 }
 
-/// The distance from 1 to the next number of the type that a format is computed in; for `f64` twice that, as references have its
-/// roundings too.
+/// The distance from 1 to the next number of the type that a format is computed in. Twice that for `f64`, because
+/// references have its roundings too.
 pub(super) fn epsilon(format: Format) -> f64 {
     match format {
         Format::Plain(Type::F64) => 2.0 * f64::EPSILON,
@@ -90,19 +91,19 @@ pub(super) fn number(ty: Type, value: f64) -> Value {
     }
 }
 
-/// The elements of a tensor before and after a dimension: the sizes by which `[outer, n, inner]` is laid out.
+/// The number of elements of a tensor before and after a dimension: the sizes of the layout `[outer, n, inner]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
-    /// Greatest product of the dimensions before.
+    /// Maximum product of the dimensions before.
     pub outer: usize,
-    /// Greatest size of the dimension.
+    /// Maximum size of the dimension.
     pub n: usize,
     /// Product of the dimensions after.
     pub inner: usize,
 }
 
 impl Lines {
-    /// Of a tensor along a dimension.
+    /// The lines of a tensor along a dimension.
     pub(super) fn of(spec: &TensorSpec, dim: usize) -> Lines {
         let product = |shape: &[Extent]| shape.iter().map(|e| e.max()).product();
         let (before, after) = spec.shape.split_at(dim.min(spec.shape.len()));
@@ -110,7 +111,7 @@ impl Lines {
         Lines { outer: product(before), n, inner }
     }
 
-    /// Of a tensor on the host.
+    /// The lines of a tensor on the host.
     pub(super) fn on_host(shape: &[usize], dim: usize) -> Lines {
         let (before, after) = shape.split_at(dim.min(shape.len()));
         let (n, inner) = after.split_first().map_or((1, 1), |(n, rest)| (*n, rest.iter().product()));
@@ -122,7 +123,7 @@ impl Lines {
         self.outer * self.inner
     }
 
-    /// Where the elements of a line lie, on the host.
+    /// The indices of the elements of a line, on the host.
     pub(super) fn elements(&self, line: usize) -> impl Iterator<Item = usize> + Clone + use<> {
         let Lines { n, inner, .. } = *self;
         let start = line / inner.max(1) * n * inner + line % inner.max(1);
@@ -130,7 +131,7 @@ impl Lines {
     }
 }
 
-/// The product of a tensor's dimensions before one, in this run.
+/// The product of a tensor's dimensions before `dim`, in this run.
 pub(super) fn outer(k: &mut Kernel, spec: &TensorSpec, dim: usize) -> Value {
     let mut total = Value::from(1u32);
     for e in spec.shape.iter().take(dim) {
@@ -140,23 +141,23 @@ pub(super) fn outer(k: &mut Kernel, spec: &TensorSpec, dim: usize) -> Value {
     total
 }
 
-/// A workgroup of [`THREADS`] threads on up to 32 neighbouring lines, so that loads of neighbouring threads are neighbours too:
-/// `width` lines side by side, each with `THREADS / width` threads along it.
+/// A workgroup of [`THREADS`] threads on up to 32 neighbouring lines, so that neighbouring threads load neighbouring
+/// elements: `width` lines side by side, each with `THREADS / width` threads along it.
 pub(super) struct Tile {
     width: u32,
-    /// Threads of a line.
+    /// Threads per line.
     pub parts: u32,
     /// Index of the thread along its line.
     pub part: Value,
-    /// The thread's line among all.
+    /// Index of the thread's line in the tensor.
     pub line: Value,
-    /// The line's length, 0 where the thread has no line: what its loops run to.
+    /// The end of the thread's loops: the line's length, or 0 if the thread has no line.
     pub end: Value,
     /// The line's length.
     pub n: Value,
     /// Whether the thread is the first of a line.
     pub leads: Value,
-    /// Whether the workgroup has lines at all; the same for all its threads.
+    /// Whether the workgroup has lines at all; uniform in the workgroup.
     pub active: Value,
     thread: Value,
     start: Value,
@@ -164,7 +165,7 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Finds the thread's place. The grid has [`Tile::workgroups`] workgroups.
+    /// Finds the thread's position. The grid has [`Tile::workgroups`] workgroups.
     pub(super) fn new(k: &mut Kernel, spec: &TensorSpec, dim: usize) -> Tile {
         let lines = Lines::of(spec, dim);
         let (width, tiles) = Tile::shape(&lines);
@@ -200,7 +201,7 @@ impl Tile {
         (width as u32, lines.inner.div_ceil(width).max(1) as u32)
     }
 
-    /// The workgroups that all lines need.
+    /// The number of workgroups for all lines.
     pub(super) fn workgroups(lines: &Lines) -> usize {
         lines.outer * Tile::shape(lines).1 as usize
     }
@@ -211,13 +212,13 @@ impl Tile {
         b.add(self.start, offset)
     }
 
-    /// Goes through the thread's elements of its line.
+    /// Iterates over the thread's elements of its line.
     pub(super) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Value)) {
         b.for_(self.part, self.end, self.parts, body);
     }
 
-    /// Combines the values of a line's threads, as a tree; every thread gets the line's result. `shared` holds [`THREADS`] elements for
-    /// each value. All threads must call it together.
+    /// Combines the values of a line's threads as a tree; every thread gets the line's result. `shared` holds
+    /// [`THREADS`] elements per value. All threads of the workgroup must call it together.
     pub(super) fn combine<const N: usize>(
         &self,
         b: &mut Builder,
@@ -251,16 +252,16 @@ impl Tile {
         result
     }
 
-    /// Combines the values of a line's threads by an operation of two operands.
+    /// Reduces the values of a line's threads with an operation of two operands.
     pub(super) fn reduce(&self, b: &mut Builder, shared: Array, op: Opcode, value: Value) -> Value {
         let [total] = self.combine(b, [shared], [value], |b, [x], [y]| [b.inst(op, x.ty, &[x, y])]);
         total
     }
 }
 
-/// The bound of a value that is stored in a format after it was computed within `bound`.
+/// The bound of a value that is computed within `bound` and then stored in a format.
 pub(super) fn stored(format: Format, value: f64, bound: f64) -> f64 {
-    // Half of the last place, relative, and of the least step.
+    // Half a unit in the last place, relative; half the least step (`f16`) or the least normal number (`bf16`).
     let (relative, least) = match format {
         Format::Plain(Type::F16) => (2f64.powi(-11), 2f64.powi(-25)),
         Format::Plain(Type::BF16) => (2f64.powi(-8), f64::from(f32::MIN_POSITIVE)),

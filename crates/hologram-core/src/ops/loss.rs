@@ -14,10 +14,10 @@ use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::Dim;
 use crate::tensor::TensorType;
 
-/// What becomes of the losses of all elements (or rows).
+/// The reduction of the losses of all elements (or rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossReduction {
-    /// They are the result.
+    /// No reduction: the losses are the result.
     None,
     /// Their mean.
     Mean,
@@ -25,12 +25,12 @@ pub enum LossReduction {
     Sum,
 }
 
-/// The loss of each row of logits; `x` is of floats `[.., d]`, the targets `u32 [..]`.
+/// The loss of each row of logits; `x` is of floats `[.., d]`, the targets are `u32 [..]`.
 #[derive(Debug)]
 struct CrossEntropy;
 
 impl Graph {
-    /// The squared errors `(x − target)²`, of one shape and type of floats: in `f32`, of `f64` in `f64`.
+    /// The squared errors `(x − target)²` of operands of one shape and float type: in `f32`, or in `f64` for `f64`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -42,8 +42,8 @@ impl Graph {
     }
 
     /// The binary cross-entropy of the probabilities `sigmoid(x)` and `target`, from the logits `x`:
-    /// `max(x, 0) − x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both of one shape and type of
-    /// floats; the result in `f32`, of `f64` in `f64`.
+    /// `max(x, 0) − x·target + log(1 + exp(−|x|))`, which neither overflows nor cancels. Both operands have one
+    /// shape and one float type; the result is `f32`, or `f64` for `f64`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -55,7 +55,8 @@ impl Graph {
     }
 
     /// The cross-entropy `log Σ exp(x) − x[target]` of each row of logits `x` (`[.., d]`, floats) and its class
-    /// (`u32 [..]`): in `f32`, of `f64` in `f64`, computed about the row's greatest. A class that is not less than d is an error of the run.
+    /// (`u32 [..]`), computed relative to the row's maximum. The result is `f32`, or `f64` for `f64`. A class that is
+    /// not less than d is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -67,7 +68,7 @@ impl Graph {
     }
 
     fn reduced(&mut self, losses: NodeId, reduction: LossReduction) -> Result<NodeId> {
-        // A single row's loss is a scalar already.
+        // The loss of a single row is a scalar already.
         if self.shape_of(losses).is_empty() {
             return Ok(losses);
         }
@@ -79,7 +80,7 @@ impl Graph {
     }
 }
 
-/// log(1 + e) for e of at most 1, without losing what is small beside 1: the rounding of 1 + e is undone by the quotient (Kahan).
+/// log(1 + e) for e of at most 1, accurate for small e: the quotient undoes the rounding of 1 + e (Kahan).
 fn log_1p(b: &mut Builder, e: Value) -> Value {
     let one = number(e.ty, 1.0);
     let sum = b.add(e, one);
@@ -107,7 +108,7 @@ impl Op for ElementLoss {
         }
     }
 
-    /// One thread for each element.
+    /// One thread per element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let ty = plain(spec.output.format).unwrap_or(Type::F32);
         let mut k = Kernel::new(spec, THREADS);
@@ -178,7 +179,7 @@ impl Op for CrossEntropy {
         Ok(TensorType::new(Format::Plain(computed(plain(x.format).unwrap_or(Type::F32))), &x.shape[..rows]))
     }
 
-    /// One workgroup for each row.
+    /// One workgroup per row.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let ty = plain(spec.output.format).unwrap_or(Type::F32);
         let dim = spec.inputs[0].shape.len().saturating_sub(1);
@@ -208,7 +209,7 @@ impl Op for CrossEntropy {
                 let class = b.load(target.views[0], row.line);
                 let exists = b.lt(class, row.n);
                 let at = row.at(b, class);
-                // No tensor has an element at u32::MAX, so that the load of a class outside fails.
+                // No tensor has an element at u32::MAX: the load for a class that is out of range fails.
                 let at = b.select(exists, at, u32::MAX);
                 let v = x.load_as(b, ty, at);
                 let log = b.log(sum);
@@ -229,7 +230,7 @@ impl Op for CrossEntropy {
             let m = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let log = row.iter().map(|v| (v - m).exp()).sum::<f64>().ln();
             let y = log + (m - row[*class as usize]);
-            // As for log_softmax.
+            // The same bound as log_softmax.
             let bound = (2.0 * y.abs() + 2.0 * log.abs() + (d as f64).sqrt() / 8.0 + 8.0) * eps;
             out.push(y, if y.is_finite() { bound } else { 0.0 });
         }

@@ -20,16 +20,17 @@ struct Matmul;
 impl Graph {
     /// The product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
-    /// - `x` in `f32`, `w` in any weight format: weights are decoded, products and sums are in `f32`.
-    /// - `x` in `bf16`, `w` in `bf16` or a block format that is not ternary: quantised weights are decoded to `f32` and rounded to `bf16`,
-    ///   to nearest even; products and sums are in `f32`.
-    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as integers and summed
-    ///   exactly within each group and each run of weights that share a scale (four products at a time at least, in native kernels). With
-    ///   the sum of the activations' codes, the weights' scale and, where the format has it, their minimum, the activations' scale times
-    ///   (scale times sum of products - minimum times sum of codes) is added in `f32`. Groups are of 32 for blocks of 32, of 32 or 256 for
-    ///   blocks of 256; for ternary weights any that nest with blocks of 256.
+    /// - `x` in `f32`, `w` in any weight format: weights are dequantized; products and sums are in `f32`.
+    /// - `x` in `bf16`, `w` in `bf16` or a block format that is not ternary: quantized weights are dequantized to `f32`
+    ///   and rounded to `bf16`, to nearest even; products and sums are in `f32`.
+    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as
+    ///   integers and summed exactly within each group and each run of weights that share a scale (in native kernels at
+    ///   least four products at a time). Per run, the activations' scale · (weights' scale · sum of products −
+    ///   minimum · sum of the activations' codes) is added in `f32`; the second term exists only if the format has
+    ///   minimums. Groups are of 32 for blocks of 32, and of 32 or 256 for blocks of 256; for ternary weights, a
+    ///   multiple of 256, or a multiple of 32 that divides 256.
     ///
-    /// Quantised weights may lie in two planes ([`Format::Q8Planes`] and its kin), which changes nothing of what is computed.
+    /// Quantized weights may lie in planes ([`Format::Q8Planes`] and similar), which does not change the computation.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -38,7 +39,7 @@ impl Graph {
     }
 }
 
-/// Whether the formats multiply.
+/// Whether there is a product of these formats.
 fn fits(x: Format, w: Format) -> bool {
     match (x, w) {
         (Format::Plain(Type::F32), w) => is_weight(w),
@@ -52,7 +53,7 @@ fn fits(x: Format, w: Format) -> bool {
     }
 }
 
-/// Elements of a row whose products are summed before a scale is applied.
+/// The number of products that are summed before a scale is applied.
 fn unit(x: Format, w: Format, k: usize) -> usize {
     match (x, w) {
         (Format::I8Groups { group }, w) => w.scale_len().min(group as usize),
@@ -79,8 +80,8 @@ impl Op for Matmul {
         }
     }
 
-    /// One workgroup for each square of the output where elements are multiplied one by one; else, and for few rows, one thread for each
-    /// element.
+    /// One workgroup per square of the output where elements are multiplied one by one. For other formats and for few
+    /// rows, one thread per element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let (m, row_len) = (spec.output.row_len() as u32, spec.inputs[0].row_len() as u32);
         let unit = unit(spec.inputs[0].format, spec.inputs[1].format, row_len as usize) as u32;
@@ -198,12 +199,13 @@ impl Op for Matmul {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w] = inputs else { return Reference::default() };
         let k = x.row_len();
-        // Products of codes are summed exactly four at a time: what 8-bit dot product instructions give.
+        // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
         let exact = if matches!(x.format, Format::I8Groups { .. }) { 4 } else { 1 };
         let rounds = x.format == Format::BF16 && w.format.is_quantized_weight();
         let weight = |v: &f64| if rounds { rounded(*v, Format::BF16) } else { *v };
         let weights: Vec<f64> = w.values.iter().map(weight).collect();
-        // Where a minimum is subtracted from the sum of products, what rounds is as large as a run's greatest values.
+        // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
+        // values.
         let run = w.format.scale_len();
         let minimums = exact > 1 && w.format.has_minimum();
         let mut out = Reference::default();
@@ -229,8 +231,11 @@ impl Op for Matmul {
     }
 }
 
-/// The bound of a sum, in the type that a format is computed in, of `n` rounded products of independent sign, in any order: partial sums are about as large as the root of the
-/// sum of squares, or the result; the roundings of each by 2⁻²⁴ add up like a random walk, here taken four times as far.
+/// The bound of a sum of `n` rounded products of independent sign, in any order, in the type that a format is computed
+/// in.
+///
+/// Partial sums are about as large as the root of the sum of squares, or the result. Their roundings by 2⁻²⁴ each
+/// add up like a random walk, here taken four times as far.
 pub(super) fn sum_bound(format: Format, n: f64, sum: f64, squares: f64) -> f64 {
     let size = sum.abs() + squares.sqrt();
     (2.0 + 2.0 * n.sqrt()) * size * epsilon(format) + n * f64::from(f32::MIN_POSITIVE)
@@ -301,7 +306,7 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }
     }
-    // One group for the whole row, as BitNet has it.
+    // One group for the whole row, as in BitNet.
     for (n, max, m, k) in [(1, 1, 67, 2560), (5, 7, 33, 768)] {
         for w in Format::TQ2_0.layouts() {
             cases.push(case(i8(k as u32), w, n, max, m, k));

@@ -1,7 +1,7 @@
 //! The tensor operations: one file each, and one line each in the list below.
 //!
-//! A file holds what the operation computes, its shape and type rule, its portable program, its reference in `f64` with the error
-//! bound, its test cases, and its method on [`Graph`](crate::Graph).
+//! A file has the operation's meaning, its shape and type rule, its portable program, its reference in `f64` with the
+//! error bound, its test cases, and its method on [`Graph`](crate::Graph).
 
 mod arange;
 mod arg_reduce;
@@ -60,7 +60,7 @@ use crate::error::Result;
 pub use crate::layout::Layout;
 use crate::tensor::TensorType;
 
-/// A program with the grid that covers its spec's greatest extents.
+/// A program with the grid that covers its spec's maximum extents.
 pub type Launchable = (hologram_isa::Program, [u32; 3]);
 
 /// A tensor operation: shape and type rule, portable program, reference.
@@ -84,24 +84,25 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The scalar expression of an elementwise operation, through which chains are fused.
+    /// The scalar expression of an elementwise operation, which fusion uses.
     fn elementwise(&self) -> Option<&dyn Elementwise> {
         None
     }
 
-    /// The portable program; its parameters are those that [`KernelSpec`] describes.
+    /// The portable program, with the parameters that [`KernelSpec`] describes.
     ///
     /// # Errors
-    /// When the spec is none that [`Op::infer`] accepts.
+    /// When [`Op::infer`] would reject the spec.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable>;
 
-    /// Whether inputs may be views; where not, the graph puts copies of them in its way.
+    /// Whether inputs may be views. If not, the graph copies views first.
     fn takes_views(&self) -> bool {
         self.elementwise().is_some()
     }
 
-    /// The portable program over inputs some of which are views, with their layouts by place (there may be none), and with as many elements a
-    /// thread as an elementwise program has; for operations that take views and are not elementwise.
+    /// The portable program for inputs that may be views, for operations that take views and are not elementwise.
+    /// `layouts` gives the views' layouts by input, and may be empty; `per_thread` is the number of elements per thread
+    /// of an elementwise program.
     fn program_of_views(
         &self,
         _spec: &KernelSpec,
@@ -111,18 +112,19 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The result in `f64`, with an absolute error bound for each element.
+    /// The result in `f64`, with an absolute error bound per element.
     fn reference(&self, inputs: &[HostTensor]) -> Reference;
 }
 
-/// A scalar expression applied to every element. Operands come in the type that their elements are computed in: `f32` for `f16` and `bf16`,
-/// 32 bits for narrower integers, else their own. The result is converted to the output's format.
+/// A scalar expression that is applied to every element. Operands come in the type that their elements are computed
+/// in: `f32` for `f16` and `bf16`, 32 bits for narrower integers, otherwise their own. The result is converted to
+/// the output's format.
 pub trait Elementwise {
     /// Emits the expression.
     fn emit(&self, b: &mut Builder, args: &[Value]) -> Value;
 }
 
-/// The conformance cases of every operation: one line for each file.
+/// The conformance cases of every operation: one line per file.
 #[cfg(feature = "conformance")]
 pub fn cases() -> Vec<Case> {
     let lists: &[fn() -> Vec<Case>] = &[
@@ -160,17 +162,17 @@ pub fn cases() -> Vec<Case> {
 /// A shared operation.
 pub type SharedOp = Arc<dyn Op>;
 
-/// Whether weights come in this format.
+/// Whether weights may have this format.
 fn is_weight(format: Format) -> bool {
     matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || format.is_quantized_weight()
 }
 
-/// The greatest of these magnitudes, none below `least`; NaN where one is NaN.
+/// The greatest of these magnitudes and `least`; NaN if any of them is NaN.
 fn widest(least: f64, values: &[f64]) -> f64 {
     values.iter().fold(least, |a, v| if a < v.abs() || v.is_nan() { v.abs() } else { a })
 }
 
-/// An `f32` value rounded to the nearest of a plain float format.
+/// An `f32` value, rounded to the nearest `f16` or `bf16`; unchanged for other formats.
 pub(crate) fn rounded(value: f64, format: Format) -> f64 {
     match format {
         Format::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),

@@ -1,4 +1,4 @@
-//! A border of one value around a tensor.
+//! Padding of a tensor with one value.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::Value;
@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
-/// The operation; `x` is of any plain type. For each dimension the number of elements before and after it.
+/// The operation; `x` is of any plain type. `sides` has, per dimension, the number of elements before and after it.
 #[derive(Debug)]
 struct Pad {
     sides: Vec<(usize, usize)>,
@@ -23,10 +23,12 @@ struct Pad {
 const THREADS: u32 = 256;
 
 impl Graph {
-    /// `x`, of a plain format, with `sides[k].0` elements of `value` before and `sides[k].1` after it in each dimension `k`.
+    /// `x`, of a plain format, with `sides[k].0` elements of `value` before and `sides[k].1` after it
+    /// in each dimension `k`.
     ///
     /// # Errors
-    /// When there is not a pair for each dimension, one of a run-time extent is not (0, 0), or the type does not have the value.
+    /// When there is not one pair per dimension, the pair of a run-time extent is not (0, 0), or the type
+    /// cannot represent `value`.
     pub fn pad(&mut self, x: NodeId, sides: &[(usize, usize)], value: f64) -> Result<NodeId> {
         let format = self.operand("pad", x)?.ty.format;
         let Format::Plain(ty) = format else {
@@ -40,7 +42,7 @@ impl Tensor {
     /// The tensor with `sides[k].0` elements of `value` before and `sides[k].1` after it in each dimension `k`.
     ///
     /// # Errors
-    /// As [`Graph::pad`]; those of the device.
+    /// As [`Graph::pad`]; errors of the device.
     pub fn pad(&self, sides: &[(usize, usize)], value: f64) -> Result<Tensor> {
         let mut key = vec![value.to_bits()];
         key.extend(sides.iter().flat_map(|(before, after)| [*before as u64, *after as u64]));
@@ -95,7 +97,7 @@ impl Op for Pad {
                     index = b.sub(index, whole);
                 }
                 if n != own {
-                    // Below `before` the difference wraps round to a great number.
+                    // Below `before` the difference wraps to a large number.
                     index = b.sub(index, *before as u32);
                     let within = b.lt(index, own);
                     inside = b.and(inside, within);

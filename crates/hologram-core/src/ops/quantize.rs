@@ -1,4 +1,4 @@
-//! Activations to 8-bit codes with one scale for each group of a row.
+//! Activations to 8-bit codes with one scale per group of a row.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
@@ -19,10 +19,12 @@ struct Quantize {
 }
 
 impl Graph {
-    /// Quantises the rows of `x` (`f32 [n, k]`) in groups of `group` elements, which must divide k, to
-    /// [`Format::I8Groups`]. With a = max(max|x|, `floor`) over a group, its scale is a / 127 and its codes are x · (127 / a), rounded
-    /// to nearest even and clamped to -128..=127; where a is 0, scale and codes are 0. A group with a NaN is NaN, one with an infinity
-    /// NaN or infinite.
+    /// Quantizes the rows of `x` (`f32 [n, k]`) in groups of `group` elements, which must divide k, to
+    /// [`Format::I8Groups`].
+    ///
+    /// With a = max(max|x|, `floor`) over a group, its scale is a / 127 and its codes are x · (127 / a), rounded to
+    /// nearest even and clamped to -128..=127. If a is 0, scale and codes are 0. A group with a NaN is NaN; a group
+    /// with an infinity is NaN or infinite.
     ///
     /// # Errors
     /// When the operand does not fit or the group does not divide k.
@@ -55,7 +57,7 @@ impl Op for Quantize {
         }
     }
 
-    /// One subgroup for each group.
+    /// One subgroup per group.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let groups_of_row = spec.output.row_len() as u32 / self.group;
         let mut k = Kernel::new(spec, THREADS);
@@ -71,7 +73,7 @@ impl Op for Quantize {
         b.if_(inside, |b| {
             let lane = b.builtin(Opcode::Lane);
             let start = b.mul(group, self.group);
-            // Magnitudes as bits: these have the order of the numbers, and a NaN is the greatest.
+            // Magnitudes as bits: they have the order of the numbers, and NaN is the greatest.
             let greatest = b.var(self.floor.to_bits());
             b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
                 let at = b.add(start, i);
@@ -112,7 +114,8 @@ impl Op for Quantize {
             for v in group {
                 let code = if greatest == 0.0 { 0.0 } else { v / scale };
                 let rounded = code.round_ties_even().clamp(-128.0, 127.0);
-                // The quotient is off by 2⁻²³ at most, which decides only codes that close to a tie; the scale by half an ulp.
+                // The quotient is off by at most 2⁻²³, which changes only codes that are this close to a tie; the
+                // scale is off by half an ulp.
                 let tie = (code - code.floor() - 0.5).abs() <= code.abs() * f64::from(f32::EPSILON);
                 let step = if tie { scale } else { 0.0 };
                 let value = rounded * scale;
@@ -137,7 +140,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut zeros = vec![0.0; 64];
     let all_zero = values(32, 0.0, &zeros);
     let below_floor = values(64, 1e-5, &zeros.iter().map(|_| -1e-7).collect::<Vec<_>>());
-    // Scale 1: halves are ties.
+    // With scale 1, codes that end in .5 are ties.
     zeros[..8].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127.0]);
     let one_nan = |n: usize| (0..n).map(|i| if i == 5 { f32::NAN } else { i as f32 }).collect::<Vec<_>>();
     vec![

@@ -16,7 +16,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
-/// The operation; the key is `u32 [4]`: the low and the high half of the seed, then of the first counter.
+/// The operation; the key is `u32 [4]`: the low and high 32 bits of the seed, then of the first counter.
 #[derive(Debug)]
 struct Random {
     normal: bool,
@@ -25,22 +25,26 @@ struct Random {
 }
 
 const THREADS: u32 = 128;
-/// Elements of a counter, which are a thread's.
+/// Elements per counter value, which one thread computes.
 const WORDS: u32 = 4;
 
 impl Graph {
-    /// Uniformly distributed numbers in [0, 1): multiples of 2⁻²⁴ as `f32`, 2⁻¹¹ as `f16`, 2⁻⁸ as `bf16`; or 32 random bits as `u32`. The
-    /// key is `u32 [4]`: seed and counter, each the low and the high half. Element `i` is made from word `i mod 4` of Philox4x32-10 at the
-    /// counter plus `i / 4`, so that a tensor of `n` elements uses up `n / 4` counters, rounded up.
+    /// Uniformly distributed numbers in [0, 1): multiples of 2⁻²⁴ as `f32`, 2⁻¹¹ as `f16`, 2⁻⁸ as `bf16`;
+    /// or 32 random bits as `u32`.
+    ///
+    /// The key is `u32 [4]`: the low and high 32 bits of the seed, then of the counter. Element `i` is made from word
+    /// `i mod 4` of Philox4x32-10 at the counter plus `i / 4`. A tensor of `n` elements therefore uses `n / 4`
+    /// counters, rounded up.
     ///
     /// # Errors
-    /// When the key is another tensor, or the type none of these.
+    /// When the key has another type or shape, or `ty` is none of these.
     pub fn random_uniform(&mut self, key: NodeId, ty: Type, shape: &[Dim]) -> Result<NodeId> {
         self.apply(Random { normal: false, ty, shape: shape.to_vec() }, &[key])
     }
 
-    /// Numbers of the standard normal distribution, as `f32`, `f16` or `bf16`: pairs of words as for [`Graph::random_uniform`], u and v, give
-    /// √(−2·ln u)·cos(2πv) and √(−2·ln u)·sin(2πv) (Box and Muller, 1958).
+    /// Numbers of the standard normal distribution, as `f32`, `f16` or `bf16`. A pair of uniform numbers u and v, made
+    /// from two words as in [`Graph::random_uniform`], gives √(−2·ln u)·cos(2πv) and √(−2·ln u)·sin(2πv)
+    /// (Box and Muller, 1958).
     ///
     /// # Errors
     /// As [`Graph::random_uniform`].
@@ -50,18 +54,18 @@ impl Graph {
 }
 
 impl Tensor {
-    /// Random numbers as [`Graph::random_uniform`] makes them.
+    /// Random numbers as [`Graph::random_uniform`] computes them.
     ///
     /// # Errors
-    /// As [`Graph::random_uniform`]; those of the device.
+    /// As [`Graph::random_uniform`]; errors of the device.
     pub fn random_uniform(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
         Tensor::random(executor, false, ty, shape, [seed, counter])
     }
 
-    /// Random numbers as [`Graph::random_normal`] makes them.
+    /// Random numbers as [`Graph::random_normal`] computes them.
     ///
     /// # Errors
-    /// As [`Graph::random_uniform`]; those of the device.
+    /// As [`Graph::random_uniform`]; errors of the device.
     pub fn random_normal(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
         Tensor::random(executor, true, ty, shape, [seed, counter])
     }
@@ -77,7 +81,7 @@ impl Tensor {
 }
 
 impl Random {
-    /// The significant bits of a uniform number.
+    /// The number of significant bits of a uniform number.
     fn bits(&self) -> u32 {
         match self.ty {
             Type::F16 if !self.normal => 11,
@@ -86,7 +90,7 @@ impl Random {
         }
     }
 
-    /// A word's upper bits as a number in [0, 1), or with `above` in (0, 1].
+    /// A word's upper bits as a number in [0, 1), or in (0, 1] if `above` is 1.
     fn unit(&self, b: &mut Builder, word: Value, above: u32) -> Value {
         let bits = b.shr(word, 32 - self.bits());
         let bits = if above > 0 { b.add(bits, above) } else { bits };
@@ -191,7 +195,7 @@ impl Op for Random {
                 let radius = (-2.0 * unit(words[i % 4 / 2 * 2], 1).ln()).sqrt();
                 let angle = std::f64::consts::TAU * unit(words[i % 4 / 2 * 2 + 1], 0);
                 let y = radius * if i % 2 == 0 { angle.cos() } else { angle.sin() };
-                // The angle's rounding counts for up to 4 units, the functions' for 4.
+                // The rounding of the angle contributes up to 4 units, the functions up to 4.
                 out.push(y, bound(self.ty, y, 8.0 * radius, 1.0));
             }
         }
@@ -204,7 +208,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for normal in [false, true] {
         for ty in [Type::F32, Type::F16, Type::BF16, Type::U32] {
-            // The second counter overflows its low half on the way.
+            // The second counter overflows its low 32 bits on the way.
             for (sizes, counter) in [(vec![], 0.0), (vec![0], 1.0), (vec![7, 431], 4_294_967_040.0), (vec![3], 5.0)] {
                 let shape: Vec<Dim> = sizes.into_iter().map(Dim::Fixed).collect();
                 let fill = Fill::Values(vec![123_456.0, 7.0, counter, 3.0]);

@@ -23,12 +23,12 @@ struct Reduce {
 }
 
 impl Graph {
-    /// Reduces `x` along dimension `dim`, which the result no longer has; its type is that of `x`, any plain numbers that have the reduction.
-    /// The dimension may be a run-time extent, which may be 0.
+    /// Reduces `x` along dimension `dim`, which the result does not have. The result has the type of `x`: any plain
+    /// numbers for which the reduction is defined. The dimension may be a run-time extent, which may be 0.
     ///
     /// # Errors
-    /// When `x` has no such dimension, is of a type that has no such reduction, or the dimension is fixed at 0 and the reduction the greatest
-    /// or the least.
+    /// When `x` has no such dimension or has a type without this reduction; for the greatest or least element also when
+    /// the dimension is fixed at 0.
     pub fn reduce(&mut self, reduction: Reduction, x: NodeId, dim: usize) -> Result<NodeId> {
         self.apply(Reduce { reduction, dim }, &[x])
     }
@@ -52,7 +52,7 @@ impl Graph {
                 let line = self.reshape(x, &[Dim::Fixed(n)])?;
                 self.reduce(reduction, line, 0)
             }
-            // A run-time extent: its rows first.
+            // A run-time extent: the other dimensions are reduced first.
             ([first, rest @ ..], None) => {
                 let n = fixed(rest).unwrap_or(0);
                 let rows = self.reshape(x, &[*first, Dim::Fixed(n)])?;
@@ -63,7 +63,7 @@ impl Graph {
         }
     }
 
-    /// The sums of the rows of `x` (`[.., d]`), as [`Graph::reduce`] has them: `[..]`, a scalar for one dimension.
+    /// The sums of the rows of `x` (`[.., d]`), as [`Graph::reduce`] computes them: `[..]`, a scalar for one dimension.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -71,7 +71,8 @@ impl Graph {
         self.reduce(Reduction::Sum, x, self.shape_of(x).len().saturating_sub(1))
     }
 
-    /// The greatest elements of the rows of `x` (`[.., d]`), as [`Graph::reduce`] has them: `[..]`, a scalar for one dimension.
+    /// The greatest elements of the rows of `x` (`[.., d]`), as [`Graph::reduce`] computes them: `[..]`, a
+    /// scalar for one dimension.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -90,20 +91,20 @@ impl Reduce {
         }
     }
 
-    /// What the reduction of nothing is, in a type that elements are computed in.
+    /// The reduction of no elements, in a type that elements are computed in.
     fn identity(&self, ty: Type) -> Value {
         match (self.reduction, ty) {
             (Reduction::Sum | Reduction::Mean, _) => number(ty, 0.0),
             (Reduction::Prod, _) => number(ty, 1.0),
             (Reduction::Max | Reduction::Min, ty) if ty.is_float() => number(ty, f64::NAN),
-            // Conversion to an integer clamps.
+            // The conversion to an integer clamps.
             (Reduction::Max, ty) => number(ty, f64::NEG_INFINITY),
             (Reduction::Min, ty) => number(ty, f64::INFINITY),
         }
     }
 }
 
-/// Whether elements of a type have the reduction.
+/// Whether the reduction is defined for a type.
 fn exists_for(reduction: Reduction, ty: Type) -> bool {
     match reduction {
         Reduction::Sum | Reduction::Prod => ty.is_float() || computed(ty) == ty,
@@ -167,7 +168,7 @@ impl Op for Reduce {
             let (value, bound) = match self.reduction {
                 Reduction::Sum | Reduction::Mean => {
                     let size: f64 = values().map(f64::abs).sum();
-                    // Roundings walk at random, each of half an ulp of a partial sum.
+                    // Roundings add up like a random walk, each of half an ulp of a partial sum.
                     let bound = size * (n.sqrt() / 8.0 + 3.0) * eps;
                     let divisor = if self.reduction == Reduction::Mean { n } else { 1.0 };
                     (values().sum::<f64>() / divisor, bound / divisor)
@@ -186,8 +187,9 @@ impl Op for Reduce {
     }
 }
 
-/// Reduces a value over the [`THREADS`] threads of a workgroup by [`Opcode::Add`], [`Opcode::Min`] or [`Opcode::Max`]; every thread gets
-/// the result. All threads must call it together; `partial` has a value for each subgroup and may be used again after the next barrier.
+/// Reduces a value over the [`THREADS`] threads of a workgroup by [`Opcode::Add`], [`Opcode::Min`] or [`Opcode::Max`].
+/// Every thread gets the result. All threads must call it together. `partial` has one value per subgroup and may be
+/// reused after the next barrier.
 pub(super) fn workgroup_reduce(b: &mut Builder, partial: Array, op: Opcode, value: Value) -> Value {
     let value = match op {
         Opcode::Add => b.subgroup_add(value),
@@ -230,7 +232,7 @@ pub(super) fn cases() -> Vec<Case> {
         let mut special = CaseInput::normal(Format::F32, &[Dim::Fixed(5)]);
         special.fill = Fill::Values(vec![-3.0, f32::NEG_INFINITY, -2.0, -2.5, -9.0]);
         cases.extend([rows(0, 3, 5), rows(5, 9, 257), rows(300, 400, 33)]);
-        // Along the first dimension of two: a run-time extent, and one as long as the other.
+        // Along the first of two dimensions: a run-time extent, and a fixed size equal to the other.
         let over = |n: usize| {
             Case::new(reduce(0), &[(700, n)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(5)]))
         };
@@ -254,7 +256,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(Reduce { reduction, dim: 1 }, &[]).input(nans)
     };
     cases.extend([Sum, Mean, Prod, Max, Min].map(nans));
-    // Nothing to reduce, of fixed sizes and of an extent.
+    // No elements to reduce: fixed sizes, and an extent of 0.
     for reduction in [Sum, Mean, Prod] {
         for (dim, shape) in [(1, [3, 0, 2]), (0, [0, 3, 5]), (2, [2, 0, 0])] {
             let x = CaseInput::normal(Format::F32, &shape.map(Dim::Fixed));

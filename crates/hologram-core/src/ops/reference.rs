@@ -1,15 +1,15 @@
-//! What a reference computes with and gives.
+//! The data types of references: operands and results.
 
 use hologram_backends::Format;
 
-/// An operand on the host: actual shape and decoded values.
+/// An operand on the host: actual shape and dequantized values.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
-    /// Storage format it was decoded from.
+    /// The storage format that it was dequantized from.
     pub format: Format,
     /// Actual sizes, slowest first.
     pub shape: Vec<usize>,
-    /// Decoded values, row-major.
+    /// Dequantized values, row-major.
     pub values: Vec<f64>,
 }
 
@@ -25,7 +25,7 @@ impl HostTensor {
 pub struct Reference {
     /// Values, row-major.
     pub values: Vec<f64>,
-    /// The greatest absolute deviation allowed for each.
+    /// The maximum absolute deviation of each value.
     pub bounds: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Block-quantised weights from the blocks of a file to the planes that GPUs read.
+//! Repacks block-quantized weights from the blocks of a file into the planes that GPUs read.
 
 use hologram_backends::{
     Binding, BlockFormat, BlockType, Buffer, Codes, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig,
@@ -17,7 +17,7 @@ use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::Dim;
 use crate::tensor::{Tensor, TensorType};
 
-/// The operation; `x` is in a block format, with rows of any number of dimensions.
+/// The operation; `x` is in a block format, with any number of dimensions.
 #[derive(Debug)]
 struct Repack;
 
@@ -45,7 +45,7 @@ impl Op for Repack {
         }
     }
 
-    /// One thread for each byte of codes, or of a layout in chunks for each chunk.
+    /// One thread per byte of codes, or per chunk for a layout in chunks.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let format = spec.inputs[0].format;
         if let Some(packed) = spec.output.format.packed() {
@@ -92,7 +92,7 @@ impl Op for Repack {
     }
 }
 
-/// To [`PlaneLayout::Chunks`](hologram_backends::PlaneLayout::Chunks).
+/// The program for [`PlaneLayout::Chunks`](hologram_backends::PlaneLayout::Chunks).
 fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
     let len = spec.output.format.block_len() as u32;
     let chunks_of_row = spec.output.row_len() as u32 / 32;
@@ -105,8 +105,8 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
     let inside = b.lt(chunk, total);
     b.if_(inside, |b| {
         let start = b.shl(chunk, 5u32);
-        // Byte `i` of a plane's `bytes` for each chunk: of `count` codes, that of element(b, l) from bit `l · bits` on, without its lower
-        // `skip` bits.
+        // Writes `bytes` bytes of a plane per chunk. Byte `i` has the codes of element(b, i, l) for each l, from bit
+        // `l · bits` on, without their lower `skip` bits.
         let plane = |b: &mut Builder,
                      view: usize,
                      bytes: u32,
@@ -154,7 +154,7 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
             }),
             _ => {}
         }
-        // The record: numbers by the block's first chunk, factors by each for its runs.
+        // The record: the block's first chunk writes the numbers, each chunk the factors of its runs.
         let (bytes, numbers) = (y.views[y.views.len() - 2], y.views[y.views.len() - 1]);
         let record = packed.record_bytes() as u32;
         let (block, place) = (b.shr(start, len.trailing_zeros()), b.and(start, len - 1));
@@ -201,7 +201,7 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
     k.finish(chunks.div_ceil(THREADS as usize))
 }
 
-/// Stores the lowest byte of a word.
+/// Stores the low byte of a `u32`.
 fn store_byte(b: &mut Builder, to: Array, first: Value, place: Value, word: Value) {
     let at = b.add(first, place);
     let byte = b.and(word, 255u32);
@@ -209,23 +209,24 @@ fn store_byte(b: &mut Builder, to: Array, first: Value, place: Value, word: Valu
     b.store(to, at, byte);
 }
 
-/// Bytes that are converted at a time: what is held twice.
+/// Bytes that are converted at a time; they are in memory twice.
 const CHUNK: usize = 32 << 20;
 
-/// Writes whole blocks of a format for as many of an encoding, or says what is wrong with them.
+/// Converts whole blocks of an encoding to blocks of a format, or reports their fault.
 type RecodeBlocks<'a> = dyn Fn(&[u8], &mut [u8]) -> std::result::Result<(), String> + 'a;
 
-/// How blocks in another encoding become those of a format.
+/// The conversion of blocks in another encoding to a format.
 pub struct Recode<'a> {
-    /// Bytes of a block in the other encoding.
+    /// Bytes per block in the other encoding.
     pub block_bytes: usize,
-    /// Writes whole blocks of the format for as many of the encoding, or says what is wrong with them.
+    /// Converts whole blocks of the encoding to as many of the format, or reports their fault.
     pub recode: &'a RecodeBlocks<'a>,
 }
 
 impl Tensor {
-    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`Format::at_load`], or [`Format::in_planes`] of that. What is
-    /// not the format itself is converted a bounded piece at a time, to planes on the device.
+    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`Format::at_load`], or
+    /// [`Format::in_planes`] of that. Other layouts than the format itself are converted in pieces of bounded size; the
+    /// device converts to planes.
     ///
     /// # Errors
     /// As [`Tensor::from_bytes`]; when the layout is none of these.
@@ -242,11 +243,11 @@ impl Tensor {
         Tensor::converted(executor, format, layout, shape, bytes, CHUNK)
     }
 
-    /// A tensor of blocks in an encoding that is no [`Format`], converted to `format` and laid out as `layout`: the format itself or
-    /// [`Format::in_planes`]. A bounded piece is converted at a time.
+    /// A tensor of blocks in an encoding that is not a [`Format`], converted to `format` and laid out as `layout`: the
+    /// format itself or [`Format::in_planes`]. The conversion is in pieces of bounded size.
     ///
     /// # Errors
-    /// As [`Tensor::from_bytes_as`]; what the conversion says.
+    /// As [`Tensor::from_bytes_as`]; the error of the conversion.
     pub fn from_recoded(
         executor: &Executor,
         recode: &Recode<'_>,
@@ -257,7 +258,7 @@ impl Tensor {
         Tensor::in_pieces(executor, Some(recode), [format, layout], shape, bytes, CHUNK)
     }
 
-    /// As [`Tensor::from_bytes_as`], with the bytes that are held twice.
+    /// As [`Tensor::from_bytes_as`], with the size of a piece.
     fn converted(
         executor: &Executor,
         format: Format,
@@ -292,7 +293,7 @@ impl Tensor {
         }
         let backend = executor.backend();
         let tensor = Tensor::empty(executor, layout, shape)?;
-        // Both planes of a piece begin at a multiple of what kernels align to.
+        // All planes of a piece begin at a multiple of the kernels' alignment.
         let blocks = (chunk / format.block_bytes() / PLANE_ALIGN).max(1) * PLANE_ALIGN;
         let piece = blocks.min(bytes.len() / source.max(1)) * format.block_bytes();
         let staging = if layout == format { None } else { Some(backend.allocate_buffer(piece.max(1))?) };

@@ -1,4 +1,5 @@
-//! Root-mean-square normalisation of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich, 2019, arXiv:1910.07467).
+//! Root-mean-square normalization of rows: `y = x / √(mean(x²) + ε) · w` (Zhang and Sennrich,
+//! 2019, arXiv:1910.07467).
 
 #[cfg(feature = "conformance")]
 use hologram_backends::Format;
@@ -15,15 +16,15 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; `x` is `[.., d]`, `w` is `[d]`, of one type of floats.
+/// The operation; `x` is `[.., d]`, `w` is `[d]`, both of one float type.
 #[derive(Debug)]
 struct RmsNorm {
     eps: f32,
 }
 
 impl Graph {
-    /// Normalises the rows of `x` (`[.., d]`) by their root mean square and scales by `w` (`[d]`), of one type of floats, the
-    /// narrow ones computed in `f32`.
+    /// Normalizes the rows of `x` (`[.., d]`) by their root mean square and scales by `w` (`[d]`). Both have one float
+    /// type; narrow floats are computed in `f32`.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -93,7 +94,8 @@ impl Op for RmsNorm {
             let scale = 1.0 / (mean + f64::from(self.eps)).sqrt();
             for (v, g) in row.iter().zip(&w.values) {
                 let y = v * scale * g;
-                // The sum of squares has no cancellation; its roundings walk at random and are halved by the root. Five more follow.
+                // The sum of squares does not cancel. Its roundings add up like a random walk, and the root halves
+                // them. Five more roundings follow.
                 let bound = y.abs() * ((d as f64).sqrt() / 8.0 + 3.0) * epsilon(x.format);
                 out.push(y, stored(x.format, y, bound));
             }

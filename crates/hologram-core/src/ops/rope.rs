@@ -1,5 +1,5 @@
-//! Rotary position embedding: rotates pairs of elements of each head by an angle that grows with the position (Su et al., 2021,
-//! arXiv:2104.09864).
+//! Rotary position embedding: rotates pairs of elements of each head by an angle that grows with the position (Su et
+//! al., 2021, arXiv:2104.09864).
 
 use hologram_backends::{Format, KernelSpec, Operation, RopeStyle};
 use hologram_isa::Type;
@@ -19,8 +19,8 @@ struct Rope {
 }
 
 impl Graph {
-    /// Rotates the pairs of each head of `x` (`f32 [n, h, d]`) by `positions` (`u32 [n]`) times `freqs` (`f32 [r/2]`, radians per
-    /// position). Elements from the rotary width r on are unchanged.
+    /// Rotates the pairs of each head of `x` (`f32 [n, h, d]`) by `positions` (`u32 [n]`) times `freqs` (`f32 [r/2]`,
+    /// radians per position). Elements from the rotary width r on are unchanged.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -62,7 +62,7 @@ impl Op for Rope {
         }
     }
 
-    /// One thread for each pair, and for each element that passes unchanged.
+    /// One thread per pair, and per element that is unchanged.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let d = spec.output.row_len() as u32;
         let heads = spec.output.shape.get(1).map_or(1, |e| e.max()) as u32;
@@ -124,7 +124,7 @@ impl Op for Rope {
         for (row, values) in x.values.chunks(d).enumerate() {
             let mut y: Vec<(f64, f64)> = values.iter().map(|v| (*v, 0.0)).collect();
             for (i, freq) in freqs.values.iter().enumerate() {
-                // The angle is defined as a product in f32; what follows is exact here.
+                // The angle is defined as a product in f32; the rest is exact here.
                 let angle = f64::from(positions.values[row / heads] as f32 * *freq as f32);
                 let (sin, cos) = angle.sin_cos();
                 let (i0, i1) = self.pair(i, half);

@@ -1,9 +1,13 @@
-//! The choice of the next token from logits.
+//! Sampling: the choice of the next token from logits.
 //!
-//! The steps, for each row: the `top_k` highest logits are kept; of these the fewest whose probabilities (at temperature 1, among the
-//! kept) add up to `top_p`; the rest compete with the probabilities `softmax(logit / temperature)`. Of equal logits the lowest token
-//! ranks first. The one chosen is the first, in the order of tokens, at which the sum of probabilities exceeds a random number in [0, 1),
-//! which is a function of seed and position alone.
+//! The steps, per row:
+//! - Keep the `top_k` highest logits.
+//! - Of these keep the fewest whose probabilities (at temperature 1, among the kept) add up to `top_p`.
+//! - Draw from the rest with the probabilities `softmax(logit / temperature)`: the result is the first token, in the
+//!   order of tokens, at which the cumulative probability exceeds a random number in [0, 1). The random number is a
+//!   function of seed and position alone.
+//!
+//! Of equal logits the lowest token ranks first.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
@@ -17,16 +21,17 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; logits `f32 [n, v]`, numbers `f32 [n, 2]`, words `u32 [n, 4]`.
+/// The operation; logits are `f32 [n, v]`, numbers `f32 [n, 2]`, words `u32 [n, 4]`.
 #[derive(Debug)]
 struct Sample;
 
 impl Graph {
-    /// Chooses a token for each row of `logits` (`f32 [n, v]`): `u32 [n]`. How is told by row: `numbers` (`f32 [n, 2]`) holds the
-    /// temperature and `top_p`, `words` (`u32 [n, 4]`) holds `top_k`, the low and the high half of the seed, and the position.
+    /// Chooses a token per row of `logits` (`f32 [n, v]`): `u32 [n]`. Each row has its own parameters: `numbers`
+    /// (`f32 [n, 2]`) holds the temperature and `top_p`; `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits
+    /// of the seed, and the position.
     ///
-    /// A temperature of 0 takes the highest logit; `top_k` of 0 and `top_p` of 1 keep all tokens. A row in which a logit is NaN or +∞,
-    /// or none is above −∞, gives `u32::MAX`, which is no token.
+    /// A temperature of 0 takes the highest logit. A `top_k` of 0 and a `top_p` of 1 keep all tokens. A row gives
+    /// `u32::MAX`, which is not a token, if a logit is NaN or +∞, or if none is above −∞.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -35,7 +40,7 @@ impl Graph {
     }
 }
 
-/// What stands for no token.
+/// The result for a row without a valid token.
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Op for Sample {
@@ -56,7 +61,8 @@ impl Op for Sample {
         }
     }
 
-    /// One workgroup for each row. What is kept is found as the least key that is kept, bit by bit, each with a pass over the row.
+    /// One workgroup per row. The kept tokens are found by a threshold: the least kept key, computed bit by bit with
+    /// one pass over the row per bit.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let v = spec.inputs[0].row_len() as u32;
         let mut k = Kernel::new(spec, THREADS);
@@ -83,7 +89,7 @@ impl Op for Sample {
             let top_k = word(b, 0);
 
             let (best, max) = best(b, &team, &all);
-            // What is kept: keys above `least`, and of those equal to it the tokens up to `last`.
+            // Kept are the keys above `least`, and of those equal to it the tokens up to `last`.
             let kept = Kept { least: b.var(0u32), last: b.var(NONE), max };
             let limited = b.gt(top_k, 0u32);
             let fewer = b.lt(top_k, v);
@@ -137,7 +143,7 @@ impl Team {
         Team { words: b.shared("words", Type::U32, subgroups), floats: b.shared("floats", Type::F32, subgroups) }
     }
 
-    /// Reduces a `u32` or `f32` over the workgroup; every thread gets the result. All threads must call it together.
+    /// Reduces a `u32` or `f32` over the workgroup. Every thread gets the result. All threads must call it together.
     pub(super) fn reduce(&self, b: &mut Builder, op: Opcode, value: Value) -> Value {
         let partial = if value.ty == Type::U32 { self.words } else { self.floats };
         let total = workgroup_reduce(b, partial, op, value);
@@ -160,7 +166,7 @@ impl Row {
         self.logits.load(b, at)
     }
 
-    /// The sum over the workgroup of what `term` gives for a token with its logit and key.
+    /// The sum over the workgroup of `term`, which gets a token with its logit and key.
     fn sum(
         &self,
         b: &mut Builder,
@@ -179,11 +185,11 @@ impl Row {
     }
 }
 
-/// The tokens that compete.
+/// The tokens that remain after top-k and top-p.
 struct Kept {
     least: Value,
     last: Value,
-    /// The greatest logit.
+    /// The greatest logit of the row.
     max: Value,
 }
 
@@ -196,7 +202,7 @@ impl Kept {
         b.or(above, tie)
     }
 
-    /// exp(logit − max) of a token that is kept, else 0.
+    /// exp(logit − max) for a kept token, otherwise 0.
     fn mass(&self, b: &mut Builder, token: Value, logit: Value, key: Value) -> Value {
         let has = self.has(b, token, key);
         let v = b.sub(logit, self.max);
@@ -205,7 +211,7 @@ impl Kept {
     }
 }
 
-/// A `u32` that sorts as logits do; −0 equals +0.
+/// A `u32` with the order of the logits; −0 equals +0.
 pub(super) fn key(b: &mut Builder, logit: Value) -> Value {
     let logit = b.add(logit, 0.0f32);
     let bits = b.bitcast(Type::I32, logit);
@@ -215,7 +221,8 @@ pub(super) fn key(b: &mut Builder, logit: Value) -> Value {
     b.bitcast(Type::U32, key)
 }
 
-/// The lowest token with the greatest logit, and that logit; [`NONE`] where the row has a NaN or +∞, or nothing above −∞.
+/// The lowest token with the greatest logit, and that logit. The token is [`NONE`] if the row has a NaN or +∞, or
+/// nothing above −∞.
 fn best(b: &mut Builder, team: &Team, row: &Row) -> (Value, Value) {
     let (best, at) = (b.var(f32::NEG_INFINITY), b.var(NONE));
     let bad = b.var(0u32);
@@ -239,7 +246,8 @@ fn best(b: &mut Builder, team: &Team, row: &Row) -> (Value, Value) {
     (b.select(bad, NONE, at), max)
 }
 
-/// The greatest number of 32 bits for which `holds` is true, which is true for 0 and for every number below one for which it is true.
+/// The greatest `u32` for which `holds` is true. `holds` must be true for 0, and for every number below one
+/// for which it is true.
 fn greatest(b: &mut Builder, holds: impl FnOnce(&mut Builder, Value) -> Value) -> Value {
     let found = b.var(0u32);
     b.for_(0u32, 32u32, 1u32, |b, i| {
@@ -252,7 +260,8 @@ fn greatest(b: &mut Builder, holds: impl FnOnce(&mut Builder, Value) -> Value) -
     found
 }
 
-/// The token before which there are fewer than `wanted` of those kept with the key `least`: the last of that many.
+/// Of the kept tokens with the key `least`, the one of rank `wanted`, counted from 1: fewer than `wanted` of
+/// them come before it.
 fn last_of(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, least: Value, wanted: Value) -> Value {
     greatest(b, |b, end| {
         let before = row.sum(b, team, 0u32, |b, token, _, key| {
@@ -287,7 +296,7 @@ fn keep_top_k(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, top_k: Value
 
 fn keep_top_p(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, top_p: Value) {
     let total = row.sum(b, team, 0.0f32, |b, token, logit, key| kept.mass(b, token, logit, key));
-    // Whatever is asked for, the best token is kept.
+    // The best token is kept even if `top_p` is 0.
     let top_p = b.max(top_p, f32::MIN_POSITIVE);
     let wanted = b.mul(top_p, total);
     let least = greatest(b, |b, least| {
@@ -303,7 +312,7 @@ fn keep_top_p(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, top_p: Value
         let mass = kept.mass(b, token, logit, key);
         b.select(counts, mass, 0.0f32)
     });
-    // How many tokens with the key `least` it takes.
+    // The number of tokens with the key `least` that are needed.
     let sign = b.shr(least, 31u32);
     let positive = b.eq(sign, 1u32);
     let flip = b.select(positive, 1u32 << 31, u32::MAX);
@@ -328,8 +337,8 @@ fn keep_top_p(b: &mut Builder, team: &Team, row: &Row, kept: &Kept, top_p: Value
     b.assign(kept.last, last);
 }
 
-/// The first token at which the running sum of weights exceeds `random` of their total; rounding may leave none, then the last that had
-/// a chance.
+/// The first token at which the cumulative sum of weights exceeds `random` times their total. If rounding leaves none,
+/// the last token with a weight above 0.
 fn choose(
     b: &mut Builder,
     (team, sums): (&Team, Array),
@@ -338,7 +347,7 @@ fn choose(
     temperature: Value,
     random: Value,
 ) -> Value {
-    // Each thread has a run of tokens.
+    // Each thread has a run of consecutive tokens.
     let run = row.v.div_ceil(THREADS);
     let first = b.mul(row.thread, run);
     let first = b.min(first, row.v);
@@ -386,7 +395,7 @@ fn choose(
     let found = team.reduce(b, Opcode::Min, found);
     let last = team.reduce(b, Opcode::Max, last);
     let none = b.eq(found, NONE);
-    // One less than 0 is no token.
+    // The subtraction wraps 0 to [`NONE`].
     let last = b.sub(last, 1u32);
     b.select(none, last, found)
 }
@@ -406,9 +415,9 @@ pub(super) fn philox(b: &mut Builder, mut c: [Value; 4], mut key: [Value; 2]) ->
 const PHILOX: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): 128 random
-/// bits for each counter and key. Tokens are chosen with the counter (position, 0) and the seed as the key; the highest bits of the
-/// random number are those of the second word.
+/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011):
+/// 128 random bits per counter and key. Tokens are chosen with the counter (position, 0) and the seed as the key; the
+/// second word gives the highest bits of the random number.
 pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counter, key);
     for _ in 0..10 {
@@ -421,7 +430,7 @@ pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The choice in `f64`, with a full sort, and whether it would be the same with sums that are off by a few roundings of `f32`.
+/// The choice in `f64` with a full sort, and whether it would be the same if sums were off by a few roundings of `f32`.
 fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, position]: &[u32; 4]) -> (u32, bool) {
     const SLACK: f64 = 4e-6;
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -429,7 +438,7 @@ fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, posit
         return (NONE, true);
     }
     let mut order: Vec<usize> = (0..logits.len()).collect();
-    // -0 equals +0; NaN was refused.
+    // -0 equals +0; rows with NaN have returned above.
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b)));
     let best = order[0] as u32;
     if temperature == 0.0 || *top_k == 1 {
@@ -544,7 +553,7 @@ mod tests {
     use super::choice;
     use crate::ops::philox4x32_10;
 
-    /// The suite lets undecided choices pass, so they must be few.
+    /// The suite accepts any result for undecided choices, so they must be few.
     #[test]
     fn nearly_every_choice_is_decided() {
         let undecided = (0..400).filter(|p| {

@@ -1,5 +1,5 @@
-//! Setting or adding elements along a dimension by index. Every element of the result looks for the updates that name it, so that the
-//! order of sums is the order of the updates, on every device.
+//! Sets or adds elements along a dimension by index. Every element of the result looks up its own updates, so on every
+//! device the order of sums is the order of the updates.
 
 #[cfg(feature = "conformance")]
 use hologram_backends::Format;
@@ -18,7 +18,7 @@ use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::Dim;
 use crate::tensor::TensorType;
 
-/// The operation; takes `x`, the `u32` indices, their order from `arg_sort`, and the updates.
+/// The operation; its inputs are `x`, the `u32` indices, their order from `arg_sort`, and the updates.
 #[derive(Debug)]
 struct Scatter {
     dim: usize,
@@ -26,9 +26,11 @@ struct Scatter {
 }
 
 impl Graph {
-    /// `x`, of any plain type, with `updates` in the place of the elements that `indices` (`u32`) name along dimension `dim`: the
-    /// reverse of [`Graph::take_along`]. The indices have either the updates' shape, or one dimension (an index for each slice); updates
-    /// have `x`'s shape but for that dimension. Of updates with one index the last counts. An index that is not less than the
+    /// Replaces elements of `x`, of any plain type, along dimension `dim` with `updates`, at the indices `indices`
+    /// (`u32`): the reverse of [`Graph::take_along`].
+    ///
+    /// The indices have the updates' shape, or one dimension (an index per slice). The updates have `x`'s shape except
+    /// in that dimension. Of several updates of one element the last counts. An index that is not less than the
     /// dimension's size is an error of the run.
     ///
     /// # Errors
@@ -37,8 +39,8 @@ impl Graph {
         self.scattered(x, indices, updates, Scatter { dim, add: false })
     }
 
-    /// As [`Graph::scatter`], but updates are added to the elements, in their order; `f16` and `bf16` are added in `f32` and rounded
-    /// once. Not for integers below 32 bits.
+    /// As [`Graph::scatter`], but adds the updates to the elements, in the order of the updates. `f16` and `bf16` are
+    /// added in `f32` and rounded once. Integers below 32 bits are rejected.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -75,7 +77,7 @@ impl Op for Scatter {
         Ok((*x).clone())
     }
 
-    /// One thread for each element of the result, which finds its updates by bisection in the sorted indices.
+    /// One thread per element of the result; it finds its updates by bisection in the sorted indices.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let size = |shape: &[Extent]| shape.get(self.dim).copied().unwrap_or(Extent::Fixed(1));
         let inner = Lines::of(&spec.output, self.dim).inner as u32;
@@ -95,14 +97,14 @@ impl Op for Scatter {
             let at = |b: &mut Builder, j: Value| {
                 if slices { j } else { element(b, [row, j, column], m, inner) }
             };
-            // Which update is the j-th in order, and its index.
+            // The j-th update in sorted order, and its index.
             let update = |b: &mut Builder, j: Value| {
                 let from = at(b, j);
                 let update = b.load(order.views[0], from);
                 let from = at(b, update);
                 [update, b.load(indices.views[0], from)]
             };
-            // The first thread of each line looks at the greatest index.
+            // The first thread of each line checks the greatest index.
             let (first, some) = (b.eq(place, 0u32), b.gt(m, 0u32));
             let looks = b.and(first, some);
             let from = b.var(i);
@@ -110,11 +112,11 @@ impl Op for Scatter {
                 let last = b.sub(m, 1u32);
                 let [_, greatest] = update(b, last);
                 let outside = b.ge(greatest, n);
-                // No tensor has an element at u32::MAX, so that the load fails.
+                // No tensor has an element at u32::MAX, so the load fails.
                 b.if_(outside, |b| b.assign(from, u32::MAX));
             });
             let v = b.load(x.views[0], from);
-            // The number of updates with a lower index; to set, also those with this one.
+            // Finds the number of updates with a lower index; to set elements, also of those with this index.
             let bound = if self.add { place } else { b.add(place, 1u32) };
             let (low, high) = (b.var(0u32), b.var(m));
             b.loop_(33, |b| {
@@ -191,14 +193,15 @@ impl Op for Scatter {
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for add in [false, true] {
-        // The sizes of x, the dimension, the number of updates, and whether each element of them has an index.
+        // The arguments: the shape of x, the dimension, the number of updates, and whether each of their
+        // elements has an index.
         let case = |ty: Type, x: &[usize], dim: usize, m: usize, each: bool| {
             let mut shape = x.to_vec();
             shape[dim] = m;
             let of_indices = if each { shape.clone() } else { vec![m] };
             let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let lines = Lines::on_host(&of_indices, if each { dim } else { 0 });
-            // Pairs of neighbours name the same, and some others do.
+            // Pairs of neighbours have the same index, as have some others.
             let count = of_indices.iter().product::<usize>();
             let indices: Vec<usize> = (0..count).map(|i| (i / 2 * 7 + i / 90) * 31 % x[dim]).collect();
             let mut order = vec![0usize; count];

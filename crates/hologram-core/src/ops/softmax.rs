@@ -1,4 +1,4 @@
-//! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's greatest element, and its logarithm.
+//! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's maximum, and its logarithm.
 
 #[cfg(feature = "conformance")]
 use hologram_backends::Format;
@@ -24,7 +24,7 @@ struct Softmax {
 }
 
 impl Graph {
-    /// The softmax of the rows of `x` (`[.., d]`), as [`Graph::softmax_along`] has it.
+    /// The softmax of the rows of `x` (`[.., d]`), as [`Graph::softmax_along`] computes it.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -32,8 +32,8 @@ impl Graph {
         self.softmax_along(x, self.shape_of(x).len().saturating_sub(1))
     }
 
-    /// The softmax of `x` (floats, the narrow ones computed in `f32`) along dimension `dim`. An element of −∞ has probability 0; a line
-    /// with a NaN, with +∞, or of nothing but −∞ gives NaN.
+    /// The softmax of `x` along dimension `dim`. Narrow floats are computed in `f32`. An element of −∞ has
+    /// probability 0. A line that has a NaN or +∞, or only −∞, gives NaN.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -41,8 +41,8 @@ impl Graph {
         self.apply(Softmax { dim, log: false }, &[x])
     }
 
-    /// The logarithm of the softmax of `x` along dimension `dim`, `x − m − log Σ exp(x − m)`: as [`Graph::softmax_along`], but
-    /// accurate where the probability is small.
+    /// The logarithm of the softmax of `x` along dimension `dim`, `x − m − log Σ exp(x − m)`: as
+    /// [`Graph::softmax_along`], but accurate for small probabilities.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -117,8 +117,8 @@ impl Op for Softmax {
             let sum: f64 = elements().map(|at| (x.values[at] - m).exp()).sum();
             for at in elements() {
                 let v = x.values[at];
-                // Half an ulp of x − m is an absolute error of the exponent; exp has 2 ulp, above and in the sum below; the sum's
-                // roundings walk at random. What is below the normal numbers may be flushed.
+                // Half an ulp of x − m is an absolute error of the exponent. exp has 2 ulp, in the numerator and in
+                // the sum; the sum's roundings add up like a random walk. Subnormal results may be flushed.
                 let exponent = if v.is_finite() { (v - m).abs() } else { 0.0 };
                 let of_sum = (lines.n as f64).sqrt() / 8.0 + 8.0;
                 let (y, bound) = if self.log {

@@ -1,5 +1,5 @@
-//! Sorting along a dimension, of any length: blocks are sorted by a bitonic network (Batcher, 1968), then runs are merged by the rank of
-//! each element in the other run, one launch for each doubling.
+//! Sorting along a dimension of any length. A bitonic network sorts blocks (Batcher, 1968); then runs are merged by the
+//! rank of each element in the other run, with one launch per doubling.
 
 use hologram_backends::{Extent, Format, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
@@ -14,7 +14,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// Elements of a block, two for each thread.
+/// Elements per block, two per thread.
 const BLOCK: usize = hologram_backends::SORT_BLOCK;
 
 /// The order, `u32` indices, of each block of [`BLOCK`] elements along a dimension.
@@ -24,7 +24,7 @@ struct SortBlocks {
     descending: bool,
 }
 
-/// From the order of runs of `run` elements that of runs twice as long; takes `x` and the order.
+/// Merges the order of runs of `run` elements to that of runs twice as long; its inputs are `x` and the order.
 #[derive(Debug)]
 struct MergeRuns {
     dim: usize,
@@ -33,7 +33,7 @@ struct MergeRuns {
 }
 
 impl Graph {
-    /// The elements of `x` in order along dimension `dim`: those that [`Graph::arg_sort`] names.
+    /// The elements of `x` in order along dimension `dim`, at the indices of [`Graph::arg_sort`].
     ///
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
@@ -44,8 +44,9 @@ impl Graph {
         })
     }
 
-    /// The indices (`u32`, of `x`'s shape) along dimension `dim` that put `x` in order: rising, or falling. Equal elements (−0 equals
-    /// +0) keep their order in both; NaN counts as greater than +∞, as in [`Graph::top_k`] and [`Graph::arg_max`].
+    /// The indices (`u32`, of `x`'s shape) along dimension `dim` that put `x` in ascending or descending order.
+    /// Equal elements (−0 equals +0) keep their order in both; NaN is greater than +∞, as in [`Graph::top_k`]
+    /// and [`Graph::arg_max`].
     ///
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
@@ -69,12 +70,12 @@ impl Graph {
     }
 }
 
-/// The integers of a type's size.
+/// The signed integer type of a type's size.
 fn signed(ty: Type) -> Type {
     if ty.is_wide() { Type::I64 } else { Type::I32 }
 }
 
-/// The type of keys of a type's elements.
+/// The type of the keys of a type's elements.
 fn unsigned(ty: Type) -> Type {
     if ty.is_wide() { Type::U64 } else { Type::U32 }
 }
@@ -84,12 +85,12 @@ fn least(ty: Type) -> Value {
     number(signed(ty), f64::NEG_INFINITY)
 }
 
-/// A number that is ordered as the elements are: unsigned, of the same size.
+/// A key with the order of the elements: unsigned, of the same size.
 fn key(b: &mut Builder, value: Value, descending: bool) -> Value {
     let key = match value.ty {
         Type::F32 | Type::F64 => {
             let nan = b.ne(value, value);
-            // +0 for −0; then negative numbers turned over, the others above them.
+            // −0 becomes +0; then negative numbers have all bits inverted, the others only the sign.
             let value = b.add(value, number(value.ty, 0.0));
             let bits = b.bitcast(signed(value.ty), value);
             let sign = b.shr(bits, 8 * value.ty.size() as u32 - 1);
@@ -107,7 +108,7 @@ fn key(b: &mut Builder, value: Value, descending: bool) -> Value {
     if descending { b.not(key) } else { key }
 }
 
-/// Whether an element stands before another; no two have one index.
+/// Whether an element comes before another; no two elements have the same index.
 fn before(b: &mut Builder, [key, index]: [Value; 2], [other, other_index]: [Value; 2]) -> Value {
     let less = b.lt(key, other);
     let equal = b.eq(key, other);
@@ -137,7 +138,7 @@ impl Op for SortBlocks {
         infer(inputs, self.dim)
     }
 
-    /// One workgroup for each block of a line.
+    /// One workgroup per block of a line.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let lines = Lines::of(&spec.output, self.dim);
         let (inner, blocks) = (lines.inner as u32, lines.n.div_ceil(BLOCK).max(1) as u32);
@@ -157,7 +158,7 @@ impl Op for SortBlocks {
             for half in [0, THREADS] {
                 let at = b.add(thread, half);
                 let i = b.add(first, at);
-                // What lies beyond the line comes last.
+                // Elements beyond the line come last.
                 let (of_element, index) = (b.var(number(unsigned(ty), f64::INFINITY)), b.var(u32::MAX));
                 let inside = b.lt(i, n);
                 b.if_(inside, |b| {
@@ -191,7 +192,7 @@ impl Op for SortBlocks {
     }
 }
 
-/// Sorts [`BLOCK`] pairs in shared memory; each thread compares one pair of them in each round.
+/// Sorts [`BLOCK`] pairs in shared memory; each thread compares and swaps two of them per round.
 fn bitonic(b: &mut Builder, shared: [Array; 2], thread: Value) {
     let rounds = BLOCK.trailing_zeros();
     b.for_(1u32, rounds + 1, 1u32, |b, stage| {
@@ -235,12 +236,13 @@ impl Op for MergeRuns {
         infer(inputs, self.dim)
     }
 
-    /// One thread for each element: its place is that in its own run, and the number of elements of the other run before it.
+    /// One thread per element: its position is its position in its own run plus the number of elements of the
+    /// other run before it.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let inner = Lines::of(&spec.output, self.dim).inner as u32;
         let ty = computed(plain(spec.inputs[0].format).unwrap_or(Type::F32));
         let pair = self.run.saturating_mul(2);
-        // Of a place in the line, the start of its pair of runs; one pair may be longer than u32 counts.
+        // Masks a position in the line to the start of its pair of runs; a pair may be longer than a u32 can count.
         let mask = self.run.checked_mul(2).map_or(0, |pair| !(pair - 1));
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);
@@ -279,7 +281,7 @@ impl Op for MergeRuns {
                 b.if_else(earlier, |b| b.assign(low, next), |b| b.assign(high, middle));
             });
             let rank = b.sub(low, start);
-            // The place in the left run is j − base, that in the right run j − mid.
+            // The position in the left run is j − base, that in the right run is j − mid.
             let from = b.select(left, base, mid);
             let place = b.sub(j, from);
             let place = b.add(place, rank);
@@ -350,7 +352,7 @@ pub(super) fn cases() -> Vec<Case> {
             case(0, Format::Plain(Type::I8), Fill::Normal(30.0), &[fixed(600)]),
             case(0, Format::F32, Fill::Values(vec![nan, 2.0, -inf, -nan, inf, 0.0, -0.0, nan, -1e-40]), &[fixed(9)]),
         ]);
-        // Runs in order, then merged.
+        // Sorted runs, then merged ones.
         for (dim, shape, run) in [
             (0, vec![2500], 512),
             (0, vec![3000], 1024),

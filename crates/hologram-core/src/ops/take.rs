@@ -21,7 +21,8 @@ struct Take {
 }
 
 impl Graph {
-    /// Elements of each row of `x` (`[.., d]`) by their indices in it (`u32 [.., k]`): [`Graph::take_along`] the last dimension.
+    /// Elements of each row of `x` (`[.., d]`) by their indices in the row (`u32 [.., k]`):
+    /// [`Graph::take_along`] the last dimension.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -30,9 +31,11 @@ impl Graph {
         self.called("take", |g| g.take_along(x, indices, last))
     }
 
-    /// Elements of `x`, of any plain type, along dimension `dim` by `u32` indices, which are either of `x`'s shape but for that
-    /// dimension (an index for each element of the result, which has the indices' shape), or of one dimension (an index for each
-    /// slice of the result). An index that is not less than the dimension's size is an error of the run.
+    /// Elements of `x`, of any plain type, along dimension `dim` by `u32` indices.
+    ///
+    /// The indices have `x`'s shape except in that dimension (an index per element of the result, which has the
+    /// indices' shape), or one dimension (an index per slice of the result). An index that is not less than the
+    /// dimension's size is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -41,7 +44,7 @@ impl Graph {
     }
 }
 
-/// The number of indices along a dimension of `shape`, and whether there is one for each element instead of one for each slice.
+/// The number of indices along a dimension of `shape`, for indices per element or per slice.
 pub(super) fn indices_along(shape: &[Dim], indices: &TensorType, dim: usize) -> std::result::Result<Dim, String> {
     let others = |s: &[Dim]| super::lines::without(s, dim);
     if indices.format != Format::U32 {
@@ -54,13 +57,13 @@ pub(super) fn indices_along(shape: &[Dim], indices: &TensorType, dim: usize) -> 
     }
 }
 
-/// The place of an element in `[outer, n, inner]`: the indices in the three.
+/// The position of an element in `[outer, n, inner]`: its three indices.
 pub(super) fn place(b: &mut Builder, i: Value, n: Value, inner: u32) -> [Value; 3] {
     let (line, column) = if inner == 1 { (i, Value::from(0u32)) } else { (b.div(i, inner), b.rem(i, inner)) };
     [b.div(line, n), b.rem(line, n), column]
 }
 
-/// The element at a place of `[outer, n, inner]`.
+/// The row-major index of a position in `[outer, n, inner]`.
 pub(super) fn element(b: &mut Builder, [outer, i, column]: [Value; 3], n: Value, inner: u32) -> Value {
     let line = b.mul(outer, n);
     let line = b.add(line, i);
@@ -90,7 +93,7 @@ impl Op for Take {
         Ok(TensorType::new(x.format, shape))
     }
 
-    /// One thread for each element of the result.
+    /// One thread per element of the result.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let extent = |shape: &[Extent]| shape.get(self.dim).copied().unwrap_or(Extent::Fixed(1));
         let inner = Lines::of(&spec.output, self.dim).inner as u32;
@@ -107,7 +110,7 @@ impl Op for Take {
             let index = b.load(indices.views[0], if slices { j } else { i });
             let exists = b.lt(index, n);
             let at = element(b, [outer, index, column], n, inner);
-            // No tensor has an element at u32::MAX, so that the load of an index outside fails.
+            // No tensor has an element at u32::MAX: the load for an index that is out of range fails.
             let at = b.select(exists, at, u32::MAX);
             let v = b.load(x.views[0], at);
             out.store(b, i, v);

@@ -1,19 +1,19 @@
-//! Matrix products by tiles in shared memory, for the programs of every product.
+//! Matrix products by tiles in shared memory, for the programs of all products.
 
 use hologram_backends::Format;
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::number;
 
-/// Threads of a workgroup, 16 × 16, each with 4 × 4 elements of a square of the result.
+/// Threads per workgroup, 16 × 16; each computes 4 × 4 elements of a square of the result.
 pub(super) const THREADS: u32 = 256;
 /// The side of the square that a workgroup computes, and the depth of the pieces that it keeps in shared memory.
 const SIDE: u32 = 64;
 const DEPTH: u32 = 16;
-/// A line of a piece with padding, so that threads that store along the depth use different banks.
+/// The length of a line of a piece, with padding, so that threads that store along the depth use different banks.
 const LINE: u32 = SIDE + 1;
 
-/// Whether squares pay for a result of these sizes; else each thread computes an element.
+/// Whether squares are worth it for a result of these sizes; otherwise each thread computes an element.
 pub(super) fn pay(rows: usize, columns: usize) -> bool {
     rows >= 8 && columns >= 8
 }
@@ -23,21 +23,21 @@ pub(super) fn squares(rows: usize, columns: usize) -> [usize; 2] {
     [rows.div_ceil(SIDE as usize), columns.div_ceil(SIDE as usize)]
 }
 
-/// How an operand is read: by its row (or column) and the index along the depth.
+/// Loads an element of an operand by its row (or column) and its index along the depth.
 type Load<'a> = &'a dyn Fn(&mut Builder, Value, Value) -> Value;
 
 /// One side of a product.
 pub(super) struct Side<'a> {
     /// The number of rows (or columns).
     pub lines: Value,
-    /// The element of a line at a depth, in the type of the sums.
+    /// Loads the element of a line at a depth, in the type of the sums.
     pub load: Load<'a>,
     /// Whether neighbours in memory lie along the depth.
     pub along_depth: bool,
 }
 
-/// Computes the square with this place in the result and hands its elements, with row and column, to `store`. All threads of the
-/// workgroup must call it together. Each sum is one chain in the order of the depth.
+/// Computes the square at `place` of the result and passes its elements, with row and column, to `store`. All threads
+/// of the workgroup must call it together. Each sum is one chain in the order of the depth.
 pub(super) fn square(
     b: &mut Builder,
     ty: Type,
@@ -83,7 +83,7 @@ pub(super) fn square(
     }
 }
 
-/// Brings a piece of one side to shared memory, with zeros beyond the matrix.
+/// Loads a piece of one side into shared memory, with zeros beyond the matrix.
 #[expect(clippy::too_many_arguments, reason = "the loop's own state")]
 fn fill(
     b: &mut Builder,

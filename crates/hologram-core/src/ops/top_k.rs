@@ -15,19 +15,21 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
-/// Indices of the greatest elements; `x` is of floats `[.., d]`, the result `u32 [.., k]`.
+/// Indices of the greatest elements; `x` is of floats `[.., d]`, the result is `u32 [.., k]`.
 #[derive(Debug)]
 struct TopK {
     k: u32,
 }
 
-/// The most elements that the operation finds in a row; for more the row is sorted.
+/// The maximum k of the operation; for a greater k the row is sorted.
 const MAX_K: u32 = 256;
 
 impl Graph {
-    /// The `k` greatest elements of each row of `x` (any plain numbers `[.., d]`, k from 1 to d) in falling order, `[.., k]`, and their
-    /// indices in the row, `u32 [.., k]`. Of equal elements (−0 equals +0) that with the lower index comes first; NaN counts as greater than
-    /// +∞, as in [`Graph::sort`]. More than 256, and numbers other than `f32`, `f16` and `bf16`, are found by sorting the row.
+    /// The `k` greatest elements of each row of `x` (any plain numbers `[.., d]`, k from 1 to d) in descending order,
+    /// `[.., k]`, and their indices in the row, `u32 [.., k]`.
+    ///
+    /// Of equal elements (−0 equals +0) the one with the lower index comes first. NaN is greater than +∞, as in
+    /// [`Graph::sort`]. A k above 256, and numbers other than `f32`, `f16` and `bf16`, sort the row.
     ///
     /// # Errors
     /// When the operand does not fit, or its rows are shorter than k.
@@ -58,10 +60,10 @@ impl Graph {
 }
 
 impl Tensor {
-    /// The greatest elements of each row in falling order, and their indices. As [`Graph::top_k`].
+    /// The greatest elements of each row in descending order, and their indices, as [`Graph::top_k`].
     ///
     /// # Errors
-    /// As [`Graph::top_k`]; those of the device.
+    /// As [`Graph::top_k`]; errors of the device.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
         let indices = |g: &mut Graph, v: &[NodeId]| Ok(g.top_k(v[0], k)?.1);
         let indices = self.executor.cached(Call::TopK, &[k as u64], &[self], indices)?;
@@ -69,7 +71,7 @@ impl Tensor {
     }
 }
 
-/// Whether a row of `d` elements has `k`.
+/// Checks that a row of `d` elements has `k`.
 fn fits(k: usize, d: usize) -> std::result::Result<(), String> {
     match (1..=d).contains(&k) {
         true => Ok(()),
@@ -96,7 +98,7 @@ impl Op for TopK {
         }
     }
 
-    /// One workgroup for each row, one pass over the row for each element found.
+    /// One workgroup per row, with one pass over the row per element found.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let d = spec.inputs[0].row_len() as u32;
         let mut k = Kernel::new(spec, THREADS);
@@ -109,7 +111,7 @@ impl Op for TopK {
         b.if_(inside, |b| {
             let thread = b.builtin(Opcode::ThreadX);
             let (start, first) = (b.mul(row, d), b.mul(row, self.k));
-            // The last one found; the first comes after what no element is.
+            // The last element found. `begun` is false for the first, which has no predecessor.
             let (last_key, last_index) = (b.var(u32::MAX), b.var(NONE));
             let begun = b.var(false);
             b.for_(0u32, self.k, 1u32, |b, i| {
@@ -167,7 +169,7 @@ impl Op for TopK {
     }
 }
 
-/// What makes the bits of a number sort as signed integers.
+/// The mask for XOR with the bits of a number that makes them sort as signed integers.
 fn sign(v: f64) -> i64 {
     ((v.to_bits() as i64 >> 63) as u64 >> 1) as i64
 }

@@ -1,4 +1,5 @@
-//! Operations along a dimension of tensors, one at a time: each method computes what the method of its name on [`Graph`] says.
+//! Operations along a dimension of tensors, one at a time: each method computes the result of the [`Graph`]
+//! method of the same name.
 
 use hologram_isa::Type;
 
@@ -8,7 +9,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::{Conv2dOptions, LossReduction, RopeStyle};
 use crate::tensor::{Axis, Tensor};
 
-/// One method for each operation of the operands named, with attributes that make its key.
+/// One method per operation of these operands, with attributes that are part of its cache key.
 macro_rules! along {
     ($($call:ident $name:ident($($operand:ident),*; $([$dim:ident])? $($attribute:ident: $ty:ty as $key:expr),*) $doc:literal;)*) => {
         impl Tensor {
@@ -53,10 +54,11 @@ along! {
 }
 
 impl Tensor {
-    /// Convolution of images with kernels, and a bias of each output channel. As [`Graph::conv2d`]; the options' own bias does not count.
+    /// Convolves images with kernels and adds a bias per output channel, as [`Graph::conv2d`]. The bias in
+    /// `options` is ignored.
     ///
     /// # Errors
-    /// As [`Graph::conv2d`]; those of the device.
+    /// As [`Graph::conv2d`]; errors of the device.
     pub fn conv2d(&self, kernel: &Tensor, bias: Option<&Tensor>, options: &Conv2dOptions) -> Result<Tensor> {
         let Conv2dOptions { stride, padding, dilation, groups, .. } = *options;
         let key =
@@ -71,18 +73,18 @@ impl Tensor {
 /// Options of [`Tensor::attention`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TensorAttention {
-    /// What products are multiplied by before the softmax; by default 1/√d.
+    /// The factor of the products before the softmax; default 1/√d.
     pub scale: Option<f64>,
-    /// Whether a query sees only the keys up to its own place, the last query all of them.
+    /// Whether a query sees only the keys up to its own position. The last query sees all keys.
     pub causal: bool,
 }
 
 impl Tensor {
-    /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values `[.., k, m, e]` give
-    /// `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
+    /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values
+    /// `[.., k, m, e]` give `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
     ///
     /// # Errors
-    /// When the operands do not fit; those of the device.
+    /// When the operands do not fit; errors of the device.
     pub fn attention(&self, keys: &Tensor, values: &Tensor, options: &TensorAttention) -> Result<Tensor> {
         let refuse = |reason: &str| self.refuse("attention", reason.into());
         let ([outer @ .., h, n, d], [.., k, m, _]) = (self.shape(), keys.shape()) else {
@@ -118,7 +120,7 @@ impl Tensor {
     /// The elements at these indices (`u32 [n]`) of a dimension.
     ///
     /// # Errors
-    /// When the operands do not fit; those of the device.
+    /// When the operands do not fit; errors of the device.
     pub fn index_select(&self, indices: &Tensor, dim: impl Axis) -> Result<Tensor> {
         let at = self.axis("index_select", dim)?;
         let [n] = indices.shape() else {

@@ -1,10 +1,10 @@
-//! How methods of tensors name dimensions.
+//! Names of dimensions in methods of tensors.
 
 use std::ops::RangeFull;
 
 /// One dimension: 0 is the slowest, −1 the last.
 pub trait Axis: Copy {
-    /// The dimension of a tensor with this many, if it has it.
+    /// The index of the dimension in a tensor of this rank, if it exists.
     fn axis(self, rank: usize) -> Option<usize>;
 }
 
@@ -40,10 +40,10 @@ axes!(i32 i64 isize usize);
 /// # Ok::<(), hologram_core::CoreError>(())
 /// ```
 pub trait Dims {
-    /// The dimensions of a tensor with this many, each once, in order.
+    /// The dimensions in a tensor of this rank, each once, in order.
     ///
     /// # Errors
-    /// A dimension that it does not have, or one that is named twice.
+    /// A dimension that does not exist, or one that is named twice.
     fn dims(&self, rank: usize) -> Result<Vec<usize>, String>;
 }
 

@@ -46,7 +46,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = folder.join(format!(".{name}.{}.part", std::process::id()));
     let done = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
     done.map_err(|e| {
-        // What was begun is of no use; that it may not have been begun is no error.
+        // Removes a partial file. The file may not exist, so the error is ignored.
         let _ = std::fs::remove_file(&beside);
         failed("write", path, e)
     })
@@ -143,7 +143,7 @@ impl Tensor {
     /// Reads all tensors of a safetensors file.
     ///
     /// # Errors
-    /// When the file cannot be read, is no safetensors file, or holds a type that Hologram lacks.
+    /// When the file cannot be read, is not a safetensors file, or holds a type that Hologram lacks.
     pub fn load_safetensors(executor: &Executor, path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
         let path = path.as_ref();
         let bytes = read(path)?;

@@ -1,4 +1,4 @@
-//! Tensors made of numbers, and of other tensors.
+//! Tensors made of numbers and of other tensors.
 
 use hologram_backends::Format;
 use hologram_isa::Type;
@@ -9,10 +9,10 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 
 impl Tensor {
-    /// A tensor in which every element is `value`, rounded to nearest even for the floats.
+    /// A tensor in which every element is `value`, rounded to nearest even for floats.
     ///
     /// # Errors
-    /// When an integer type does not have the value; when the format is not plain; those of the device.
+    /// When an integer type cannot represent the value, or the format is not plain; errors of the device.
     pub fn full(executor: &Executor, dtype: impl Into<Format>, shape: &[usize], value: f64) -> Result<Tensor> {
         let ty = plain("full", dtype.into())?;
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
@@ -62,10 +62,10 @@ impl Tensor {
         Tensor::from_bytes(executor, Format::Plain(Type::Bool), shape, &bytes)
     }
 
-    /// Tensors of one type one after the other along a dimension, in which alone their sizes may differ.
+    /// Concatenates tensors of one type along a dimension. Their sizes may differ only in that dimension.
     ///
     /// # Errors
-    /// When there are none, or they do not fit; those of the device.
+    /// When there are none, or they do not fit; errors of the device.
     pub fn cat(tensors: &[&Tensor], dim: impl Axis) -> Result<Tensor> {
         match tensors {
             [] => Err(CoreError::Tensor("cat: there are no tensors".into())),
@@ -76,7 +76,7 @@ impl Tensor {
         }
     }
 
-    /// Tensors of one type and shape along a new dimension.
+    /// Stacks tensors of one type and shape along a new dimension.
     ///
     /// # Errors
     /// As [`Tensor::cat`].
@@ -85,10 +85,10 @@ impl Tensor {
         Tensor::cat(&wide.iter().collect::<Vec<_>>(), dim)
     }
 
-    /// A copy on another device, or the tensor itself where it is on that one.
+    /// A copy on another device, or the tensor itself if it is already there.
     ///
     /// # Errors
-    /// Those of both devices.
+    /// Errors of both devices.
     pub fn to(&self, executor: &Executor) -> Result<Tensor> {
         if self.is_of(executor) {
             return Ok(self.clone());

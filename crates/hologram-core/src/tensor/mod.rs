@@ -58,8 +58,8 @@ pub fn bytes_of_mut<T: Element>(data: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
 }
 
-/// A tensor in device memory: row-major, or a view of part of another ([`Tensor::slice`], [`Tensor::permute`] …). Clones and views share
-/// the memory.
+/// A tensor in device memory: row-major, or a view of part of another tensor ([`Tensor::slice`], [`Tensor::permute`]
+/// …). Clones and views share the memory.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) executor: Executor,
@@ -69,7 +69,7 @@ pub struct Tensor {
     pub(crate) shape: Vec<usize>,
     /// The strides of a view, in elements.
     pub(crate) strides: Option<Vec<usize>>,
-    /// The end of the operation that made it.
+    /// The end of the operation that computes it.
     pub(crate) made: Option<Event>,
 }
 
@@ -79,11 +79,11 @@ impl Tensor {
         Arc::ptr_eq(self.executor.backend(), executor.backend())
     }
 
-    /// A tensor over bytes `offset..` of a buffer.
+    /// A tensor over the bytes of a buffer from `offset` on.
     ///
     /// # Errors
-    /// When the buffer is another executor's, the row does not fit the format, the bytes lie outside the buffer, or the tensor has more than 2³² − 1 elements (indices
-    /// in programs are `u32`).
+    /// When the buffer belongs to another executor, the row does not fit the format, the bytes lie outside the buffer,
+    /// or the tensor has more than 2³² − 1 elements (programs compute indices in `u32`).
     pub fn from_buffer(
         executor: &Executor,
         buffer: Buffer,
@@ -116,7 +116,7 @@ impl Tensor {
     /// A tensor with undefined content.
     ///
     /// # Errors
-    /// When the shape does not fit the format or the device has not that much memory.
+    /// When the shape does not fit the format or the device does not have enough memory.
     pub fn empty(executor: &Executor, format: Format, shape: &[usize]) -> Result<Tensor> {
         let buffer = executor.backend().allocate_buffer(size_in_bytes(format, shape)?)?;
         Tensor::from_buffer(executor, buffer, 0, format, shape)
@@ -151,7 +151,7 @@ impl Tensor {
     /// Sets every byte to zero.
     ///
     /// # Errors
-    /// Those of the device; when the tensor is a view.
+    /// Errors of the device; when the tensor is a view.
     pub fn zero(&self) -> Result<()> {
         if self.strides.is_some() {
             return Err(CoreError::Tensor("only a whole tensor can be set to zero, not a view".into()));
@@ -169,8 +169,8 @@ impl Tensor {
     /// Waits for the device's work and copies the elements to the host. Block formats are read as `f32`.
     ///
     /// # Errors
-    /// When the tensor's elements are not of type `T`; the error of the operation that was to compute them, or of one that this followed
-    /// from, at each read.
+    /// When the tensor's elements are not of type `T`. At each read: the error of the operation that computes them, or
+    /// of an earlier operation that it depends on.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if !matches!(self.format, Format::Plain(_)) && T::TYPE == Type::F32 {
             return self.to_dtype(Type::F32)?.to_vec();
@@ -186,11 +186,11 @@ impl Tensor {
         Ok(out)
     }
 
-    /// Declares the content good although an operation failed that was to change it in place: whoever calls this knows which part that
-    /// operation was to change, and reads it no more before it is written anew.
+    /// Declares the content valid although an operation failed that should have changed it in place. The caller must
+    /// know which part that operation should have changed, and must not read this part before writing it anew.
     ///
     /// # Errors
-    /// Those of the device; when the tensor is a view.
+    /// Errors of the device; when the tensor is a view.
     pub fn clear_error(&self) -> Result<()> {
         if self.strides.is_some() {
             return Err(CoreError::Tensor("only the error of a whole tensor can be cleared, not of a view".into()));
@@ -218,12 +218,12 @@ impl Tensor {
         &self.executor
     }
 
-    /// Whether both begin at the same byte of the same memory.
+    /// Whether both tensors begin at the same byte of the same memory.
     pub fn same_memory(&self, other: &Tensor) -> bool {
         self.offset == other.offset && self.buffer.same_memory(&other.buffer)
     }
 
-    /// Whether a byte of one belongs to the other too. Of views the bytes between their elements count.
+    /// Whether the tensors share a byte. The bytes between the elements of a view count.
     pub(crate) fn overlaps(&self, other: &Tensor) -> bool {
         let bytes =
             |t: &Tensor| t.ranges().into_iter().map(|r| t.offset + r.start..t.offset + r.end).collect::<Vec<_>>();
@@ -231,7 +231,7 @@ impl Tensor {
         self.buffer.same_memory(&other.buffer) && bytes(self).iter().any(|a| bytes(other).iter().any(|b| meet(a, b)))
     }
 
-    /// The bindings of its views, in order, for a launch.
+    /// The buffer ranges of the format's parts, in order, for a launch.
     pub fn bindings(&self) -> Vec<Binding> {
         let bind = |range: Range<usize>| Binding::Buffer {
             buffer: self.buffer.clone(),
@@ -240,7 +240,7 @@ impl Tensor {
         self.ranges().into_iter().map(bind).collect()
     }
 
-    /// The bytes of its views from its first on, in order.
+    /// The byte ranges of the format's parts, relative to the tensor's first byte, in order.
     pub(crate) fn ranges(&self) -> Vec<Range<usize>> {
         if let Some(layout) = self.layout() {
             let bytes = layout.span(&self.shape) * self.format.block_bytes();
@@ -250,10 +250,11 @@ impl Tensor {
         self.format.views(rows, row_len).into_iter().map(|v| v.offset..v.offset + v.bytes).collect()
     }
 
-    /// Waits until the operation that made it, and what was submitted before that, is done. A tensor that none has made is there already.
+    /// Waits until the operation that computes the tensor, and the work submitted before it, are done. Returns at once
+    /// for a tensor that no operation computes.
     ///
     /// # Errors
-    /// The error of the operation that made it, or of one that this followed from, each time.
+    /// The error of the operation that computes it, or of an earlier operation that it depends on, each time.
     pub fn wait(&self) -> Result<()> {
         match self.made {
             Some(event) => Ok(self.executor.backend().wait(event)?),
@@ -317,7 +318,7 @@ impl TensorType {
         TensorType { format, shape: shape.into() }
     }
 
-    /// The last dimension, when it is fixed.
+    /// The last dimension, if it is fixed.
     pub fn row_len(&self) -> Option<usize> {
         match self.shape.last() {
             Some(Dim::Fixed(n)) => Some(*n),

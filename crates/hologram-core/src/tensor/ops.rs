@@ -1,5 +1,5 @@
-//! Operations on tensors beside the elementwise ones of the table, which has their methods: scalars, conversions, operators, and what
-//! works along dimensions.
+//! Operations on tensors apart from the table's elementwise ones: scalars, conversions, operators, and
+//! operations along dimensions.
 
 use std::ops;
 
@@ -13,7 +13,7 @@ use crate::ops::{Fill, MatmulOptions, Reduction};
 use crate::tensor::{Axis, Element, Tensor};
 
 impl Tensor {
-    /// Waits for the device's work and gives the elements of a `bool` tensor, such as a comparison's result.
+    /// Waits for the device's work and returns the elements of a `bool` tensor, such as a comparison's result.
     ///
     /// # Errors
     /// When the elements are not `bool`; as [`Tensor::to_vec`].
@@ -24,7 +24,7 @@ impl Tensor {
         Ok(self.cast(Type::U8)?.to_vec::<u8>()?.into_iter().map(|v| v != 0).collect())
     }
 
-    /// The element of a tensor that has one.
+    /// The element of a tensor that has exactly one.
     ///
     /// # Errors
     /// When there are more or none; as [`Tensor::to_vec`].
@@ -47,10 +47,10 @@ impl Tensor {
         Ok((0..rows).map(|row| values[row * columns..(row + 1) * columns].to_vec()).collect())
     }
 
-    /// The elements converted to another type, as [`Graph::cast`] does; those of block formats are decoded first, on the host.
+    /// The elements converted to another type, as by [`Graph::cast`]. Block formats are dequantized first, on the host.
     ///
     /// # Errors
-    /// Those of the device; when the type is no plain one.
+    /// When the type is not plain; errors of the device.
     pub fn to_dtype(&self, to: impl Into<Format>) -> Result<Tensor> {
         let Format::Plain(ty) = to.into() else {
             return Err(self.refuse("to_dtype", "tensors are quantized by Executor::quantize".into()));
@@ -76,16 +76,16 @@ impl Tensor {
         self.to_dtype(to)
     }
 
-    /// A copy in memory of its own.
+    /// A copy in separate memory.
     ///
     /// # Errors
-    /// When the format is not plain; those of the device.
+    /// When the format is not plain; errors of the device.
     pub fn copy(&self) -> Result<Tensor> {
         self.executor.cached(Call::Copy, &[], &[self], |g, v| g.copy(v[0]))
     }
 
-    /// The matrix product of the last two dimensions; those before broadcast. A vector is a row on the left and a column on the right,
-    /// and the result lacks that dimension. `f32` sums for `f16` and `bf16`.
+    /// The matrix product of the last two dimensions; the others broadcast. A vector is a row on the left and a column
+    /// on the right, and the result lacks that dimension. Sums of `f16` and `bf16` are in `f32`.
     ///
     /// # Errors
     /// As [`Graph::batch_matmul`].
@@ -107,7 +107,7 @@ impl Tensor {
         self.executor.cached(Call::Reduce, &key, &[self], |g, v| g.reduce(reduction, v[0], dim))
     }
 
-    /// Sum, mean, product, greatest or least of all elements.
+    /// The sum, mean, product, greatest or least of all elements.
     ///
     /// # Errors
     /// As [`Graph::reduce_all`].
@@ -130,7 +130,8 @@ impl Tensor {
         dim.axis(rank).ok_or_else(|| self.refuse(op, format!("it has no such dimension: it has {rank}")))
     }
 
-    /// A tensor without dimensions of this one's type. It is memory, not part of a program, so that each value needs no program of its own.
+    /// A tensor without dimensions of this tensor's type. The value is in memory, not part of a program, so different
+    /// values share a program.
     fn scalar(&self, value: f64) -> Result<Tensor> {
         let Format::Plain(ty) = self.format else {
             return Err(CoreError::Tensor(format!("there are no scalars of {}", self.format.name())));
@@ -140,13 +141,13 @@ impl Tensor {
     }
 }
 
-/// What an operation takes beside the tensor that it is called on: a tensor, a number of the tensor's type, or what another operation
-/// returned, whose error then is the result.
+/// An operand of an operation on a tensor: a tensor, a number of the tensor's type, or the result of another operation,
+/// whose error is passed on.
 pub trait Operand {
-    /// The operand for an operation on this tensor.
+    /// The operand as a tensor, for an operation on `of`.
     ///
     /// # Errors
-    /// The error that it is; when the tensor's type does not have the number.
+    /// The error that it holds; when the tensor's type cannot represent the number.
     fn operand(self, of: &Tensor) -> Result<Tensor>;
 }
 
@@ -185,7 +186,8 @@ macro_rules! numbers {
 }
 numbers!(f32 f64 i32 u32);
 
-/// Operators for tensors by reference and by value, with a tensor, a result or a number on the right, and a number on the left.
+/// Operators for tensors by reference and by value, with a tensor, a result or a number on the right, and
+/// a number on the left.
 macro_rules! operators {
     ($($operator:ident $method:ident $op:ident;)*) => {
         $(

@@ -7,13 +7,14 @@ use hologram_isa::Type;
 use super::Tensor;
 use crate::error::Result;
 
-/// Elements of a tensor that are shown all; of a greater one the first and last few of each dimension.
+/// The maximum number of elements that are all shown. Of a larger tensor the first and last few of each
+/// dimension are shown.
 const MOST: usize = 1000;
-/// How many of either end.
+/// The number of elements shown at either end.
 const EDGE: usize = 3;
 
 impl fmt::Display for Tensor {
-    /// The elements, then type, shape and device. This waits for the device; where that fails, it says so.
+    /// The elements, then type, shape and device. Waits for the device; if that fails, the text says so.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let about = format!("Tensor({}{:?}, {})", self.format.name(), self.shape, self.buffer.backend());
         match self.shown() {
@@ -27,7 +28,7 @@ impl Tensor {
     fn shown(&self) -> Result<String> {
         let (mut part, mut cut) = (self.to_dtype(self.readable())?, vec![false; self.shape.len()]);
         if self.shape.iter().product::<usize>() > MOST {
-            // Only what is shown is read.
+            // Reads only the elements that are shown.
             for (dim, cut) in cut.iter_mut().enumerate() {
                 let n = part.shape[dim];
                 if n > 2 * EDGE + 1 {
@@ -58,7 +59,7 @@ impl Tensor {
         Ok(read!(I8: i8, U8: u8, I16: i16, U16: u16, I32: i32, U32: u32, I64: i64, U64: u64))
     }
 
-    /// The type in which elements are read: `f32` where they are no plain ones.
+    /// The type in which elements are read: `f32` for formats that are not plain.
     fn readable(&self) -> Type {
         match self.format {
             hologram_backends::Format::Plain(ty) => ty,
@@ -67,7 +68,7 @@ impl Tensor {
     }
 }
 
-/// Floats with as many decimals as they need, four at most, or with exponents where some are very large or small.
+/// Formats floats with as many decimals as they need, at most four, or with exponents if some are very large or small.
 fn floats(values: &[f64]) -> Vec<String> {
     let finite = || values.iter().map(|v| v.abs()).filter(|v| v.is_finite() && *v > 0.0);
     let (least, greatest) = finite().fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -80,7 +81,7 @@ fn floats(values: &[f64]) -> Vec<String> {
     values.iter().map(|v| if v.is_finite() { format!("{v:.decimals$}") } else { v.to_string() }).collect()
 }
 
-/// Nested lists, a row a line.
+/// Nested lists, one row per line.
 fn nested(shape: &[usize], cut: &[bool], texts: &[String], width: usize, depth: usize, out: &mut String) {
     let Some((n, inner)) = shape.split_first() else {
         out.push_str(texts.first().map_or("", String::as_str));

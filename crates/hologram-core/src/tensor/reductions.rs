@@ -1,4 +1,4 @@
-//! Sums, means and the like of tensors, along any of their dimensions.
+//! Sums, means and other reductions of tensors along any of their dimensions.
 
 use super::{Axis, Dims, Tensor};
 use crate::error::Result;
@@ -11,7 +11,7 @@ macro_rules! reductions {
                 #[doc = concat!($doc, " along dimensions, which the result does not have.")]
                 ///
                 /// # Errors
-                /// When the tensor lacks a dimension or its type has no such operation; those of the device.
+                /// When the tensor lacks a dimension or its type has no such operation; errors of the device.
                 pub fn $name(&self, dims: impl Dims) -> Result<Tensor> {
                     self.reduced(Reduction::$reduction, &dims, false)
                 }
@@ -45,7 +45,7 @@ reductions! {
 }
 
 impl Tensor {
-    /// Sum, mean, product, greatest or least element along a dimension.
+    /// The sum, mean, product, greatest or least element along a dimension.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -62,7 +62,7 @@ impl Tensor {
             [dim] => self.reduce_one(reduction, *dim)?,
             all if all.len() == rank => self.reduce_all(reduction)?,
             several => {
-                // Several are one behind all others, so that the sums are rounded once.
+                // Several dimensions are merged into one behind all others, so that the sums are rounded once.
                 let others = (0..rank).filter(|dim| !several.contains(dim));
                 let order: Vec<usize> = others.clone().chain(several.iter().copied()).collect();
                 let mut shape: Vec<usize> = others.map(|dim| self.shape[dim]).collect();

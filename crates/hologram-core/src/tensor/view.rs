@@ -8,10 +8,11 @@ use crate::layout::Layout;
 use crate::tensor::{Axis, Dims, Tensor};
 
 impl Tensor {
-    /// The same elements in row-major order with another shape. No copy, but for a view whose elements no strides can put in this shape.
+    /// The same elements in row-major order with another shape. Copies only a view whose elements cannot have
+    /// this shape by strides.
     ///
     /// # Errors
-    /// When the number of elements differs or the format is not plain; those of the device where a copy is needed.
+    /// When the number of elements differs or the format is not plain; errors of the device if a copy is needed.
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let count = |shape: &[usize]| elements(shape).map_or("too many".into(), |n| n.to_string());
@@ -50,7 +51,7 @@ impl Tensor {
         Ok(self.view(shape, layout))
     }
 
-    /// A view with the last two dimensions exchanged.
+    /// A view with the last two dimensions swapped.
     ///
     /// # Errors
     /// When there are fewer than two dimensions or the format is not plain.
@@ -63,10 +64,11 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// A view of another shape in which dimensions of size 1, and dimensions that the tensor lacks in front, repeat.
+    /// A view of another shape in which dimensions of size 1, and leading dimensions that the tensor lacks, repeat.
     ///
     /// # Errors
-    /// When the shapes do not broadcast as in NumPy, there are more than 2³² − 1 elements, or the format is not plain.
+    /// When the shapes do not broadcast as in NumPy, there are more than 2³² − 1 elements, or the
+    /// format is not plain.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
         crate::tensor::size_in_bytes(self.format, shape)?;
         let layout = self.plain_layout("broadcast_to")?;
@@ -82,10 +84,10 @@ impl Tensor {
         self.transpose()
     }
 
-    /// A view without dimensions of size 1: one, several, or with `..` all of them.
+    /// A view without dimensions of size 1: one, several, or all with `..`.
     ///
     /// # Errors
-    /// When a dimension is not there or has another size.
+    /// When a dimension does not exist or has another size.
     pub fn squeeze(&self, dims: impl Dims) -> Result<Tensor> {
         let all = dims.dims(self.shape.len()).map_err(|e| self.refuse("squeeze", e))?;
         let every = all.len() == self.shape.len();
@@ -96,10 +98,10 @@ impl Tensor {
         self.reshape(&self.shape.iter().enumerate().filter_map(kept).collect::<Vec<_>>())
     }
 
-    /// A view with a dimension of size 1 more, at this place of the result.
+    /// A view with an additional dimension of size 1, at index `dim` of the result.
     ///
     /// # Errors
-    /// When the place is beyond the dimensions.
+    /// When the index is beyond the dimensions.
     pub fn unsqueeze(&self, dim: impl Axis) -> Result<Tensor> {
         let rank = self.shape.len() + 1;
         let at = dim.axis(rank).ok_or_else(|| self.refuse("unsqueeze", format!("the result has {rank} dimensions")))?;
@@ -116,7 +118,7 @@ impl Tensor {
     /// The elements in row-major order: the tensor itself, or a copy of a view.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.strides.is_none() {
             return Ok(self.clone());
@@ -124,7 +126,8 @@ impl Tensor {
         self.copy()
     }
 
-    /// Where the elements of a view lie from its first on; `None` for a tensor in row-major order that operations may read as it is.
+    /// The layout of a view's elements, relative to its first one. `None`: a row-major tensor that
+    /// operations may read as it is.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.strides.clone().map(|strides| Layout { offset: 0, strides })
     }
@@ -137,10 +140,10 @@ impl Tensor {
     }
 
     fn view(&self, shape: Vec<usize>, layout: Layout) -> Tensor {
-        // A part without elements begins nowhere.
+        // An empty view keeps the start of the tensor.
         let start = if shape.contains(&0) { 0 } else { layout.offset * self.format.block_bytes() };
         let offset = self.offset + start;
-        // What begins where memory may begin is as good as a tensor of its own; a view of nothing has moved nowhere.
+        // A contiguous view at an aligned address is as good as a whole tensor. An empty view has not moved.
         let moved = start > 0 && !offset.is_multiple_of(VIEW_ALIGN);
         let own = layout.is_dense(&shape) && !moved && self.strides.is_none();
         let strides = (!own).then_some(layout.strides);

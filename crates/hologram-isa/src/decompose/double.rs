@@ -226,7 +226,8 @@ pub fn log2<A: Arith<f64>>(a: &A, x: A::F) -> A::F {
     log_limits(a, x, a.add(e, a.fma(f, A::f(LOG2_E), tail)))
 }
 
-/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding). Only q modulo 4 matters.
+/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding).
+/// Only q modulo 4 matters.
 #[inline(always)]
 fn reduce<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     // x − n·PI_2[0] is exact; up to 2^30 the other two parts give the rest.
@@ -237,8 +238,8 @@ fn reduce<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     a.rare(a.lt(A::f((1u64 << 30) as f64), x), (a.bits_of(t), r), || reduce_large(a, x))
 }
 
-/// [`reduce`] for finite x ≥ 2^30 in integers (Payne and Hanek). x is m·2^(e−1075). Only 192 bits of 2/π matter: the
-/// bits above give multiples of 4, those below are negligible.
+/// [`reduce`] for finite x ≥ 2^30 in integers (Payne and Hanek). x is m·2^(e−1075). Only 192 bits of 2/π matter:
+/// the bits above give multiples of 4, those below are negligible.
 #[inline(always)]
 fn reduce_large<A: Arith<f64>>(a: &A, x: A::F) -> (A::U, A::F) {
     let bits = a.bits_of(x);

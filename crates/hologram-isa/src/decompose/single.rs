@@ -109,7 +109,8 @@ pub fn log2<A: Arith>(a: &A, x: A::F) -> A::F {
     log_limits(a, x, a.add(e, a.fma(f, A::f(LOG2_E), tail)))
 }
 
-/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding). Only q modulo 4 matters.
+/// For finite x ≥ 0: (q, r) with x = q·π/2 + r and |r| ≤ π/4 (slightly more by rounding).
+/// Only q modulo 4 matters.
 #[inline(always)]
 fn reduce<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     // For x up to 1e5, x − n·PI_2[0] is exact, and the other two parts give the rest.
@@ -120,8 +121,8 @@ fn reduce<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     a.rare(a.lt(A::f(1e5), x), (a.bits_of(t), r), || reduce_large(a, x))
 }
 
-/// [`reduce`] for finite x ≥ 2^16 in integers (Payne and Hanek). x is m·2^(e−150). Only 96 bits of 2/π matter: the bits
-/// above give multiples of 4, those below are negligible.
+/// [`reduce`] for finite x ≥ 2^16 in integers (Payne and Hanek). x is m·2^(e−150). Only 96 bits of 2/π matter:
+/// the bits above give multiples of 4, those below are negligible.
 #[inline(always)]
 fn reduce_large<A: Arith>(a: &A, x: A::F) -> (A::U, A::F) {
     let bits = a.bits_of(x);

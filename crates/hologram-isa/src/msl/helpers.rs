@@ -170,8 +170,8 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("lanes_where", &[], "static inline uint lanes_where(bool x) { return uint((simd_vote::vote_t)simd_ballot(x)); }
 "),
-    // Products of tiles: row lane / 4 of the left tile, columns 2·(lane mod 4) and the next of the right tile, gathered
-    // from the lanes that hold them.
+    // Products of tiles: row lane / 4 of the left tile, columns 2·(lane mod 4) and the next of the right tile,
+    // gathered from the lanes that hold them.
     ("tile_i8", &["dot4_i32"], "static inline ulong tile_i8(uint a, uint b, ulong c, uint lane)
 {
     int low = int(uint(c)), high = int(uint(c >> 32));

@@ -1,8 +1,8 @@
 //! `I2_S` of bitnet.cpp: ternary codes without blocks and one `f32` scale per tensor.
 //!
-//! 32 bytes hold the codes of 128 elements. Byte `p` holds four of them: bits 7–6 that of element `p`, bits 5–4 that of
-//! `32 + p`, bits 3–2 that of `64 + p`, bits 1–0 that of `96 + p`. An element is scale·(code - 1); code 3 is invalid.
-//! The codes are followed by 32 bytes, which begin with the scale.
+//! 32 bytes hold the codes of 128 elements. Byte `p` holds four of them: bits 7–6 that of element `p`, bits 5–4
+//! that of `32 + p`, bits 3–2 that of `64 + p`, bits 1–0 that of `96 + p`. An element is scale·(code - 1); code 3
+//! is invalid. The codes are followed by 32 bytes, which begin with the scale.
 
 use half::f16;
 

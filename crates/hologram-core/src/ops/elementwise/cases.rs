@@ -21,14 +21,15 @@ pub(in crate::ops) fn cases() -> Vec<Case> {
     cases
 }
 
-/// No element, one, odd numbers of them, with an extent and without; operands that broadcast; corner cases; more than one workgroup.
+/// Cases with no element, one element, odd numbers of elements and more than one workgroup; with an extent and without;
+/// with operands that broadcast; and corner cases.
 fn of_type(map: Map, ty: Type) -> Vec<Case> {
     let operands = map.scalar.operands;
     let mut cases = Vec::new();
     let push = |cases: &mut Vec<Case>, extents: &[(usize, usize)], shapes: &[Vec<Dim>]| {
         let mut case = Case::new(map, extents);
         for i in 0..operands {
-            // The last ones repeat, as a shorter shape that broadcasts.
+            // The last shape repeats for further operands; a shorter one broadcasts.
             let shape = &shapes[i.min(shapes.len() - 1)];
             case = case.input(input(map, i, ty, extents, shape));
         }
@@ -47,7 +48,7 @@ fn of_type(map: Map, ty: Type) -> Vec<Case> {
         push(&mut cases, &[], &[fixed(&[0, 7]), fixed(&[7])]);
     }
     if operands > 1 && ty.size() != 2 {
-        // The last operand as a part, in another order.
+        // The last operand is a permuted part of a tensor.
         let order = [View::Slice(0, 1, 4), View::Permute(vec![2, 0, 1])];
         let shapes = [fixed(&[8, 3, 5]), fixed(&[5, 5, 8])];
         let case = (0..operands).fold(Case::new(map, &[]), |case, i| {
@@ -55,7 +56,7 @@ fn of_type(map: Map, ty: Type) -> Vec<Case> {
         });
         cases.push(order.into_iter().fold(case, Case::view));
     }
-    // Larger than any grid, where more than one thread goes round.
+    // A large shape, for kernels whose threads loop over elements.
     if ty == Type::F32 && matches!(map.scalar.op, E::Add | E::Relu) {
         push(&mut cases, &[(8, 8)], &[rows(9001)]);
     }
@@ -63,7 +64,7 @@ fn of_type(map: Map, ty: Type) -> Vec<Case> {
     cases
 }
 
-/// Numbers that lie in the type's range and mean something to the operation.
+/// Numbers that lie in the type's range and are meaningful for the operation.
 fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: &[Dim]) -> CaseInput {
     let size = |d: &Dim| match d {
         Dim::Fixed(n) => *n,
@@ -78,7 +79,7 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
             (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
         }
         _ if ty.is_float() => (ty, Fill::Normal(if op == E::Pow { 4.0 } else { 1.0 })),
-        // Divisors that are not 0, and counts of shifts on either side of the width.
+        // Divisors other than 0; shift counts from 0 to 39, below and above the width of all but 64-bit types.
         _ if matches!(op, E::Div | E::Rem) && last => {
             let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
             let value = |i: usize| if signed && i % 3 == 1 { -((i % 50 + 1) as f32) } else { (i % 90 + 1) as f32 };
@@ -90,14 +91,14 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
         Type::I16 => (ty, Fill::Normal(1e4)),
         Type::U16 => (ty, Fill::Below(1 << 16)),
         Type::I32 => (ty, Fill::Normal(1e6)),
-        // Results that f64, in which they are compared, has exactly.
+        // Results that are exact in f64, in which they are compared.
         Type::I64 => (ty, Fill::Normal(1e7)),
         _ => (ty, Fill::Below(1 << 24)),
     };
     CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill }
 }
 
-/// Each combination of values at which functions break, and of the least and greatest integers.
+/// Each combination of the values at which functions break, or of the least and greatest integers.
 fn corners(map: Map, ty: Type) -> Option<Case> {
     const FLOATS: [f32; 20] = [
         0.0,
@@ -121,7 +122,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         f32::NEG_INFINITY,
         f32::NAN,
     ];
-    // What overflows on the way to a gate's product has no meaning together with an infinite operand.
+    // An intermediate overflow in a gate's product is meaningless together with an infinite operand.
     let gate = matches!(map.scalar.op, E::Swiglu | E::Relu2Mul);
     let values: Vec<f32> = match ty {
         _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.is_nan() || v.abs() < 200.0).collect(),

@@ -21,8 +21,12 @@ pub(crate) struct Cast {
 }
 
 impl Graph {
-    /// Converts elements to another type. To a float: rounded to nearest even. From a float to an integer: toward zero, clamped to the
-    /// range, NaN to 0. To a narrower integer: the low bits. To `bool`: whether not zero. From `bool`: 0 or 1.
+    /// Converts elements to another type.
+    ///
+    /// - To a float: rounded to nearest even.
+    /// - From a float to an integer: toward zero, clamped to the range; NaN gives 0.
+    /// - To a narrower integer: the low bits.
+    /// - To `bool`: whether not zero. From `bool`: 0 or 1.
     ///
     /// # Errors
     /// When the operand's format is not plain.

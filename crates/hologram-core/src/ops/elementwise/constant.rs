@@ -1,4 +1,4 @@
-//! Constants: tensors filled with one value, which cost no memory where only elementwise operations read them.
+//! Constants: tensors filled with one value. They need no memory if only elementwise operations read them.
 
 use hologram_backends::{Format, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
@@ -22,7 +22,7 @@ pub(crate) struct Fill {
 
 impl Fill {
     /// # Errors
-    /// When the type does not have the value.
+    /// When the type cannot represent the value.
     pub(crate) fn new(value: f64, ty: Type, shape: &[Dim]) -> Result<Fill> {
         let fits = match ty {
             Type::Bool => value == 0.0 || value == 1.0,
@@ -43,7 +43,7 @@ impl Fill {
         stored(self.value, self.ty)
     }
 
-    /// The value as it was given.
+    /// The value as the caller gave it.
     pub(crate) fn number(&self) -> f64 {
         self.value
     }
@@ -74,15 +74,16 @@ fn integer_range(ty: Type) -> (f64, f64) {
 }
 
 impl Graph {
-    /// A tensor of this shape in which every element is `value`, rounded to nearest even for the floats.
+    /// A tensor of this shape in which every element is `value`, rounded to nearest even for floats.
     ///
     /// # Errors
-    /// When an integer type does not have the value, or a dimension other than the first is an extent.
+    /// When an integer type cannot represent the value, or a dimension other than the first is an extent.
     pub fn fill(&mut self, value: f64, ty: Type, shape: &[Dim]) -> Result<NodeId> {
         self.apply(Fill::new(value, ty, shape)?, &[])
     }
 
-    /// A scalar: [`Graph::fill`] without dimensions. As the operand of an elementwise operation it becomes part of the program.
+    /// A scalar: [`Graph::fill`] without dimensions. As an operand of an elementwise operation it becomes part of the
+    /// program.
     ///
     /// # Errors
     /// As [`Graph::fill`].
@@ -90,7 +91,7 @@ impl Graph {
         self.fill(value, ty, &[])
     }
 
-    /// A scalar of the type of another value, an operand of `op`.
+    /// A scalar of the type of `x`, an operand of `op`.
     fn scalar_like(&mut self, op: &'static str, x: NodeId, value: f64) -> Result<NodeId> {
         match self.operand(op, x)?.ty.format {
             Format::Plain(ty) => self.scalar(value, ty),
@@ -113,7 +114,7 @@ macro_rules! scalar_forms {
                 }
             )*
 
-            /// x between two scalars: `min(max(x, least), greatest)`.
+            /// Clamps x to the range between two scalars: `min(max(x, least), greatest)`.
             ///
             /// # Errors
             /// As [`Graph::clip`] and [`Graph::fill`].
@@ -183,7 +184,7 @@ pub(super) fn cases() -> Vec<Case> {
         for (value, shape) in [(1.0, vec![]), (0.0, vec![3, 0]), (1.0, vec![7, 131]), (0.1, vec![3]), (-100.0, vec![3])]
         {
             let shape: Vec<Dim> = shape.into_iter().map(Dim::Fixed).collect();
-            // Values that the type does not have are refused.
+            // A value that the type cannot represent is rejected.
             cases.extend(Fill::new(value, ty, &shape).ok().map(|op| Case::new(op, &[])));
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn relu(b: &mut Builder, x: Value) -> Value {
     b.max(x, constant(x.ty, 0.0))
 }
 
-/// max(gate, 0)² · up, of which a NaN in either is not lost.
+/// max(gate, 0)² · up; a NaN in either operand gives NaN.
 pub(super) fn relu2_mul(b: &mut Builder, gate: Value, up: Value) -> Value {
     let zero = constant(gate.ty, 0.0);
     let negative = b.lt(gate, zero);
@@ -65,7 +65,7 @@ pub(super) fn mul_add(b: &mut Builder, v: &[Value]) -> Value {
     b.add(product, v[2])
 }
 
-/// A shift by a count of the operand's own type; a negative count is a great one.
+/// A shift by a count of the operand's own type; a negative count acts as a large one.
 pub(super) fn count(b: &mut Builder, v: &[Value]) -> Value {
     b.cvt(Type::U32, v[1])
 }

@@ -1,4 +1,4 @@
-//! Elementwise operations: each is one row of the table in `table.rs`, and chains of them are fused into one kernel.
+//! Elementwise operations: each is one row of the table in `table.rs`. Chains of them are fused into one kernel.
 
 #[cfg(feature = "conformance")]
 mod cases;
@@ -33,16 +33,17 @@ struct Scalar {
     /// Computes in the register type of the operands' type: see [`register_type`].
     emit: fn(&mut Builder, &[Value]) -> Value,
     reference: fn(&[f64]) -> f64,
-    /// The reference on whole numbers, where it is not the other one, cut off; what does not fit the type wraps round.
+    /// The reference for integers, if it differs from the truncated `reference`. A result that does not fit the type
+    /// wraps.
     whole: Option<fn(&[i64]) -> i64>,
-    /// Error bound in units of 2⁻²³ (`f64`: 2⁻⁵²) of the result or, where [`Scalar::scale`] says so, of something greater; a
-    /// correctly rounded operation has 0.5. For `f16` and `bf16` the rounding of the result comes on top.
+    /// Error bound in units of 2⁻²³ (`f64`: 2⁻⁵²), relative to the result or to [`Scalar::scale`], whichever
+    /// is greater. A correctly rounded operation has 0.5. For `f16` and `bf16` the rounding of the result is added.
     ulp: f64,
-    /// What the error is relative to where it is not the result: an operand whose parts cancel.
+    /// The magnitude that the error is relative to if it exceeds the result, such as an operand whose parts cancel.
     scale: fn(&[f64]) -> f64,
 }
 
-/// The types of an operation beside those of its operands.
+/// The types of an operation apart from those of its operands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The result has the operands' type.
@@ -138,26 +139,28 @@ impl Scalar {
             return (wrap(ty, y), 0.0);
         }
         let size = y.abs().max((self.scale)(args));
-        // What underflows on the way may still be multiplied by an operand.
+        // An intermediate result that underflows may still be multiplied by an operand.
         let product = args.iter().product::<f64>().abs();
         let underflow = if product.is_finite() { product.max(1.0) } else { 1.0 };
         match stored(y, ty) {
             infinite if infinite.is_infinite() => (infinite, 0.0),
-            // What is not correctly rounded is not so in the reference either.
+            // An operation that is not correctly rounded is not so in the reference either.
             _ if ty == Type::F64 && self.ulp > 0.5 => (y, bound(ty, y, 2.0 * self.ulp * size, underflow)),
             _ => (y, bound(ty, y, self.ulp * size, underflow)),
         }
     }
 }
 
-/// The absolute error bound of a float result `y`: `ulps` in units of the type that is computed in, and the rounding to a narrower one.
+/// The absolute error bound of a float result `y`: `ulps` in units of the type it is computed in, plus the rounding to
+/// a narrower type.
 pub(super) fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
     let (relative, least) = match ty {
         Type::F16 => (1.0 / 2048.0, 1.0 / f64::from(1u32 << 25)),
         Type::BF16 => (1.0 / 256.0, f64::from(f32::MIN_POSITIVE)),
         _ => (0.0, 0.0),
     };
-    // Rounding to nearest is off by less than half of the result's last place only for what is correctly rounded.
+    // Rounding to nearest is off by less than half a unit in the result's last place only for correctly rounded
+    // operations.
     let narrow = if ulps == 0.0 { 0.0 } else { relative * y.abs() + least };
     let (unit, least) = match ty {
         Type::F64 => (f64::EPSILON, f64::MIN_POSITIVE),
@@ -171,7 +174,7 @@ fn stored(y: f64, ty: Type) -> f64 {
     if ty == Type::F32 { f64::from(y as f32) } else { super::rounded(y, Format::Plain(ty)) }
 }
 
-/// A whole number in an integer type: the low bits.
+/// The low bits of a whole number, in an integer type.
 pub(super) fn wrap(ty: Type, y: i64) -> f64 {
     match ty {
         Type::Bool => f64::from(u8::from(y & 1 != 0)),
@@ -186,7 +189,7 @@ pub(super) fn wrap(ty: Type, y: i64) -> f64 {
     }
 }
 
-/// The type in which elements of a type are computed with: `f32` for the narrower floats, 32 bits for narrower integers.
+/// The type in which elements of a type are computed: `f32` for narrower floats, 32 bits for narrower integers.
 pub(crate) const fn register_type(ty: Type) -> Type {
     match ty {
         Type::F16 | Type::BF16 => Type::F32,
@@ -209,7 +212,8 @@ pub(super) fn constant(ty: Type, value: f64) -> Value {
     }
 }
 
-/// The shape that operands broadcast to, as in NumPy: shapes are aligned at their ends, and sizes of 1 and dimensions that are not there repeat.
+/// The shape that operands broadcast to, as in NumPy: shapes are aligned at their ends; sizes of 1 and missing
+/// dimensions repeat.
 fn broadcast_shape(inputs: &[&TensorType]) -> std::result::Result<Vec<Dim>, String> {
     let rank = inputs.iter().map(|t| t.shape.len()).max().unwrap_or(0);
     let mut shape = vec![Dim::Fixed(1); rank];
@@ -247,7 +251,7 @@ fn for_each_broadcast(inputs: &[HostTensor], mut f: impl FnMut(&[f64])) {
     }
 }
 
-/// A spec's shape as greatest sizes.
+/// The number of elements of a spec's shape at its maximum.
 fn sizes(shape: &[Extent]) -> usize {
     shape.iter().map(|e| e.max()).product()
 }

@@ -4,8 +4,8 @@ use hologram_isa::{Builder, Type, Value};
 
 use super::constant;
 
-/// x to the power of y: 2 to the power of y·log₂|x|, in which the logarithm and the product are carried as sums of two
-/// numbers, so that the error of a great exponent does not count. The sign and the corner cases are those of C's `pow`.
+/// x to the power of y, as 2 to the power of y·log₂|x|. The logarithm and the product are sums of two numbers, so
+/// that a large exponent does not amplify the error. Sign and corner cases are those of C's `pow`.
 pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let number = |v: f64| constant(x.ty, v);
     let size = b.abs(x);
@@ -15,7 +15,7 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let negative = b.neg(product);
     let low = b.fma(hi, y, negative);
     let low = b.fma(lo, y, low);
-    // Where the product is beyond the range of exp2 the rest does not count, and may be a NaN.
+    // Beyond the range of exp2 the low part is irrelevant, and may be NaN.
     let large = b.abs(product);
     let within = b.lt(large, number(if wide { 2048.0 } else { 256.0 }));
     let low = b.select(within, low, number(0.0));
@@ -25,7 +25,7 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let corrected = b.fma(power, correction, power);
     let power = b.select(power_is_finite, corrected, power);
 
-    // One to any power, and any number to the power of zero.
+    // One to any power, and any number to the power of zero, are one.
     let one = b.eq(size, number(1.0));
     let none = b.eq(y, number(0.0));
     let y_is_nan = b.ne(y, y);
@@ -36,7 +36,7 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let one = b.or(one, none);
     let power = b.select(one, number(1.0), power);
 
-    // Below zero: the sign of an odd power, and no value where the exponent is not whole.
+    // A negative base: odd powers are negative; exponents that are not whole give NaN.
     let whole_y = b.floor(y);
     let whole = b.eq(whole_y, y);
     let half = b.mul(y, number(0.5));
@@ -56,12 +56,13 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     b.select(undefined, number(f64::NAN), power)
 }
 
-/// x = 2^k·m with √½ < m ≤ √2, as k and, with f = m - 1, the quotient f / (2 + f) with what its rounding lost: ln m is
-/// 2·(s + s³/3 + s⁵/5 + …).
+/// Splits x = 2^k·m with √½ < m ≤ √2. Returns k and, with f = m − 1, the quotient s = f / (2 + f) and its
+/// rounding error: ln m is 2·(s + s³/3 + s⁵/5 + …).
 fn split(b: &mut Builder, x: Value) -> (Value, Value, Value) {
     let ty = x.ty;
     let number = |v: f64| constant(ty, v);
-    // Subnormal numbers are scaled up first. The bits of √½, and those of the fraction.
+    // Subnormal numbers are scaled up first. Last in each row: the bits of √½, and the number of bits of the
+    // fraction.
     let (least, up, digits, root, shift) = match ty {
         Type::F64 => (f64::MIN_POSITIVE, (1u64 << 54) as f64, 54.0, Value::from(0x3fe6_a09e_667f_3bcdi64), 52u32),
         _ => (f32::MIN_POSITIVE.into(), 16_777_216.0, 24.0, Value::from(0x3f35_04f4i32), 23),
@@ -90,10 +91,11 @@ fn split(b: &mut Builder, x: Value) -> (Value, Value, Value) {
     (k, s, s_low)
 }
 
-/// log₂ of an `f32` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻³⁰.
+/// log₂ of an `f32` that is not negative, as a sum whose second part is small against the first; relative error below
+/// 2⁻³⁰.
 fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
     let (k, s, s_low) = split(b, x);
-    // 2/ln 2 as a sum.
+    // 2/ln 2 as a sum of two numbers.
     const C: f32 = 2.885_39;
     const C_LOW: f32 = (std::f64::consts::LOG2_E * 2.0 - C as f64) as f32;
     let main = b.mul(s, C);
@@ -111,10 +113,11 @@ fn log2_pair(b: &mut Builder, x: Value) -> (Value, Value) {
     total(b, x, k, main, low)
 }
 
-/// log₂ of an `f64` that is not negative, as a sum whose second part is small against the first; relative error below 2⁻⁶³.
+/// log₂ of an `f64` that is not negative, as a sum whose second part is small against the first; relative error below
+/// 2⁻⁶³.
 fn log2_pair_f64(b: &mut Builder, x: Value) -> (Value, Value) {
     let (k, s, s_low) = split(b, x);
-    // s², s³ and s³/3 as sums; what follows is at most 2⁻¹² of s and needs one number.
+    // s², s³ and s³/3 as sums of two numbers. The further terms are at most 2⁻¹² of s and need one number.
     let z = product(b, (s, s_low), (s, s_low));
     let cube = product(b, z, (s, s_low));
     let third = product(b, cube, (Value::from(1.0 / 3.0), Value::from(1.850_371_707_708_594e-17)));
@@ -134,7 +137,7 @@ fn log2_pair_f64(b: &mut Builder, x: Value) -> (Value, Value) {
     total(b, x, k, main, low)
 }
 
-/// The product of two sums of `f64`, as such a sum.
+/// The product of two numbers, each given as a sum of two `f64`, as such a sum.
 fn product(b: &mut Builder, x: (Value, Value), y: (Value, Value)) -> (Value, Value) {
     let high = b.mul(x.0, y.0);
     let minus = b.neg(high);
@@ -143,10 +146,10 @@ fn product(b: &mut Builder, x: (Value, Value), y: (Value, Value)) -> (Value, Val
     (high, b.fma(x.1, y.0, low))
 }
 
-/// k + main + low as such a sum, or the logarithm of 0, infinity or NaN: the end of both functions.
+/// k + main + low as such a sum, or the logarithm of 0, infinity or NaN. Both logarithms end with this.
 fn total(b: &mut Builder, x: Value, k: Value, main: Value, low: Value) -> (Value, Value) {
     let zero = constant(x.ty, 0.0);
-    // k + main + low: |k| ≥ 1 exceeds |main| ≤ ½, and with k = 0 main is the greater one.
+    // |k| ≥ 1 exceeds |main| ≤ ½; with k = 0 main is the greater one.
     let sum = b.add(k, main);
     let back = b.sub(sum, k);
     let lost = b.sub(main, back);

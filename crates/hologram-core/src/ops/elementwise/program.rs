@@ -11,12 +11,13 @@ use crate::layout::{IndexMap, Layout};
 use crate::ops::kernel::divide;
 use crate::ops::{Kernel, Launchable, TensorArg};
 
-/// Threads of a workgroup, where each has one element and where each has four.
+/// Threads per workgroup if each thread has one element, and if each has four.
 const THREADS: u32 = 256;
 const THREADS_OF_FOUR: u32 = 128;
 
-/// The program of an elementwise expression. `layouts` names the operands that are views, by their place; operands broadcast to the
-/// output's shape. Each thread has `per_thread` neighbouring elements: 1, or 4, which a device can move together.
+/// The program of an elementwise expression. `layouts` gives, by operand, the layouts of views. Operands broadcast to
+/// the output's shape. Each thread has `per_thread` consecutive elements: 1, or 4, which a device can load and store
+/// together.
 ///
 /// # Errors
 /// When the expression cannot be emitted.
@@ -29,7 +30,7 @@ pub(crate) fn elementwise_program(
     build(spec, layouts, per_thread, false, emit)
 }
 
-/// The program of a copy of one operand: the same bits.
+/// The program of a copy of one operand, bit by bit.
 ///
 /// # Errors
 /// As [`elementwise_program`].
@@ -37,7 +38,7 @@ pub(crate) fn copy_program(spec: &KernelSpec, layouts: &[Option<&Layout>], per_t
     build(spec, layouts, per_thread, true, |_, v| v.first().copied())
 }
 
-/// `raw` elements are loaded as they are, others in the type they are computed in.
+/// With `raw`, elements are loaded as they are, otherwise in the type they are computed in.
 fn build(
     spec: &KernelSpec,
     layouts: &[Option<&Layout>],
@@ -69,7 +70,7 @@ fn build(
     let max = sizes(&spec.output.shape);
     let t = k.b.global_x();
     let threads = if per_thread == 4 {
-        // A thread has elements 4·t to 4·t + 3; the one after the last whole four has the rest.
+        // A thread has elements 4·t to 4·t + 3; the thread after the last whole four has the remainder.
         let fours = k.b.shr(total, 2u32);
         let (whole, last) = (k.b.lt(t, fours), k.b.eq(t, fours));
         let first = k.b.shl(t, 2u32);
@@ -102,13 +103,13 @@ struct Operand {
 }
 
 impl Operand {
-    /// The element that belongs to an element of the output, in the register type.
+    /// The operand's element for an element of the output, in the register type.
     fn load(&self, b: &mut Builder, i: Value) -> Value {
         let at = self.index(b, i);
         self.at(b, at)
     }
 
-    /// The elements that belong to four of the output, from a multiple of four on.
+    /// The operand's elements for four elements of the output, which begin at a multiple of four.
     fn load_four(&self, b: &mut Builder, first: Value) -> [Value; 4] {
         let neighbours = match self.map.parts.last() {
             None => Some(0),
@@ -140,7 +141,7 @@ impl Operand {
         }
     }
 
-    /// The index of its element that belongs to element `i` of the output.
+    /// The operand's index for element `i` of the output.
     fn index(&self, b: &mut Builder, i: Value) -> Value {
         if self.map.is_identity() {
             return i;
@@ -176,7 +177,8 @@ mod tests {
 
     use super::*;
 
-    /// What the program of x · y + x gives, with `per_thread` elements a thread; 64 bytes of the output lie beyond its end.
+    /// The result of the program of x · y + x with `per_thread` elements per thread, and 64 bytes beyond the output's
+    /// end.
     fn run(shape: &[Extent], repeated: &[Extent], actual: u32, per_thread: u32) -> Vec<u8> {
         let tensor = |shape: &[Extent]| TensorSpec { format: Format::F32, shape: shape.to_vec() };
         let spec = KernelSpec {

@@ -1,4 +1,5 @@
-//! The table of elementwise operations: name and operands, element types, error bound, documentation, expression, reference.
+//! The table of elementwise operations: name and operands, element types, error bound, documentation, expression,
+//! reference.
 
 use hologram_isa::{Type, TypeSet};
 
@@ -14,15 +15,15 @@ const FLOATS: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32, Type::F6
 /// Whole numbers.
 const INTEGERS: TypeSet =
     TypeSet::of(&[Type::I8, Type::U8, Type::I16, Type::U16, Type::I32, Type::U32, Type::I64, Type::U64]);
-/// Every number.
+/// Every number type.
 const NUMBERS: TypeSet = INTEGERS.with(FLOATS);
-/// Numbers below zero too.
+/// The signed number types.
 const SIGNED: TypeSet = TypeSet::of(&[Type::I8, Type::I16, Type::I32, Type::I64]).with(FLOATS);
-/// What bit operations work on.
+/// The types that bit operations take.
 const BITS: TypeSet = INTEGERS.with(TypeSet::of(&[Type::Bool]));
 const ANY: TypeSet = TypeSet::ANY;
 
-/// The scale of an error where a row gives it, or nothing.
+/// The scale of an error, if a row has one.
 macro_rules! scale {
     () => {
         |_| 0.0
@@ -49,22 +50,24 @@ macro_rules! operations {
                 #[doc = $doc]
                 ///
                 /// # Errors
-                /// When the operands' types do not fit (the message names those that do), or their shapes do not broadcast as in NumPy.
+                /// When the operands' types do not fit (the message lists those that do), or their shapes do not
+                /// broadcast as in NumPy.
                 pub fn $name(&mut self, $first: NodeId $(, $arg: NodeId)*) -> Result<NodeId> {
                     self.apply(row::$name(), &[$first $(, $arg)*])
                 }
             )*
         }
 
-        /// Operations on tensors, at once: the call returns when the device has taken the work, and the CPU when it has done it.
+        /// Operations on tensors, executed at once: on a GPU the call returns when the device has accepted the work, on
+        /// the CPU when the work is done.
         impl Tensor {
             $(
                 #[doc = $doc]
                 #[doc = concat!("The tensor is `", stringify!($first), "`.")]
                 ///
                 /// # Errors
-                /// When the operands' types do not fit (the message names those that do), their shapes do not broadcast as in NumPy, or
-                /// they lie on different devices; those of the device.
+                /// When the operands' types do not fit (the message lists those that do), their shapes do not broadcast
+                /// as in NumPy, or they lie on different devices; errors of the device.
                 pub fn $name(&self $(, $arg: impl Operand)*) -> Result<Tensor> {
                     $(let $arg = $arg.operand(self)?;)*
                     let operation = Call::Elementwise(hologram_backends::Elementwise::$op);
@@ -177,8 +180,8 @@ operations! {
         |b, v| { let n = f::count(b, v); b.shr(v[0], n) }, |_| 0.0, |v| v[0] >> if (0..63).contains(&v[1]) { v[1] } else { 63 };
 }
 
-/// The error function in `f64`, within a few units of its last place: its series of positive terms, and from 1 on the continued fraction of
-/// the complement (Abramowitz and Stegun, 7.1.6 and 7.1.14).
+/// The error function in `f64`, accurate to a few units in its last place: its series of positive terms and, from 1 on,
+/// the continued fraction of the complement (Abramowitz and Stegun, 7.1.6 and 7.1.14).
 fn erf_f64(x: f64) -> f64 {
     let t = x.abs();
     if t.is_nan() {
