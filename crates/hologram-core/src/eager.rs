@@ -145,7 +145,7 @@ impl Executor {
                 self.eager().compiled().insert(key, compiled)
             }
         };
-        self.run_once(&compiled, |NodeId(i)| operands.get(i as usize).copied())
+        self.run_once(&compiled, |id| operands.get(id.0 as usize).copied())
     }
 
     /// Runs a graph that has one output and no extents or inputs. `find` returns the tensors that its nodes stand for.

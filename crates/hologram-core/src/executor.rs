@@ -117,7 +117,7 @@ impl Executor {
         build: impl FnOnce(&mut Graph, [NodeId; N]) -> Result<NodeId>,
     ) -> Result<Tensor> {
         let mut graph = Graph::new();
-        let mut nodes = [NodeId(0); N];
+        let mut nodes = [graph.node(0); N];
         for (node, tensor) in nodes.iter_mut().zip(inputs) {
             *node = graph.constant(tensor)?;
         }

@@ -39,7 +39,7 @@ pub(super) fn evaluate(
     let mut values: Vec<Bounded> = Vec::with_capacity(graph.nodes.len());
     let mut newest: Vec<NodeId> = Vec::new();
     for (i, node) in graph.nodes.iter().enumerate() {
-        let id = NodeId(i as u32);
+        let id = graph.node(i);
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => *n,
             Dim::Extent(e) => extents.get(*e as usize).map_or(0, |(_, actual)| *actual),

@@ -248,7 +248,7 @@ impl Graph {
                 if states.len() <= s {
                     states.resize(s + 1, None);
                 }
-                states[s] = Some(NodeId(i as u32));
+                states[s] = Some(self.node(i));
             }
         }
         let bind = |id: NodeId| -> Vec<Slot> {
@@ -411,7 +411,7 @@ impl Graph {
         let mut inputs = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
             if let Source::Input { name } = &node.source {
-                let spec = bounds.spec(NodeId(i as u32));
+                let spec = bounds.spec(self.node(i));
                 let bytes = spec.max_bytes();
                 inputs.push(InputSlot { name: name.clone(), offset: at, spec });
                 at = (at + bytes).next_multiple_of(STEP_ALIGN);

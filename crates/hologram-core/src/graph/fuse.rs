@@ -134,7 +134,7 @@ impl Graph {
 
     fn op_nodes(&self) -> impl Iterator<Item = (NodeId, &[NodeId])> {
         self.nodes.iter().enumerate().filter_map(|(i, n)| match &n.source {
-            Source::Op { inputs, .. } => Some((NodeId(i as u32), inputs.as_slice())),
+            Source::Op { inputs, .. } => Some((self.node(i), inputs.as_slice())),
             _ => None,
         })
     }

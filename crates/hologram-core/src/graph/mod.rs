@@ -10,6 +10,7 @@ mod view;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use compile::CompileOptions;
 pub(crate) use compile::{Compiled, Memory};
@@ -23,9 +24,9 @@ use crate::layout::Layout;
 use crate::ops::{Op, SharedOp};
 use crate::tensor::{Dim, Tensor, TensorType};
 
-/// A value of a graph.
+/// A value of a graph: the number of its node, and of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub(crate) u32);
+pub struct NodeId(pub(crate) u32, u32);
 
 /// A graph of operations, built in execution order and compiled for one device by [`Graph::compile`].
 ///
@@ -35,8 +36,10 @@ pub struct NodeId(pub(crate) u32);
 /// - *state*: tensors that operations update in place and that outlive runs.
 ///
 /// Everything else is constant, so a compiled plan is replayed without changing a kernel's arguments.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Graph {
+    /// Tells values of this graph from those of others.
+    number: u32,
     pub(crate) extents: Vec<ExtentInfo>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) outputs: Vec<(String, NodeId)>,
@@ -79,10 +82,26 @@ pub(crate) enum Source {
     View(NodeId),
 }
 
+impl Default for Graph {
+    fn default() -> Graph {
+        Graph::new()
+    }
+}
+
 impl Graph {
     /// An empty graph.
     pub fn new() -> Graph {
-        Graph::default()
+        static GRAPHS: AtomicU32 = AtomicU32::new(0);
+        Graph {
+            // After 2³² graphs numbers come again; values of graphs so far apart are hardly confused.
+            number: GRAPHS.fetch_add(1, Ordering::Relaxed),
+            extents: Vec::new(),
+            nodes: Vec::new(),
+            outputs: Vec::new(),
+            newest: Vec::new(),
+            copies: HashMap::new(),
+            calling: None,
+        }
     }
 
     /// Declares a run-time extent with its maximum. It may be the first dimension of inputs. Its name must be unique;
@@ -235,8 +254,8 @@ impl Graph {
         if self.outputs.iter().any(|(other, _)| other == name) {
             return Err(CoreError::Graph(format!("two outputs are named {name}")));
         }
-        if value.0 as usize >= self.nodes.len() {
-            return Err(CoreError::Graph(format!("output {name}: unknown value")));
+        if !self.has(value) {
+            return Err(CoreError::Graph(format!("output {name} is a value of another graph")));
         }
         if !matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
             return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
@@ -248,7 +267,7 @@ impl Graph {
 
     /// The tensor of a node, if it has one.
     pub(crate) fn tensor(&self, id: NodeId) -> Option<&Tensor> {
-        match &self.nodes.get(id.0 as usize)?.source {
+        match &self.nodes[id.0 as usize].source {
             Source::Tensor(tensor) => Some(tensor),
             _ => None,
         }
@@ -267,16 +286,29 @@ impl Graph {
         &self.nodes[id.0 as usize].ty
     }
 
-    /// The node of an operand. An error if this graph has no node of that number, as for values of a larger graph.
+    /// The value of a node.
+    pub(crate) fn node(&self, index: usize) -> NodeId {
+        NodeId(index as u32, self.number)
+    }
+
+    /// Whether a value is of this graph.
+    fn has(&self, id: NodeId) -> bool {
+        id.1 == self.number && (id.0 as usize) < self.nodes.len()
+    }
+
+    /// The node of an operand. An error for a value of another graph.
     pub(crate) fn operand(&self, op: &'static str, id: NodeId) -> Result<&Node> {
+        if self.has(id) {
+            return Ok(&self.nodes[id.0 as usize]);
+        }
         let op = self.calling.unwrap_or(op);
-        self.nodes.get(id.0 as usize).ok_or_else(|| CoreError::Graph(format!("{op}: unknown operand")))
+        Err(CoreError::Graph(format!("{op}: an operand is a value of another graph")))
     }
 
     /// The shape of a value. It is empty for a value that this graph does not have; the operation then rejects the
     /// value.
     pub(crate) fn shape_of(&self, id: NodeId) -> &[Dim] {
-        self.nodes.get(id.0 as usize).map_or(&[], |n| &n.ty.shape)
+        if self.has(id) { &self.nodes[id.0 as usize].ty.shape } else { &[] }
     }
 
     fn push(&mut self, source: Source, ty: TensorType) -> Result<NodeId> {
@@ -304,7 +336,7 @@ impl Graph {
             return Err(CoreError::Graph(format!("{} has more than {} elements", self.describe(&ty), u32::MAX)));
         }
         self.nodes.push(Node { source, ty, state: None, layout: None });
-        Ok(NodeId(self.nodes.len() as u32 - 1))
+        Ok(self.node(self.nodes.len() - 1))
     }
 
     /// A type with the names of its extents.

@@ -23,7 +23,7 @@ macro_rules! along {
                     $(let $dim = self.axis(stringify!($name), $dim)?;)?
                     let build = |g: &mut Graph, v: &[NodeId]| {
                         let &[x, $($operand),*] = v else {
-                            return Err(CoreError::Graph(concat!(stringify!($name), ": unknown operands").into()));
+                            return Err(CoreError::Graph(concat!(stringify!($name), ": an operand is a value of another graph").into()));
                         };
                         g.$name(x, $($operand,)* $($dim,)? $($attribute),*)
                     };
