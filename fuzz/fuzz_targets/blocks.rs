@@ -1,11 +1,11 @@
 //! Any bytes as blocks of every format: values that stay the same after the conversion for loading.
 #![no_main]
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    for format in Format::BLOCKS {
+    for format in DType::BLOCKS {
         let blocks = bytes.len() / format.block_bytes();
         let bytes = &bytes[..blocks * format.block_bytes()];
         let mut values = vec![0.0; blocks * format.block_len()];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
-    AttentionPrecision, Backend, Binding, Buffer, Elementwise, Extent, Format, KernelSpec, Launch, LaunchConfig,
+    AttentionPrecision, Backend, Binding, Buffer, DType, Elementwise, Extent, KernelSpec, Launch, LaunchConfig,
     Operation, Result, RopeStyle, TensorSpec,
 };
 
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     for (model, heads, kv_heads, d) in
         [("llama-1b", 32, 4, 64), ("llama-3b", 24, 8, 128), ("bitnet-2b", 20, 5, 128), ("mha", 16, 16, 64)]
     {
-        for cache in [Format::F32, Format::F16] {
+        for cache in [DType::F32, DType::F16] {
             for (tokens, before) in [(512, 0), (64, 576), (8, 632), (1, 639), (1, 127), (1, 4095)] {
                 let label = format!("{model} {} n{tokens} p{before} ", cache.name());
                 if !label.contains(&filter) {
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
+fn tensor(format: DType, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 
@@ -85,20 +85,20 @@ fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
 fn attention(
     backend: &CpuBackend,
     (heads, kv_heads, d): (usize, usize, usize),
-    format: Format,
+    format: DType,
     tokens: usize,
     before: usize,
 ) -> Result<f64> {
     let blocks = (before + tokens).div_ceil(BLOCK);
     let cache = tensor(format, &[blocks, kv_heads, BLOCK, d]);
-    let (q, ids) = (tensor(Format::F32, &[tokens, heads, d]), tensor(Format::U32, &[tokens]));
+    let (q, ids) = (tensor(DType::F32, &[tokens, heads, d]), tensor(DType::U32, &[tokens]));
     let spec = KernelSpec {
         op: Operation::Attention {
             scale: (1.0 / (d as f32).sqrt()).into(),
             precision: AttentionPrecision::F32,
             window: None,
         },
-        inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, tensor(Format::U32, &[1, blocks])],
+        inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, tensor(DType::U32, &[1, blocks])],
         output: q,
         in_place: None,
     };
@@ -113,8 +113,8 @@ fn attention(
 
 /// The small operations of a layer of a 1.1B Llama.
 fn small(tokens: usize) -> Vec<(&'static str, KernelSpec)> {
-    let f32s = |shape: &[usize]| tensor(Format::F32, shape);
-    let ids = tensor(Format::U32, &[tokens]);
+    let f32s = |shape: &[usize]| tensor(DType::F32, shape);
+    let ids = tensor(DType::U32, &[tokens]);
     let (hidden, q, kv, ffn) =
         (f32s(&[tokens, 2048]), f32s(&[tokens, 32, 64]), f32s(&[tokens, 4, 64]), f32s(&[tokens, 5632]));
     let cache = f32s(&[tokens.div_ceil(BLOCK), 4, BLOCK, 64]);
@@ -143,9 +143,9 @@ fn launch(backend: &CpuBackend, spec: &KernelSpec, known: &[(usize, Vec<u32>)]) 
         let buffer = backend.allocate_buffer(tensor.max_bytes())?;
         let words = known.iter().find(|(i, _)| *i == index).map(|(_, words)| words.clone());
         let words = words.unwrap_or_else(|| match tensor.format {
-            Format::F32 => (0..tensor.max_bytes() / 4).map(|i| ((i * 7 % 31) as f32 / 31.0 - 0.4).to_bits()).collect(),
+            DType::F32 => (0..tensor.max_bytes() / 4).map(|i| ((i * 7 % 31) as f32 / 31.0 - 0.4).to_bits()).collect(),
             // Two `f16` numbers of about 0.3 to 0.6.
-            Format::F16 => {
+            DType::F16 => {
                 (0..tensor.max_bytes() / 4).map(|i| 0x3521_b488 + (i as u32 * 7 % 31) * 0x0010_0008).collect()
             }
             _ => (0..tensor.max_bytes() as u32 / 4).collect(),

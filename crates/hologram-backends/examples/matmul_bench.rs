@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hologram_backends::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use hologram_backends::{
-    Backend, Binding, Buffer, CeilingKind, CommandList, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation,
+    Backend, Binding, Buffer, CeilingKind, CommandList, DType, Extent, KernelSpec, Launch, LaunchConfig, Operation,
     Result, TensorSpec,
 };
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let peak = dot_product_peak() * threads as f64;
     println!("8-bit dot product peak {:.0} GOP/s", peak / 1e9);
 
-    let group = |group| Format::I8Groups { group };
+    let group = |group| DType::I8Groups { group };
     let llama =
         [("q/o", 2048, 2048), ("k/v", 256, 2048), ("up", 5632, 2048), ("down", 2048, 5632), ("head", 32000, 2048)];
     let bitnet = [("q/o", 2560, 2560), ("k/v", 640, 2560), ("up", 6912, 2560), ("down", 2560, 6912)];
@@ -49,28 +49,28 @@ fn main() -> Result<()> {
         "weights", "x", "m", "k", "n", "time", "GB/s", "of rd", "GOP/s", "of pk"
     );
     for (weights, per_row, shapes) in [
-        (Format::Q8_0, false, &llama[..]),
-        (Format::Q4_0, false, &llama[..]),
-        (Format::Q4_1, false, &llama[2..4]),
-        (Format::Q5_0, false, &llama[2..4]),
-        (Format::Q5_1, false, &llama[2..4]),
-        (Format::IQ4_NL, false, &llama[2..4]),
-        (Format::Q2_K, false, &llama[2..4]),
-        (Format::Q3_K, false, &llama[2..4]),
-        (Format::Q4_K, false, &llama[..]),
-        (Format::Q5_K, false, &llama[2..4]),
-        (Format::Q6_K, false, &llama[..]),
-        (Format::IQ4_XS, false, &llama[2..4]),
-        (Format::TQ2_0, true, &bitnet[..]),
-        (Format::F16, false, &llama[..]),
-        (Format::F16, false, &head[..]),
-        (Format::BF16, false, &llama[..3]),
-        (Format::F32, false, &llama[..3]),
+        (DType::Q8_0, false, &llama[..]),
+        (DType::Q4_0, false, &llama[..]),
+        (DType::Q4_1, false, &llama[2..4]),
+        (DType::Q5_0, false, &llama[2..4]),
+        (DType::Q5_1, false, &llama[2..4]),
+        (DType::IQ4_NL, false, &llama[2..4]),
+        (DType::Q2_K, false, &llama[2..4]),
+        (DType::Q3_K, false, &llama[2..4]),
+        (DType::Q4_K, false, &llama[..]),
+        (DType::Q5_K, false, &llama[2..4]),
+        (DType::Q6_K, false, &llama[..]),
+        (DType::IQ4_XS, false, &llama[2..4]),
+        (DType::TQ2_0, true, &bitnet[..]),
+        (DType::F16, false, &llama[..]),
+        (DType::F16, false, &head[..]),
+        (DType::BF16, false, &llama[..3]),
+        (DType::F32, false, &llama[..3]),
     ] {
         for &(name, m, k) in shapes {
             let x = match weights {
-                Format::BF16 => Format::BF16,
-                Format::Plain(_) => Format::F32,
+                DType::BF16 => DType::BF16,
+                DType::Plain(_) => DType::F32,
                 _ if per_row => group(k as u32),
                 w if w.block_len() == 256 => group(256),
                 _ => group(32),
@@ -81,9 +81,8 @@ fn main() -> Result<()> {
                     continue;
                 }
                 // Prompt products use bf16 on processors with tiles.
-                let tiled =
-                    n >= 16 && backend.policy().activations(weights, n, &[x, Format::BF16]) == Some(Format::BF16);
-                let x = if tiled && weights.is_quantized_weight() && !per_row { Format::BF16 } else { x };
+                let tiled = n >= 16 && backend.policy().activations(weights, n, &[x, DType::BF16]) == Some(DType::BF16);
+                let x = if tiled && weights.is_quantized_weight() && !per_row { DType::BF16 } else { x };
                 let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k), cached)?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;
                 let operations = 2.0 * (n * m * k) as f64;
@@ -108,7 +107,7 @@ fn main() -> Result<()> {
 fn measure(
     backend: &CpuBackend,
     (read, amount): &(CommandList, f64),
-    (x, w): (Format, Format),
+    (x, w): (DType, DType),
     (n, m, k): (usize, usize, usize),
     cached: bool,
 ) -> Result<(f64, f64)> {
@@ -116,7 +115,7 @@ fn measure(
     let spec = KernelSpec {
         op: Operation::Matmul,
         inputs: vec![tensor(x, n, k), tensor(w, m, k)],
-        output: tensor(Format::F32, n, m),
+        output: tensor(DType::F32, n, m),
         in_place: None,
     };
     let pipeline = backend.kernels().native(&spec).expect("a native kernel serves these formats");

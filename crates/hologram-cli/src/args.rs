@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
@@ -213,11 +213,11 @@ pub enum Kv {
 
 impl Kv {
     /// The cache's format.
-    pub fn format(self) -> Format {
+    pub fn format(self) -> DType {
         match self {
-            Kv::F32 => Format::F32,
-            Kv::F16 => Format::F16,
-            Kv::Q8 => Format::Q8Planes,
+            Kv::F32 => DType::F32,
+            Kv::F16 => DType::F16,
+            Kv::Q8 => DType::Q8Planes,
         }
     }
 }

@@ -11,8 +11,8 @@ fn main() -> Result<()> {
     let device = std::env::args().nth(1).unwrap_or_else(|| "auto".into());
     let executor = Executor::open(&device, None)?;
     let n = 16_384;
-    let x = Tensor::random_uniform(&executor, hologram_core::Type::F32, &[n], 1, 0)?;
-    let y = Tensor::random_uniform(&executor, hologram_core::Type::F32, &[n], 2, 0)?;
+    let x = Tensor::random_uniform(&executor, hologram_core::DType::F32, &[n], 1, 0)?;
+    let y = Tensor::random_uniform(&executor, hologram_core::DType::F32, &[n], 2, 0)?;
     let mut g = Graph::new();
     let (a, b) = (g.constant(&x)?, g.constant(&y)?);
     let sum = g.add(a, b)?;

@@ -99,7 +99,7 @@ impl Modules<'_> {
         self.text += comment;
         self.text += &text[header..];
         self.programs += 1;
-        if self.programs % TOGETHER == 0 { self.end() } else { Ok(()) }
+        if self.programs.is_multiple_of(TOGETHER) { self.end() } else { Ok(()) }
     }
 
     fn end(&mut self) -> Result<(), Box<dyn Error>> {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use hologram_core::{Event, Executor, Format, Graph, OpenOptions, Plan, bytes_of_mut};
+use hologram_core::{DType, Event, Executor, Graph, OpenOptions, Plan, bytes_of_mut};
 
 /// One of the pool's two buffers: its offset, the plan that sums it, and the run whose result is not read yet.
 struct Half {
@@ -32,7 +32,7 @@ pub fn sum_file(executor: &Executor, path: &Path, chunk: usize) -> Result<f64, B
     let half = |index: usize| {
         let offset = index * chunk * size_of::<f32>();
         let mut graph = Graph::new();
-        let x = graph.constant(&pool.tensor(offset, Format::F32, &[chunk])?)?;
+        let x = graph.constant(&pool.tensor(offset, DType::F32, &[chunk])?)?;
         let sum = graph.reduce_sum(x)?;
         graph.output("sum", sum)?;
         Ok::<_, hologram_core::CoreError>(Half { offset, plan: graph.compile(executor, &[])?, running: None })

@@ -5,7 +5,7 @@
 //! cargo run --release -p hologram-core --example tour [cpu|cuda|reference]
 //! ```
 
-use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor, Type};
+use hologram_core::{DType, Dim, Executor, Graph, Result, Tensor};
 
 /// Iterates 4·x·(1 - x) a number of times.
 const LOGISTIC: &str = "
@@ -30,11 +30,11 @@ fn main() -> Result<()> {
 
     // Tensors: operations one at a time.
     let n = 10_000;
-    let x = Tensor::random_uniform(&executor, Type::F32, &[n], 7, 0)?;
+    let x = Tensor::random_uniform(&executor, DType::F32, &[n], 7, 0)?;
     println!(
         "{} numbers, of which {} are above 0.9",
         n,
-        x.gt(&Tensor::full(&executor, Type::F32, &[1], 0.9)?)?.to_bools()?.iter().filter(|b| **b).count()
+        x.gt(&Tensor::full(&executor, DType::F32, &[1], 0.9)?)?.to_bools()?.iter().filter(|b| **b).count()
     );
 
     // A kernel of one's own on a tensor's memory. The numbers stay between 0 and 1 and crowd at both ends.
@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     let pool = executor.pool(4 * size_of::<f32>())?;
     let mut graph = Graph::new();
     let rows = graph.extent("rows", 64);
-    let x = graph.input("x", Format::F32, &[rows, Dim::Fixed(4)])?;
-    let weights = graph.constant(&pool.tensor(0, Format::F32, &[4])?)?;
+    let x = graph.input("x", DType::F32, &[rows, Dim::Fixed(4)])?;
+    let weights = graph.constant(&pool.tensor(0, DType::F32, &[4])?)?;
     let product = graph.mul(x, weights)?;
     let positive = graph.relu(product)?;
     let sums = graph.reduce_sum(positive)?;

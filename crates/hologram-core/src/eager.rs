@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::{Elementwise, Format, Lru};
+use hologram_backends::{DType, Elementwise, Lru};
 
 use crate::error::{CoreError, Result};
 use crate::executor::{Executor, OperationCache};
@@ -100,7 +100,7 @@ struct Key {
 
 #[derive(PartialEq, Eq, Hash)]
 struct Operand {
-    format: Format,
+    format: DType,
     shape: Vec<usize>,
     /// The strides of a view, and whether its first byte is aligned to [`VIEW_ALIGN`].
     strides: Option<(Vec<usize>, bool)>,

@@ -4,7 +4,7 @@
 //! which runs many times with changing inputs and extents.
 //!
 //! ```
-//! use hologram_core::{Dim, Executor, Format, Graph, Tensor};
+//! use hologram_core::{Dim, Executor, DType, Graph, Tensor};
 //!
 //! # fn main() -> hologram_core::Result<()> {
 //! let executor = Executor::new_auto()?;
@@ -22,7 +22,7 @@
 //! // A graph, compiled once for up to 8 rows and run with any number of them.
 //! let mut g = Graph::new();
 //! let rows = g.extent("rows", 8);
-//! let x = g.input("x", Format::F32, &[rows, Dim::Fixed(3)])?;
+//! let x = g.input("x", DType::F32, &[rows, Dim::Fixed(3)])?;
 //! let w = g.constant(&a)?;
 //! let y = g.mul(x, w)?;
 //! let y = g.relu(y)?;
@@ -54,10 +54,7 @@ pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
 pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
 pub use half::{bf16, f16};
-#[doc(no_inline)]
-pub use hologram_backends::Format as DType;
-pub use hologram_backends::{BackendType, Format, OpenOptions};
-pub use hologram_isa::Type;
+pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, Metrics, OpenOptions};
 pub use pool::Pool;
 pub use program::{Argument, CompiledProgram};
 pub use tensor::{Axis, Dim, Dims, Element, Operand, Tensor, TensorAttention, TensorType, bytes_of, bytes_of_mut};

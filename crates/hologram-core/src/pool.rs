@@ -1,6 +1,6 @@
 //! Pools of device memory, for data larger than the device's memory.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
@@ -41,7 +41,7 @@ impl Pool {
     ///
     /// # Errors
     /// When the offset is not a multiple of 64; as [`Tensor::from_buffer`].
-    pub fn tensor(&self, offset: usize, format: Format, shape: &[usize]) -> Result<Tensor> {
+    pub fn tensor(&self, offset: usize, format: DType, shape: &[usize]) -> Result<Tensor> {
         if !offset.is_multiple_of(VIEW_ALIGN) {
             return Err(CoreError::Tensor(format!(
                 "a tensor in a pool begins at a multiple of {VIEW_ALIGN}, not at {offset}"

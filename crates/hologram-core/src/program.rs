@@ -1,6 +1,6 @@
 //! Atlas programs of one's own, run on tensors.
 
-use hologram_backends::{Binding, Format, Launch, LaunchConfig, Pipeline};
+use hologram_backends::{Binding, DType, Launch, LaunchConfig, Pipeline};
 use hologram_isa::{Param, ParamKind, Program, Type};
 
 use crate::error::{CoreError, Result};
@@ -27,7 +27,7 @@ use crate::tensor::{Element, Tensor, bytes_of};
 ///      }",
 /// )?;
 /// let x = Tensor::from_slice(&executor, &[3], &[1.0f32, -2.0, 3.0])?;
-/// let y = Tensor::full(&executor, hologram_core::Type::F32, &[3], 0.0)?;
+/// let y = Tensor::full(&executor, hologram_core::DType::F32, &[3], 0.0)?;
 /// square.run([1, 1, 1], &[(&x).into(), (&y).into(), 3u32.into()])?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0, 4.0, 9.0]);
 /// # Ok(())
@@ -55,7 +55,7 @@ impl From<&Tensor> for Argument {
         let mut bindings = tensor.bindings();
         // Block formats have several buffers, and no element type.
         let binding = if bindings.len() == 1 && tensor.is_contiguous() { bindings.pop() } else { None };
-        let ty = if let Format::Plain(ty) = tensor.format() { Some(ty) } else { None };
+        let ty = if let DType::Plain(ty) = tensor.dtype() { Some(ty) } else { None };
         Argument { ty, shown: format!("{tensor:?}"), binding }
     }
 }

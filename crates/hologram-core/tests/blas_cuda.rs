@@ -1,7 +1,7 @@
 //! Products of fixed sizes on an NVIDIA GPU, compared with sums in `f64`. cuBLASLt computes them if it is installed;
 //! HOLOGRAM_CUBLASLT=0 selects our own kernels.
 
-use hologram_core::{Dim, Executor, Format, Graph, Result, Tensor};
+use hologram_core::{DType, Dim, Executor, Graph, Result, Tensor};
 use hologram_isa::Type;
 
 /// Numbers of `bf16` from -2 to 2, different for each seed.
@@ -19,13 +19,13 @@ fn numbers(seed: u32, n: usize) -> Vec<half::bf16> {
 /// Runs x · wᵀ twice, with or without an addition, and returns the result and the kernels' names.
 fn product(executor: &Executor, n: usize, m: usize, k: usize, adds: bool) -> Result<(Vec<f32>, Vec<String>)> {
     let mut g = Graph::new();
-    let x = g.input("x", Format::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+    let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
     let w: Vec<u8> = numbers(2, m * k).iter().flat_map(|v| v.to_le_bytes()).collect();
-    let w = g.constant(&Tensor::from_bytes(executor, Format::BF16, &[m, k], &w)?)?;
+    let w = g.constant(&Tensor::from_bytes(executor, DType::BF16, &[m, k], &w)?)?;
     let narrow = g.cast(x, Type::BF16)?;
-    let mut y = g.matmul(narrow, w)?;
+    let mut y = g.linear(narrow, w)?;
     if adds {
-        let more = g.input("more", Format::F32, &[Dim::Fixed(n), Dim::Fixed(m)])?;
+        let more = g.input("more", DType::F32, &[Dim::Fixed(n), Dim::Fixed(m)])?;
         y = g.add(more, y)?;
     }
     g.output("y", y)?;

@@ -1,7 +1,7 @@
 //! Operations that consist of several operations, compared with their definitions.
 
 use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction};
-use hologram_core::{Dim, Element, Executor, Format, Graph, NodeId, Result, Tensor};
+use hologram_core::{DType, Dim, Element, Executor, Graph, NodeId, Result, Tensor};
 
 /// A test on the CPU and, if there is one, on an NVIDIA GPU.
 macro_rules! on_devices {
@@ -123,15 +123,15 @@ fn everything_is_reduced_to_a_scalar(e: &Executor) {
     let x = Tensor::from_slice(e, &[2, 3, 4], &values).unwrap();
     let mean: Vec<f32> = run(e, |g| {
         let x = g.constant(&x)?;
-        g.reduce_all(Reduction::Mean, x)
+        g.reduce_all(x, Reduction::Mean)
     })
     .unwrap();
     assert_eq!(mean, [12.5]);
     // Over a run-time extent, only the elements of the run count.
     let mut g = Graph::new();
     let rows = g.extent("rows", 5);
-    let x = g.input("x", Format::I32, &[rows, Dim::Fixed(2)]).unwrap();
-    let sum = g.reduce_all(Reduction::Sum, x).unwrap();
+    let x = g.input("x", DType::I32, &[rows, Dim::Fixed(2)]).unwrap();
+    let sum = g.reduce_all(x, Reduction::Sum).unwrap();
     g.output("sum", sum).unwrap();
     let mut plan = g.compile(e, &[]).unwrap();
     plan.write("x", &[1i32, 2, 3, 4, 5, 6]).unwrap();
@@ -148,7 +148,7 @@ fn attention_is_two_products_and_a_softmax(e: &Executor) {
     let got: Vec<f32> = run(e, |g| {
         let [q, k, v] = [g.constant(&tensor(&q))?, g.constant(&tensor(&k))?, g.constant(&tensor(&v))?];
         let scores = g.batch_matmul(q, k, &MatmulOptions { transpose_b: true, ..MatmulOptions::default() })?;
-        let weights = g.softmax(scores)?;
+        let weights = g.softmax_rows(scores)?;
         g.batch_matmul(weights, v, &MatmulOptions::default())
     })
     .unwrap();
@@ -169,7 +169,7 @@ fn attention_is_two_products_and_a_softmax(e: &Executor) {
 fn shapes_that_no_index_reaches_are_errors() {
     let mut g = Graph::new();
     let n = 1 << 17;
-    let x = g.input("x", Format::F32, &[Dim::Fixed(n), Dim::Fixed(1)]).unwrap();
+    let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(1)]).unwrap();
     let options = MatmulOptions { transpose_b: true, ..MatmulOptions::default() };
     let error = g.batch_matmul(x, x, &options).unwrap_err().to_string();
     assert!(error.contains("[131072, 131072] has more than 4294967295 elements"), "{error}");
@@ -272,25 +272,22 @@ fn losses_are_reduced(e: &Executor) {
 fn operands_that_do_not_fit_are_refused_by_name() {
     let mut g = Graph::new();
     // A number that this graph has too: only its graph tells it apart.
-    let foreign = Graph::new().input("other", Format::F32, &[Dim::Fixed(2), Dim::Fixed(3)]).unwrap();
-    let mut input = |name: &str, format: Format, shape: &[usize]| {
+    let foreign = Graph::new().input("other", DType::F32, &[Dim::Fixed(2), Dim::Fixed(3)]).unwrap();
+    let mut input = |name: &str, format: DType, shape: &[usize]| {
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
         g.input(name, format, &dims).unwrap()
     };
-    let (x, i, image) = (
-        input("x", Format::F32, &[4, 6]),
-        input("i", Format::I32, &[4, 6]),
-        input("image", Format::F32, &[1, 4, 6, 6]),
-    );
-    let kernel = input("kernel", Format::F32, &[2, 4, 7, 3]);
-    let classes = input("classes", Format::U32, &[6]);
+    let (x, i, image) =
+        (input("x", DType::F32, &[4, 6]), input("i", DType::I32, &[4, 6]), input("image", DType::F32, &[1, 4, 6, 6]));
+    let kernel = input("kernel", DType::F32, &[2, 4, 7, 3]);
+    let classes = input("classes", DType::U32, &[6]);
     let options = MatmulOptions { activation: Some(Activation::Gelu), transpose_b: true, ..MatmulOptions::default() };
     let stride = Conv2dOptions { stride: [0, 1], ..Conv2dOptions::default() };
     let (plain, conv) = (MatmulOptions::default(), Conv2dOptions::default());
     for (result, name) in [
-        (g.reduce(Reduction::Sum, x, 2), "reduce_sum"),
-        (g.reduce(Reduction::Mean, i, 0), "reduce_mean: does not exist for i32; it takes f16, bf16, f32, f64"),
-        (g.softmax_along(i, 0), "softmax"),
+        (g.reduce(x, Reduction::Sum, 2), "reduce_sum"),
+        (g.reduce(i, Reduction::Mean, 0), "reduce_mean: does not exist for i32; it takes f16, bf16, f32, f64"),
+        (g.softmax(i, 0), "softmax"),
         (g.arg_max(x, 7), "arg_max"),
         (g.arg_sort(x, 2, false), "arg_sort"),
         (g.take_along(x, i, 0), "take_along"),
@@ -303,12 +300,12 @@ fn operands_that_do_not_fit_are_refused_by_name() {
         (g.mse_loss(x, i, LossReduction::None), "mse_loss"),
         (g.conv2d(image, kernel, &conv), "conv2d"),
         (g.conv2d(image, image, &stride), "conv2d"),
-        (g.softmax(foreign), "softmax"),
+        (g.softmax_rows(foreign), "softmax"),
         (g.take(foreign, x), "take"),
         (g.arg_sort(foreign, 0, false), "arg_sort"),
         (g.scatter(x, foreign, x, 0), "scatter"),
         (g.cumsum(foreign, 0), "cumsum"),
-        (g.reduce_all(Reduction::Sum, foreign), "reduce_all"),
+        (g.reduce_all(foreign, Reduction::Sum), "reduce_all"),
         (g.relu(foreign), "relu: an operand is a value of another graph"),
         (g.add_scalar(foreign, 1.0), "add_scalar: an operand is a value of another graph"),
         (g.clip_scalar(foreign, 0.0, 1.0), "clip_scalar: an operand is a value of another graph"),

@@ -3,7 +3,7 @@
 use hologram_backends::{KernelSpec, Operation};
 use hologram_core::conformance::{Case, CaseInput, HostTensor, Reference, run_case};
 use hologram_core::ops::{Kernel, Launchable, Op};
-use hologram_core::{Dim, Executor, Format, Result, TensorType};
+use hologram_core::{DType, Dim, Executor, Result, TensorType};
 
 /// The fault of a program that should copy its input.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ fn faults_are_reported() {
         (Fault::Beyond, Some("program: byte 384, which lies beyond the extents, was written")),
     ] {
         let case =
-            Case::new(Copy(fault), &[(5, 3)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(32)]));
+            Case::new(Copy(fault), &[(5, 3)]).input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(32)]));
         let result = run_case(&executor, 0, &case);
         match (expected, &result.failure) {
             (None, None) => {}

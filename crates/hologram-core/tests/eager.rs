@@ -3,7 +3,7 @@
 mod common;
 
 use hologram_core::ops::Reduction;
-use hologram_core::{Dim, Format, Graph, Result, Tensor, Type};
+use hologram_core::{DType, Dim, Graph, Result, Tensor};
 
 use common::{devices, tested};
 
@@ -37,22 +37,22 @@ fn tensors_compute_on(gpu: bool) -> Result<()> {
         assert_eq!(a.reduce_all(Reduction::Max)?.to_vec::<f32>()?, [5.0]);
         assert_eq!(a.matmul(&a.transpose()?)?.to_vec::<f32>()?, [14.0, -32.0, -32.0, 77.0]);
         assert_eq!(a.softmax(1)?.reduce(Reduction::Sum, 1)?.round()?.to_vec::<f32>()?, [1.0, 1.0]);
-        let half = a.cast(Type::F16)?;
-        assert_eq!((&half + 0.5)?.cast(Type::I8)?.to_vec::<i8>()?, [1, -1, 3, -3, 5, -5]);
-        let bits = Tensor::full(&executor, Type::I64, &[2], -3.0)?;
+        let half = a.cast(DType::F16)?;
+        assert_eq!((&half + 0.5)?.cast(DType::I8)?.to_vec::<i8>()?, [1, -1, 3, -3, 5, -5]);
+        let bits = Tensor::full(&executor, DType::I64, &[2], -3.0)?;
         assert_eq!((&(&bits & 6.0)? << 40.0)?.to_vec::<i64>()?, [4 << 40, 4 << 40]);
-        let count = Tensor::arange(&executor, Type::I32, 3.0, 2.0, 4)?;
+        let count = Tensor::arange(&executor, DType::I32, 3.0, 2.0, 4)?;
         assert_eq!(count.pad(&[(1, 1)], -1.0)?.to_vec::<i32>()?, [-1, 3, 5, 7, 9, -1]);
         assert_eq!(count.concat(&[&count.slice(0, 0, 2)?], 0)?.to_vec::<i32>()?, [3, 5, 7, 9, 3, 5]);
         // The counter of a part is that of the whole plus a quarter of the index where the part begins.
-        let whole = Tensor::random_uniform(&executor, Type::F32, &[20], 42, 7)?.to_vec::<f32>()?;
-        let part = Tensor::random_uniform(&executor, Type::F32, &[8], 42, 10)?.to_vec::<f32>()?;
+        let whole = Tensor::random_uniform(&executor, DType::F32, &[20], 42, 7)?.to_vec::<f32>()?;
+        let part = Tensor::random_uniform(&executor, DType::F32, &[8], 42, 10)?.to_vec::<f32>()?;
         assert_eq!(whole[12..], part);
-        let normal = Tensor::random_normal(&executor, Type::F32, &[100_000], 1, 0)?;
+        let normal = Tensor::random_normal(&executor, DType::F32, &[100_000], 1, 0)?;
         let mean = normal.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
         let variance = normal.pow(2.0)?.reduce_all(Reduction::Mean)?.to_vec::<f32>()?[0];
         assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "mean {mean}, variance {variance}");
-        assert!(Tensor::full(&executor, Type::F32, &[0, 3], 1.0)?.exp()?.to_vec::<f32>()?.is_empty());
+        assert!(Tensor::full(&executor, DType::F32, &[0, 3], 1.0)?.exp()?.to_vec::<f32>()?.is_empty());
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ fn work_is_waited_for_by_events_on(gpu: bool) -> Result<()> {
         executor.synchronize()?;
 
         let mut g = Graph::new();
-        let n = g.input("n", Format::I32, &[Dim::Fixed(2)])?;
+        let n = g.input("n", DType::I32, &[Dim::Fixed(2)])?;
         let twice = g.mul_scalar(n, 2.0)?;
         g.output("twice", twice)?;
         let mut plan = g.compile(&executor, &[])?;
@@ -127,7 +127,7 @@ fn errors_stick_on(gpu: bool) -> Result<()> {
         let zero = Tensor::from_slice(&executor, &[1], &[0])?;
         let quotient = x.div(&zero)?;
         let unrelated = x.add(&x)?;
-        let derived = quotient.slice(0, 1, 2)?.mul(&x)?.cast(Type::F32)?;
+        let derived = quotient.slice(0, 1, 2)?.mul(&x)?.cast(DType::F32)?;
         let first = quotient.to_vec::<i32>().expect_err("a division by zero").to_string();
         assert!(first.contains("div by zero"), "{first}");
         for _ in 0..2 {
@@ -143,7 +143,7 @@ fn errors_stick_on(gpu: bool) -> Result<()> {
 
         // A plan's outputs fail with one run, not for ever; the run's inputs are unchanged.
         let mut g = Graph::new();
-        let (n, d) = (g.constant(&x)?, g.input("d", Format::I32, &[Dim::Fixed(2)])?);
+        let (n, d) = (g.constant(&x)?, g.input("d", DType::I32, &[Dim::Fixed(2)])?);
         let n = g.div(n, d)?;
         g.output("n", n)?;
         let mut plan = g.compile(&executor, &[])?;
@@ -175,11 +175,11 @@ fn wrong_operands_are_named() -> Result<()> {
         (&x + &y, "operation add: the operands belong to different executors"),
         (&x + &wide, "operation add: the operands must have one type; cast makes it so (operands: f32[2], f64[2])"),
         (
-            x.cast(Type::I32)?.exp(),
+            x.cast(DType::I32)?.exp(),
             "operation exp: does not exist for i32; it takes f16, bf16, f32, f64 (operands: i32[2])",
         ),
         (&x & &x, "operation and: does not exist for f32"),
-        (&x.cast(Type::I32)? + 0.5, "0.5 is no value of i32"),
+        (&x.cast(DType::I32)? + 0.5, "0.5 is no value of i32"),
     ] {
         let error = result.expect_err(message).to_string();
         assert!(error.contains(message), "{error}");

@@ -5,7 +5,7 @@ mod common;
 
 use hologram_backends::{Backend, cpu::CpuBackend};
 use hologram_core::ops::{LossReduction, Reduction};
-use hologram_core::{Executor, Format, Graph, Result, Tensor, Type};
+use hologram_core::{DType, Executor, Graph, Result, Tensor};
 
 use common::{devices, tested};
 
@@ -32,7 +32,7 @@ fn orders_agree_on(gpu: bool) -> Result<()> {
             (vec![-0.0, 0.0, -1.0, 0.0, -1.0], 0, 2),
         ] {
             let x = Tensor::from_slice(&executor, &[values.len()], &values)?;
-            for x in [x.clone(), x.cast(Type::F16)?, x.cast(Type::F64)?] {
+            for x in [x.clone(), x.cast(DType::F16)?, x.cast(DType::F64)?] {
                 let first =
                     |descending| Ok::<_, hologram_core::CoreError>(x.arg_sort(0, descending)?.to_vec::<u32>()?[0]);
                 let found = [x.arg_max(0)?.to_vec::<u32>()?[0], first(true)?, x.top_k(1)?.1.to_vec::<u32>()?[0]];
@@ -43,7 +43,7 @@ fn orders_agree_on(gpu: bool) -> Result<()> {
         // Any k of a row of any numbers, by the operation or by sorting.
         let values: Vec<f32> = (0..2 * 700u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as f32 - 60.0).collect();
         let x = Tensor::from_slice(&executor, &[2, 700], &values)?;
-        for ty in [Type::F32, Type::BF16, Type::F64, Type::I32, Type::I8] {
+        for ty in [DType::F32, DType::BF16, DType::F64, DType::I32, DType::I8] {
             let x = x.cast(ty)?;
             let order = x.arg_sort(1, true)?.to_vec::<u32>()?;
             for k in [1, 5, 256, 257, 700] {
@@ -51,7 +51,7 @@ fn orders_agree_on(gpu: bool) -> Result<()> {
                 let want: Vec<u32> = order.chunks(700).flat_map(|row| &row[..k]).copied().collect();
                 assert_eq!(indices.to_vec::<u32>()?, want, "{k} of {ty}");
                 let elements = want.iter().enumerate().map(|(i, at)| values[i / k * 700 + *at as usize]);
-                assert!(top.cast(Type::F32)?.to_vec::<f32>()?.into_iter().eq(elements), "{k} of {ty}");
+                assert!(top.cast(DType::F32)?.to_vec::<f32>()?.into_iter().eq(elements), "{k} of {ty}");
             }
         }
     }
@@ -117,8 +117,8 @@ fn truth_values_on(gpu: bool) -> Result<()> {
     for executor in tested(gpu) {
         let mut g = Graph::new();
         let n = g.extent("n", 8);
-        let mask = g.input("mask", Format::Plain(Type::Bool), &[n])?;
-        let (x, y) = (g.input("x", Format::F32, &[n])?, g.input("y", Format::F32, &[n])?);
+        let mask = g.input("mask", DType::BOOL, &[n])?;
+        let (x, y) = (g.input("x", DType::F32, &[n])?, g.input("y", DType::F32, &[n])?);
         let (chosen, greater) = (g.select(mask, x, y)?, g.gt(x, y)?);
         let both = g.and(mask, greater)?;
         for (name, value) in [("chosen", chosen), ("greater", greater), ("both", both)] {
@@ -173,8 +173,8 @@ fn tensors_of_another_executor_are_refused() -> Result<()> {
     let sum = g.exp(node)?;
     g.output("sum", sum)?;
     refused(g.compile(&there, &[]).err());
-    refused(Tensor::from_buffer(&here, cpu.allocate_buffer(8)?, 0, Format::F32, &[2]).err());
-    assert!(Tensor::from_buffer(&there, cpu.allocate_buffer(8)?, 0, Format::F32, &[2]).is_ok());
+    refused(Tensor::from_buffer(&here, cpu.allocate_buffer(8)?, 0, DType::F32, &[2]).err());
+    assert!(Tensor::from_buffer(&there, cpu.allocate_buffer(8)?, 0, DType::F32, &[2]).is_ok());
     // The failed calls changed nothing.
     g.compile(&here, &[])?.run()?;
     assert_eq!(x.add(&x)?.to_vec::<f32>()?, [2.0; 2]);
@@ -209,7 +209,7 @@ fn refusals_name_the_operation_that_was_called() -> Result<()> {
         ("cross_entropy", g.cross_entropy(text, x, other)),
         ("arg_max", g.arg_max(text, 0)),
         ("reduce_max", g.reduce_max(text)),
-        ("softmax", g.softmax(text)),
+        ("softmax", g.softmax_rows(text)),
         ("transpose", g.transpose(long)),
     ] {
         let error = result.expect_err(name).to_string();

@@ -1,6 +1,6 @@
 //! Elementwise chains with the fast forms of functions.
 
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Result, Tensor, conformance};
+use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, Result, Tensor, conformance};
 
 const ROWS: usize = 33;
 const COLUMNS: usize = 1001;
@@ -10,7 +10,7 @@ fn chain(executor: &Executor, fast: bool) -> Result<[Vec<f32>; 3]> {
     let mut g = Graph::new();
     let rows = g.extent("rows", ROWS + 7);
     let shape = [rows, Dim::Fixed(COLUMNS)];
-    let (x, y) = (g.input("x", Format::F32, &shape)?, g.input("y", Format::F32, &shape)?);
+    let (x, y) = (g.input("x", DType::F32, &shape)?, g.input("y", DType::F32, &shape)?);
     let quarter = g.constant(&Tensor::from_slice(executor, &[], &[0.25f32])?)?;
     let result = conformance::chain(&mut g, x, y, quarter)?;
     g.output("result", result)?;

@@ -1,7 +1,7 @@
 //! Graphs: fusion, memory, extents, state, errors, and the same results on two devices.
 
 use hologram_core::ops::RopeStyle;
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, NodeId, Result, Tensor};
+use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, NodeId, Result, Tensor};
 
 fn cpu() -> Executor {
     Executor::open("cpu", Some(2)).expect("there is always a CPU")
@@ -94,7 +94,7 @@ fn chains_of_elementwise_operations_are_one_launch() -> Result<()> {
     let executor = cpu();
     for (name, launches, f, build) in cases {
         let mut g = Graph::new();
-        let x = g.input("x", Format::F32, &[Dim::Fixed(2), Dim::Fixed(2)])?;
+        let x = g.input("x", DType::F32, &[Dim::Fixed(2), Dim::Fixed(2)])?;
         let y = build(&mut g, x)?;
         g.output("y", y)?;
         let mut plan = g.compile(&executor, &[])?;
@@ -114,7 +114,7 @@ fn memory_of_values_no_longer_needed_is_used_again() -> Result<()> {
     let weight = Tensor::from_slice(&executor, &[d], &vector(d, |i| 1.0 + i as f32 / 256.0))?;
     let build = |layers: usize, keep_first: bool| -> Result<usize> {
         let mut g = Graph::new();
-        let x = g.input("x", Format::F32, &[Dim::Fixed(rows), Dim::Fixed(d)])?;
+        let x = g.input("x", DType::F32, &[Dim::Fixed(rows), Dim::Fixed(d)])?;
         let w = g.constant(&weight)?;
         let first = g.rms_norm(x, w, 1e-5)?;
         // A reshape keeps the memory that it views alive.
@@ -144,7 +144,7 @@ fn one_plan_serves_every_value_of_an_extent_up_to_its_bucket() -> Result<()> {
     let executor = cpu();
     let mut g = Graph::new();
     let rows = g.extent("rows", 64);
-    let x = g.input("x", Format::F32, &[rows, Dim::Fixed(3)])?;
+    let x = g.input("x", DType::F32, &[rows, Dim::Fixed(3)])?;
     let w = g.constant(&Tensor::from_slice(&executor, &[3], &[1.0f32, 10.0, 100.0])?)?;
     let y = g.mul(x, w)?;
     let heads = g.reshape(y, &[rows, Dim::Fixed(3), Dim::Fixed(1)])?;
@@ -175,11 +175,11 @@ fn one_plan_serves_every_value_of_an_extent_up_to_its_bucket() -> Result<()> {
 fn append_graph(cache: &[Tensor; 2]) -> Result<Graph> {
     let mut g = Graph::new();
     let tokens = g.extent("tokens", 8);
-    let x = g.input("x", Format::F32, &[tokens, Dim::Fixed(1), Dim::Fixed(4)])?;
-    let index = |g: &mut Graph, name: &str| g.input(name, Format::U32, &[tokens]);
+    let x = g.input("x", DType::F32, &[tokens, Dim::Fixed(1), Dim::Fixed(4)])?;
+    let index = |g: &mut Graph, name: &str| g.input(name, DType::U32, &[tokens]);
     let (slots, positions, sequences) =
         (index(&mut g, "slots")?, index(&mut g, "positions")?, index(&mut g, "sequences")?);
-    let table = g.input("table", Format::U32, &[Dim::Fixed(1), Dim::Fixed(1)])?;
+    let table = g.input("table", DType::U32, &[Dim::Fixed(1), Dim::Fixed(1)])?;
     let (k, v) = (g.state(&cache[0])?, g.state(&cache[1])?);
     let k = g.kv_append(k, x, slots)?;
     let v = g.kv_append(v, x, slots)?;
@@ -193,7 +193,7 @@ fn two_plans_share_a_state() -> Result<()> {
     let executor = cpu();
     let cache = || -> Result<[Tensor; 2]> {
         let one = || -> Result<Tensor> {
-            let t = Tensor::empty(&executor, Format::F32, &[1, 1, 16, 4])?;
+            let t = Tensor::empty(&executor, DType::F32, &[1, 1, 16, 4])?;
             t.zero()?;
             Ok(t)
         };
@@ -250,15 +250,15 @@ fn a_read_before_an_update_sees_the_older_content() -> Result<()> {
 #[test]
 fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
     let executor = cpu();
-    let cache = Tensor::empty(&executor, Format::F32, &[1, 1, 16, 4])?;
+    let cache = Tensor::empty(&executor, DType::F32, &[1, 1, 16, 4])?;
     type Build<'a> = &'a dyn Fn(&mut Graph) -> Result<()>;
     let f32s = |g: &mut Graph, name: &str, shape: &[usize]| {
-        g.input(name, Format::F32, &shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>())
+        g.input(name, DType::F32, &shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>())
     };
     let cases: &[(&str, Build)] = &[
         ("operation matmul: takes x [n, k] and w [m, k] (operands: f32[2, 3], f32[4, 5])", &|g| {
             let (x, w) = (f32s(g, "x", &[2, 3])?, f32s(g, "w", &[4, 5])?);
-            g.matmul(x, w).map(drop)
+            g.linear(x, w).map(drop)
         }),
         ("operation quantize: groups of 32 do not divide rows of 48 (operands: f32[2, 48])", &|g| {
             let x = f32s(g, "x", &[2, 48])?;
@@ -266,15 +266,15 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
         }),
         ("operation matmul: there is no product of i8/64 and f32 (operands: i8/64[rows, 64], f32[4, 64])", &|g| {
             let rows = g.extent("rows", 4);
-            let x = g.input("x", Format::F32, &[rows, Dim::Fixed(64)])?;
+            let x = g.input("x", DType::F32, &[rows, Dim::Fixed(64)])?;
             let (x, w) = (g.quantize(x, 64, 0.0)?, f32s(g, "w", &[4, 64])?);
-            g.matmul(x, w).map(drop)
+            g.linear(x, w).map(drop)
         }),
         (
             "operation rope: 4 frequencies do not fit heads of 6 elements (operands: f32[1, 1, 6], u32[1], f32[4])",
             &|g| {
                 let (x, f) = (f32s(g, "x", &[1, 1, 6])?, f32s(g, "f", &[4])?);
-                let p = g.input("p", Format::U32, &[Dim::Fixed(1)])?;
+                let p = g.input("p", DType::U32, &[Dim::Fixed(1)])?;
                 g.rope(x, p, f, RopeStyle::Adjacent).map(drop)
             },
         ),
@@ -288,13 +288,13 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
         }),
         ("graph: kv_append reads an older version of a state that a later operation has overwritten", &|g| {
             let (s, x) = (g.state(&cache)?, f32s(g, "x", &[1, 1, 4])?);
-            let slots = g.input("slots", Format::U32, &[Dim::Fixed(1)])?;
+            let slots = g.input("slots", DType::U32, &[Dim::Fixed(1)])?;
             g.kv_append(s, x, slots)?;
             g.kv_append(s, x, slots).map(drop)
         }),
         ("graph: kv_append updates a tensor that is not a state", &|g| {
             let (c, x) = (g.constant(&cache)?, f32s(g, "x", &[1, 1, 4])?);
-            let slots = g.input("slots", Format::U32, &[Dim::Fixed(1)])?;
+            let slots = g.input("slots", DType::U32, &[Dim::Fixed(1)])?;
             g.kv_append(c, x, slots).map(drop)
         }),
         (
@@ -304,7 +304,7 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
                 // If the graph accepted it, one worker would read it while another writes it.
                 let part = cache.reshape(&[16, 4])?.slice(0, 3, 5)?.reshape(&[1, 2, 4])?;
                 let s = g.state(&cache)?;
-                let (x, slots) = (g.constant(&part)?, g.input("slots", Format::U32, &[Dim::Fixed(1)])?);
+                let (x, slots) = (g.constant(&part)?, g.input("slots", DType::U32, &[Dim::Fixed(1)])?);
                 g.kv_append(s, x, slots).map(drop)
             },
         ),
@@ -334,7 +334,7 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
         }),
         ("graph: only the first dimension may be a run-time extent: f32[2, rows]", &|g| {
             let rows = g.extent("rows", 4);
-            g.input("x", Format::F32, &[Dim::Fixed(2), rows]).map(drop)
+            g.input("x", DType::F32, &[Dim::Fixed(2), rows]).map(drop)
         }),
         ("graph: two extents are named rows", &|g| {
             g.extent("rows", 4);
@@ -381,7 +381,7 @@ fn a_state_may_have_neighbours_and_copies() -> Result<()> {
 fn what_is_wrong_with_a_run_is_said() -> Result<()> {
     let mut g = Graph::new();
     let rows = g.extent("rows", 4);
-    let ids = g.input("ids", Format::U32, &[rows])?;
+    let ids = g.input("ids", DType::U32, &[rows])?;
     let executor = cpu();
     let table = g.constant(&Tensor::from_slice(&executor, &[3, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0])?)?;
     let y = g.gather(table, ids)?;
@@ -434,10 +434,10 @@ fn transformer(executor: &Executor) -> Result<Graph> {
         g.constant(&Tensor::from_slice(executor, shape, &data)?)
     };
     let tokens = g.extent("tokens", 8);
-    let index = |g: &mut Graph, name: &str| g.input(name, Format::U32, &[tokens]);
+    let index = |g: &mut Graph, name: &str| g.input(name, DType::U32, &[tokens]);
     let (ids, slots) = (index(&mut g, "ids")?, index(&mut g, "slots")?);
     let (positions, sequences) = (index(&mut g, "positions")?, index(&mut g, "sequences")?);
-    let block_table = g.input("block_table", Format::U32, &[Dim::Fixed(2), Dim::Fixed(2)])?;
+    let block_table = g.input("block_table", DType::U32, &[Dim::Fixed(2), Dim::Fixed(2)])?;
     let freqs = g.constant(&Tensor::from_slice(executor, &[8], &vector(8, |i| 0.5f32.powi(i as i32)))?)?;
     let table = weight(&mut g, &[50, D])?;
     let mut x = g.gather(table, ids)?;
@@ -446,14 +446,14 @@ fn transformer(executor: &Executor) -> Result<Graph> {
         let h = g.rms_norm(x, norm, 1e-5)?;
         let mut heads = |g: &mut Graph, n: usize| {
             let w = weight(g, &[n * 16, D])?;
-            let y = g.matmul(h, w)?;
+            let y = g.linear(h, w)?;
             g.reshape(y, &[tokens, Dim::Fixed(n), Dim::Fixed(16)])
         };
         let (q, k, v) = (heads(&mut g, 2)?, heads(&mut g, 1)?, heads(&mut g, 1)?);
         let q = g.rope(q, positions, freqs, RopeStyle::HalfSplit)?;
         let k = g.rope(k, positions, freqs, RopeStyle::HalfSplit)?;
         let append = |g: &mut Graph, x: NodeId| {
-            let cache = Tensor::empty(executor, Format::F16, &[4, 1, 16, 16])?;
+            let cache = Tensor::empty(executor, DType::F16, &[4, 1, 16, 16])?;
             cache.zero()?;
             let cache = g.state(&cache)?;
             g.kv_append(cache, x, slots)
@@ -462,17 +462,17 @@ fn transformer(executor: &Executor) -> Result<Graph> {
         let y = g.attention(q, k, v, positions, sequences, block_table, 0.25)?;
         let y = g.reshape(y, &[tokens, Dim::Fixed(D)])?;
         let wo = weight(&mut g, &[D, D])?;
-        let y = g.matmul(y, wo)?;
+        let y = g.linear(y, wo)?;
         x = g.add(x, y)?;
         let norm = weight(&mut g, &[D])?;
         let h = g.rms_norm(x, norm, 1e-5)?;
         let (gate, up, down) = (weight(&mut g, &[64, D])?, weight(&mut g, &[64, D])?, weight(&mut g, &[D, 64])?);
-        let (gate, up) = (g.matmul(h, gate)?, g.matmul(h, up)?);
+        let (gate, up) = (g.linear(h, gate)?, g.linear(h, up)?);
         let y = g.swiglu(gate, up)?;
-        let y = g.matmul(y, down)?;
+        let y = g.linear(y, down)?;
         x = g.add(x, y)?;
     }
-    let logits = g.matmul(x, table)?;
+    let logits = g.linear(x, table)?;
     g.output("logits", logits)?;
     Ok(g)
 }

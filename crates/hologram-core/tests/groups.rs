@@ -9,8 +9,8 @@ use hologram_backends::{
     Operation, Pipeline, Policy, TensorSpec, pass_on,
 };
 use hologram_core::ops::RopeStyle;
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, NodeId, Result, Tensor, Type, conformance};
-use hologram_isa::{Access, Builder, Program};
+use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, NodeId, Result, Tensor, conformance};
+use hologram_isa::{Access, Builder, Program, Type};
 
 type Likes = fn(&GroupSpec) -> bool;
 type BackendResult<T> = hologram_backends::Result<T>;
@@ -67,7 +67,7 @@ impl Grouping {
         assert_eq!(rest.len(), usize::from(group.uses_step()), "the step block comes last");
         let mut launches = Vec::new();
         for ((tensor, _), views) in bound.iter().zip(&places).skip(group.inputs.len()) {
-            if let (Format::F32, [Binding::Buffer { range, .. }]) = (tensor.format, views.as_slice()) {
+            if let (DType::F32, [Binding::Buffer { range, .. }]) = (tensor.format, views.as_slice()) {
                 let bindings = vec![views[0].clone(), Binding::Scalar((range.len() / 4) as u64)];
                 let pipeline = self.cpu.kernels().compile(&fill_with_nan())?;
                 let grid = [(range.len() / 4).div_ceil(64).max(1) as u32, 1, 1];
@@ -201,7 +201,7 @@ impl Weights<'_> {
 
     fn product(&mut self, g: &mut Graph, x: NodeId, rows: usize) -> Result<NodeId> {
         let w = self.add(g, &[rows, D])?;
-        g.matmul(x, w)
+        g.linear(x, w)
     }
 }
 
@@ -233,11 +233,11 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
             |_| true,
             |g, x, w| {
                 let h = w.norm(g, x)?;
-                let h = g.cast(h, Type::BF16)?;
+                let h = g.cast(h, DType::BF16)?;
                 let mut product = |g: &mut Graph| {
                     let w = w.add(g, &[D, D])?;
-                    let w = g.cast(w, Type::BF16)?;
-                    g.matmul(h, w)
+                    let w = g.cast(w, DType::BF16)?;
+                    g.linear(h, w)
                 };
                 let (gate, up) = (product(g)?, product(g)?);
                 g.swiglu(gate, up)
@@ -252,10 +252,10 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
                 let h = w.norm(g, x)?;
                 let h = g.quantize(h, 32, 0.0)?;
                 let weight = |g: &mut Graph| -> Result<NodeId> {
-                    g.constant(&Tensor::from_bytes(w.executor, Format::Q8_0, &[D, D], &[1; D * D / 32 * 34])?)
+                    g.constant(&Tensor::from_bytes(w.executor, DType::Q8_0, &[D, D], &[1; D * D / 32 * 34])?)
                 };
                 let (gate, up) = (weight(g)?, weight(g)?);
-                let (gate, up) = (g.matmul(h, gate)?, g.matmul(h, up)?);
+                let (gate, up) = (g.linear(h, gate)?, g.linear(h, up)?);
                 g.relu2_mul(gate, up)
             },
             &[
@@ -269,14 +269,14 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
             |g, x, w| {
                 let (gate, up) = (w.product(g, x, D)?, w.product(g, x, D)?);
                 let f = g.swiglu(gate, up)?;
-                let f = g.cast(f, Type::BF16)?;
+                let f = g.cast(f, DType::BF16)?;
                 let down = Tensor::from_slice(
                     w.executor,
                     &[D, D],
                     &noise(D * D, 8).into_iter().map(half::bf16::from_f32).collect::<Vec<_>>(),
                 )?;
                 let down = g.constant(&down)?;
-                let y = g.matmul(f, down)?;
+                let y = g.linear(f, down)?;
                 g.add(y, x)
             },
             &[
@@ -316,7 +316,7 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
     for (name, likes, build, expected) in cases {
         let (backend, executor) = Grouping::open(*likes);
         let mut g = Graph::new();
-        let x = g.input("x", Format::F32, &[Dim::Fixed(3), Dim::Fixed(D)])?;
+        let x = g.input("x", DType::F32, &[Dim::Fixed(3), Dim::Fixed(D)])?;
         let y = build(&mut g, x, &mut Weights { executor: &executor, seed: 0 })?;
         g.output("y", y)?;
         let mut plans = [
@@ -341,11 +341,11 @@ fn layers(executor: &Executor, caches: &[[Tensor; 2]]) -> Result<Graph> {
     let mut g = Graph::new();
     let mut w = Weights { executor, seed: 0 };
     let tokens = g.extent("tokens", 8);
-    let mut x = g.input("x", Format::F32, &[tokens, Dim::Fixed(D)])?;
-    let index = |g: &mut Graph, name: &str| g.input(name, Format::U32, &[tokens]);
+    let mut x = g.input("x", DType::F32, &[tokens, Dim::Fixed(D)])?;
+    let index = |g: &mut Graph, name: &str| g.input(name, DType::U32, &[tokens]);
     let (slots, positions, sequences) =
         (index(&mut g, "slots")?, index(&mut g, "positions")?, index(&mut g, "sequences")?);
-    let table = g.input("table", Format::U32, &[Dim::Fixed(1), Dim::Fixed(1)])?;
+    let table = g.input("table", DType::U32, &[Dim::Fixed(1), Dim::Fixed(1)])?;
     let frequencies = w.add(&mut g, &[8])?;
     for cache in caches {
         let h = w.norm(&mut g, x)?;
@@ -379,7 +379,7 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
     fn run(likes: Likes) -> Result<(Vec<u32>, usize)> {
         let (_, executor) = Grouping::open(likes);
         let cache = || -> Result<Tensor> {
-            let cache = Tensor::empty(&executor, Format::F16, &[1, 2, 16, 16])?;
+            let cache = Tensor::empty(&executor, DType::F16, &[1, 2, 16, 16])?;
             cache.zero()?;
             Ok(cache)
         };
@@ -416,7 +416,7 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
     }
     // The specification of the group of a cache's update and its attention.
     let (backend, executor) = Grouping::open(|_| false);
-    let cache = || Tensor::empty(&executor, Format::F16, &[1, 2, 16, 16]);
+    let cache = || Tensor::empty(&executor, DType::F16, &[1, 2, 16, 16]);
     layers(&executor, &[[cache()?, cache()?]])?.compile(&executor, &[("tokens", 4)])?;
     let specs = backend.offered.lock().unwrap();
     let group = specs.iter().find(|g| attention(g)).expect("attention is offered");

@@ -3,7 +3,7 @@
 
 use hologram_backends::Binding;
 use hologram_core::ops::RopeStyle;
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Plan, Result, Tensor};
+use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, Plan, Result, Tensor};
 
 /// Sizes of a step: maximum tokens, heads, key/value heads, elements per head, rotated pairs, block size.
 struct Sizes {
@@ -13,7 +13,7 @@ struct Sizes {
     pairs: usize,
     block: usize,
     style: RopeStyle,
-    cache: Format,
+    cache: DType,
 }
 
 /// A step's positions, sequences and slots.
@@ -40,15 +40,15 @@ fn plan(executor: &Executor, s: &Sizes, native: bool) -> Result<(Plan, [Tensor; 
     let mut g = Graph::new();
     let tokens = g.extent("tokens", s.tokens);
     let rows = |n: usize| [tokens, Dim::Fixed(n), Dim::Fixed(s.d)];
-    let q = g.input("q", Format::F32, &rows(heads))?;
-    let k = g.input("k", Format::F32, &rows(kv_heads))?;
-    let v = g.input("v", Format::F32, &rows(kv_heads))?;
+    let q = g.input("q", DType::F32, &rows(heads))?;
+    let k = g.input("k", DType::F32, &rows(kv_heads))?;
+    let v = g.input("v", DType::F32, &rows(kv_heads))?;
     let [positions, sequences, slots] = [
-        g.input("positions", Format::U32, &[tokens])?,
-        g.input("sequences", Format::U32, &[tokens])?,
-        g.input("slots", Format::U32, &[tokens])?,
+        g.input("positions", DType::U32, &[tokens])?,
+        g.input("sequences", DType::U32, &[tokens])?,
+        g.input("slots", DType::U32, &[tokens])?,
     ];
-    let table = g.input("table", Format::U32, &[Dim::Fixed(3), Dim::Fixed(3)])?;
+    let table = g.input("table", DType::U32, &[Dim::Fixed(3), Dim::Fixed(3)])?;
     let freqs: Vec<f32> = (0..s.pairs).map(|i| 100f32.powf(-(i as f32) / s.pairs as f32)).collect();
     let freqs = g.constant(&Tensor::from_slice(executor, &[s.pairs], &freqs)?)?;
     let q = g.rope(q, positions, freqs, s.style)?;
@@ -57,7 +57,7 @@ fn plan(executor: &Executor, s: &Sizes, native: bool) -> Result<(Plan, [Tensor; 
         let shape = [BLOCKS, kv_heads, s.block, s.d];
         let values = numbers(seed, shape.iter().product());
         let bytes: Vec<u8> = match s.cache {
-            Format::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            DType::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
             _ => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
         };
         Tensor::from_bytes(executor, s.cache, &shape, &bytes)
@@ -80,7 +80,7 @@ fn elements(cache: &Tensor) -> Result<Vec<f32>> {
         cache.executor().backend().copy_from_buffer(buffer, range.start, &mut bytes)?;
     }
     let mut values = vec![0.0; cache.shape().iter().product()];
-    cache.format().decode_row(&bytes, &mut values)?;
+    cache.dtype().decode_row(&bytes, &mut values)?;
     Ok(values)
 }
 
@@ -122,10 +122,10 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
     ];
     let (gpu, interpreter) = (Executor::open("cuda", None)?, Executor::open("reference", None)?);
     for (heads, d, pairs, style, cache) in [
-        ([4, 1], 64, 32, RopeStyle::HalfSplit, Format::F32),
-        ([6, 3], 128, 64, RopeStyle::Adjacent, Format::F16),
-        ([7, 1], 40, 12, RopeStyle::HalfSplit, Format::F32),
-        ([2, 2], 128, 16, RopeStyle::Adjacent, Format::F32),
+        ([4, 1], 64, 32, RopeStyle::HalfSplit, DType::F32),
+        ([6, 3], 128, 64, RopeStyle::Adjacent, DType::F16),
+        ([7, 1], 40, 12, RopeStyle::HalfSplit, DType::F32),
+        ([2, 2], 128, 16, RopeStyle::Adjacent, DType::F32),
     ] {
         let sizes = Sizes { tokens: 8, heads, d, pairs, block: 16, style, cache };
         let (launches, got) = run(&gpu, &sizes, true, &steps)?;
@@ -133,7 +133,7 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
         assert_eq!(launches, 1, "one kernel for all five operations");
         assert_eq!(got.len(), want.len());
         // A key rounded to f16 may become a neighbouring value.
-        let bound = if cache == Format::F16 { 2e-3 } else { 2e-5 };
+        let bound = if cache == DType::F16 { 2e-3 } else { 2e-5 };
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             assert!((got - want).abs() <= bound, "heads {heads:?}, d {d}: element {i} is {got}, not {want}");
         }

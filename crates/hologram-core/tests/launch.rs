@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hologram_backends::{Binding, Launch, LaunchConfig};
-use hologram_core::{CompileOptions, Dim, Executor, Format, Graph, Tensor, conformance};
+use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, Tensor, conformance};
 use hologram_isa::{Access, Builder, Type};
 
 /// The system's allocator with a counter of allocations.
@@ -65,12 +65,12 @@ fn launches_allocate_nothing_and_look_nothing_up() {
         let mut g = Graph::new();
         let n = g.extent("n", 64);
         let (x, y) = (g.constant(&vector(1.0)).unwrap(), g.constant(&vector(2.0)).unwrap());
-        let rows = g.input("rows", Format::F32, &[n, Dim::Fixed(33)]).unwrap();
+        let rows = g.input("rows", DType::F32, &[n, Dim::Fixed(33)]).unwrap();
         let quarter = g.constant(&quarter).unwrap();
         let sum = g.add(x, y).unwrap();
         let chain = conformance::chain(&mut g, x, sum, quarter).unwrap();
         let total = g.reduce_sum(chain).unwrap();
-        let probabilities = g.softmax(rows).unwrap();
+        let probabilities = g.softmax_rows(rows).unwrap();
         g.output("total", total).unwrap();
         g.output("probabilities", probabilities).unwrap();
         let options = CompileOptions { native, ..CompileOptions::default() };

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use hologram_backends::{
-    Backend, Binding, Buffer, CommandList, Event, Format, GroupSpec, KernelSpec, Kernels, Launch, Pipeline, Policy,
+    Backend, Binding, Buffer, CommandList, DType, Event, GroupSpec, KernelSpec, Kernels, Launch, Pipeline, Policy,
     Program, ReferenceBackend, Result, Target,
 };
 use hologram_core::{Executor, conformance};
@@ -117,7 +117,7 @@ impl Kernels for Capture {
         false
     }
 
-    fn expect_weights(&self, _layout: Format) {}
+    fn expect_weights(&self, _layout: DType) {}
 }
 
 /// Ranges of buffers; ranges that touch are merged.

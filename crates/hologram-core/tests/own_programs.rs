@@ -1,6 +1,6 @@
 //! Atlas programs of one's own on tensors: arguments of every kind, and arguments that do not fit.
 
-use hologram_core::{Argument, Executor, Tensor, Type, f16};
+use hologram_core::{Argument, DType, Executor, Tensor, f16};
 
 fn cpu() -> Executor {
     Executor::open("cpu", Some(2)).unwrap()
@@ -50,8 +50,8 @@ fn what_does_not_fit() {
     let kernel = adder(&executor, "f32");
     let x = Tensor::from_slice(&executor, &[2, 4], &[1.0f32; 8]).unwrap();
     let y = executor.upload(&[0.0f32; 4]).unwrap();
-    let half = x.cast(Type::F16).unwrap();
-    let (turned, other) = (x.transpose().unwrap(), Tensor::full(&cpu(), Type::F32, &[4], 1.0).unwrap());
+    let half = x.cast(DType::F16).unwrap();
+    let (turned, other) = (x.transpose().unwrap(), Tensor::full(&cpu(), DType::F32, &[4], 1.0).unwrap());
     let refused = |args: &[Argument], want: &str| {
         let error = kernel.run([1, 1, 1], args).expect_err(want).to_string();
         assert!(error.contains(want) && error.lines().count() == 1, "{error}, not {want}");

@@ -5,7 +5,7 @@ mod sum_file;
 
 use std::path::PathBuf;
 
-use hologram_core::{Executor, Format, OpenOptions, bytes_of};
+use hologram_core::{DType, Executor, OpenOptions, bytes_of};
 
 const CAP: u64 = 8 << 20;
 const CHUNK: usize = 1 << 19;
@@ -40,15 +40,15 @@ fn streams_through_a_cap(device: &str) {
     assert!(sum_file::sum_file(&executor, &missing, CHUNK).is_err());
     // Offsets in a pool.
     let pool = executor.pool(1024).unwrap();
-    let x = pool.tensor(512, Format::F32, &[4, 8]).unwrap();
+    let x = pool.tensor(512, DType::F32, &[4, 8]).unwrap();
     pool.write(512, &[1.5f32; 32]).unwrap();
     pool.write(516, &[2.5f32]).unwrap();
     let mut back = [0.0f32; 2];
     pool.read(512, &mut back).unwrap();
     assert_eq!((back, (&x + 1.0).unwrap().to_vec::<f32>().unwrap()[1]), ([1.5, 2.5], 3.5));
     for (error, text) in [
-        (pool.tensor(4, Format::F32, &[1]).err(), "begins at a multiple of 64, not at 4"),
-        (pool.tensor(960, Format::F32, &[17]).err(), "do not fit at byte 960"),
+        (pool.tensor(4, DType::F32, &[1]).err(), "begins at a multiple of 64, not at 4"),
+        (pool.tensor(960, DType::F32, &[17]).err(), "do not fit at byte 960"),
         (pool.write(1020, &[0u64]).err(), "lie outside"),
     ] {
         let error = error.unwrap().to_string();

@@ -43,7 +43,7 @@ fn run(gpu: bool) -> Result<()> {
         close(&x.max_keepdim(1)?, &[3.0, 6.0])?;
         assert_eq!(x.max_keepdim(1)?.shape(), [2, 1]);
         assert_eq!(x.sum_keepdim(..)?.shape(), [1, 1]);
-        let cube = Tensor::arange(device, hologram_core::Type::F32, 0.0, 1.0, 24)?.reshape(&[2, 3, 4])?;
+        let cube = Tensor::arange(device, hologram_core::DType::F32, 0.0, 1.0, 24)?.reshape(&[2, 3, 4])?;
         close(&cube.sum((0, 2))?, &[60.0, 92.0, 124.0])?;
         close(&cube.mean([0, 1])?, &[10.0, 11.0, 12.0, 13.0])?;
         close(&cube.min((-1, -2))?, &[0.0, 12.0])?;
@@ -129,7 +129,7 @@ fn values_print() -> Result<()> {
     assert_eq!(shown(&Tensor::zeros(&device, DType::F32, &[0, 3])?), "[]\nTensor(f32[0, 3], cpu)");
     let truths = Tensor::from_bools(&device, &[2, 1, 1], &[true, false])?;
     assert_eq!(shown(&truths), "[[[ true]],\n\n [[false]]]\nTensor(bool[2, 1, 1], cpu)");
-    let long = Tensor::arange(&device, hologram_core::Type::I32, 0.0, 1.0, 2000)?;
+    let long = Tensor::arange(&device, hologram_core::DType::I32, 0.0, 1.0, 2000)?;
     assert_eq!(shown(&long), "[   0,    1,    2, …, 1997, 1998, 1999]\nTensor(i32[2000], cpu)");
     assert_eq!(
         shown(&long.reshape(&[1000, 2])?),
@@ -160,7 +160,7 @@ fn files_round_trip() -> Result<()> {
     std::fs::create_dir_all(&folder).expect("a folder");
     let x = matrix(&device)?;
     let types = [DType::F32, DType::F16, DType::BF16, DType::U32].into_iter();
-    let more = [hologram_core::Type::F64, hologram_core::Type::I64, hologram_core::Type::U8].map(DType::from);
+    let more = [hologram_core::DType::F64, hologram_core::DType::I64, hologram_core::DType::U8].map(DType::from);
     let mut tensors = std::collections::BTreeMap::new();
     for dtype in types.chain(more) {
         let tensor = x.to_dtype(dtype)?.t()?;

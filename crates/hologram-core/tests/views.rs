@@ -3,7 +3,7 @@
 
 mod common;
 
-use hologram_core::{Dim, Format, Graph, NodeId, Result, Tensor, Type};
+use hologram_core::{DType, Dim, Graph, NodeId, Result, Tensor};
 
 use common::{devices, tested};
 
@@ -126,7 +126,7 @@ fn views_keep_run_time_extents_on(gpu: bool) -> Result<()> {
     for executor in tested(gpu) {
         let mut g = Graph::new();
         let rows = g.extent("rows", 7);
-        let x = g.input("x", Format::F32, &[rows, Dim::Fixed(6)])?;
+        let x = g.input("x", DType::F32, &[rows, Dim::Fixed(6)])?;
         let heads = g.reshape(x, &[rows, Dim::Fixed(2), Dim::Fixed(3)])?;
         let turned = g.permute(heads, &[0, 2, 1])?;
         let part = g.slice(turned, 1, 1, 3)?;
@@ -191,7 +191,7 @@ fn what_cannot_be_viewed_is_refused() -> Result<()> {
         (|g, x, s| g.add(x, s), "the shapes do not broadcast"),
         (
             |g, x, _| {
-                let y = g.cast(x, Type::I32)?;
+                let y = g.cast(x, DType::I32)?;
                 g.exp(y)
             },
             "operation exp: does not exist for i32; it takes f16, bf16, f32, f64 (operands: i32[rows, 4])",
@@ -200,7 +200,7 @@ fn what_cannot_be_viewed_is_refused() -> Result<()> {
     for (build, expected) in cases {
         let mut g = Graph::new();
         let rows = g.extent("rows", 8);
-        let x = g.input("x", Format::F32, &[rows, Dim::Fixed(4)])?;
+        let x = g.input("x", DType::F32, &[rows, Dim::Fixed(4)])?;
         let state = g.state(&tensor)?;
         let message = build(&mut g, x, state).expect_err(expected).to_string();
         assert!(message.contains(expected), "{message}");

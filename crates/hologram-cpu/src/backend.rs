@@ -7,8 +7,8 @@ use hologram_device::host::{
     uses_of,
 };
 use hologram_device::{
-    Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DeviceInfo, DeviceKind, DeviceLimits, Event,
-    Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
+    Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DType, DeviceInfo, DeviceKind, DeviceLimits,
+    Event, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
     Preference, Result,
 };
 use hologram_isa::{Capability, Program};
@@ -147,12 +147,12 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
 
 /// The formats that the processor prefers.
 fn policy(features: Features) -> Policy {
-    let any: fn(Format) -> bool = |_| true;
+    let any: fn(DType) -> bool = |_| true;
     // For the tokens of a prompt, bf16 tiles are faster than products of codes.
-    let tiles = Preference { format: Format::BF16, weights: any, tokens: TILED_TOKENS..=usize::MAX };
+    let tiles = Preference { format: DType::BF16, weights: any, tokens: TILED_TOKENS..=usize::MAX };
     // Codes are multiplied where a kernel can; weights of the other formats are dequantized.
     let decoded =
-        Preference { format: Format::F32, weights: |format| !native::multiplies_codes(format), tokens: 0..=usize::MAX };
+        Preference { format: DType::F32, weights: |format| !native::multiplies_codes(format), tokens: 0..=usize::MAX };
     Policy { activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(), ..Policy::default() }
 }
 
@@ -223,7 +223,7 @@ impl Kernels for CpuBackend {
         false
     }
 
-    fn expect_weights(&self, _layout: Format) {}
+    fn expect_weights(&self, _layout: DType) {}
 }
 
 impl Measure for CpuBackend {

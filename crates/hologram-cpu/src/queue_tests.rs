@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hologram_device::{
-    Backend, BackendError, Binding, Buffer, CommandList, Event, Extent, ForeignMemory, Format, KernelSpec, Launch,
+    Backend, BackendError, Binding, Buffer, CommandList, DType, Event, Extent, ForeignMemory, KernelSpec, Launch,
     LaunchConfig, Operation, Pipeline, TensorSpec,
 };
 
@@ -85,7 +85,7 @@ const COLUMNS: usize = 8;
 const BYTES: usize = ROWS * COLUMNS * 4;
 
 fn add_total() -> Pipeline {
-    let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
+    let tensor = TensorSpec { format: DType::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
     let spec =
         KernelSpec { op: Operation::Probe("add_total"), inputs: vec![tensor.clone()], output: tensor, in_place: None };
     native_pipeline(Arc::new(AddTotal), &spec)
@@ -260,7 +260,7 @@ fn arguments_that_are_written_overlap_no_other() {
     }
     // Neighbouring ranges do not overlap. A range that is only read may be bound twice.
     assert!(device.record(&[launch(vec![part(0..BYTES), part(BYTES..2 * BYTES)])]).is_ok());
-    let tensor = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
+    let tensor = TensorSpec { format: DType::U32, shape: vec![Extent::Fixed(ROWS), Extent::Fixed(COLUMNS)] };
     let spec = |inputs: usize, in_place| KernelSpec {
         op: Operation::Probe("add_total"),
         inputs: vec![tensor.clone(); inputs],

@@ -8,7 +8,7 @@ use hologram_device::host::{
     rules_of_spec, uses_of,
 };
 use hologram_device::{
-    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, Event, ForeignMemory, Format, GroupSpec,
+    Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, Event, ForeignMemory, GroupSpec,
     KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
 };
 use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
@@ -444,8 +444,8 @@ impl Kernels for CudaBackend {
         self.by_blas(gpu::find_blas(spec, self.target)).is_some()
     }
 
-    fn expect_weights(&self, layout: Format) {
-        if layout == Format::BF16 || layout.packed().is_some() {
+    fn expect_weights(&self, layout: DType) {
+        if layout == DType::BF16 || layout.packed().is_some() {
             Functions::load_ahead();
         }
     }

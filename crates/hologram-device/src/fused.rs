@@ -1,7 +1,7 @@
 //! Recognises, in one place, the groups of operations that one kernel may compute: the role of each operation, and its
 //! inputs.
 
-use crate::{Elementwise, Format, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
+use crate::{DType, Elementwise, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
 
 /// The meaning of a group of operations. Inputs are indices into the group's inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -190,10 +190,10 @@ impl Nodes<'_> {
     fn conversion(node: &GroupNode) -> Option<(Operand, Conversion)> {
         let [x] = node.operands[..] else { return None };
         let conversion = match (&node.op, node.output.format) {
-            (Operation::Quantize { group, floor }, Format::I8Groups { group: stored }) if *group == stored => {
+            (Operation::Quantize { group, floor }, DType::I8Groups { group: stored }) if *group == stored => {
                 Conversion::Quantize { group: *group, floor: floor.get() }
             }
-            (Operation::Cast, Format::F16 | Format::BF16) => Conversion::Cast,
+            (Operation::Cast, DType::F16 | DType::BF16) => Conversion::Cast,
             _ => return None,
         };
         node.in_place.is_none().then_some((x, conversion))
@@ -226,7 +226,7 @@ impl Nodes<'_> {
         let mut conversion = None;
         if let Some((i, node)) = rest.next_if(|(_, n)| matches!(n.op, Operation::Quantize { .. } | Operation::Cast)) {
             let (read, of) = Self::conversion(node)?;
-            let served = matches!(of, Conversion::Quantize { .. }) || node.output.format == Format::BF16;
+            let served = matches!(of, Conversion::Quantize { .. }) || node.output.format == DType::BF16;
             if read != last || node.output.shape != x_spec.shape || !served {
                 return None;
             }
@@ -251,7 +251,7 @@ impl Nodes<'_> {
             [(gate, node), (i, cast)] => match (self.after(node, &mut products, &values)?, Self::conversion(cast)?) {
                 (AfterProducts::Gate { gate: kind, .. }, (read, Conversion::Cast))
                     if read == Operand::Node(gate)
-                        && cast.output == TensorSpec { format: Format::BF16, ..node.output.clone() } =>
+                        && cast.output == TensorSpec { format: DType::BF16, ..node.output.clone() } =>
                 {
                     (AfterProducts::Gate { gate: kind, bf16: true }, vec![i])
                 }

@@ -2,7 +2,7 @@
 
 use hologram_isa::Program;
 
-use crate::Format;
+use crate::DType;
 use crate::error::Result;
 use crate::launch::Pipeline;
 use crate::spec::{GroupSpec, KernelSpec};
@@ -27,5 +27,5 @@ pub trait Kernels: Send + Sync {
 
     /// Announces that weights of this layout are about to be loaded, so that the device can start slow preparations of
     /// their products.
-    fn expect_weights(&self, layout: Format);
+    fn expect_weights(&self, layout: DType);
 }

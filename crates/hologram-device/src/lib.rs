@@ -1,7 +1,7 @@
 //! The common base of all devices.
 //!
 //! For users of devices: the trait [`Backend`] with its handles ([`Buffer`], [`Pipeline`], [`CommandList`]), requests
-//! for kernels as typed data ([`KernelSpec`], [`GroupSpec`]), the storage formats of tensors ([`Format`]) and the
+//! for kernels as typed data ([`KernelSpec`], [`GroupSpec`]), the storage formats of tensors ([`DType`]) and the
 //! reference device. Users reach it through `hologram-backends`. For devices: the shared modules [`host`],
 //! [`format`](mod@format), [`decode`] and [`cache`]. Nothing here depends on a particular device or model.
 
@@ -32,9 +32,7 @@ mod spec;
 pub use backend::Backend;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
-pub use format::{
-    Bits, BlockFormat, BlockType, Codes, Factors, Format, PLANE_ALIGN, PlaneLayout, Scales, Values, View,
-};
+pub use format::{Bits, BlockFormat, BlockType, Codes, DType, Factors, PLANE_ALIGN, PlaneLayout, Scales, Values, View};
 pub use fused::{
     AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
     NormConvert, SORT_BLOCK,

@@ -85,7 +85,7 @@ macro_rules! pass_on {
         $crate::pass_on!(@@ $self $to; prefers_fixed(spec: &$crate::KernelSpec) -> bool);
     };
     (@ expect_weights $self:ident $to:expr) => {
-        $crate::pass_on!(@@ $self $to; expect_weights(layout: $crate::Format) -> ());
+        $crate::pass_on!(@@ $self $to; expect_weights(layout: $crate::DType) -> ());
     };
     (@@ $self:ident $to:expr; $method:ident($($name:ident: $ty:ty),*) -> $result:ty) => {
         fn $method(&$self, $($name: $ty),*) -> $result {

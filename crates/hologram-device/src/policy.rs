@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::Format;
+use crate::DType;
 
 /// A device's preferences. Graphs and models follow them, so that no kernel makes these choices itself.
 #[derive(Clone, Debug)]
@@ -14,22 +14,22 @@ pub struct Policy {
     pub elements_per_thread: u32,
     /// The layout in which kernels read weights of a format, with the same values. Weights are converted once, when
     /// loaded.
-    pub weight_layout: fn(Format) -> Format,
+    pub weight_layout: fn(DType) -> DType,
     /// Formats of a product's activations, first match first.
     pub activations: Vec<Preference>,
     /// Formats of attention's products, first match first.
     pub attention: Vec<Preference>,
     /// The best format of a model's cache of keys and values, if the model offers it.
-    pub cache: Option<Format>,
+    pub cache: Option<DType>,
 }
 
 /// A format that suits a device in some steps.
 #[derive(Clone, Debug)]
 pub struct Preference {
     /// The format.
-    pub format: Format,
+    pub format: DType,
     /// The weights that it suits.
-    pub weights: fn(Format) -> bool,
+    pub weights: fn(DType) -> bool,
     /// The maximum numbers of tokens of the steps that it suits.
     pub tokens: RangeInclusive<usize>,
 }
@@ -50,30 +50,30 @@ impl Default for Policy {
 
 impl Policy {
     /// See [`Policy::weight_layout`](Policy#structfield.weight_layout).
-    pub fn weight_layout(&self, format: Format) -> Format {
+    pub fn weight_layout(&self, format: DType) -> DType {
         (self.weight_layout)(format)
     }
 
     /// The best of several formats of activations (the first is the most natural) for a product with weights of this
     /// layout in a step of up to `tokens` tokens. The graph then states the format; a kernel never chooses it.
-    pub fn activations(&self, weights: Format, tokens: usize, choices: &[Format]) -> Option<Format> {
+    pub fn activations(&self, weights: DType, tokens: usize, choices: &[DType]) -> Option<DType> {
         choose(&self.activations, |p| (p.weights)(weights) && p.tokens.contains(&tokens), choices)
     }
 
     /// The best of several formats (the first is the most precise) for attention's products in a step of up to `tokens`
     /// tokens. The graph then states it, as with [`Policy::activations`](Policy::activations()).
-    pub fn attention_products(&self, tokens: usize, choices: &[Format]) -> Option<Format> {
+    pub fn attention_products(&self, tokens: usize, choices: &[DType]) -> Option<DType> {
         choose(&self.attention, |p| p.tokens.contains(&tokens), choices)
     }
 
     /// The best of several formats (the first is the most precise) for a model's cache of keys and values.
-    pub fn cache_format(&self, choices: &[Format]) -> Option<Format> {
+    pub fn cache_format(&self, choices: &[DType]) -> Option<DType> {
         self.cache.filter(|format| choices.contains(format)).or(choices.first().copied())
     }
 }
 
 /// The first format that suits and can be chosen, else the first choice.
-fn choose(preferences: &[Preference], suits: impl Fn(&Preference) -> bool, choices: &[Format]) -> Option<Format> {
+fn choose(preferences: &[Preference], suits: impl Fn(&Preference) -> bool, choices: &[DType]) -> Option<DType> {
     let suiting = preferences.iter().filter(|p| suits(p)).map(|p| p.format);
     suiting.into_iter().find(|format| choices.contains(format)).or(choices.first().copied())
 }

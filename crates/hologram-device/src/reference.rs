@@ -7,7 +7,7 @@ use std::time::Instant;
 use hologram_isa::interp::{self, Bytes};
 use hologram_isa::{Access, Capability, ParamKind, Program};
 
-use crate::Format;
+use crate::DType;
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::host::{
@@ -221,7 +221,7 @@ impl Kernels for ReferenceBackend {
         false
     }
 
-    fn expect_weights(&self, _layout: Format) {}
+    fn expect_weights(&self, _layout: DType) {}
 }
 
 impl Measure for ReferenceBackend {

@@ -1,7 +1,7 @@
 //! Kernel requests: the data about one or several operations by which a backend chooses a native kernel.
 
 use crate::fused::Fused;
-use crate::{Format, Operation};
+use crate::{DType, Operation};
 
 /// The size of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl Extent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSpec {
     /// Storage format.
-    pub format: Format,
+    pub format: DType,
     /// Sizes, slowest first.
     pub shape: Vec<Extent>,
 }
@@ -69,7 +69,7 @@ impl TensorSpec {
 /// An operation on tensors, as a backend sees it.
 ///
 /// **Bindings.** A pipeline for a spec, native or compiled from the operation's program, takes one buffer for each view
-/// ([`Format::views`]) of each input in order, then of each output that is not `in_place`, and last, when any extent is
+/// ([`DType::views`]) of each input in order, then of each output that is not `in_place`, and last, when any extent is
 /// [`Extent::Step`], the step block as `u32`. So a native kernel and the program it replaces are called alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelSpec {

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use hologram_device::host::Counters;
 use hologram_device::{
-    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceLimits, DeviceMemory, Event, Extent,
-    ForeignMemory, Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics,
+    Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, DeviceLimits, DeviceMemory, Event,
+    Extent, ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics,
     Operation, Pipeline, Policy, Pool, Result, TensorSpec, check_apart, check_range,
 };
 use hologram_isa::{Capability, Program};
@@ -246,7 +246,7 @@ impl Kernels for DryGpu {
         false
     }
 
-    fn expect_weights(&self, _layout: Format) {}
+    fn expect_weights(&self, _layout: DType) {}
 }
 
 impl Measure for DryGpu {

@@ -4,7 +4,7 @@ use super::kernels::elementwise::{Binary, CopyBytes, Unary};
 use super::launch::{Count, Places, all_f32, launch, single};
 use super::{NativeKernel, Target};
 
-use hologram_device::{Elementwise as E, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Elementwise as E, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 const UNARY: [E; 7] = [E::Neg, E::Abs, E::Exp, E::Tanh, E::Relu, E::Sigmoid, E::Silu];
 const BINARY: [E; 8] = [E::Add, E::Sub, E::Mul, E::Div, E::Max, E::Min, E::Swiglu, E::Relu2Mul];
@@ -22,10 +22,10 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         [x] if spec.op == Operation::Copy && x.format == spec.output.format => copy(spec, &places, total),
         [x] if all_f32([x]) => {
             let entry = match (&spec.op, spec.output.format) {
-                (Operation::Cast, Format::Plain(ty @ (Type::F32 | Type::F16 | Type::BF16))) => {
+                (Operation::Cast, DType::Plain(ty @ (Type::F32 | Type::F16 | Type::BF16))) => {
                     format!("cast_{}", ty.name())
                 }
-                (Operation::Elementwise(op), Format::F32) if UNARY.contains(op) => format!("map_{}", op.name()),
+                (Operation::Elementwise(op), DType::F32) if UNARY.contains(op) => format!("map_{}", op.name()),
                 _ => return None,
             };
             unary(entry, &places, total)
@@ -65,7 +65,7 @@ fn unary(entry: String, places: &Places, total: Count) -> Option<NativeKernel> {
 
 /// Copies words of four bytes, or bytes if the size may not be a multiple of four.
 fn copy(spec: &KernelSpec, places: &Places, total: Count) -> Option<NativeKernel> {
-    let Format::Plain(ty) = spec.output.format else { return None };
+    let DType::Plain(ty) = spec.output.format else { return None };
     let bytes = total.times(ty.size());
     let words = if ty.size() == 4 { Some(total) } else { bytes.and_then(Count::quarter) };
     if let Some(words) = words {

@@ -5,7 +5,7 @@ use super::kernels::gather::{GatherBlocks, GatherPlain};
 use super::kernels::packed::Gather;
 use super::launch::{Count, Places, Planes, launch, number, packed_name, single};
 use super::{NativeKernel, Target};
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::Type;
 
 /// The native kernel for `gather`.
@@ -14,8 +14,8 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let ([rows, Extent::Fixed(d)], [n]) = (table.shape.as_slice(), ids.shape.as_slice()) else { return None };
     let served = spec.op == Operation::Gather
         && spec.in_place.is_none()
-        && ids.format == Format::U32
-        && spec.output.format == Format::F32
+        && ids.format == DType::U32
+        && spec.output.format == DType::F32
         && spec.output.shape == [*n, Extent::Fixed(*d)];
     if !served {
         return None;
@@ -36,16 +36,16 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         launch(args, entry, grid(1024), 256)
     };
     let launch = match table.format {
-        Format::Plain(Type::F32) => plain("gather_f32")?,
-        Format::Plain(Type::F16) => plain("gather_f16")?,
-        Format::Plain(Type::BF16) => plain("gather_bf16")?,
-        Format::Q8_0 => blocks("gather_q8")?,
-        Format::Q4_0 => blocks("gather_q4")?,
-        Format::TQ2_0 => blocks("gather_t2")?,
-        Format::Q8Planes => blocks("gather_q8_planes")?,
-        Format::Q4Planes => blocks("gather_q4_planes")?,
-        Format::T2Planes => blocks("gather_t2_planes")?,
-        Format::Planes(packed) => {
+        DType::Plain(Type::F32) => plain("gather_f32")?,
+        DType::Plain(Type::F16) => plain("gather_f16")?,
+        DType::Plain(Type::BF16) => plain("gather_bf16")?,
+        DType::Q8_0 => blocks("gather_q8")?,
+        DType::Q4_0 => blocks("gather_q4")?,
+        DType::TQ2_0 => blocks("gather_t2")?,
+        DType::Q8Planes => blocks("gather_q8_planes")?,
+        DType::Q4Planes => blocks("gather_q4_planes")?,
+        DType::T2Planes => blocks("gather_t2_planes")?,
+        DType::Planes(packed) => {
             let Planes { low, high, records } = Planes::at(packed, places.at(0));
             let args = Gather { low, high, records, ids, y, tokens, rows, n };
             launch(args, format!("gather_{}", packed_name(packed)), grid(2048), 256)?

@@ -3,7 +3,7 @@
 use super::kernels::kv_append::{KvAppend, KvAppendEight};
 use super::launch::{Count, Places, launch, number, single};
 use super::{NativeKernel, Target};
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::Type;
 
 /// The native kernel for `kv_append`.
@@ -15,8 +15,8 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let [n] = slots.shape[..] else { return None };
     let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
-        && x.format == Format::F32
-        && slots.format == Format::U32
+        && x.format == DType::F32
+        && slots.format == DType::U32
         && x.shape == [n, Extent::Fixed(heads), Extent::Fixed(d)]
         && block > 0;
     let (places, count) = (Places::of(spec), Count::of(&[n])?);
@@ -29,9 +29,9 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         launch(args, entry, grid, 256)
     };
     let launch = match cache.format {
-        Format::Plain(Type::F32) if served => floats("kv_append_f32")?,
-        Format::Plain(Type::F16) if served => floats("kv_append_f16")?,
-        Format::Q8Planes if served && wide => {
+        DType::Plain(Type::F32) if served => floats("kv_append_f32")?,
+        DType::Plain(Type::F16) if served => floats("kv_append_f16")?,
+        DType::Q8Planes if served && wide => {
             let scales = places.input(0, 1);
             let args = KvAppendEight { codes: cache_at, scales, x, slots, tokens, blocks, heads, block, d };
             launch(args, "kv_append_eight", grid, 256)?

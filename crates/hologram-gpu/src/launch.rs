@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{BlockType, Extent, Format, KernelSpec, TensorSpec};
+use hologram_device::{BlockType, DType, Extent, KernelSpec, TensorSpec};
 
 use super::arguments::Counted;
 use super::{KernelArgs, KernelLaunch, Memory, NativeKernel, Part, Target};
@@ -181,7 +181,7 @@ pub(super) fn single(launch: KernelLaunch) -> NativeKernel {
 
 /// Whether tensors are plain `f32`.
 pub(super) fn all_f32<'a>(tensors: impl IntoIterator<Item = &'a TensorSpec>) -> bool {
-    tensors.into_iter().all(|t| t.format == Format::F32)
+    tensors.into_iter().all(|t| t.format == DType::F32)
 }
 
 /// The limit of few rows per multiprocessor, for float results and for quantised ones.

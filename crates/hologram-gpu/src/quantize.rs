@@ -1,6 +1,6 @@
 //! `quantize`: x f32 [rows, n] → i8 groups [rows, n].
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::kernels::quantize;
 use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
@@ -9,7 +9,7 @@ use super::{NativeKernel, Target};
 /// The native kernel for `quantize`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let Format::I8Groups { group } = spec.output.format else { return None };
+    let DType::I8Groups { group } = spec.output.format else { return None };
     let n = x.row_len();
     let Operation::Quantize { floor, .. } = spec.op else { return None };
     if spec.in_place.is_some() || !all_f32([x]) || spec.output.shape != x.shape {

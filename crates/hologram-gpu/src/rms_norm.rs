@@ -1,6 +1,6 @@
 //! `rms_norm`, alone or with the conversion after it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
 
-use hologram_device::{Conversion, Extent, Format, Fused, GroupSpec, KernelSpec, NormConvert, Operation, TensorSpec};
+use hologram_device::{Conversion, DType, Extent, Fused, GroupSpec, KernelSpec, NormConvert, Operation, TensorSpec};
 
 use super::kernels::rms_norm::{Norm, NormQuantize};
 use super::launch::{Count, FEW, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
@@ -48,8 +48,8 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
             let args = NormQuantize { x, w, codes: y, scales: places.output(1), rows, n, eps, group, least: floor };
             launch(args, format!("rms_norm_i8_{fours}"), grid, threads)?
         }
-        (Conversion::Cast, Format::F16) => cast("f16")?,
-        (Conversion::Cast, Format::BF16) => cast("bf16")?,
+        (Conversion::Cast, DType::F16) => cast("f16")?,
+        (Conversion::Cast, DType::BF16) => cast("bf16")?,
         _ => return None,
     };
     Some(single(launch))

@@ -1,6 +1,6 @@
 //! `rope`: x f32 [n, heads, d], positions u32 [n], freqs f32 [pairs] → f32 of x's shape.
 
-use hologram_device::{Extent, Format, KernelSpec, Operation, RopeStyle};
+use hologram_device::{DType, Extent, KernelSpec, Operation, RopeStyle};
 
 use super::kernels::rope::Rope;
 use super::launch::{Count, Places, all_f32, launch, number, single};
@@ -14,7 +14,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let Operation::Rope { style } = spec.op else { return None };
     let served = spec.in_place.is_none()
         && all_f32([x, freqs])
-        && positions.format == Format::U32
+        && positions.format == DType::U32
         && positions.shape == [n]
         && spec.output == *x
         && heads > 0

@@ -1,7 +1,7 @@
 //! `sample`: logits f32 [n, v], numbers f32 [n, 2], words u32 [n, 4] → u32 [n]. The first launch reads all logits
 //! with many workgroups; the second reads the relevant ones with one workgroup per row.
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::kernels::sample::{SampleChoose, SampleScan};
 use super::launch::{Count, Places, launch, number};
@@ -17,7 +17,7 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let [logits, numbers, words] = spec.inputs.as_slice() else { return None };
     let formats = [logits, numbers, words, &spec.output].map(|t| t.format);
     if spec.op != Operation::Sample
-        || formats != [Format::F32, Format::F32, Format::U32, Format::U32]
+        || formats != [DType::F32, DType::F32, DType::U32, DType::U32]
         || logits.shape.len() != 2
     {
         return None;

@@ -1,6 +1,6 @@
 //! `take`: elements of rows x f32 [.., n] by indices u32 [.., k] → f32 [.., k].
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::kernels::gather::Take;
 use super::launch::{Count, Places, all_f32, launch, number, single};
@@ -13,7 +13,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let served = axis as usize + 1 == x.shape.len()
         && spec.in_place.is_none()
         && all_f32([x, &spec.output])
-        && indices.format == Format::U32
+        && indices.format == DType::U32
         && indices.shape == spec.output.shape
         && x.shape.split_last().map(|(_, rows)| rows) == indices.shape.split_last().map(|(_, rows)| rows);
     if !served {

@@ -1,7 +1,7 @@
 //! `top_k`: x f32 [.., d] → indices u32 [.., k]. The first launch finds the greatest element of every group of 128;
 //! the second reads the relevant groups, with one workgroup per row.
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::kernels::top_k::{GROUP_LEN, MOST_GROUPS, TopK, TopKGroups};
 use super::launch::{Count, Places, all_f32, launch, number};
@@ -17,7 +17,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let Operation::TopK { k } = spec.op else { return None };
     let served = spec.in_place.is_none()
         && all_f32([x])
-        && spec.output.format == Format::U32
+        && spec.output.format == DType::U32
         && spec.output.row_len() == k as usize
         && (1..=d.min(MOST)).contains(&(k as usize))
         && groups <= MOST_GROUPS as usize;

@@ -93,7 +93,7 @@ impl ModelFiles {
     pub fn check(&self) -> Result<()> {
         self.config()?;
         if let ModelFiles::Gguf(file) = self {
-            file.tensors().try_for_each(|tensor| tensor.format().map(|_| ()))?;
+            file.tensors().try_for_each(|tensor| tensor.dtype().map(|_| ()))?;
         }
         self.tokenizer().map(|_| ())
     }

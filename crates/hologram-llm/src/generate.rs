@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 use crate::error::{LlmError, Result};
 use crate::model::Model;
@@ -21,7 +21,7 @@ pub struct GenerateOptions {
     /// Context length in tokens. Default: the model's, at most 4096.
     pub context: Option<usize>,
     /// Element type of the KV cache; see [`SessionOptions::kv`].
-    pub kv: Option<Format>,
+    pub kv: Option<DType>,
     /// Stop texts: generation ends before any of these. None may be empty.
     pub stop: Vec<String>,
 }

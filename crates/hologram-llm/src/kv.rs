@@ -1,6 +1,6 @@
 //! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::{Executor, Tensor};
 
 use crate::error::{LlmError, Result};
@@ -36,7 +36,7 @@ impl KvCache {
         config: &Config,
         max_sequences: usize,
         context: usize,
-        format: Format,
+        format: DType,
     ) -> Result<KvCache> {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
         let blocks = blocks_per_sequence * max_sequences;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hologram_backends::{Binding, Codes, Format, LaunchConfig, Values};
+use hologram_backends::{Binding, Codes, DType, LaunchConfig, Values};
 use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
 
@@ -34,7 +34,7 @@ pub struct Shape {
     /// The rotary base.
     pub rope_base: f32,
     /// The format of an embedding that is also the output matrix. `None`: two matrices in the format of the others.
-    pub tied_embedding: Option<Format>,
+    pub tied_embedding: Option<DType>,
 }
 
 /// The known shapes: Llama 3.1 8B; Llama 3.2 1B with a separate output matrix; TinyLlama 1.1B; BitNet b1.58 2B4T with
@@ -86,7 +86,7 @@ pub const SHAPES: &[Shape] = &[
         kv_heads: 5,
         vocab: 128256,
         rope_base: 500000.0,
-        tied_embedding: Some(Format::Q8_0),
+        tied_embedding: Some(DType::Q8_0),
     },
 ];
 
@@ -125,13 +125,13 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightTypes {
     /// Format of most matrices.
-    most: Format,
+    most: DType,
     /// Format of the output matrix and, in half of the layers, of `attn_v` and `ffn_down`.
-    better: Option<Format>,
+    better: Option<DType>,
 }
 
-impl From<Format> for WeightTypes {
-    fn from(format: Format) -> WeightTypes {
+impl From<DType> for WeightTypes {
+    fn from(format: DType) -> WeightTypes {
         WeightTypes { most: format, better: None }
     }
 }
@@ -139,9 +139,9 @@ impl From<Format> for WeightTypes {
 impl WeightTypes {
     /// All choices: single formats, and llama.cpp's mixtures for Llama models.
     pub fn all() -> impl Iterator<Item = WeightTypes> {
-        let plain = [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS);
-        let mixed = [Format::Q4_K, Format::Q5_K];
-        let mixed = mixed.map(|most| WeightTypes { most, better: Some(Format::Q6_K) });
+        let plain = [DType::F32, DType::F16, DType::BF16].into_iter().chain(DType::BLOCKS);
+        let mixed = [DType::Q4_K, DType::Q5_K];
+        let mixed = mixed.map(|most| WeightTypes { most, better: Some(DType::Q6_K) });
         plain.map(WeightTypes::from).chain(mixed)
     }
 
@@ -152,7 +152,7 @@ impl WeightTypes {
     }
 
     /// The format of a matrix in a model of `layers` layers.
-    fn of(self, name: &str, layers: usize) -> Format {
+    fn of(self, name: &str, layers: usize) -> DType {
         let Some(better) = self.better else { return self.most };
         let mut parts = name.split('.');
         let layer = parts.next().filter(|first| *first == "blk").and_then(|_| parts.next()?.parse::<usize>().ok());
@@ -204,7 +204,7 @@ impl<'a> RandomWeights<'a> {
     pub fn bytes(&self) -> u64 {
         let c = self.shape.config();
         let bytes =
-            |format: Format, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
+            |format: DType, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let matrices = [
             ("attn_q", q, c.width),
@@ -289,7 +289,7 @@ const GRID_X: u32 = 1 << 15;
 /// When the shape does not fit the format or the device lacks the memory.
 pub fn random_tensor(
     executor: &Executor,
-    format: Format,
+    format: DType,
     shape: &[usize],
     seed: u32,
 ) -> std::result::Result<Tensor, CoreError> {
@@ -299,13 +299,13 @@ pub fn random_tensor(
 /// As [`random_tensor`], with this standard deviation.
 fn random_values(
     executor: &Executor,
-    format: Format,
+    format: DType,
     shape: &[usize],
     seed: u32,
     deviation: f32,
 ) -> std::result::Result<Tensor, CoreError> {
     if let Some(packed) = format.packed() {
-        let blocks = random_values(executor, Format::Block(packed), shape, seed, deviation)?;
+        let blocks = random_values(executor, DType::Block(packed), shape, seed, deviation)?;
         return executor.eval([&blocks], |g, [blocks]| g.repack(blocks));
     }
     let tensor = Tensor::empty(executor, format, shape)?;
@@ -319,7 +319,7 @@ fn random_values(
         Ok(executor.backend().execute_program(program, &bindings, &LaunchConfig { grid })?)
     };
     match format {
-        Format::Plain(ty) => run(&fill_values(ty)?, elements, &[0], deviation)?,
+        DType::Plain(ty) => run(&fill_values(ty)?, elements, &[0], deviation)?,
         _ => {
             let (rows, row_len) = shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last));
             let bytes = format.views(rows, row_len).first().map_or(0, |v| v.bytes);
@@ -395,18 +395,18 @@ struct Factors {
     minimums: Range<u32>,
     /// Bytes whose low nibble belongs to a scale and whose high nibble to its minimum.
     nibbles: Range<u32>,
-    /// Factor of [`Format::unit_numbers`] that gives deviation 1: those are meant for independent scales and minimums.
+    /// Factor of [`DType::unit_numbers`] that gives deviation 1: those are meant for independent scales and minimums.
     numbers: f32,
 }
 
 impl Factors {
     /// The layout of a format whose runs have separate scales and minimums; `None` for others. `numbers` is the
     /// deviation of d·s·code - m·t with independent s and t, divided by that with equal ones.
-    fn of(format: Format) -> Option<Factors> {
+    fn of(format: DType) -> Option<Factors> {
         match format {
-            Format::Q2_K => Some(Factors { minimums: 0..0, nibbles: 0..16, numbers: 14.0 / 9.8 }),
-            Format::Q4_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 260.0 / 168.0 }),
-            Format::Q5_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 530.0 / 337.0 }),
+            DType::Q2_K => Some(Factors { minimums: 0..0, nibbles: 0..16, numbers: 14.0 / 9.8 }),
+            DType::Q4_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 260.0 / 168.0 }),
+            DType::Q5_K => Some(Factors { minimums: 8..12, nibbles: 12..16, numbers: 530.0 / 337.0 }),
             _ => None,
         }
     }
@@ -424,7 +424,7 @@ fn within(b: &mut Builder, i: Value, range: &Range<u32>) -> Value {
 /// independent, the means would hold a share p = 0.6 of the power of `Q4_K`. The runs of an embedding would have such
 /// means too, so products with a matrix would be √((1 - p)² + 32·p²) = 3.4 times as large and attention scores 11
 /// times: rounding would decide which position softmax selects.
-fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
+fn fill_codes(format: DType) -> std::result::Result<Program, CoreError> {
     let ty = format.views(1, format.block_len()).first().map_or(Type::U8, |view| view.element);
     let factors = Factors::of(format);
     let in_block = |b: &mut Builder, i: Value| b.rem(i, format.block_bytes() as u32);
@@ -436,7 +436,7 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
             let of_scale = b.sub(i, 4u32);
             return b.select(minimum, of_scale, i);
         }
-        let Format::Planes(block) = format else { return i };
+        let DType::Planes(block) = format else { return i };
         let (row, [codes, ..]) = (block.row(), block.plane_bytes().map(|bytes| bytes as u32));
         let header = if let Codes::Bits(low, _) = row.codes { low.at as u32 } else { 0 };
         let block = b.div(i, codes);
@@ -471,7 +471,7 @@ fn fill_codes(format: Format) -> std::result::Result<Program, CoreError> {
 ///
 /// The codes of some formats have a mean other than 0: those of `Q4_0` are from -8 to 7. Therefore each block has a
 /// random sign. Ternary codes have mean 0, and their blocks all have the same sign, as in real models.
-fn fill_numbers(format: Format, number: usize) -> std::result::Result<Program, CoreError> {
+fn fill_numbers(format: DType, number: usize) -> std::result::Result<Program, CoreError> {
     // In units of 2 bytes.
     let (stride, offset) = match format.numbers_at().get(number) {
         Some(at) => (format.block_bytes() as u32 / 2, *at as u32 / 2),
@@ -504,7 +504,7 @@ mod tests {
     #[test]
     fn values_are_the_same_in_every_layout() {
         let executor = Executor::open("cpu", Some(2)).unwrap();
-        for format in Format::BLOCKS {
+        for format in DType::BLOCKS {
             let [blocks, planes] = [format, format.in_planes()].map(|layout| {
                 let table = random_tensor(&executor, layout, &[5, 512], 7).unwrap();
                 let ids = Tensor::from_slice(&executor, &[5], &[0u32, 1, 2, 3, 4]).unwrap();
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn runs_have_a_mean_of_about_0() {
         let executor = Executor::open("cpu", Some(2)).unwrap();
-        for format in Format::BLOCKS {
+        for format in DType::BLOCKS {
             let table = random_tensor(&executor, format, &[20, 512], 7).unwrap();
             let ids = Tensor::from_slice(&executor, &[20], &std::array::from_fn::<u32, 20, _>(|i| i as u32)).unwrap();
             let values = executor.eval([&table, &ids], |g, [table, ids]| g.gather(table, ids)).unwrap();

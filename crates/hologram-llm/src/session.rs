@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Extent, Format, KernelName, KernelSpec, Operation, TensorSpec};
+use hologram_backends::{DType, Extent, KernelName, KernelSpec, Operation, TensorSpec};
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
@@ -22,10 +22,10 @@ pub struct SessionOptions {
     pub batch: usize,
     /// Number of concurrent sequences.
     pub sequences: usize,
-    /// Element type of the KV cache: [`Format::F32`], [`Format::F16`] or 8 bits ([`Format::Q8Planes`], for heads of
-    /// whole blocks of 32 elements). Default: what suits the device, or [`Format::F32`] if the model's matrices are in
+    /// Element type of the KV cache: [`DType::F32`], [`DType::F16`] or 8 bits ([`DType::Q8Planes`], for heads of
+    /// whole blocks of 32 elements). Default: what suits the device, or [`DType::F32`] if the model's matrices are in
     /// `F32`, in `F16` or ternary.
-    pub kv: Option<Format>,
+    pub kv: Option<DType>,
     /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
     /// `None`: on the device if it has a native kernel for it.
     pub device_sampling: Option<bool>,
@@ -107,7 +107,7 @@ impl Session {
         check("batch", options.batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
         let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
-        if !matches!(kv, Format::F32 | Format::F16 | Format::Q8Planes) {
+        if !matches!(kv, DType::F32 | DType::F16 | DType::Q8Planes) {
             let reason = format!("is {}, but must be f32, f16 or q8", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
         }
@@ -481,8 +481,8 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
     let spec = KernelSpec {
         op: Operation::Sample,
-        inputs: vec![tensor(Format::F32, &[1, vocab]), tensor(Format::F32, &[1, 2]), tensor(Format::U32, &[1, 4])],
-        output: tensor(Format::U32, &[1]),
+        inputs: vec![tensor(DType::F32, &[1, vocab]), tensor(DType::F32, &[1, 2]), tensor(DType::U32, &[1, 4])],
+        output: tensor(DType::U32, &[1]),
         in_place: None,
     };
     executor.backend().kernels().native(&spec).is_some()

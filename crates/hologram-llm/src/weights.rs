@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use hologram_backends::{Buffer, ForeignMemory, Format};
+use hologram_backends::{Buffer, DType, ForeignMemory};
 use hologram_core::ops::Recode;
 use hologram_core::{Executor, Tensor};
 
@@ -93,8 +93,8 @@ impl<'a> FileWeights<'a> {
     }
 
     /// A tensor in the file's layout or, for matrices, in the device's.
-    fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: Format, shape: &[usize]) -> Result<Tensor> {
-        let format = tensor.format()?;
+    fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: DType, shape: &[usize]) -> Result<Tensor> {
+        let format = tensor.dtype()?;
         match self.shared.as_ref().and_then(|files| files.get(tensor.part())) {
             Some(buffer) if layout == format => {
                 Ok(Tensor::from_buffer(self.executor, buffer.clone(), tensor.range().start, format, shape)?)
@@ -107,10 +107,10 @@ impl<'a> FileWeights<'a> {
         }
     }
 
-    /// A matrix in `I2_S`, as [`Format::TQ2_0`] in the device's layout. A scale that `f16` cannot represent becomes a
+    /// A matrix in `I2_S`, as [`DType::TQ2_0`] in the device's layout. A scale that `f16` cannot represent becomes a
     /// separate factor.
     fn i2_s(&self, tensor: &crate::gguf::Tensor<'_>, codes: &[u8], scale: f32, shape: &[usize]) -> Result<Tensor> {
-        let (name, block) = (tensor.name(), Format::TQ2_0.block_len());
+        let (name, block) = (tensor.name(), DType::TQ2_0.block_len());
         let bad = |reason: String| malformed(self.file, format!("tensor {name} of type I2_S {reason}"));
         if !tensor.row_len().is_multiple_of(block) {
             return Err(bad(format!(
@@ -128,10 +128,10 @@ impl<'a> FileWeights<'a> {
             }
             self.factors.borrow_mut().insert(name.into(), factor);
         }
-        let layout = self.executor.backend().policy().weight_layout(Format::TQ2_0);
+        let layout = self.executor.backend().policy().weight_layout(DType::TQ2_0);
         let recode = |from: &[u8], to: &mut [u8]| i2_s_to_tq2_0(from, of_blocks, to);
         let recode = Recode { block_bytes: I2_S_BLOCK_BYTES, recode: &recode };
-        let on_device = Tensor::from_recoded(self.executor, &recode, [Format::TQ2_0, layout], shape, codes);
+        let on_device = Tensor::from_recoded(self.executor, &recode, [DType::TQ2_0, layout], shape, codes);
         tensor.release();
         on_device.map_err(|e| match e {
             hologram_core::CoreError::Tensor(reason) => bad(reason),
@@ -161,7 +161,7 @@ impl Weights for FileWeights<'_> {
         if let Some((codes, scale)) = tensor.i2_s() {
             return self.i2_s(&tensor, codes, scale, &shape);
         }
-        let layout = self.executor.backend().policy().weight_layout(tensor.format()?.at_load());
+        let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
         self.executor.backend().kernels().expect_weights(layout);
         self.take(&tensor, layout, &shape)
     }
@@ -172,8 +172,8 @@ impl Weights for FileWeights<'_> {
 
     fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
         let tensor = self.checked(name, &[len])?;
-        if tensor.format()? == Format::F32 {
-            return self.take(&tensor, Format::F32, &[len]);
+        if tensor.dtype()? == DType::F32 {
+            return self.take(&tensor, DType::F32, &[len]);
         }
         Ok(Tensor::from_slice(self.executor, &[len], &tensor.to_f32()?)?)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use discrete_device::Discrete;
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::{Logits, Model, SessionOptions, Shape};
 
@@ -64,7 +64,7 @@ fn a_model_that_is_too_large_is_rejected_at_once() {
     let error = Model::load_on(&path, &device(bytes / 2)).err().unwrap().to_string();
     assert!(error.contains("bitnet-tiny.gguf has 0.00 GB of weights, but cpu ("), "{error}");
     let shape = Shape::find("llama-8b").unwrap();
-    let error = Model::random(shape, Format::Q8_0, &device(5_000_000_000)).err().unwrap().to_string();
+    let error = Model::random(shape, DType::Q8_0, &device(5_000_000_000)).err().unwrap().to_string();
     assert!(
         error.contains("llama-8b in Q8_0 has 8.53 GB of weights, but cpu (") && error.contains("only 5.00 GB"),
         "{error}"

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hologram_core::{Executor, Format};
+use hologram_core::{DType, Executor};
 use hologram_llm::safetensors::Folder;
 use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
 use serde_json::{Value, json};
@@ -262,18 +262,18 @@ fn a_cache_in_8_bits() {
         let executor = Executor::open(device, None).unwrap();
         let want = expected("qwen3");
         let model = Model::load_on(fixture("qwen3"), &executor).unwrap();
-        let error = |kv: Format| {
+        let error = |kv: DType| {
             let mut session = model.session(SessionOptions { kv: Some(kv), ..options(8) }).unwrap();
             let n = 24;
             let got = session.feed(0, &want.tokens[..n], Logits::All).unwrap();
             relative_error(got, &want.logits[..n * model.config().vocab])
         };
-        let (exact, half, eight) = (error(Format::F32), error(Format::F16), error(Format::Q8Planes));
+        let (exact, half, eight) = (error(DType::F32), error(DType::F16), error(DType::Q8Planes));
         assert!(exact < 1e-5 && half < 2e-3 && (1e-4..2e-2).contains(&eight), "{exact:.1e} {half:.1e} {eight:.1e}");
     }
     let executor = Executor::open("cpu", None).unwrap();
     let model = Model::load_on(fixture("mistral"), &executor).unwrap();
-    let rejected = model.session(SessionOptions { kv: Some(Format::Q8Planes), ..options(8) });
+    let rejected = model.session(SessionOptions { kv: Some(DType::Q8Planes), ..options(8) });
     assert!(rejected.err().unwrap().to_string().contains("the head size 16"));
 }
 
@@ -281,21 +281,21 @@ fn a_cache_in_8_bits() {
 #[test]
 fn a_step_reads_the_positions_that_its_tokens_see() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
-    let session = |name: &str, kv: Format| {
+    let session = |name: &str, kv: DType| {
         let model = Model::load_on(fixture(name), &executor).unwrap();
         model.session(SessionOptions { sequences: 3, kv: Some(kv), ..options(8) }).unwrap()
     };
     // Keys and values of 2 layers with 2 heads of 16 elements.
     let position = 2 * 2 * 2 * 16;
-    let windows = session("mistral", Format::F32);
+    let windows = session("mistral", DType::F32);
     for (positions, seen) in
         [(0..1, 1), (3..4, 4), (20..21, 9), (20..24, 12), (0..64, 64), (60..99, 12), (5..5, 0), (80..90, 0)]
     {
         assert_eq!(windows.cache_bytes(positions.clone()), seen * position * 4, "{positions:?}");
     }
-    assert_eq!(session("mistral", Format::F16).cache_bytes(20..21), 9 * position * 2);
-    let whole = session("qwen3", Format::Q8Planes);
-    let f16 = session("qwen3", Format::F16);
+    assert_eq!(session("mistral", DType::F16).cache_bytes(20..21), 9 * position * 2);
+    let whole = session("qwen3", DType::Q8Planes);
+    let f16 = session("qwen3", DType::F16);
     // Blocks of 32 bytes with a scale of 2.
     assert_eq!(whole.cache_bytes(20..21) * 64, f16.cache_bytes(20..21) * 34);
     assert_eq!(whole.cache_bytes(20..21), 21 * whole.cache_bytes(0..1));

@@ -1,6 +1,6 @@
 //! The GGUF reader on files of the reference writer, on files with deliberate errors, and on randomly damaged files.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_llm::gguf::{FileBytes, GgufFile, TensorType, Value};
 use hologram_llm::{Config, LlmError};
 use memmap2::MmapMut;
@@ -139,7 +139,7 @@ fn values_and_tensors_of_every_type() {
 
     let t = file.tensor("f32").unwrap();
     assert_eq!((t.shape(), t.rows(), t.row_len(), t.data().len()), (&[2, 3, 5][..], 6, 5, 120));
-    assert_eq!((t.format().unwrap(), t.range().start % 32), (Format::F32, 0));
+    assert_eq!((t.dtype().unwrap(), t.range().start % 32), (DType::F32, 0));
     assert_eq!(t.data(), &file.parts()[t.part()].map()[t.range()]);
     let t = file.tensor("i2_s").unwrap();
     assert_eq!((t.ty().name, t.data().len()), ("I2_S", 8 * 16 / 4 + 32));
@@ -161,7 +161,7 @@ fn values_and_tensors_of_every_type() {
         ),
         (file.tensor("x").unwrap_err(), "test.gguf: missing tensor x"),
         (
-            file.tensor("iq3_s").unwrap().format().unwrap_err(),
+            file.tensor("iq3_s").unwrap().dtype().unwrap_err(),
             "test.gguf: tensor iq3_s has type IQ3_S, which is not supported; supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
              Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0, I2_S",
         ),
@@ -302,9 +302,9 @@ fn reference_files_and_blocks() {
     assert_eq!(file.tensor("blk.1.ffn_down.weight").unwrap().shape(), [128, 256]);
     assert!(file.tensor("blk.1.ffn_down.weight").unwrap().to_f32().unwrap().iter().all(|x| x.is_finite()));
     let file = GgufFile::open(fixture("bitnet-tiny.gguf")).unwrap();
-    assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().format().unwrap(), Format::TQ2_0);
+    assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().dtype().unwrap(), DType::TQ2_0);
 
-    for format in [Format::F32, Format::F16, Format::BF16].into_iter().chain(Format::BLOCKS) {
+    for format in [DType::F32, DType::F16, DType::BF16].into_iter().chain(DType::BLOCKS) {
         let name = format.name().to_lowercase();
         let bytes = std::fs::read(fixture(&format!("blocks/{name}.bin"))).unwrap();
         let want = std::fs::read(fixture(&format!("blocks/{name}.f32"))).unwrap();
@@ -314,8 +314,8 @@ fn reference_files_and_blocks() {
         assert!(want.len() >= 256 && got.iter().map(|x| x.to_bits()).eq(want), "{name}");
         assert!(format.decode_row(&bytes[1..], &mut got).is_err());
     }
-    assert!(Format::Q8_0.decode_row(&[0; 34], &mut [0.0; 31]).is_err());
-    assert!(Format::U32.decode_row(&[0; 4], &mut [0.0]).is_err());
+    assert!(DType::Q8_0.decode_row(&[0; 34], &mut [0.0; 31]).is_err());
+    assert!(DType::U32.decode_row(&[0; 4], &mut [0.0]).is_err());
 }
 
 /// The same weights in TQ2_0 and, in two files, in I2_S; TQ1_0 becomes TQ2_0 without loss.
@@ -334,10 +334,10 @@ fn ternary_types_hold_the_same() {
     }
     let bytes = std::fs::read(fixture("blocks/tq1_0.bin")).unwrap();
     let mut recoded = vec![0; bytes.len() / 54 * 66];
-    Format::TQ1_0.recode(&bytes, &mut recoded);
+    DType::TQ1_0.recode(&bytes, &mut recoded);
     let mut values = [vec![0.0; bytes.len() / 54 * 256], vec![1.0; bytes.len() / 54 * 256]];
-    Format::TQ1_0.decode_row(&bytes, &mut values[0]).unwrap();
-    Format::TQ1_0.at_load().decode_row(&recoded, &mut values[1]).unwrap();
+    DType::TQ1_0.decode_row(&bytes, &mut values[0]).unwrap();
+    DType::TQ1_0.at_load().decode_row(&recoded, &mut values[1]).unwrap();
     let [want, got] = values.map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<u32>>());
     assert_eq!(got, want);
 }

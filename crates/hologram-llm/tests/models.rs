@@ -261,7 +261,7 @@ fn wrong_use_is_named() {
     for (options, name) in [
         (SessionOptions { context: 0, ..options(8) }, "ctx"),
         (SessionOptions { batch: 0, ..options(8) }, "batch"),
-        (SessionOptions { kv: Some(hologram_core::Format::Q8_0), ..options(8) }, "kv"),
+        (SessionOptions { kv: Some(hologram_core::DType::Q8_0), ..options(8) }, "kv"),
     ] {
         assert!(model.session(options).err().unwrap().to_string().contains(name));
     }

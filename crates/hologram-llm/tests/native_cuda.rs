@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, SessionOptions, Shape, WeightTypes};
 
 /// The programs that a session compiles for steps of each of these sizes, and for several sequences.
-fn compiled(model: &Model, name: &str, kv: Option<Format>) -> Vec<String> {
+fn compiled(model: &Model, name: &str, kv: Option<DType>) -> Vec<String> {
     let executor = model.executor();
     let mut found = Vec::new();
     let count = || executor.backend().measure().metrics().pipelines_compiled;
@@ -49,8 +49,8 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
     // Only BitNet has ternary weights.
     let types = WeightTypes::all().filter(|types| !types.name().starts_with("TQ"));
     let mut models: Vec<_> = types.map(|types| ("llama-1b", types, None)).collect();
-    models.push(("llama-1b", Format::Q4_K.into(), Some(Format::Q8Planes)));
-    models.push(("bitnet-2b", Format::TQ2_0.into(), None));
+    models.push(("llama-1b", DType::Q4_K.into(), Some(DType::Q8Planes)));
+    models.push(("bitnet-2b", DType::TQ2_0.into(), None));
     for (shape, types, kv) in models {
         let executor = Executor::open("cuda", None).unwrap();
         let model = Model::random(Shape::find(shape).unwrap(), types, &executor).unwrap();
@@ -71,7 +71,7 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn steps_of_fixed_sizes_give_the_same_logits() {
     let executor = Executor::open("cuda", None).unwrap();
-    let model = Model::random(Shape::find("llama-1b").unwrap(), Format::BF16, &executor).unwrap();
+    let model = Model::random(Shape::find("llama-1b").unwrap(), DType::BF16, &executor).unwrap();
     let ids: Vec<u32> = (0..256).map(|i| i * 7919 % model.config().vocab as u32).collect();
     let mut session = model.session(SessionOptions { context: 1024, ..SessionOptions::default() }).unwrap();
     // Powers of two may have separate plans; other sizes use the plan of a larger size.

@@ -1,6 +1,6 @@
 //! Models with random weights depend on their context, whatever their shape, depth and type.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::{Logits, Model, SHAPES, SessionOptions, Shape, WeightTypes};
 
@@ -67,7 +67,7 @@ fn nightly_another_context_gives_other_logits_in_deep_models() {
 #[test]
 #[ignore = "takes some minutes and GB: for a nightly run"]
 fn nightly_another_context_gives_other_logits_in_wide_models() {
-    let codes_without_mean_0 = [Format::Q4_0, Format::Q5_0, Format::IQ4_NL, Format::TQ2_0].map(WeightTypes::from);
+    let codes_without_mean_0 = [DType::Q4_0, DType::Q5_0, DType::IQ4_NL, DType::TQ2_0].map(WeightTypes::from);
     let shapes = SHAPES.iter().filter(|s| ["llama-8b", "bitnet-2b"].contains(&s.name));
     check(shapes.map(|s| Shape { layers: 2, vocab: 1024, ..s.clone() }), |t| codes_without_mean_0.contains(&t), 100);
 }

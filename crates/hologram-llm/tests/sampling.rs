@@ -1,6 +1,6 @@
 //! Sampling: exact cases, frequencies, and the published vectors of the random generator.
 
-use hologram_core::{Dim, Executor, Format, Graph};
+use hologram_core::{DType, Dim, Executor, Graph};
 use hologram_llm::sampling::{Sampler, SamplerConfig, philox4x32_10};
 
 fn config(temperature: f32, top_k: usize, top_p: f32) -> SamplerConfig {
@@ -185,9 +185,9 @@ fn devices_choose_what_the_host_chooses() {
     let executor = Executor::open("cpu", None).unwrap();
     let mut graph = Graph::new();
     let rows = graph.extent("rows", 64);
-    let logits = graph.input("logits", Format::F32, &[rows, VOCAB.into()]).unwrap();
-    let numbers = graph.input("numbers", Format::F32, &[rows, Dim::Fixed(2)]).unwrap();
-    let words = graph.input("words", Format::U32, &[rows, Dim::Fixed(4)]).unwrap();
+    let logits = graph.input("logits", DType::F32, &[rows, VOCAB.into()]).unwrap();
+    let numbers = graph.input("numbers", DType::F32, &[rows, Dim::Fixed(2)]).unwrap();
+    let words = graph.input("words", DType::U32, &[rows, Dim::Fixed(4)]).unwrap();
     let tokens = graph.sample(logits, numbers, words).unwrap();
     graph.output("tokens", tokens).unwrap();
     let mut plan = graph.compile(&executor, &[]).unwrap();

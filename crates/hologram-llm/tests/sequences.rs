@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use discrete_device::Discrete;
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::WeightTypes;
 use sequences::{COUNTS, Case, Work, cases, check_all, shape};
@@ -21,19 +21,19 @@ fn types(name: &str) -> WeightTypes {
     WeightTypes::all().find(|types| types.name() == name).unwrap()
 }
 
-fn case(name: &str, d: usize, heads: usize, kv_heads: usize, kv: Format) -> Case {
+fn case(name: &str, d: usize, heads: usize, kv_heads: usize, kv: DType) -> Case {
     Case { shape: shape(types(name), d, heads, kv_heads, 512), types: types(name), kv }
 }
 
 #[test]
 fn sequences_at_once_are_as_alone() {
     let cases = [
-        case("F32", 64, 4, 1, Format::F32),
-        case("F16", 128, 2, 1, Format::F16),
-        case("BF16", 64, 4, 2, Format::Q8Planes),
-        case("Q8_0", 64, 4, 4, Format::F16),
-        case("Q4_K_M", 128, 2, 1, Format::Q8Planes),
-        case("TQ2_0", 64, 4, 2, Format::F32),
+        case("F32", 64, 4, 1, DType::F32),
+        case("F16", 128, 2, 1, DType::F16),
+        case("BF16", 64, 4, 2, DType::Q8Planes),
+        case("Q8_0", 64, 4, 4, DType::F16),
+        case("Q4_K_M", 128, 2, 1, DType::Q8Planes),
+        case("TQ2_0", 64, 4, 2, DType::F32),
     ];
     let executor = Executor::open("cpu", Some(2)).unwrap();
     let (wrong, _) = check_all(&executor, &cases.map(|case| (case, QUICK)));
@@ -43,9 +43,9 @@ fn sequences_at_once_are_as_alone() {
 #[test]
 fn steps_of_fixed_sizes_are_as_others() {
     let cases = [
-        case("F32", 64, 4, 2, Format::F16),
-        case("BF16", 128, 2, 1, Format::F32),
-        case("F16", 64, 4, 1, Format::Q8Planes),
+        case("F32", 64, 4, 2, DType::F16),
+        case("BF16", 128, 2, 1, DType::F32),
+        case("F16", 64, 4, 1, DType::Q8Planes),
     ];
     let work = Work { counts: &[2, 3, 64], longest: 70, precision: None };
     let device = Arc::new(Discrete::new(2, None));

@@ -1,6 +1,6 @@
 //! Decoding many sequences at once on an NVIDIA GPU gives the same results as each alone.
 
-use hologram_backends::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_backends::{DType, Extent, KernelSpec, TensorSpec};
 use hologram_core::Executor;
 use sequences::{COUNTS, Case, Work, cases, check_all, shape};
 
@@ -17,8 +17,8 @@ fn prefers_fixed(executor: &Executor, tokens: usize) -> bool {
     let tensor = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
     executor.backend().kernels().prefers_fixed(&KernelSpec {
         op: hologram_backends::Operation::Matmul,
-        inputs: vec![tensor(Format::BF16, [tokens, FFN]), tensor(Format::BF16, [WIDTH, FFN])],
-        output: tensor(Format::F32, [tokens, WIDTH]),
+        inputs: vec![tensor(DType::BF16, [tokens, FFN]), tensor(DType::BF16, [WIDTH, FFN])],
+        output: tensor(DType::F32, [tokens, WIDTH]),
         in_place: None,
     })
 }
@@ -50,9 +50,9 @@ fn sequences_at_once_are_as_alone_in_the_precision_of_one_token() {
     let mut chosen = Vec::new();
     for types in hologram_llm::WeightTypes::all() {
         let kv = match types.name().as_str() {
-            "BF16" | "Q4_K" => Format::F16,
-            "Q8_0" => Format::Q8Planes,
-            "Q4_0" => Format::F32,
+            "BF16" | "Q4_K" => DType::F16,
+            "Q8_0" => DType::Q8Planes,
+            "Q4_0" => DType::F32,
             _ => continue,
         };
         chosen.extend([(64, 8, 2), (128, 4, 1)].map(|(d, heads, kv_heads)| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_gpu::{Arg, KernelArgs, KernelLaunch, Memory, NativeKernel, Part, texts};
 use serde::{Deserialize, Serialize};
 
@@ -300,7 +300,7 @@ impl TestResult {
     }
 
     fn compare(&self, before: &[u8], after: &[u8]) -> Result<Option<String>, String> {
-        let format = Format::from_name(&self.format).ok_or_else(|| format!("{} is no format", self.format))?;
+        let format = DType::from_name(&self.format).ok_or_else(|| format!("{} is no format", self.format))?;
         let decode_all = |bytes: &[u8]| {
             let values = format.values(self.max_rows, self.row_len, self.len, bytes).map_err(|e| e.to_string())?;
             if values.len() == self.len {

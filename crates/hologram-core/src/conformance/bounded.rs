@@ -1,6 +1,6 @@
 //! References of whole graphs: each value has a bound that includes the bounds of the values it is computed from.
 
-use hologram_backends::{Elementwise, Format, Operation};
+use hologram_backends::{DType, Elementwise, Operation};
 
 use super::{HostTensor, Reference};
 use crate::error::{CoreError, Result};
@@ -81,7 +81,7 @@ pub(super) fn evaluate(
 
 /// The bounds of an operation's result in this format, with the operands' bounds propagated. `None`: the operation's
 /// error propagation is not known.
-fn carried(op: &SharedOp, format: Format, operands: &[&Bounded], own: &Reference) -> Option<Vec<f64>> {
+fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference) -> Option<Vec<f64>> {
     if operands.iter().all(|o| o.bounds.iter().all(|b| *b == 0.0)) {
         return Some(own.bounds.clone());
     }
@@ -115,7 +115,7 @@ fn pairs(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64
 }
 
 /// The maximum deviation, after rounding to a format, of a value that is off by at most `bound`.
-fn rounding(value: f64, bound: f64, format: Format) -> f64 {
+fn rounding(value: f64, bound: f64, format: DType) -> f64 {
     let rounded = |v: f64| ops::rounded(v, format);
     (rounded(value + bound) - rounded(value)).abs().max((rounded(value - bound) - rounded(value)).abs())
 }

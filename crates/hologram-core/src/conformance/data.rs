@@ -1,7 +1,7 @@
 //! The cases' input data, as bytes and as values.
 
 use half::{bf16, f16};
-use hologram_backends::{BlockType, Format, Scales, TensorSpec};
+use hologram_backends::{BlockType, DType, Scales, TensorSpec};
 use hologram_isa::Type;
 
 use super::{CaseInput, Fill, HostTensor};
@@ -74,7 +74,7 @@ pub(super) fn draw(
         .ok_or_else(|| CoreError::Tensor(format!("rows of {row_len} do not fit {}", input.format.name())))?;
     let mut data = vec![BEYOND; bytes];
     match (input.format, &input.fill) {
-        (Format::Plain(ty), fill) => {
+        (DType::Plain(ty), fill) => {
             for (i, at) in data.chunks_exact_mut(ty.size()).take(len).enumerate() {
                 let value = match fill {
                     Fill::Normal(size) => size * random.normal(),
@@ -97,7 +97,7 @@ pub(super) fn draw(
                 }
             }
         }
-        (Format::I8Groups { group }, fill) => {
+        (DType::I8Groups { group }, fill) => {
             let views = input.format.views(max_rows, row_len);
             for code in &mut data[..rows * row_len] {
                 // Quantization never gives -128.
@@ -108,7 +108,7 @@ pub(super) fn draw(
                 scale.copy_from_slice(&random.scale(size_of_fill(fill) / 64.0).to_le_bytes());
             }
         }
-        (Format::Planes(block), fill) => {
+        (DType::Planes(block), fill) => {
             let blocks = |rows: usize| rows * row_len / input.format.block_len();
             draw_planes(block, [blocks(max_rows), blocks(rows)], size_of_fill(fill), &mut data, random)?;
         }

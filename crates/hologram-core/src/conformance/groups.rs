@@ -2,7 +2,7 @@
 //!
 //! Each case runs with and without native kernels against the composition of the operations' references in `f64`.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_isa::Type;
 
 use super::bounded::{Bounded, evaluate};
@@ -37,7 +37,7 @@ enum Kind {
 struct Products {
     norm: bool,
     convert: Convert,
-    weights: Format,
+    weights: DType,
     k: usize,
     /// Rows of each weight.
     rows: Vec<usize>,
@@ -119,7 +119,7 @@ impl Drawing<'_> {
 
     fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
         let fill = Fill::Values(values.into_iter().map(|v| v as f32).collect());
-        self.leaf(CaseInput { format: Format::U32, shape: shape.to_vec(), fill })
+        self.leaf(CaseInput { format: DType::U32, shape: shape.to_vec(), fill })
     }
 
     fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
@@ -147,10 +147,10 @@ impl Convert {
 impl Products {
     /// Adds the operations; returns the values to output.
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
-        let x = d.leaf(CaseInput::normal(Format::F32, &[TOKENS, self.k.into()]))?;
+        let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, self.k.into()]))?;
         let mut left = x;
         if self.norm {
-            let w = d.leaf(CaseInput::normal(Format::F32, &[self.k.into()]))?;
+            let w = d.leaf(CaseInput::normal(DType::F32, &[self.k.into()]))?;
             left = d.graph.rms_norm(left, w, 1e-5)?;
         }
         left = self.convert.apply(&mut d.graph, left)?;
@@ -160,7 +160,7 @@ impl Products {
             products.push(w);
         }
         for w in &mut products {
-            *w = d.graph.matmul(left, *w)?;
+            *w = d.graph.linear(left, *w)?;
         }
         Ok(match (self.end, products.as_slice()) {
             (End::Converted, _) => vec![left],
@@ -192,7 +192,7 @@ impl Cache {
         let block = |s: usize, i: usize| (s * per_sequence + i + 3) % (sequences * per_sequence);
         let slot = |t: usize| block(sequence(t), position(t) / BLOCK) * BLOCK + position(t) % BLOCK;
 
-        let heads = |n: usize| CaseInput::normal(Format::F32, &[TOKENS, n.into(), self.d.into()]);
+        let heads = |n: usize| CaseInput::normal(DType::F32, &[TOKENS, n.into(), self.d.into()]);
         let (q, k, v) = (d.leaf(heads(self.heads.0))?, d.leaf(heads(self.heads.1))?, d.leaf(heads(self.heads.1))?);
         let positions = d.indices(&[TOKENS], (0..n).map(position))?;
         let slots = d.indices(&[TOKENS], (0..n).map(slot))?;
@@ -201,12 +201,12 @@ impl Cache {
         let table = d.indices(&[sequences.into(), per_sequence.into()], entries)?;
         let frequencies = (0..self.d / 2).map(|i| 500000f32.powf(-2.0 * i as f32 / self.d as f32)).collect();
         let frequencies = d.leaf(CaseInput {
-            format: Format::F32,
+            format: DType::F32,
             shape: vec![(self.d / 2).into()],
             fill: Fill::Values(frequencies),
         })?;
         let pool = [sequences * per_sequence, self.heads.1, BLOCK, self.d].map(Dim::Fixed);
-        let pool = CaseInput::normal(Format::Plain(self.kv), &pool);
+        let pool = CaseInput::normal(DType::Plain(self.kv), &pool);
         let (k_cache, v_cache) = (d.state(&pool)?, d.state(&pool)?);
 
         let q = d.graph.rope(q, positions, frequencies, self.style)?;
@@ -288,7 +288,7 @@ fn outputs(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Vec<CaseOu
     for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
         let mut bytes = vec![0; tensor.bytes()];
         d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-        let (name, spec) = (format!("state {i}"), fixed_spec(tensor.format(), tensor.shape()));
+        let (name, spec) = (format!("state {i}"), fixed_spec(tensor.dtype(), tensor.shape()));
         let reference = values[newest.0 as usize].reference();
         outputs.push(CaseOutput { name, spec, bounded: false, bytes, reference });
     }
@@ -337,21 +337,21 @@ pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
 }
 
 /// All cases, with weights laid out for a device.
-fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
+fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     let mut cases = Vec::new();
     // Weights with the conversions of their left side that are valid for this row length.
     let pairs = |k: usize| {
         let i8 = |group, floor| Convert::I8 { group, floor };
         [
-            (Format::F32, Convert::None),
-            (Format::F16, Convert::None),
-            (Format::BF16, Convert::BF16),
-            (Format::Q8_0, i8(32, 0.0)),
-            (Format::Q8_0, Convert::BF16),
-            (Format::Q4_0, i8(32, 0.0)),
-            (Format::Q4_0, Convert::BF16),
-            (Format::TQ2_0, i8(256, 0.0)),
-            (Format::TQ2_0, i8(k, 1e-5)),
+            (DType::F32, Convert::None),
+            (DType::F16, Convert::None),
+            (DType::BF16, Convert::BF16),
+            (DType::Q8_0, i8(32, 0.0)),
+            (DType::Q8_0, Convert::BF16),
+            (DType::Q4_0, i8(32, 0.0)),
+            (DType::Q4_0, Convert::BF16),
+            (DType::TQ2_0, i8(256, 0.0)),
+            (DType::TQ2_0, i8(k, 1e-5)),
         ]
     };
     let forms: [(&[usize], End); 6] = [
@@ -362,7 +362,7 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         (&[0], End::Add { first: false }),
         (&[40], End::Products),
     ];
-    let mut products = |tokens, norm, k: usize, rows: &[usize], end, (weights, convert): (Format, Convert)| {
+    let mut products = |tokens, norm, k: usize, rows: &[usize], end, (weights, convert): (DType, Convert)| {
         // An operand that is added has the left side's shape.
         let rows = rows.iter().map(|m| if *m == 0 { k } else { *m }).collect();
         let kind = Kind::Products(Products { norm, convert, weights: layout(weights), k, rows, end });
@@ -397,7 +397,7 @@ fn cases(layout: impl Fn(Format) -> Format) -> Vec<GroupCase> {
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
     }
     // Types that devices may lay out in planes of codes, factors and records.
-    for weights in Format::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {
+    for weights in DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {
         let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
         products((1, 1), true, 2048, &[48, 16, 16], End::Products, codes);
         products((1, 1), true, 512, &[40, 40], End::Swiglu, codes);

@@ -14,7 +14,7 @@ pub use view::View;
 
 use std::fmt;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 pub use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Op, SharedOp};
@@ -61,8 +61,8 @@ impl Case {
         let mut names: Vec<String> = Vec::new();
         for input in &self.inputs {
             let name = match input.format {
-                Format::U32 if self.inputs.len() > 1 => continue,
-                Format::I8Groups { .. } => "i8".to_string(),
+                DType::U32 if self.inputs.len() > 1 => continue,
+                DType::I8Groups { .. } => "i8".to_string(),
                 format => format.name(),
             };
             if !names.contains(&name) {
@@ -108,7 +108,7 @@ impl fmt::Display for Case {
 #[derive(Clone, Debug)]
 pub struct CaseInput {
     /// Storage format.
-    pub format: Format,
+    pub format: DType,
     /// Shape; [`Dim::Extent`] indexes [`Case::extents`].
     pub shape: Vec<Dim>,
     /// The values.
@@ -128,13 +128,13 @@ pub enum Fill {
 
 impl CaseInput {
     /// An input of standard normal values.
-    pub fn normal(format: Format, shape: &[Dim]) -> CaseInput {
+    pub fn normal(format: DType, shape: &[Dim]) -> CaseInput {
         CaseInput { format, shape: shape.to_vec(), fill: Fill::Normal(1.0) }
     }
 
     /// A `u32` input of whole numbers below a bound.
     pub fn below(bound: u32, shape: &[Dim]) -> CaseInput {
-        CaseInput { format: Format::U32, shape: shape.to_vec(), fill: Fill::Below(bound) }
+        CaseInput { format: DType::U32, shape: shape.to_vec(), fill: Fill::Below(bound) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use hologram_backends::{BackendError, Extent, Format, Operation, TensorSpec};
+use hologram_backends::{BackendError, DType, Extent, Operation, TensorSpec};
 use hologram_isa::Capability;
 
 use super::data::{self, POISON, Random};
@@ -193,7 +193,7 @@ pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bo
         Some(tensor) => {
             let mut bytes = vec![0; tensor.bytes()];
             executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-            (bytes, fixed_spec(tensor.format(), tensor.shape()))
+            (bytes, fixed_spec(tensor.dtype(), tensor.shape()))
         }
         None => (plan.read_raw("result")?, plan.output_spec("result")?.clone()),
     };
@@ -201,7 +201,7 @@ pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bo
 }
 
 /// A tensor of fixed sizes.
-pub(super) fn fixed_spec(format: Format, shape: &[usize]) -> TensorSpec {
+pub(super) fn fixed_spec(format: DType, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Format, Operation};
+use hologram_backends::{DType, Operation};
 use hologram_isa::{Builder, Value};
 
 use super::{Graph, NodeId, Source};
@@ -80,7 +80,7 @@ impl Graph {
             let args: Option<Vec<Value>> = inputs.iter().map(|i| values.get(i).copied()).collect();
             let mut value = op.elementwise()?.emit(b, &args?);
             // A value is rounded to its type whether it passes through memory or not.
-            if let Format::Plain(ty) = self.ty(*id).format {
+            if let DType::Plain(ty) = self.ty(*id).format {
                 value = b.cvt(ty, value);
                 if *id != step.root {
                     value = b.cvt(register_type(ty), value);

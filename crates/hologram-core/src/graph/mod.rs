@@ -17,7 +17,7 @@ pub(crate) use compile::{Compiled, Memory};
 pub use plan::{Event, Plan};
 pub(crate) use view::VIEW_ALIGN;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 use crate::error::{CoreError, Result};
 use crate::layout::Layout;
@@ -115,7 +115,7 @@ impl Graph {
     ///
     /// # Errors
     /// When the name is taken or a dimension other than the first is an extent.
-    pub fn input(&mut self, name: &str, format: Format, shape: &[Dim]) -> Result<NodeId> {
+    pub fn input(&mut self, name: &str, format: DType, shape: &[Dim]) -> Result<NodeId> {
         if self.nodes.iter().any(|n| matches!(&n.source, Source::Input { name: other } if other == name)) {
             return Err(CoreError::Graph(format!("two inputs are named {name}")));
         }
@@ -139,7 +139,7 @@ impl Graph {
             return Err(CoreError::Graph(format!("{tensor:?} belongs to another executor than the tensors before it")));
         }
         let shape: Vec<Dim> = tensor.shape().iter().map(|n| Dim::Fixed(*n)).collect();
-        let id = self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.format(), shape))?;
+        let id = self.push(Source::Tensor(tensor.clone()), TensorType::new(tensor.dtype(), shape))?;
         self.nodes[id.0 as usize].layout = tensor.layout();
         Ok(id)
     }

@@ -1,6 +1,6 @@
 //! A compiled graph: write inputs, set extents, run, read outputs.
 
-use hologram_backends::{Buffer, CommandList, Format, KernelName, TensorSpec};
+use hologram_backends::{Buffer, CommandList, DType, KernelName, TensorSpec};
 
 use hologram_isa::Type;
 
@@ -100,7 +100,7 @@ impl Plan {
         let Some(slot) = self.inputs.iter().find(|i| i.name == name) else {
             return Err(CoreError::Run(format!("there is no input named {name}")));
         };
-        if slot.spec.format != Format::Plain(ty) {
+        if slot.spec.format != DType::Plain(ty) {
             let have = slot.spec.format.name();
             return Err(CoreError::Run(format!("input {name} has elements of {have}, not {ty}")));
         }
@@ -199,7 +199,7 @@ impl Plan {
 
     fn read_plain(&self, name: &str, ty: Type, len: usize, out: &mut [u8]) -> Result<()> {
         let slot = self.output(name)?;
-        if slot.spec.format != Format::Plain(ty) {
+        if slot.spec.format != DType::Plain(ty) {
             let have = slot.spec.format.name();
             return Err(CoreError::Run(format!("output {name} has elements of {have}, not {ty}")));
         }

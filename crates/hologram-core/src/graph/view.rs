@@ -4,7 +4,7 @@
 //! `copy`, which is a separate launch. No copy is needed if the view's elements are row-major and begin at a multiple
 //! of [`VIEW_ALIGN`].
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 use super::{Graph, NodeId, Source};
 use crate::error::{CoreError, Result};
@@ -209,7 +209,7 @@ impl Graph {
         let node = self.operand(op, x)?;
         let reason = if node.state.is_some() {
             "a state keeps its shape"
-        } else if !matches!(node.ty.format, Format::Plain(_)) {
+        } else if !matches!(node.ty.format, DType::Plain(_)) {
             "only plain formats have views"
         } else {
             return Ok(node.ty.clone());

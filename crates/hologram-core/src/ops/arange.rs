@@ -1,6 +1,6 @@
 //! Evenly spaced numbers.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::Type;
 
 use super::elementwise::{constant, wrap};
@@ -12,7 +12,7 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, Tensor, TensorType};
+use crate::tensor::{Dim, Tensor, TensorType, plain};
 
 /// The operation, without inputs.
 #[derive(Debug)]
@@ -42,7 +42,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the type is `bool`, or is an integer type that cannot represent `start` or `step`.
-    pub fn arange(&mut self, ty: Type, start: f64, step: f64, len: Dim) -> Result<NodeId> {
+    pub fn arange(&mut self, dtype: impl Into<DType>, start: f64, step: f64, len: Dim) -> Result<NodeId> {
+        let ty = plain("arange", dtype.into())?;
         self.apply(Arange::new(ty, start, step, len)?, &[])
     }
 }
@@ -52,7 +53,8 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Graph::arange`]; errors of the device.
-    pub fn arange(executor: &Executor, ty: Type, start: f64, step: f64, len: usize) -> Result<Tensor> {
+    pub fn arange(executor: &Executor, dtype: impl Into<DType>, start: f64, step: f64, len: usize) -> Result<Tensor> {
+        let ty = plain("arange", dtype.into())?;
         let key = [ty as u64, start.to_bits(), step.to_bits(), len as u64];
         executor.cached(Call::Arange, &key, &[], |g, _| g.arange(ty, start, step, Dim::Fixed(len)))
     }
@@ -65,7 +67,7 @@ impl Op for Arange {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
-            [] => Ok(TensorType::new(Format::Plain(self.ty), [self.len])),
+            [] => Ok(TensorType::new(DType::Plain(self.ty), [self.len])),
             _ => Err("takes no operands".into()),
         }
     }
@@ -113,7 +115,7 @@ impl Op for Arange {
                 Type::BF16 => y.abs() / 256.0,
                 _ => 0.0,
             };
-            let stored = rounded(y, Format::Plain(self.ty));
+            let stored = rounded(y, DType::Plain(self.ty));
             out.push(if stored.is_infinite() { stored } else { y }, 0.5 * size * unit + narrow);
         }
         out

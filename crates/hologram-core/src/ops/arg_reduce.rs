@@ -1,6 +1,6 @@
 //! The indices of the greatest and of the least elements along a dimension.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, is_number, number, plain, without};
@@ -81,7 +81,7 @@ impl Op for ArgReduce {
         let [x] = inputs else { return Err("takes x".into()) };
         along_some(x, self.dim)?;
         match plain(x.format) {
-            Some(ty) if is_number(ty) => Ok(TensorType::new(Format::U32, without(&x.shape, self.dim))),
+            Some(ty) if is_number(ty) => Ok(TensorType::new(DType::U32, without(&x.shape, self.dim))),
             _ => Err("takes plain numbers".into()),
         }
     }
@@ -127,35 +127,35 @@ impl Op for ArgReduce {
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for least in [false, true] {
-        let case = |dim: usize, format: Format, fill: Fill, shape: &[Dim]| {
+        let case = |dim: usize, format: DType, fill: Fill, shape: &[Dim]| {
             Case::new(ArgReduce { least, dim }, &[(9, 5)]).input(CaseInput { format, shape: shape.to_vec(), fill })
         };
         let (rows, fixed, normal) = (Dim::Extent(0), Dim::Fixed, Fill::Normal(1.0));
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         cases.extend([
-            case(1, Format::F32, normal.clone(), &[rows, fixed(257)]),
-            case(0, Format::F32, normal.clone(), &[rows, fixed(70)]),
-            case(1, Format::F32, normal.clone(), &[fixed(3), fixed(300), fixed(5)]),
-            case(0, Format::F32, normal.clone(), &[fixed(20_003)]),
+            case(1, DType::F32, normal.clone(), &[rows, fixed(257)]),
+            case(0, DType::F32, normal.clone(), &[rows, fixed(70)]),
+            case(1, DType::F32, normal.clone(), &[fixed(3), fixed(300), fixed(5)]),
+            case(0, DType::F32, normal.clone(), &[fixed(20_003)]),
             // Many ties.
-            case(1, Format::U32, Fill::Below(4), &[rows, fixed(300)]),
-            case(1, Format::I32, Fill::Normal(2.0), &[fixed(2), fixed(600), fixed(3)]),
-            case(1, Format::Plain(Type::I8), Fill::Normal(50.0), &[rows, fixed(90)]),
-            case(1, Format::Plain(Type::F64), normal.clone(), &[rows, fixed(300)]),
-            case(0, Format::Plain(Type::I64), Fill::Normal(30.0), &[fixed(300), fixed(3)]),
-            case(1, Format::F16, normal.clone(), &[rows, fixed(300)]),
-            case(0, Format::BF16, normal, &[fixed(300), fixed(3)]),
+            case(1, DType::U32, Fill::Below(4), &[rows, fixed(300)]),
+            case(1, DType::I32, Fill::Normal(2.0), &[fixed(2), fixed(600), fixed(3)]),
+            case(1, DType::Plain(Type::I8), Fill::Normal(50.0), &[rows, fixed(90)]),
+            case(1, DType::Plain(Type::F64), normal.clone(), &[rows, fixed(300)]),
+            case(0, DType::Plain(Type::I64), Fill::Normal(30.0), &[fixed(300), fixed(3)]),
+            case(1, DType::F16, normal.clone(), &[rows, fixed(300)]),
+            case(0, DType::BF16, normal, &[fixed(300), fixed(3)]),
             case(
                 1,
-                Format::F32,
+                DType::F32,
                 Fill::Values(vec![nan, 2.0, -inf, nan, nan, nan, inf, nan, inf]),
                 &[fixed(3), fixed(3)],
             ),
-            case(0, Format::F32, Fill::Values(vec![-0.0, 0.0, -0.0, 0.0]), &[fixed(4)]),
+            case(0, DType::F32, Fill::Values(vec![-0.0, 0.0, -0.0, 0.0]), &[fixed(4)]),
         ]);
         cases.push(
             Case::new(ArgReduce { least, dim: 0 }, &[(9, 0)])
-                .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)])),
+                .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(3)])),
         );
     }
     cases

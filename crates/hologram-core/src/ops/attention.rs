@@ -1,6 +1,6 @@
 //! Causal attention of new tokens over a paged key and value cache, with grouped heads.
 
-use hologram_backends::{AttentionPrecision, Format, KernelSpec, Operation};
+use hologram_backends::{AttentionPrecision, DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::{Kernel, Launchable, Op};
@@ -39,7 +39,7 @@ impl Graph {
     /// sequence `sequences[t]`, its own included.
     ///
     /// - `q` is `f32 [n, h, d]`.
-    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16` or [`Format::Q8Planes`].
+    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16` or [`DType::Q8Planes`].
     /// - `positions` and `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`.
     ///
     /// Position p of sequence s lies in block `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads
@@ -106,9 +106,9 @@ impl Op for Attention {
         if self.options.window == Some(0) {
             return Err("a window has at least 1 position".into());
         }
-        let cache = matches!(k.format, Format::F32 | Format::F16 | Format::Q8Planes) && k == v;
-        let indices = [positions, sequences, table].iter().all(|t| t.format == Format::U32);
-        if q.format != Format::F32 || !cache || !indices {
+        let cache = matches!(k.format, DType::F32 | DType::F16 | DType::Q8Planes) && k == v;
+        let indices = [positions, sequences, table].iter().all(|t| t.format == DType::U32);
+        if q.format != DType::F32 || !cache || !indices {
             return Err(
                 "takes f32 q, k and v alike in f32, f16 or Q8_0 (planes), and u32 positions, sequences and block table"
                     .into(),
@@ -290,7 +290,7 @@ impl Op for Attention {
                         squares += (a * b).powi(2);
                     }
                     let bound =
-                        super::matmul::sum_bound(Format::F32, d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
+                        super::matmul::sum_bound(DType::F32, d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
                     score_bound = score_bound.max(bound * scale.abs());
                     sum * scale
                 })
@@ -450,16 +450,16 @@ pub(super) fn cases() -> Vec<Case> {
     // Windows shorter than a block, of a block and one more, and longer than a kernel's tile.
     use AttentionPrecision::{BF16, F32};
     for (format, precision, window) in [
-        (Format::F32, F32, None),
-        (Format::F16, F32, None),
-        (Format::Q8Planes, F32, None),
-        (Format::F32, BF16, None),
-        (Format::F16, BF16, None),
-        (Format::F32, F32, Some(1)),
-        (Format::F32, F32, Some(33)),
-        (Format::F16, F32, Some(20)),
-        (Format::F16, BF16, Some(300)),
-        (Format::Q8Planes, F32, Some(17)),
+        (DType::F32, F32, None),
+        (DType::F16, F32, None),
+        (DType::Q8Planes, F32, None),
+        (DType::F32, BF16, None),
+        (DType::F16, BF16, None),
+        (DType::F32, F32, Some(1)),
+        (DType::F32, F32, Some(33)),
+        (DType::F16, F32, Some(20)),
+        (DType::F16, BF16, Some(300)),
+        (DType::Q8Planes, F32, Some(17)),
     ] {
         // The lower precision does not change the computation of few tokens.
         let shapes = if precision == F32 { shapes.as_slice() } else { &[] };
@@ -471,13 +471,13 @@ pub(super) fn cases() -> Vec<Case> {
             // If the number of tokens is the maximum and above 8, it is fixed; otherwise it is an extent.
             let tokens = if n == max && n > 8 { Dim::Fixed(n) } else { Dim::Extent(0) };
             let index = |shape: &[Dim], values: &[f32]| CaseInput {
-                format: Format::U32,
+                format: DType::U32,
                 shape: shape.to_vec(),
                 fill: Fill::Values(values.to_vec()),
             };
             let pool = s.table.2.iter().fold(0, |n, block| n.max(*block as usize + 1));
             let cache = CaseInput::normal(format, &dims(&[pool, s.heads.1, s.block_size, s.d]));
-            let q = CaseInput::normal(Format::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
+            let q = CaseInput::normal(DType::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             cases.push(
                 Case::new(

@@ -1,6 +1,6 @@
 //! Products of batches of matrices, each optionally transposed, with bias, activation and residual in the same launch.
 
-use hologram_backends::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_backends::{Activation, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{epsilon, is_float, number, plain, stored};
@@ -48,7 +48,7 @@ impl Graph {
     ///   `f64`, `i32` and `i64` are computed in their type, where sums of integers wrap. `i8` gives `i32`.
     /// - Integers have no activation but ReLU. Bias and residual have the result's type.
     ///
-    /// The product of a model's activations with its weights is [`Graph::matmul`]. Attention scores are the product of
+    /// The product of a model's activations with its weights is [`Graph::linear`]. Attention scores are the product of
     /// queries and keys with `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] and the values.
     ///
     /// # Errors
@@ -62,6 +62,14 @@ impl Graph {
         };
         let operands: Vec<NodeId> = [a, b].into_iter().chain(options.bias).chain(options.residual).collect();
         self.apply(op, &operands)
+    }
+
+    /// The product a·b of matrices, with the other dimensions broadcast: [`Graph::batch_matmul`] without options.
+    ///
+    /// # Errors
+    /// As [`Graph::batch_matmul`].
+    pub fn matmul(&mut self, a: NodeId, b: NodeId) -> Result<NodeId> {
+        self.called("matmul", |g| g.batch_matmul(a, b, &MatmulOptions::default()))
     }
 }
 
@@ -141,7 +149,7 @@ impl BatchMatmul {
     fn result(&self, inputs: &[&TensorType]) -> Option<TensorType> {
         let [a, b, ..] = inputs else { return None };
         let format = match plain(a.format)? {
-            Type::I8 => Format::I32,
+            Type::I8 => DType::I32,
             Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32 | Type::I64 => a.format,
             _ => return None,
         };
@@ -295,7 +303,7 @@ impl Op for BatchMatmul {
             .map(|d| if let Dim::Fixed(n) = d { *n } else { 0 })
             .collect();
         let [of_a, of_b] = [a, b].map(|t| strides(&t.shape, &sizes));
-        let format = if a.format == Format::Plain(Type::I8) { Format::I32 } else { a.format };
+        let format = if a.format == DType::Plain(Type::I8) { DType::I32 } else { a.format };
         let float = plain(format).is_some_and(Type::is_float);
         let mut out = Reference::default();
         for batch in 0..sizes.iter().product::<usize>() {
@@ -356,7 +364,7 @@ fn start(b: &mut Builder, batch: Value, batches: &[usize], strides: &[usize]) ->
 pub(super) fn cases() -> Vec<Case> {
     let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
     let numbers = |ty: Type, shape: &[Dim]| CaseInput {
-        format: Format::Plain(ty),
+        format: DType::Plain(ty),
         shape: shape.to_vec(),
         fill: Fill::Normal(if ty.is_float() { 1.0 } else { 30.0 }),
     };
@@ -364,7 +372,7 @@ pub(super) fn cases() -> Vec<Case> {
         let (a, b) = (numbers(ty, &dims(a)), numbers(ty, &dims(b)));
         let result = op.result(&[&TensorType::new(a.format, &*a.shape), &TensorType::new(b.format, &*b.shape)]);
         let mut case = Case::new(op, &[]).input(a).input(b);
-        if let Some(TensorType { format: Format::Plain(ty), shape }) = result {
+        if let Some(TensorType { format: DType::Plain(ty), shape }) = result {
             let bias = op.bias.then(|| numbers(ty, &shape[shape.len() - 1..]));
             let residual = op.residual.then(|| numbers(ty, &shape));
             case = bias.into_iter().chain(residual).fold(case, Case::input);
@@ -414,7 +422,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // Sizes that are run-time extents: rows, batches, and the depth.
     let (extent, fixed) = (Dim::Extent(0), Dim::Fixed);
-    let f32 = |shape: &[Dim]| CaseInput::normal(Format::F32, shape);
+    let f32 = |shape: &[Dim]| CaseInput::normal(DType::F32, shape);
     for (rows, max) in [(0, 9), (7, 9), (70, 130)] {
         let mut both = Vec::new();
         both.push((transposed(false, true), f32(&[extent, fixed(17)]), f32(&[fixed(12), fixed(17)])));

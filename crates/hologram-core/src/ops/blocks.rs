@@ -1,6 +1,6 @@
 //! How programs read the elements of tensors in every format: codes, scales and minimums.
 
-use hologram_backends::{Bits, BlockType, Codes, Factors, Format, PlaneLayout, Scales, Values};
+use hologram_backends::{Bits, BlockType, Codes, DType, Factors, PlaneLayout, Scales, Values};
 use hologram_isa::{Builder, Type, Value};
 
 use super::TensorArg;
@@ -17,7 +17,7 @@ impl TensorArg {
     /// The element at a row-major index, dequantized to `f32`.
     pub fn load(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
         let index = index.into();
-        if let Format::Plain(_) = self.spec.format {
+        if let DType::Plain(_) = self.spec.format {
             return b.load_f32(self.views[0], index);
         }
         let code = self.load_code(b, index);
@@ -55,7 +55,7 @@ impl TensorArg {
         };
         // A plane of 8-bit signed codes holds the elements directly. In other planes of codes a block begins with its
         // codes.
-        let in_plane = matches!(format, Format::Planes(_));
+        let in_plane = matches!(format, DType::Planes(_));
         if in_plane && row.values == Values::Signed {
             let code = b.load(self.views[0], index);
             return b.cvt(Type::I32, code);
@@ -92,12 +92,12 @@ impl TensorArg {
         let index = index.into();
         let format = self.spec.format;
         match format {
-            Format::Plain(_) => return Value::from(1.0f32),
-            Format::I8Groups { group } => {
+            DType::Plain(_) => return Value::from(1.0f32),
+            DType::I8Groups { group } => {
                 let at = b.div(index, group);
                 return b.load(self.views[1], at);
             }
-            Format::Planes(block) if block.row().planes == PlaneLayout::Codes => {
+            DType::Planes(block) if block.row().planes == PlaneLayout::Codes => {
                 let at = b.shr(index, format.block_len().trailing_zeros());
                 return b.load_f32(self.views[1], at);
             }
@@ -194,7 +194,7 @@ impl TensorArg {
 
     /// The bits of the code at a row-major index, as in the file, for a tensor in blocks or in chunks.
     pub fn packed_bits(&self, b: &mut Builder, packed: BlockType, index: Value) -> Value {
-        if let Format::Block(block) = self.spec.format {
+        if let DType::Block(block) = self.spec.format {
             let code = match (block.table(), block.row().codes) {
                 (Some(_), Codes::Bits(low, _)) => {
                     let at = self.element(b, index);
@@ -270,7 +270,7 @@ impl TensorArg {
     fn element(&self, b: &mut Builder, index: Value) -> Element {
         let format = self.spec.format;
         let stride = match format {
-            Format::Planes(block) if !block.is_packed() => block.plane_bytes()[0] as u32,
+            DType::Planes(block) if !block.is_packed() => block.plane_bytes()[0] as u32,
             _ => format.block_bytes() as u32,
         };
         let len = format.block_len() as u32;
@@ -290,7 +290,7 @@ impl TensorArg {
     pub fn number(&self, b: &mut Builder, index: Value, which: usize) -> Value {
         let format = self.spec.format;
         let (stride, first) = match format {
-            Format::Planes(block) => (block.record_bytes(), which as u32),
+            DType::Planes(block) => (block.record_bytes(), which as u32),
             _ => (format.block_bytes(), format.numbers_at().get(which).map_or(0, |at| *at as u32 / 2)),
         };
         let block = b.shr(index, format.block_len().trailing_zeros());

@@ -1,6 +1,6 @@
 //! Tensors joined along a dimension.
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 
 use super::kernel::divide;
 use super::{Kernel, Launchable, Op};
@@ -28,7 +28,7 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit together, or the dimension is a run-time extent.
-    pub fn concat(&mut self, parts: &[NodeId], dim: usize) -> Result<NodeId> {
+    pub fn cat(&mut self, parts: &[NodeId], dim: usize) -> Result<NodeId> {
         self.apply(Concat { dim }, parts)
     }
 }
@@ -38,11 +38,11 @@ impl Tensor {
     /// differ only in that dimension.
     ///
     /// # Errors
-    /// As [`Graph::concat`]; when they lie on different devices; errors of the device.
+    /// As [`Graph::cat`]; when they lie on different devices; errors of the device.
     pub fn concat(&self, others: &[&Tensor], dim: impl Axis) -> Result<Tensor> {
         let dim = self.axis("concat", dim)?;
         let parts: Vec<&Tensor> = std::iter::once(self).chain(others.iter().copied()).collect();
-        self.executor.cached(Call::Concat, &[dim as u64], &parts, |g, v| g.concat(v, dim))
+        self.executor.cached(Call::Concat, &[dim as u64], &parts, |g, v| g.cat(v, dim))
     }
 }
 
@@ -56,7 +56,7 @@ impl Op for Concat {
         if inputs.len() > MOST {
             return Err(format!("takes at most {MOST} tensors, not {}", inputs.len()));
         }
-        if !matches!(first.format, Format::Plain(_)) || rest.iter().any(|t| t.format != first.format) {
+        if !matches!(first.format, DType::Plain(_)) || rest.iter().any(|t| t.format != first.format) {
             return Err("takes tensors of one plain type".into());
         }
         let mut shape = first.shape.clone();
@@ -128,10 +128,10 @@ pub(super) fn cases() -> Vec<Case> {
     let case = |dim: usize, ty: Type, shapes: &[&[usize]]| {
         shapes.iter().fold(Case::new(Concat { dim }, &[]), |case, shape| {
             let shape = shape.iter().map(|n| Dim::Fixed(*n)).collect();
-            case.input(CaseInput { format: Format::Plain(ty), shape, fill: Fill::Below(2) })
+            case.input(CaseInput { format: DType::Plain(ty), shape, fill: Fill::Below(2) })
         })
     };
-    let normal = |sizes: &[Dim]| CaseInput::normal(Format::F32, sizes);
+    let normal = |sizes: &[Dim]| CaseInput::normal(DType::F32, sizes);
     let (rows, fixed) = (Dim::Extent(0), Dim::Fixed);
     vec![
         case(0, Type::F32, &[&[3], &[0], &[1], &[500]]),

@@ -1,6 +1,6 @@
 //! Convolution of images, as neural networks define it (a correlation: the kernel is not mirrored).
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{epsilon, not_for, number, plain, stored};
@@ -84,8 +84,8 @@ impl Op for Conv2d {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, kernel, bias @ ..] = inputs else { return Err("takes images and kernels".into()) };
         let result = |ty| match ty {
-            Type::I8 => Some(Format::I32),
-            Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32 => Some(Format::Plain(ty)),
+            Type::I8 => Some(DType::I32),
+            Type::F32 | Type::F16 | Type::BF16 | Type::F64 | Type::I32 => Some(DType::Plain(ty)),
             _ => None,
         };
         let format = plain(x.format).and_then(result);
@@ -229,7 +229,7 @@ impl Op for Conv2d {
         let (Some(rows), Some(columns)) = (self.size(0, *h, *kh), self.size(1, *w, *kw)) else {
             return Reference::default();
         };
-        let format = if x.format == Format::Plain(Type::I8) { Format::I32 } else { x.format };
+        let format = if x.format == DType::Plain(Type::I8) { DType::I32 } else { x.format };
         let float = plain(format).is_some_and(Type::is_float);
         // The index in the image of an element of a window.
         let place = |side: usize, at: usize, step: usize, size: usize| {
@@ -267,7 +267,7 @@ pub(super) fn cases() -> Vec<Case> {
     let plain = Conv2d { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 };
     let case = |op: Conv2d, ty: Type, [n, max]: [usize; 2], image: [usize; 3], kernel: [usize; 4], bias: bool| {
         let numbers = |ty: Type, shape: &[Dim]| CaseInput {
-            format: Format::Plain(ty),
+            format: DType::Plain(ty),
             shape: shape.to_vec(),
             fill: Fill::Normal(if ty.is_float() { 1.0 } else { 30.0 }),
         };

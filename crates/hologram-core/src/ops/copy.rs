@@ -1,6 +1,6 @@
 //! A copy of a tensor. It makes an output of a value that no operation computes, and row-major memory of a view.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 #[cfg(feature = "conformance")]
 use hologram_isa::Type;
 
@@ -35,7 +35,7 @@ impl Op for Copy {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
-            [x] if matches!(x.format, Format::Plain(_)) => Ok((*x).clone()),
+            [x] if matches!(x.format, DType::Plain(_)) => Ok((*x).clone()),
             _ => Err("takes one tensor of a plain format".into()),
         }
     }
@@ -67,20 +67,20 @@ impl Op for Copy {
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |format: Format, rows: usize, max: usize, d: usize| {
+    let case = |format: DType, rows: usize, max: usize, d: usize| {
         let shape = [Dim::Extent(0), Dim::Fixed(d)];
         let input =
-            if format == Format::U32 { CaseInput::below(1 << 24, &shape) } else { CaseInput::normal(format, &shape) };
+            if format == DType::U32 { CaseInput::below(1 << 24, &shape) } else { CaseInput::normal(format, &shape) };
         Case::new(Copy, &[(max, rows)]).input(input)
     };
-    let line = |n: usize| Case::new(Copy, &[]).input(CaseInput::normal(Format::F32, &[Dim::Fixed(n)]));
+    let line = |n: usize| Case::new(Copy, &[]).input(CaseInput::normal(DType::F32, &[Dim::Fixed(n)]));
     vec![
-        case(Format::F32, 0, 3, 5),
-        case(Format::F32, 5, 9, 257),
-        case(Format::F16, 3, 4, 33),
-        case(Format::BF16, 1, 1, 1),
-        case(Format::U32, 7, 7, 100),
-        case(Format::Plain(Type::I8), 3, 5, 7),
+        case(DType::F32, 0, 3, 5),
+        case(DType::F32, 5, 9, 257),
+        case(DType::F16, 3, 4, 33),
+        case(DType::BF16, 1, 1, 1),
+        case(DType::U32, 7, 7, 100),
+        case(DType::Plain(Type::I8), 3, 5, 7),
         line(1),
         line(70_001),
     ]
@@ -96,7 +96,7 @@ fn views() -> Vec<Case> {
     let rows = |sizes: &[usize]| std::iter::once(Dim::Extent(0)).chain(fixed(sizes)).collect::<Vec<_>>();
     let case = |ty: Type, shape: &[Dim], views: Vec<View>| {
         let fill = Fill::Below(if ty.size() == 1 { 2 } else { 1 << 11 });
-        let input = CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill };
+        let input = CaseInput { format: DType::Plain(ty), shape: shape.to_vec(), fill };
         views.into_iter().fold(Case::new(Copy, &[(5, 4)]).input(input), Case::view)
     };
     let mut cases = Vec::new();

@@ -1,7 +1,7 @@
 //! Cumulative sums along a dimension: lines are summed in chunks, the chunks' sums are summed in the same way, and each
 //! chunk starts from the sum of the chunks before it.
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along, computed, epsilon, number, outer, plain, stored};
@@ -137,7 +137,7 @@ fn program(spec: &KernelSpec, dim: usize, total: bool) -> Result<Launchable> {
     k.finish(lines.count() * chunks as usize)
 }
 
-fn is_summed(format: Format) -> bool {
+fn is_summed(format: DType) -> bool {
     plain(format).is_some_and(|ty| ty.is_float() || computed(ty) == ty)
 }
 
@@ -152,7 +152,7 @@ impl Op for ChunkSums {
         let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;
         let mut shape = x.shape.clone();
         shape[self.dim] = Dim::Fixed(self.chunks);
-        Ok(TensorType::new(Format::Plain(computed(ty)), shape))
+        Ok(TensorType::new(DType::Plain(computed(ty)), shape))
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
@@ -178,7 +178,7 @@ impl Op for ChunkSums {
 
 /// The contribution of an element to the bound of a sum: it passes 18 roundings, in the chain of a thread's elements,
 /// in the steps between threads and in the sums carried over.
-fn bound(format: Format, value: f64) -> f64 {
+fn bound(format: DType, value: f64) -> f64 {
     let float = plain(format).is_some_and(Type::is_float);
     if float { value.abs() * 9.0 * epsilon(format) } else { 0.0 }
 }
@@ -194,7 +194,7 @@ impl Op for CumSum {
         let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;
         if let Some(carries) = carries {
             let others = |t: &TensorType| super::lines::without(&t.shape, self.dim);
-            if carries.format != Format::Plain(computed(ty)) || others(carries) != others(x) {
+            if carries.format != DType::Plain(computed(ty)) || others(carries) != others(x) {
                 return Err("what is carried over must have x's other dimensions".into());
             }
         }
@@ -232,7 +232,7 @@ impl Op for CumSum {
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let input = |ty: Type, shape: &[Dim]| CaseInput {
-        format: Format::Plain(ty),
+        format: DType::Plain(ty),
         shape: shape.to_vec(),
         fill: match ty {
             ty if ty.is_float() => Fill::Normal(1.0),

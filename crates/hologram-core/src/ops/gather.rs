@@ -1,6 +1,6 @@
 //! Rows of a table by index: token embeddings, and the hidden states whose logits are needed.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 
 use super::{Kernel, Launchable, Op, is_weight};
 #[cfg(feature = "conformance")]
@@ -38,8 +38,8 @@ impl Op for Gather {
             return Err("the table must be in a weight format".into());
         }
         match (table.shape.as_slice(), ids.shape.as_slice()) {
-            ([_, Dim::Fixed(d)], [n]) if ids.format == Format::U32 && *d > 0 => {
-                Ok(TensorType::new(Format::F32, [*n, Dim::Fixed(*d)]))
+            ([_, Dim::Fixed(d)], [n]) if ids.format == DType::U32 && *d > 0 => {
+                Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(*d)]))
             }
             _ => Err("takes a table of two dimensions and u32 ids of one".into()),
         }
@@ -86,29 +86,27 @@ impl Op for Gather {
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |format: Format, rows: usize, d: usize, n: usize, max: usize| {
+    let case = |format: DType, rows: usize, d: usize, n: usize, max: usize| {
         Case::new(Gather, &[(max, n)])
             .input(CaseInput::normal(format, &[Dim::Fixed(rows), Dim::Fixed(d)]))
             .input(CaseInput::below(rows as u32, &[Dim::Extent(0)]))
     };
     let mut cases = vec![
-        case(Format::F32, 1, 1, 1, 1),
-        case(Format::F32, 10, 33, 0, 4),
-        case(Format::F16, 10, 33, 3, 4),
-        case(Format::BF16, 7, 65, 9, 9),
+        case(DType::F32, 1, 1, 1, 1),
+        case(DType::F32, 10, 33, 0, 4),
+        case(DType::F16, 10, 33, 3, 4),
+        case(DType::BF16, 7, 65, 9, 9),
     ];
-    for format in Format::BLOCKS {
+    for format in DType::BLOCKS {
         for format in format.layouts() {
             cases.push(case(format, 5, 256, 3, 4));
             cases.push(case(format, 11, 1024, 9, 9));
         }
     }
     // A table whose number of rows is a run-time extent.
-    let ids = CaseInput { format: Format::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };
+    let ids = CaseInput { format: DType::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };
     cases.push(
-        Case::new(Gather, &[(8, 5)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(48)]))
-            .input(ids),
+        Case::new(Gather, &[(8, 5)]).input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(48)])).input(ids),
     );
     cases
 }

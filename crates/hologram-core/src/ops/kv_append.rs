@@ -1,6 +1,6 @@
 //! Stores the keys or values of new tokens in a paged cache, in place.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::{Kernel, Launchable, Op};
@@ -17,7 +17,7 @@ struct KvAppend;
 
 impl Graph {
     /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`,
-    /// `f16` or [`Format::Q8Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`.
+    /// `f16` or [`DType::Q8Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`.
     /// Returns the cache's new version. A slot outside the cache is an error of the run. Two tokens must not have the
     /// same slot.
     ///
@@ -41,8 +41,8 @@ impl Op for KvAppend {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [cache, x, slots] = inputs else { return Err("takes a cache, x and slots".into()) };
-        let stored = matches!(cache.format, Format::F32 | Format::F16 | Format::Q8Planes);
-        if !stored || x.format != Format::F32 || slots.format != Format::U32 {
+        let stored = matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes);
+        if !stored || x.format != DType::F32 || slots.format != DType::U32 {
             return Err("takes a cache of f32, f16 or Q8_0 (planes), f32 x and u32 slots".into());
         }
         match (cache.shape.as_slice(), x.shape.as_slice(), slots.shape.as_slice()) {
@@ -90,7 +90,7 @@ impl Op for KvAppend {
             // No cache has an element at u32::MAX: the store to a slot that is out of range fails.
             let at = b.select(exists, at, u32::MAX);
             let value = x.load(b, i);
-            if spec.output.format != Format::Q8Planes {
+            if spec.output.format != DType::Q8Planes {
                 cache.store(b, at, value);
                 return;
             }
@@ -131,7 +131,7 @@ impl Op for KvAppend {
             for head in 0..heads {
                 let to = ((block * heads + head) * block_size + offset) * d;
                 let from = (t * heads + head) * d;
-                if cache.format == Format::Q8Planes {
+                if cache.format == DType::Q8Planes {
                     let x = x.values[from..from + d].chunks(BLOCK);
                     for ((x, y), bounds) in x.zip(values[to..].chunks_mut(BLOCK)).zip(bounds[to..].chunks_mut(BLOCK)) {
                         quantized(x, y, bounds);
@@ -148,7 +148,7 @@ impl Op for KvAppend {
 }
 
 /// Elements per scale in the 8-bit format.
-const BLOCK: usize = Format::Q8Planes.block_len();
+const BLOCK: usize = DType::Q8Planes.block_len();
 
 /// Quantizes a block to 8 bits and bounds its values' deviation.
 fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
@@ -165,7 +165,7 @@ fn quantized(x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [Format::F32, Format::F16, Format::Q8Planes] {
+    for format in [DType::F32, DType::F16, DType::Q8Planes] {
         let shapes = [
             (1, 1, 16, 1, 1, vec![0.0]),
             (2, 2, 16, 8, 4, vec![]),
@@ -182,8 +182,8 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(
                 Case::new(KvAppend, &[(max, n)])
                     .input(CaseInput::normal(format, &dims(&[blocks, heads, block_size, d])))
-                    .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(heads), Dim::Fixed(d)]))
-                    .input(CaseInput { format: Format::U32, shape: vec![Dim::Extent(0)], fill: Fill::Values(slots) }),
+                    .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(heads), Dim::Fixed(d)]))
+                    .input(CaseInput { format: DType::U32, shape: vec![Dim::Extent(0)], fill: Fill::Values(slots) }),
             );
         }
     }
@@ -192,9 +192,9 @@ pub(super) fn cases() -> Vec<Case> {
     let fixed = |format, shape: &[Dim], fill| CaseInput { format, shape: shape.to_vec(), fill };
     cases.push(
         Case::new(KvAppend, &[])
-            .input(CaseInput::normal(Format::Q8Planes, &dims))
-            .input(fixed(Format::F32, &[Dim::Fixed(1), dims[1], dims[3]], Fill::Values(one_nan)))
-            .input(fixed(Format::U32, &[Dim::Fixed(1)], Fill::Values(vec![3.0]))),
+            .input(CaseInput::normal(DType::Q8Planes, &dims))
+            .input(fixed(DType::F32, &[Dim::Fixed(1), dims[1], dims[3]], Fill::Values(one_nan)))
+            .input(fixed(DType::U32, &[Dim::Fixed(1)], Fill::Values(vec![3.0]))),
     );
     cases
 }

@@ -2,7 +2,7 @@
 //! arXiv:1607.06450).
 
 #[cfg(feature = "conformance")]
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
@@ -122,7 +122,7 @@ impl Op for LayerNorm {
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |format: Format, rows: usize, max: usize, d: usize, size: f32| {
+    let case = |format: DType, rows: usize, max: usize, d: usize, size: f32| {
         let mut x = CaseInput::normal(format, &[Dim::Extent(0), Dim::Fixed(d)]);
         x.fill = Fill::Normal(size);
         Case::new(LayerNorm { eps: 1e-5 }, &[(max, rows)])
@@ -130,18 +130,18 @@ pub(super) fn cases() -> Vec<Case> {
             .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
             .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
     };
-    let mut far = CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
+    let mut far = CaseInput::normal(DType::F32, &[Dim::Fixed(64)]);
     // Far from 0: sums of squares without subtracting the mean would cancel.
     far.fill = Fill::Values((0..64).map(|i| 1000.0 + (i * 37 % 64) as f32 / 8.0).collect());
-    let row = || CaseInput::normal(Format::F32, &[Dim::Fixed(64)]);
+    let row = || CaseInput::normal(DType::F32, &[Dim::Fixed(64)]);
     vec![
-        case(Format::F32, 1, 1, 1, 1.0),
-        case(Format::F32, 0, 4, 32, 1.0),
-        case(Format::F32, 3, 4, 257, 10.0),
-        case(Format::F32, 7, 8, 2048, 1.0),
-        case(Format::F16, 3, 4, 100, 5.0),
-        case(Format::BF16, 3, 4, 100, 5.0),
-        case(Format::Plain(Type::F64), 3, 4, 300, 5.0),
+        case(DType::F32, 1, 1, 1, 1.0),
+        case(DType::F32, 0, 4, 32, 1.0),
+        case(DType::F32, 3, 4, 257, 10.0),
+        case(DType::F32, 7, 8, 2048, 1.0),
+        case(DType::F16, 3, 4, 100, 5.0),
+        case(DType::BF16, 3, 4, 100, 5.0),
+        case(DType::Plain(Type::F64), 3, 4, 300, 5.0),
         Case::new(LayerNorm { eps: 1e-5 }, &[]).input(far).input(row()).input(row()),
     ]
 }

@@ -1,7 +1,7 @@
 //! Common code of operations along a dimension: a tensor as `[outer, n, inner]`, and workgroups that process
 //! neighbouring lines together.
 
-use hologram_backends::{Extent, Format, TensorSpec};
+use hologram_backends::{DType, Extent, TensorSpec};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::Kernel;
@@ -32,15 +32,15 @@ pub(super) fn without(shape: &[Dim], dim: usize) -> Vec<Dim> {
 }
 
 /// The element type of a plain format.
-pub(super) fn plain(format: Format) -> Option<Type> {
+pub(super) fn plain(format: DType) -> Option<Type> {
     match format {
-        Format::Plain(ty) => Some(ty),
+        DType::Plain(ty) => Some(ty),
         _ => None,
     }
 }
 
 /// The message for a type that an operation rejects, with the types that it takes.
-pub(super) fn not_for(format: Format, takes: impl Fn(Type) -> bool) -> String {
+pub(super) fn not_for(format: DType, takes: impl Fn(Type) -> bool) -> String {
     let names: Vec<&str> = Type::ALL.into_iter().filter(|ty| takes(*ty)).map(Type::name).collect();
     format!("does not exist for {}; it takes {}", format.name(), names.join(", "))
 }
@@ -61,20 +61,20 @@ pub(super) fn is_number(ty: Type) -> bool {
 }
 
 /// Whether a plain format is of floats.
-pub(super) fn is_float(format: Format) -> bool {
+pub(super) fn is_float(format: DType) -> bool {
     plain(format).is_some_and(Type::is_float)
 }
 
 /// Whether a plain format is of floats computed in `f32`.
-pub(super) fn is_in_f32(format: Format) -> bool {
+pub(super) fn is_in_f32(format: DType) -> bool {
     plain(format).is_some_and(|ty| computed(ty) == Type::F32)
 }
 
 /// The distance from 1 to the next number of the type that a format is computed in. Twice that for `f64`, because
 /// references have its roundings too.
-pub(super) fn epsilon(format: Format) -> f64 {
+pub(super) fn epsilon(format: DType) -> f64 {
     match format {
-        Format::Plain(Type::F64) => 2.0 * f64::EPSILON,
+        DType::Plain(Type::F64) => 2.0 * f64::EPSILON,
         _ => f64::from(f32::EPSILON),
     }
 }
@@ -260,11 +260,11 @@ impl Tile {
 }
 
 /// The bound of a value that is computed within `bound` and then stored in a format.
-pub(super) fn stored(format: Format, value: f64, bound: f64) -> f64 {
+pub(super) fn stored(format: DType, value: f64, bound: f64) -> f64 {
     // Half a unit in the last place, relative; half the least step (`f16`) or the least normal number (`bf16`).
     let (relative, least) = match format {
-        Format::Plain(Type::F16) => (2f64.powi(-11), 2f64.powi(-25)),
-        Format::Plain(Type::BF16) => (2f64.powi(-8), f64::from(f32::MIN_POSITIVE)),
+        DType::Plain(Type::F16) => (2f64.powi(-11), 2f64.powi(-25)),
+        DType::Plain(Type::BF16) => (2f64.powi(-8), f64::from(f32::MIN_POSITIVE)),
         _ => return bound,
     };
     bound + (value.abs() + bound) * relative + least

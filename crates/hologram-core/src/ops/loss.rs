@@ -1,6 +1,6 @@
 //! Losses: the squared error, the cross-entropy of class indices and the binary cross-entropy, both from logits.
 
-use hologram_backends::{ElementLoss, Format, KernelSpec, Operation};
+use hologram_backends::{DType, ElementLoss, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_float, number, plain};
@@ -74,8 +74,8 @@ impl Graph {
         }
         match reduction {
             LossReduction::None => Ok(losses),
-            LossReduction::Mean => self.reduce_all(Reduction::Mean, losses),
-            LossReduction::Sum => self.reduce_all(Reduction::Sum, losses),
+            LossReduction::Mean => self.reduce_all(losses, Reduction::Mean),
+            LossReduction::Sum => self.reduce_all(losses, Reduction::Sum),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Op for ElementLoss {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
             [x, target] if x == target => match plain(x.format) {
-                Some(ty) if ty.is_float() => Ok(TensorType::new(Format::Plain(computed(ty)), x.shape.clone())),
+                Some(ty) if ty.is_float() => Ok(TensorType::new(DType::Plain(computed(ty)), x.shape.clone())),
                 _ => Err("takes floats; of 64 bits only for squared errors".into()),
             },
             _ => Err("takes x and a target of its type and shape".into()),
@@ -173,10 +173,10 @@ impl Op for CrossEntropy {
             return Err("takes logits of floats, [.., d]".into());
         };
         along_some(x, rows)?;
-        if **target != TensorType::new(Format::U32, &x.shape[..rows]) {
+        if **target != TensorType::new(DType::U32, &x.shape[..rows]) {
             return Err("takes a u32 class for each row of logits".into());
         }
-        Ok(TensorType::new(Format::Plain(computed(plain(x.format).unwrap_or(Type::F32))), &x.shape[..rows]))
+        Ok(TensorType::new(DType::Plain(computed(plain(x.format).unwrap_or(Type::F32))), &x.shape[..rows]))
     }
 
     /// One workgroup per row.
@@ -243,14 +243,14 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in [ElementLoss::Squared, ElementLoss::BinaryCrossEntropy] {
         let case = |ty: Type, rows: usize, max: usize, d: usize| {
-            let mut x = CaseInput::normal(Format::Plain(ty), &[Dim::Extent(0), Dim::Fixed(d)]);
+            let mut x = CaseInput::normal(DType::Plain(ty), &[Dim::Extent(0), Dim::Fixed(d)]);
             let target = x.clone();
             x.fill = Fill::Normal(4.0);
             Case::new(op, &[(max, rows)]).input(x).input(target)
         };
         let pairs = |values: &[f32], targets: &[f32]| {
             let input = |values: &[f32]| CaseInput {
-                format: Format::F32,
+                format: DType::F32,
                 shape: vec![Dim::Fixed(values.len())],
                 fill: Fill::Values(values.to_vec()),
             };
@@ -267,17 +267,17 @@ pub(super) fn cases() -> Vec<Case> {
         ]);
     }
     let case = |ty: Type, rows: usize, max: usize, d: usize| {
-        let mut x = CaseInput::normal(Format::Plain(ty), &[Dim::Extent(0), Dim::Fixed(d)]);
+        let mut x = CaseInput::normal(DType::Plain(ty), &[Dim::Extent(0), Dim::Fixed(d)]);
         x.fill = Fill::Normal(6.0);
         Case::new(CrossEntropy, &[(max, rows)]).input(x).input(CaseInput::below(d as u32, &[Dim::Extent(0)]))
     };
     let row = |values: &[f32], class: u32| {
         let x = CaseInput {
-            format: Format::F32,
+            format: DType::F32,
             shape: vec![Dim::Fixed(values.len())],
             fill: Fill::Values(values.to_vec()),
         };
-        let class = CaseInput { format: Format::U32, shape: Vec::new(), fill: Fill::Values(vec![class as f32]) };
+        let class = CaseInput { format: DType::U32, shape: Vec::new(), fill: Fill::Values(vec![class as f32]) };
         Case::new(CrossEntropy, &[]).input(x).input(class)
     };
     cases.extend([

@@ -1,6 +1,6 @@
 //! Matrix product with a transposed right side, y = x·wᵀ: every projection of a model.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::epsilon;
@@ -18,46 +18,46 @@ use crate::tensor::{Dim, TensorType};
 struct Matmul;
 
 impl Graph {
-    /// The product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
+    /// A linear layer without bias: the product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are dequantized; products and sums are in `f32`.
     /// - `x` in `bf16`, `w` in `bf16` or a block format that is not ternary: quantized weights are dequantized to `f32`
     ///   and rounded to `bf16`, to nearest even; products and sums are in `f32`.
-    /// - `x` in [`Format::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as
+    /// - `x` in [`DType::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as
     ///   integers and summed exactly within each group and each run of weights that share a scale (in native kernels at
     ///   least four products at a time). Per run, the activations' scale · (weights' scale · sum of products −
     ///   minimum · sum of the activations' codes) is added in `f32`; the second term exists only if the format has
     ///   minimums. Groups are of 32 for blocks of 32, and of 32 or 256 for blocks of 256; for ternary weights, a
     ///   multiple of 256, or a multiple of 32 that divides 256.
     ///
-    /// Quantized weights may lie in planes ([`Format::Q8Planes`] and similar), which does not change the computation.
+    /// Quantized weights may lie in planes ([`DType::Q8Planes`] and similar), which does not change the computation.
     ///
     /// # Errors
     /// When the operands do not fit.
-    pub fn matmul(&mut self, x: NodeId, w: NodeId) -> Result<NodeId> {
+    pub fn linear(&mut self, x: NodeId, w: NodeId) -> Result<NodeId> {
         self.apply(Matmul, &[x, w])
     }
 }
 
 /// Whether there is a product of these formats.
-fn fits(x: Format, w: Format) -> bool {
+fn fits(x: DType, w: DType) -> bool {
     match (x, w) {
-        (Format::Plain(Type::F32), w) => is_weight(w),
-        (Format::Plain(Type::BF16), Format::Plain(Type::BF16)) => true,
-        (Format::Plain(Type::BF16), w) => w.is_quantized_weight() && !w.is_ternary(),
-        (Format::I8Groups { group }, w) if w.is_ternary() => {
+        (DType::Plain(Type::F32), w) => is_weight(w),
+        (DType::Plain(Type::BF16), DType::Plain(Type::BF16)) => true,
+        (DType::Plain(Type::BF16), w) => w.is_quantized_weight() && !w.is_ternary(),
+        (DType::I8Groups { group }, w) if w.is_ternary() => {
             group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
         }
-        (Format::I8Groups { group }, w) if w.is_quantized_weight() => group == 32 || group as usize == w.block_len(),
+        (DType::I8Groups { group }, w) if w.is_quantized_weight() => group == 32 || group as usize == w.block_len(),
         _ => false,
     }
 }
 
 /// The number of products that are summed before a scale is applied.
-fn unit(x: Format, w: Format, k: usize) -> usize {
+fn unit(x: DType, w: DType, k: usize) -> usize {
     match (x, w) {
-        (Format::I8Groups { group }, w) => w.scale_len().min(group as usize),
-        (_, Format::Plain(_)) => k,
+        (DType::I8Groups { group }, w) => w.scale_len().min(group as usize),
+        (_, DType::Plain(_)) => k,
         (_, w) => w.scale_len(),
     }
 }
@@ -74,7 +74,7 @@ impl Op for Matmul {
         }
         match (x.shape.as_slice(), w.shape.as_slice()) {
             ([n, Dim::Fixed(k)], [Dim::Fixed(m), Dim::Fixed(l)]) if k == l && *k > 0 => {
-                Ok(TensorType::new(Format::F32, [*n, Dim::Fixed(*m)]))
+                Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(*m)]))
             }
             _ => Err("takes x [n, k] and w [m, k]".into()),
         }
@@ -92,14 +92,14 @@ impl Op for Matmul {
         let b = &mut k.b;
         let load_weight = |b: &mut Builder, at: Value| {
             let v = w.load(b, at);
-            if x.spec.format == Format::BF16 && w.spec.format.is_quantized_weight() {
+            if x.spec.format == DType::BF16 && w.spec.format.is_quantized_weight() {
                 let rounded = b.cvt(Type::BF16, v);
                 b.cvt(Type::F32, rounded)
             } else {
                 v
             }
         };
-        let single = matches!((x.spec.format, w.spec.format), (Format::BF16, _) | (Format::F32, Format::Plain(_)));
+        let single = matches!((x.spec.format, w.spec.format), (DType::BF16, _) | (DType::F32, DType::Plain(_)));
         if single && tiles::pay(spec.output.max_rows(), m as usize) {
             let [down, across] = tiles::squares(spec.output.max_rows(), m as usize);
             let element = |b: &mut Builder, row: Value, e: Value| {
@@ -136,7 +136,7 @@ impl Op for Matmul {
             let w_start = b.mul(column, row_len);
             let sum = b.var(0.0f32);
             match (x.spec.format, w.spec.format) {
-                (Format::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
+                (DType::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
                     let x_block = b.add(x_start, block);
                     let w_block = b.add(w_start, block);
                     let (dot, codes) = (b.var(0i32), b.var(0i32));
@@ -159,7 +159,7 @@ impl Op for Matmul {
                     }
                     b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
                 }),
-                (Format::BF16, _) | (_, Format::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
+                (DType::BF16, _) | (_, DType::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
                     let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
                     let (xv, wv) = (x.load(b, xi), load_weight(b, wi));
                     b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
@@ -200,9 +200,9 @@ impl Op for Matmul {
         let [x, w] = inputs else { return Reference::default() };
         let k = x.row_len();
         // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
-        let exact = if matches!(x.format, Format::I8Groups { .. }) { 4 } else { 1 };
-        let rounds = x.format == Format::BF16 && w.format.is_quantized_weight();
-        let weight = |v: &f64| if rounds { rounded(*v, Format::BF16) } else { *v };
+        let exact = if matches!(x.format, DType::I8Groups { .. }) { 4 } else { 1 };
+        let rounds = x.format == DType::BF16 && w.format.is_quantized_weight();
+        let weight = |v: &f64| if rounds { rounded(*v, DType::BF16) } else { *v };
         let weights: Vec<f64> = w.values.iter().map(weight).collect();
         // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
         // values.
@@ -224,7 +224,7 @@ impl Op for Matmul {
                     };
                     squares += size * size;
                 }
-                out.push(sum, sum_bound(Format::F32, (k / exact) as f64, sum, squares));
+                out.push(sum, sum_bound(DType::F32, (k / exact) as f64, sum, squares));
             }
         }
         out
@@ -236,43 +236,39 @@ impl Op for Matmul {
 ///
 /// Partial sums are about as large as the root of the sum of squares, or the result. Their roundings by 2⁻²⁴ each
 /// add up like a random walk, here taken four times as far.
-pub(super) fn sum_bound(format: Format, n: f64, sum: f64, squares: f64) -> f64 {
+pub(super) fn sum_bound(format: DType, n: f64, sum: f64, squares: f64) -> f64 {
     let size = sum.abs() + squares.sqrt();
     (2.0 + 2.0 * n.sqrt()) * size * epsilon(format) + n * f64::from(f32::MIN_POSITIVE)
 }
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |x: Format, w: Format, n: usize, max: usize, m: usize, k: usize| {
+    let case = |x: DType, w: DType, n: usize, max: usize, m: usize, k: usize| {
         Case::new(Matmul, &[(max, n)])
             .input(CaseInput::normal(x, &[Dim::Extent(0), Dim::Fixed(k)]))
             .input(CaseInput::normal(w, &[Dim::Fixed(m), Dim::Fixed(k)]))
     };
     let mut cases = Vec::new();
-    let plain = [
-        (Format::F32, Format::F32),
-        (Format::F32, Format::F16),
-        (Format::F32, Format::BF16),
-        (Format::BF16, Format::BF16),
-    ];
+    let plain =
+        [(DType::F32, DType::F32), (DType::F32, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::BF16)];
     for (x, w) in plain {
         cases.push(case(x, w, 1, 1, 1, 1));
         for (n, max, m, k) in [(0, 2, 3, 8), (1, 4, 67, 131), (5, 7, 33, 64), (37, 40, 70, 320), (130, 160, 96, 256)] {
             cases.push(case(x, w, n, max, m, k));
         }
     }
-    let i8 = |group: u32| Format::I8Groups { group };
+    let i8 = |group: u32| DType::I8Groups { group };
     for (x, w, block) in [
-        (Format::F32, Format::Q8_0, 32),
-        (Format::F32, Format::Q4_0, 32),
-        (Format::F32, Format::TQ2_0, 256),
-        (Format::BF16, Format::Q8_0, 32),
-        (Format::BF16, Format::Q4_0, 32),
-        (i8(32), Format::Q8_0, 32),
-        (i8(32), Format::Q4_0, 32),
-        (i8(32), Format::TQ2_0, 256),
-        (i8(64), Format::TQ2_0, 256),
-        (i8(256), Format::TQ2_0, 256),
+        (DType::F32, DType::Q8_0, 32),
+        (DType::F32, DType::Q4_0, 32),
+        (DType::F32, DType::TQ2_0, 256),
+        (DType::BF16, DType::Q8_0, 32),
+        (DType::BF16, DType::Q4_0, 32),
+        (i8(32), DType::Q8_0, 32),
+        (i8(32), DType::Q4_0, 32),
+        (i8(32), DType::TQ2_0, 256),
+        (i8(64), DType::TQ2_0, 256),
+        (i8(256), DType::TQ2_0, 256),
     ] {
         for (n, max, m, k) in [
             (1, 1, 1, block),
@@ -290,13 +286,13 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     // The other block formats, which have kernels of their own on some devices.
-    for w in Format::BLOCKS {
-        if matches!(w, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0) {
+    for w in DType::BLOCKS {
+        if matches!(w, DType::Q8_0 | DType::Q4_0 | DType::TQ2_0) {
             continue;
         }
         let groups: &[u32] = if w.block_len() == 32 { &[32] } else { &[32, 256] };
-        let mut formats = vec![Format::F32];
-        formats.extend((!w.is_ternary()).then_some(Format::BF16));
+        let mut formats = vec![DType::F32];
+        formats.extend((!w.is_ternary()).then_some(DType::BF16));
         formats.extend(groups.iter().map(|group| i8(*group)));
         for x in formats {
             for (n, max, m, k) in [(1, 1, 9, 2048), (5, 7, 33, 256), (37, 40, 70, 256)] {
@@ -308,7 +304,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // One group for the whole row, as in BitNet.
     for (n, max, m, k) in [(1, 1, 67, 2560), (5, 7, 33, 768)] {
-        for w in Format::TQ2_0.layouts() {
+        for w in DType::TQ2_0.layouts() {
             cases.push(case(i8(k as u32), w, n, max, m, k));
         }
     }

@@ -39,7 +39,7 @@ mod top_k;
 use std::fmt;
 use std::sync::Arc;
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 pub use attention::AttentionOptions;
@@ -163,8 +163,8 @@ pub fn cases() -> Vec<Case> {
 pub type SharedOp = Arc<dyn Op>;
 
 /// Whether weights may have this format.
-fn is_weight(format: Format) -> bool {
-    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16)) || format.is_quantized_weight()
+fn is_weight(format: DType) -> bool {
+    matches!(format, DType::Plain(Type::F32 | Type::F16 | Type::BF16)) || format.is_quantized_weight()
 }
 
 /// The greatest of these magnitudes and `least`; NaN if any of them is NaN.
@@ -173,10 +173,10 @@ fn widest(least: f64, values: &[f64]) -> f64 {
 }
 
 /// An `f32` value, rounded to the nearest `f16` or `bf16`; unchanged for other formats.
-pub(crate) fn rounded(value: f64, format: Format) -> f64 {
+pub(crate) fn rounded(value: f64, format: DType) -> f64 {
     match format {
-        Format::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),
-        Format::Plain(Type::BF16) => half::bf16::from_f32(value as f32).to_f64(),
+        DType::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),
+        DType::Plain(Type::BF16) => half::bf16::from_f32(value as f32).to_f64(),
         _ => value,
     }
 }

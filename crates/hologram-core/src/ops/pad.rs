@@ -1,6 +1,6 @@
 //! Padding of a tensor with one value.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::Value;
 
 use super::kernel::divide;
@@ -31,7 +31,7 @@ impl Graph {
     /// cannot represent `value`.
     pub fn pad(&mut self, x: NodeId, sides: &[(usize, usize)], value: f64) -> Result<NodeId> {
         let format = self.operand("pad", x)?.ty.format;
-        let Format::Plain(ty) = format else {
+        let DType::Plain(ty) = format else {
             return Err(CoreError::Graph(format!("pad does not take {}", format.name())));
         };
         self.apply(Pad { sides: sides.to_vec(), fill: Fill::new(value, ty, &[])? }, &[x])
@@ -146,11 +146,11 @@ pub(super) fn cases() -> Vec<Case> {
     let case = |ty: Type, sizes: &[usize], sides: &[(usize, usize)], value: f64| {
         let shape: Vec<Dim> = sizes.iter().map(|n| Dim::Fixed(*n)).collect();
         let fill = Fill::new(value, ty, &[]).ok()?;
-        let input = CaseInput { format: Format::Plain(ty), shape, fill: conformance::Fill::Below(2) };
+        let input = CaseInput { format: DType::Plain(ty), shape, fill: conformance::Fill::Below(2) };
         Some(Case::new(Pad { sides: sides.to_vec(), fill }, &[]).input(input))
     };
     let rows = Fill::new(7.0, Type::F32, &[]).ok().map(|fill| {
-        let input = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(9)]);
+        let input = CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(9)]);
         Case::new(Pad { sides: vec![(0, 0), (2, 0)], fill }, &[(5, 4)]).input(input)
     });
     [

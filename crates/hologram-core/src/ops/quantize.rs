@@ -1,6 +1,6 @@
 //! Activations to 8-bit codes with one scale per group of a row.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
 use super::{Kernel, Launchable, Op};
@@ -20,7 +20,7 @@ struct Quantize {
 
 impl Graph {
     /// Quantizes the rows of `x` (`f32 [n, k]`) in groups of `group` elements, which must divide k, to
-    /// [`Format::I8Groups`].
+    /// [`DType::I8Groups`].
     ///
     /// With a = max(max|x|, `floor`) over a group, its scale is a / 127 and its codes are x · (127 / a), rounded to
     /// nearest even and clamped to -128..=127. If a is 0, scale and codes are 0. A group with a NaN is NaN; a group
@@ -44,14 +44,14 @@ impl Op for Quantize {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         match x.shape.as_slice() {
-            [_, Dim::Fixed(k)] if x.format == Format::F32 => {
+            [_, Dim::Fixed(k)] if x.format == DType::F32 => {
                 if self.group == 0 || *k == 0 || !k.is_multiple_of(self.group as usize) {
                     return Err(format!("groups of {} do not divide rows of {k}", self.group));
                 }
                 if !(self.floor >= 0.0 && self.floor.is_finite()) {
                     return Err(format!("the floor must be a finite number and not negative, not {}", self.floor));
                 }
-                Ok(TensorType::new(Format::I8Groups { group: self.group }, x.shape.clone()))
+                Ok(TensorType::new(DType::I8Groups { group: self.group }, x.shape.clone()))
             }
             _ => Err("takes f32 of two dimensions".into()),
         }
@@ -130,10 +130,10 @@ impl Op for Quantize {
 pub(super) fn cases() -> Vec<Case> {
     let case = |group: u32, floor: f32, rows: usize, max: usize, k: usize| {
         Case::new(Quantize { group, floor }, &[(max, rows)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(k)]))
+            .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(k)]))
     };
     let values = |group: u32, floor: f32, row: &[f32]| {
-        let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(1), Dim::Fixed(row.len())]);
+        let mut input = CaseInput::normal(DType::F32, &[Dim::Fixed(1), Dim::Fixed(row.len())]);
         input.fill = crate::conformance::Fill::Values(row.to_vec());
         Case::new(Quantize { group, floor }, &[]).input(input)
     };

@@ -1,6 +1,6 @@
 //! Random numbers by counter: Philox4x32-10 keyed by a seed, the same bits on every device.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::elementwise::bound;
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, Tensor, TensorType};
+use crate::tensor::{Dim, Tensor, TensorType, plain};
 
 /// The operation; the key is `u32 [4]`: the low and high 32 bits of the seed, then of the first counter.
 #[derive(Debug)]
@@ -37,8 +37,9 @@ impl Graph {
     /// counters, rounded up.
     ///
     /// # Errors
-    /// When the key has another type or shape, or `ty` is none of these.
-    pub fn random_uniform(&mut self, key: NodeId, ty: Type, shape: &[Dim]) -> Result<NodeId> {
+    /// When the key has another type or shape, or `dtype` is none of these.
+    pub fn random_uniform(&mut self, key: NodeId, dtype: impl Into<DType>, shape: &[Dim]) -> Result<NodeId> {
+        let ty = plain("random_uniform", dtype.into())?;
         self.apply(Random { normal: false, ty, shape: shape.to_vec() }, &[key])
     }
 
@@ -48,7 +49,8 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Graph::random_uniform`].
-    pub fn random_normal(&mut self, key: NodeId, ty: Type, shape: &[Dim]) -> Result<NodeId> {
+    pub fn random_normal(&mut self, key: NodeId, dtype: impl Into<DType>, shape: &[Dim]) -> Result<NodeId> {
+        let ty = plain("random_normal", dtype.into())?;
         self.apply(Random { normal: true, ty, shape: shape.to_vec() }, &[key])
     }
 }
@@ -58,16 +60,28 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Graph::random_uniform`]; errors of the device.
-    pub fn random_uniform(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
-        Tensor::random(executor, false, ty, shape, [seed, counter])
+    pub fn random_uniform(
+        executor: &Executor,
+        dtype: impl Into<DType>,
+        shape: &[usize],
+        seed: u64,
+        counter: u64,
+    ) -> Result<Tensor> {
+        Tensor::random(executor, false, plain("random_uniform", dtype.into())?, shape, [seed, counter])
     }
 
     /// Random numbers as [`Graph::random_normal`] computes them.
     ///
     /// # Errors
     /// As [`Graph::random_uniform`]; errors of the device.
-    pub fn random_normal(executor: &Executor, ty: Type, shape: &[usize], seed: u64, counter: u64) -> Result<Tensor> {
-        Tensor::random(executor, true, ty, shape, [seed, counter])
+    pub fn random_normal(
+        executor: &Executor,
+        dtype: impl Into<DType>,
+        shape: &[usize],
+        seed: u64,
+        counter: u64,
+    ) -> Result<Tensor> {
+        Tensor::random(executor, true, plain("random_normal", dtype.into())?, shape, [seed, counter])
     }
 
     fn random(executor: &Executor, normal: bool, ty: Type, shape: &[usize], key: [u64; 2]) -> Result<Tensor> {
@@ -128,11 +142,11 @@ impl Op for Random {
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let takes = |ty| matches!(ty, Type::F16 | Type::BF16 | Type::F32) || !self.normal && ty == Type::U32;
         if !takes(self.ty) {
-            return Err(not_for(Format::Plain(self.ty), takes));
+            return Err(not_for(DType::Plain(self.ty), takes));
         }
         match inputs {
-            [key] if key.format == Format::U32 && key.shape == [Dim::Fixed(4)] => {
-                Ok(TensorType::new(Format::Plain(self.ty), self.shape.clone()))
+            [key] if key.format == DType::U32 && key.shape == [Dim::Fixed(4)] => {
+                Ok(TensorType::new(DType::Plain(self.ty), self.shape.clone()))
             }
             _ => Err("takes a key of 4 u32: seed and counter, each in two halves".into()),
         }
@@ -212,7 +226,7 @@ pub(super) fn cases() -> Vec<Case> {
             for (sizes, counter) in [(vec![], 0.0), (vec![0], 1.0), (vec![7, 431], 4_294_967_040.0), (vec![3], 5.0)] {
                 let shape: Vec<Dim> = sizes.into_iter().map(Dim::Fixed).collect();
                 let fill = Fill::Values(vec![123_456.0, 7.0, counter, 3.0]);
-                let key = CaseInput { format: Format::U32, shape: vec![Dim::Fixed(4)], fill };
+                let key = CaseInput { format: DType::U32, shape: vec![Dim::Fixed(4)], fill };
                 if !(normal && ty == Type::U32) {
                     cases.push(Case::new(Random { normal, ty, shape }, &[]).input(key));
                 }

@@ -1,7 +1,7 @@
 //! Reductions along a dimension: sum, mean, product, the greatest and the least element.
 
 #[cfg(feature = "conformance")]
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_backends::{KernelSpec, Operation, Reduction};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
@@ -29,7 +29,7 @@ impl Graph {
     /// # Errors
     /// When `x` has no such dimension or has a type without this reduction; for the greatest or least element also when
     /// the dimension is fixed at 0.
-    pub fn reduce(&mut self, reduction: Reduction, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn reduce(&mut self, x: NodeId, reduction: Reduction, dim: usize) -> Result<NodeId> {
         self.apply(Reduce { reduction, dim }, &[x])
     }
 
@@ -37,7 +37,7 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Graph::reduce`].
-    pub fn reduce_all(&mut self, reduction: Reduction, x: NodeId) -> Result<NodeId> {
+    pub fn reduce_all(&mut self, x: NodeId, reduction: Reduction) -> Result<NodeId> {
         self.called("reduce_all", |g| g.of_all(reduction, x))
     }
 
@@ -47,19 +47,19 @@ impl Graph {
             dims.iter().try_fold(1usize, |n, d| if let Dim::Fixed(m) = d { n.checked_mul(*m) } else { None })
         };
         match (shape.as_slice(), fixed(&shape)) {
-            ([_], _) => self.reduce(reduction, x, 0),
+            ([_], _) => self.reduce(x, reduction, 0),
             (_, Some(n)) => {
                 let line = self.reshape(x, &[Dim::Fixed(n)])?;
-                self.reduce(reduction, line, 0)
+                self.reduce(line, reduction, 0)
             }
             // A run-time extent: the other dimensions are reduced first.
             ([first, rest @ ..], None) => {
                 let n = fixed(rest).unwrap_or(0);
                 let rows = self.reshape(x, &[*first, Dim::Fixed(n)])?;
-                let rows = self.reduce(reduction, rows, 1)?;
-                self.reduce(reduction, rows, 0)
+                let rows = self.reduce(rows, reduction, 1)?;
+                self.reduce(rows, reduction, 0)
             }
-            ([], None) => self.reduce(reduction, x, 0),
+            ([], None) => self.reduce(x, reduction, 0),
         }
     }
 
@@ -68,7 +68,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_sum(&mut self, x: NodeId) -> Result<NodeId> {
-        self.reduce(Reduction::Sum, x, self.shape_of(x).len().saturating_sub(1))
+        self.reduce(x, Reduction::Sum, self.shape_of(x).len().saturating_sub(1))
     }
 
     /// The greatest elements of the rows of `x` (`[.., d]`), as [`Graph::reduce`] computes them: `[..]`, a
@@ -77,7 +77,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn reduce_max(&mut self, x: NodeId) -> Result<NodeId> {
-        self.reduce(Reduction::Max, x, self.shape_of(x).len().saturating_sub(1))
+        self.reduce(x, Reduction::Max, self.shape_of(x).len().saturating_sub(1))
     }
 }
 
@@ -217,11 +217,11 @@ pub(super) fn cases() -> Vec<Case> {
     for reduction in [Sum, Mean, Prod, Max, Min] {
         let reduce = |dim: usize| Reduce { reduction, dim };
         let rows = |rows: usize, max: usize, d: usize| {
-            Case::new(reduce(1), &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+            Case::new(reduce(1), &[(max, rows)]).input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
         };
         let fixed = |ty: Type, dim: usize, shape: &[usize]| {
             let shape: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
-            let mut input = CaseInput::normal(Format::Plain(ty), &shape);
+            let mut input = CaseInput::normal(DType::Plain(ty), &shape);
             input.fill = match ty {
                 ty if ty.is_float() => Fill::Normal(1.0),
                 Type::U8 | Type::U16 | Type::U32 | Type::U64 => Fill::Below(200),
@@ -229,12 +229,12 @@ pub(super) fn cases() -> Vec<Case> {
             };
             Case::new(reduce(dim), &[]).input(input)
         };
-        let mut special = CaseInput::normal(Format::F32, &[Dim::Fixed(5)]);
+        let mut special = CaseInput::normal(DType::F32, &[Dim::Fixed(5)]);
         special.fill = Fill::Values(vec![-3.0, f32::NEG_INFINITY, -2.0, -2.5, -9.0]);
         cases.extend([rows(0, 3, 5), rows(5, 9, 257), rows(300, 400, 33)]);
         // Along the first of two dimensions: a run-time extent, and a fixed size equal to the other.
         let over = |n: usize| {
-            Case::new(reduce(0), &[(700, n)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(5)]))
+            Case::new(reduce(0), &[(700, n)]).input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(5)]))
         };
         cases.extend([over(1), over(700), fixed(Type::F32, 0, &[37, 37]), fixed(Type::F32, 1, &[37, 37])]);
         let single = [fixed(Type::F32, 0, &[1]), fixed(Type::F32, 1, &[3, 70, 64]), fixed(Type::F32, 2, &[3, 2, 64])];
@@ -251,7 +251,7 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     let nans = |reduction: Reduction| {
-        let mut nans = CaseInput::normal(Format::F32, &[Dim::Fixed(2), Dim::Fixed(3)]);
+        let mut nans = CaseInput::normal(DType::F32, &[Dim::Fixed(2), Dim::Fixed(3)]);
         nans.fill = Fill::Values(vec![f32::NAN, -1.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN]);
         Case::new(Reduce { reduction, dim: 1 }, &[]).input(nans)
     };
@@ -259,12 +259,12 @@ pub(super) fn cases() -> Vec<Case> {
     // No elements to reduce: fixed sizes, and an extent of 0.
     for reduction in [Sum, Mean, Prod] {
         for (dim, shape) in [(1, [3, 0, 2]), (0, [0, 3, 5]), (2, [2, 0, 0])] {
-            let x = CaseInput::normal(Format::F32, &shape.map(Dim::Fixed));
+            let x = CaseInput::normal(DType::F32, &shape.map(Dim::Fixed));
             cases.push(Case::new(Reduce { reduction, dim }, &[]).input(x));
         }
     }
     for reduction in [Sum, Mean, Prod, Max, Min] {
-        let x = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)]);
+        let x = CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(3)]);
         cases.push(Case::new(Reduce { reduction, dim: 0 }, &[(4, 0)]).input(x));
     }
     cases

@@ -1,12 +1,12 @@
 //! The data types of references: operands and results.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 /// An operand on the host: actual shape and dequantized values.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     /// The storage format that it was dequantized from.
-    pub format: Format,
+    pub format: DType,
     /// Actual sizes, slowest first.
     pub shape: Vec<usize>,
     /// Dequantized values, row-major.

@@ -1,7 +1,7 @@
 //! Repacks block-quantized weights from the blocks of a file into the planes that GPUs read.
 
 use hologram_backends::{
-    Binding, BlockFormat, BlockType, Buffer, Codes, Extent, Factors, Format, KernelSpec, Launch, LaunchConfig,
+    Binding, BlockFormat, BlockType, Buffer, Codes, DType, Extent, Factors, KernelSpec, Launch, LaunchConfig,
     Operation, PLANE_ALIGN, TensorSpec,
 };
 use hologram_isa::{Array, Builder, Type, Value};
@@ -22,7 +22,7 @@ use crate::tensor::{Tensor, TensorType};
 struct Repack;
 
 impl Graph {
-    /// The same values in planes ([`Format::in_planes`]), for `x` in a block format that has such a layout.
+    /// The same values in planes ([`DType::in_planes`]), for `x` in a block format that has such a layout.
     ///
     /// # Errors
     /// When the operand is in another format.
@@ -224,16 +224,16 @@ pub struct Recode<'a> {
 }
 
 impl Tensor {
-    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`Format::at_load`], or
-    /// [`Format::in_planes`] of that. Other layouts than the format itself are converted in pieces of bounded size; the
+    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`DType::at_load`], or
+    /// [`DType::in_planes`] of that. Other layouts than the format itself are converted in pieces of bounded size; the
     /// device converts to planes.
     ///
     /// # Errors
     /// As [`Tensor::from_bytes`]; when the layout is none of these.
     pub fn from_bytes_as(
         executor: &Executor,
-        format: Format,
-        layout: Format,
+        format: DType,
+        layout: DType,
         shape: &[usize],
         bytes: &[u8],
     ) -> Result<Tensor> {
@@ -243,15 +243,15 @@ impl Tensor {
         Tensor::converted(executor, format, layout, shape, bytes, CHUNK)
     }
 
-    /// A tensor of blocks in an encoding that is not a [`Format`], converted to `format` and laid out as `layout`: the
-    /// format itself or [`Format::in_planes`]. The conversion is in pieces of bounded size.
+    /// A tensor of blocks in an encoding that is not a [`DType`], converted to `format` and laid out as `layout`: the
+    /// format itself or [`DType::in_planes`]. The conversion is in pieces of bounded size.
     ///
     /// # Errors
     /// As [`Tensor::from_bytes_as`]; the error of the conversion.
     pub fn from_recoded(
         executor: &Executor,
         recode: &Recode<'_>,
-        [format, layout]: [Format; 2],
+        [format, layout]: [DType; 2],
         shape: &[usize],
         bytes: &[u8],
     ) -> Result<Tensor> {
@@ -261,8 +261,8 @@ impl Tensor {
     /// As [`Tensor::from_bytes_as`], with the size of a piece.
     fn converted(
         executor: &Executor,
-        format: Format,
-        layout: Format,
+        format: DType,
+        layout: DType,
         shape: &[usize],
         bytes: &[u8],
         chunk: usize,
@@ -279,7 +279,7 @@ impl Tensor {
     fn in_pieces(
         executor: &Executor,
         recode: Option<&Recode<'_>>,
-        [format, layout]: [Format; 2],
+        [format, layout]: [DType; 2],
         shape: &[usize],
         bytes: &[u8],
         chunk: usize,
@@ -325,7 +325,7 @@ impl Tensor {
 /// Converts `bytes` of blocks at the start of a buffer to a tensor's blocks from `first` on, and waits.
 fn repack_blocks(
     executor: &Executor,
-    format: Format,
+    format: DType,
     from: &Buffer,
     to: &Tensor,
     first: usize,
@@ -333,7 +333,7 @@ fn repack_blocks(
 ) -> Result<()> {
     let blocks = bytes / format.block_bytes();
     let spec =
-        |format: Format| TensorSpec { format, shape: vec![Extent::Fixed(blocks), Extent::Fixed(format.block_len())] };
+        |format: DType| TensorSpec { format, shape: vec![Extent::Fixed(blocks), Extent::Fixed(format.block_len())] };
     let (x, y) = (spec(format), spec(format.in_planes()));
     let mut bindings: Vec<Binding> = Vec::new();
     for view in format.views(blocks, format.block_len()) {
@@ -361,11 +361,11 @@ fn repack_blocks(
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |format: Format, rows: usize, d: usize| {
+    let case = |format: DType, rows: usize, d: usize| {
         Case::new(Repack, &[]).input(CaseInput::normal(format, &[Dim::Fixed(rows), Dim::Fixed(d)]))
     };
     let mut cases = Vec::new();
-    for format in Format::BLOCKS.into_iter().filter(|f| f.in_planes() != *f) {
+    for format in DType::BLOCKS.into_iter().filter(|f| f.in_planes() != *f) {
         let block = format.block_len();
         cases.extend([case(format, 1, block), case(format, 3, 5 * block), case(format, 33, 1024)]);
     }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn pieces_make_the_whole() -> Result<()> {
         let executor = Executor::open("cpu", Some(2))?;
-        for format in Format::BLOCKS {
+        for format in DType::BLOCKS {
             let loaded = format.at_load();
             let layouts = [loaded, loaded.in_planes()].into_iter().filter(|f| *f != format);
             let (rows, row_len, chunk) = (190, 768, 5000);
@@ -395,7 +395,7 @@ mod tests {
                 assert!(values[0] == values[1], "{} as {}", format.name(), layout.name());
             }
         }
-        let wrong = Tensor::from_bytes_as(&executor, Format::Q8_0, Format::Q4Planes, &[1, 32], &[0; 34]);
+        let wrong = Tensor::from_bytes_as(&executor, DType::Q8_0, DType::Q4Planes, &[1, 32], &[0; 34]);
         assert!(wrong.is_err_and(|e| e.to_string().contains("Q4_0 (planes)")));
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! 2019, arXiv:1910.07467).
 
 #[cfg(feature = "conformance")]
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
@@ -106,18 +106,18 @@ impl Op for RmsNorm {
 
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
-    let case = |format: Format, rows: usize, max: usize, d: usize| {
+    let case = |format: DType, rows: usize, max: usize, d: usize| {
         Case::new(RmsNorm { eps: 1e-5 }, &[(max, rows)])
             .input(CaseInput::normal(format, &[Dim::Extent(0), Dim::Fixed(d)]))
             .input(CaseInput::normal(format, &[Dim::Fixed(d)]))
     };
     vec![
-        case(Format::F32, 1, 1, 1),
-        case(Format::F32, 0, 4, 32),
-        case(Format::F32, 3, 4, 257),
-        case(Format::F32, 7, 8, 2048),
-        case(Format::F16, 3, 4, 257),
-        case(Format::BF16, 3, 4, 64),
-        case(Format::Plain(Type::F64), 3, 4, 257),
+        case(DType::F32, 1, 1, 1),
+        case(DType::F32, 0, 4, 32),
+        case(DType::F32, 3, 4, 257),
+        case(DType::F32, 7, 8, 2048),
+        case(DType::F16, 3, 4, 257),
+        case(DType::BF16, 3, 4, 64),
+        case(DType::Plain(Type::F64), 3, 4, 257),
     ]
 }

@@ -1,7 +1,7 @@
 //! Rotary position embedding: rotates pairs of elements of each head by an angle that grows with the position (Su et
 //! al., 2021, arXiv:2104.09864).
 
-use hologram_backends::{Format, KernelSpec, Operation, RopeStyle};
+use hologram_backends::{DType, KernelSpec, Operation, RopeStyle};
 use hologram_isa::Type;
 
 use super::{Kernel, Launchable, Op};
@@ -48,7 +48,7 @@ impl Op for Rope {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x, positions, freqs] = inputs else { return Err("takes x, positions and frequencies".into()) };
-        if x.format != Format::F32 || positions.format != Format::U32 || freqs.format != Format::F32 {
+        if x.format != DType::F32 || positions.format != DType::U32 || freqs.format != DType::F32 {
             return Err("takes f32 x, u32 positions and f32 frequencies".into());
         }
         match (x.shape.as_slice(), positions.shape.as_slice(), freqs.shape.as_slice()) {
@@ -152,13 +152,9 @@ pub(super) fn cases() -> Vec<Case> {
             let freqs = (0..r / 2).map(|i| 10000f32.powf(-2.0 * i as f32 / r as f32)).collect();
             cases.push(
                 Case::new(Rope { style }, &[(max, n)])
-                    .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(h), Dim::Fixed(d)]))
+                    .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(h), Dim::Fixed(d)]))
                     .input(CaseInput::below(8192, &[Dim::Extent(0)]))
-                    .input(CaseInput {
-                        format: Format::F32,
-                        shape: vec![Dim::Fixed(r / 2)],
-                        fill: Fill::Values(freqs),
-                    }),
+                    .input(CaseInput { format: DType::F32, shape: vec![Dim::Fixed(r / 2)], fill: Fill::Values(freqs) }),
             );
         }
     }

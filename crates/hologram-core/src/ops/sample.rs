@@ -9,7 +9,7 @@
 //!
 //! Of equal logits the lowest token ranks first.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::reduce::{THREADS, workgroup_reduce};
@@ -50,12 +50,12 @@ impl Op for Sample {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [logits, numbers, words] = inputs else { return Err("takes logits, numbers and words".into()) };
-        if logits.format != Format::F32 || numbers.format != Format::F32 || words.format != Format::U32 {
+        if logits.format != DType::F32 || numbers.format != DType::F32 || words.format != DType::U32 {
             return Err("takes f32 logits, f32 numbers and u32 words".into());
         }
         match (logits.shape.as_slice(), numbers.shape.as_slice(), words.shape.as_slice()) {
             ([n, Dim::Fixed(1..)], [a, Dim::Fixed(2)], [b, Dim::Fixed(4)]) if n == a && n == b => {
-                Ok(TensorType::new(Format::U32, [*n]))
+                Ok(TensorType::new(DType::U32, [*n]))
             }
             _ => Err("takes logits of n rows, numbers of n × 2 and words of n × 4".into()),
         }
@@ -512,17 +512,17 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     let drawn = |n: usize, max: usize, v: usize, size: f32| {
         let (numbers, words) = options(n, &many);
-        let mut logits = CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(v)]);
+        let mut logits = CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(v)]);
         logits.fill = Fill::Normal(size);
-        let (numbers, words) = (input(Format::F32, 0, 2, numbers), input(Format::U32, 0, 4, words));
+        let (numbers, words) = (input(DType::F32, 0, 2, numbers), input(DType::U32, 0, 4, words));
         Case::new(Sample, &[(max, n)]).input(logits).input(numbers).input(words)
     };
     let fixed = |row: &[f32], options_of_rows: &[(f32, f32, u32)]| {
         let n = options_of_rows.len() * 3;
         let (numbers, words) = options(n, options_of_rows);
-        let logits = input(Format::F32, n, row.len(), row.repeat(n));
-        Case::new(Sample, &[]).input(logits).input(input(Format::F32, n, 2, numbers)).input(input(
-            Format::U32,
+        let logits = input(DType::F32, n, row.len(), row.repeat(n));
+        Case::new(Sample, &[]).input(logits).input(input(DType::F32, n, 2, numbers)).input(input(
+            DType::U32,
             n,
             4,
             words,

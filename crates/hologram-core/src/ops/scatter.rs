@@ -2,7 +2,7 @@
 //! device the order of sums is the order of the updates.
 
 #[cfg(feature = "conformance")]
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_backends::{Extent, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
@@ -212,12 +212,12 @@ pub(super) fn cases() -> Vec<Case> {
                 at.iter().zip(sorted).for_each(|(at, j)| order[*at] = j);
             }
             let whole = |values: Vec<usize>| CaseInput {
-                format: Format::U32,
+                format: DType::U32,
                 shape: dims(&of_indices),
                 fill: Fill::Values(values.iter().map(|v| *v as f32).collect()),
             };
             let numbers = |shape: &[usize]| CaseInput {
-                format: Format::Plain(ty),
+                format: DType::Plain(ty),
                 shape: dims(shape),
                 fill: if ty == Type::U32 { Fill::Below(1000) } else { Fill::Normal(30.0) },
             };

@@ -1,7 +1,7 @@
 //! Softmax along a dimension, `y = exp(x − m) / Σ exp(x − m)` with m the line's maximum, and its logarithm.
 
 #[cfg(feature = "conformance")]
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
@@ -24,12 +24,12 @@ struct Softmax {
 }
 
 impl Graph {
-    /// The softmax of the rows of `x` (`[.., d]`), as [`Graph::softmax_along`] computes it.
+    /// The softmax of the rows of `x` (`[.., d]`): [`Graph::softmax`] along the last dimension.
     ///
     /// # Errors
     /// When the operand does not fit.
-    pub fn softmax(&mut self, x: NodeId) -> Result<NodeId> {
-        self.softmax_along(x, self.shape_of(x).len().saturating_sub(1))
+    pub fn softmax_rows(&mut self, x: NodeId) -> Result<NodeId> {
+        self.softmax(x, self.shape_of(x).len().saturating_sub(1))
     }
 
     /// The softmax of `x` along dimension `dim`. Narrow floats are computed in `f32`. An element of −∞ has
@@ -37,12 +37,12 @@ impl Graph {
     ///
     /// # Errors
     /// When the operand does not fit.
-    pub fn softmax_along(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn softmax(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
         self.apply(Softmax { dim, log: false }, &[x])
     }
 
     /// The logarithm of the softmax of `x` along dimension `dim`, `x − m − log Σ exp(x − m)`: as
-    /// [`Graph::softmax_along`], but accurate for small probabilities.
+    /// [`Graph::softmax`], but accurate for small probabilities.
     ///
     /// # Errors
     /// When the operand does not fit.
@@ -143,12 +143,12 @@ pub(super) fn cases() -> Vec<Case> {
     for log in [false, true] {
         let case = |ty: Type, dim: usize, rows: usize, max: usize, rest: &[usize], size: f32| {
             let shape: Vec<Dim> = std::iter::once(Dim::Extent(0)).chain(rest.iter().map(|n| Dim::Fixed(*n))).collect();
-            let mut input = CaseInput::normal(Format::Plain(ty), &shape);
+            let mut input = CaseInput::normal(DType::Plain(ty), &shape);
             input.fill = Fill::Normal(size);
             Case::new(Softmax { dim, log }, &[(max, rows)]).input(input)
         };
         let row = |values: &[f32]| {
-            let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(values.len())]);
+            let mut input = CaseInput::normal(DType::F32, &[Dim::Fixed(values.len())]);
             input.fill = Fill::Values(values.to_vec());
             Case::new(Softmax { dim: 0, log }, &[]).input(input)
         };

@@ -1,7 +1,7 @@
 //! Sorting along a dimension of any length. A bitonic network sorts blocks (Batcher, 1968); then runs are merged by the
 //! rank of each element in the other run, with one launch per doubling.
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, computed, is_number, number, outer, plain};
@@ -122,7 +122,7 @@ fn infer(inputs: &[&TensorType], dim: usize) -> std::result::Result<TensorType, 
     if dim >= x.shape.len() {
         return Err(format!("there is no dimension {dim}"));
     }
-    let ty = TensorType::new(Format::U32, x.shape.clone());
+    let ty = TensorType::new(DType::U32, x.shape.clone());
     match plain(x.format) {
         Some(element) if is_number(element) && order.iter().all(|o| **o == ty) => Ok(ty),
         _ => Err("takes plain numbers, and u32 indices of their shape".into()),
@@ -325,7 +325,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for descending in [false, true] {
         let (rows, fixed) = (Dim::Extent(0), Dim::Fixed);
-        let case = |dim: usize, format: Format, fill: Fill, shape: &[Dim]| {
+        let case = |dim: usize, format: DType, fill: Fill, shape: &[Dim]| {
             Case::new(SortBlocks { dim, descending }, &[(900, 700)]).input(CaseInput {
                 format,
                 shape: shape.to_vec(),
@@ -334,23 +334,23 @@ pub(super) fn cases() -> Vec<Case> {
         };
         let (inf, nan, normal) = (f32::INFINITY, f32::NAN, Fill::Normal(1.0));
         cases.extend([
-            case(1, Format::F32, normal.clone(), &[rows, fixed(7)]),
-            case(0, Format::F32, normal.clone(), &[rows, fixed(3)]),
-            case(0, Format::F32, normal.clone(), &[fixed(0), fixed(3)]),
-            case(0, Format::F32, normal.clone(), &[fixed(3), fixed(0)]),
-            case(0, Format::F32, normal.clone(), &[fixed(2), fixed(0), fixed(3)]),
-            case(1, Format::F32, normal.clone(), &[fixed(2), fixed(3), fixed(0)]),
-            case(0, Format::F32, normal.clone(), &[rows, fixed(0)]),
-            case(1, Format::F32, normal.clone(), &[fixed(2), fixed(1100)]),
-            case(1, Format::F16, normal.clone(), &[fixed(2), fixed(100), fixed(5)]),
-            case(0, Format::BF16, normal, &[fixed(600)]),
-            case(0, Format::I32, Fill::Normal(5.0), &[fixed(600)]),
-            case(0, Format::U32, Fill::Below(9), &[fixed(600)]),
-            case(0, Format::Plain(Type::F64), Fill::Normal(1.0), &[fixed(600)]),
-            case(0, Format::Plain(Type::I64), Fill::Normal(50.0), &[fixed(300)]),
-            case(0, Format::Plain(Type::U64), Fill::Below(50), &[fixed(300)]),
-            case(0, Format::Plain(Type::I8), Fill::Normal(30.0), &[fixed(600)]),
-            case(0, Format::F32, Fill::Values(vec![nan, 2.0, -inf, -nan, inf, 0.0, -0.0, nan, -1e-40]), &[fixed(9)]),
+            case(1, DType::F32, normal.clone(), &[rows, fixed(7)]),
+            case(0, DType::F32, normal.clone(), &[rows, fixed(3)]),
+            case(0, DType::F32, normal.clone(), &[fixed(0), fixed(3)]),
+            case(0, DType::F32, normal.clone(), &[fixed(3), fixed(0)]),
+            case(0, DType::F32, normal.clone(), &[fixed(2), fixed(0), fixed(3)]),
+            case(1, DType::F32, normal.clone(), &[fixed(2), fixed(3), fixed(0)]),
+            case(0, DType::F32, normal.clone(), &[rows, fixed(0)]),
+            case(1, DType::F32, normal.clone(), &[fixed(2), fixed(1100)]),
+            case(1, DType::F16, normal.clone(), &[fixed(2), fixed(100), fixed(5)]),
+            case(0, DType::BF16, normal, &[fixed(600)]),
+            case(0, DType::I32, Fill::Normal(5.0), &[fixed(600)]),
+            case(0, DType::U32, Fill::Below(9), &[fixed(600)]),
+            case(0, DType::Plain(Type::F64), Fill::Normal(1.0), &[fixed(600)]),
+            case(0, DType::Plain(Type::I64), Fill::Normal(50.0), &[fixed(300)]),
+            case(0, DType::Plain(Type::U64), Fill::Below(50), &[fixed(300)]),
+            case(0, DType::Plain(Type::I8), Fill::Normal(30.0), &[fixed(600)]),
+            case(0, DType::F32, Fill::Values(vec![nan, 2.0, -inf, -nan, inf, 0.0, -0.0, nan, -1e-40]), &[fixed(9)]),
         ]);
         // Sorted runs, then merged ones.
         for (dim, shape, run) in [
@@ -362,16 +362,16 @@ pub(super) fn cases() -> Vec<Case> {
         ] {
             let n: usize = shape.iter().product();
             let values: Vec<f64> = (0..n as u64).map(|i| ((i * 7919) % 1013 / 3) as f64 - 100.0).collect();
-            let x = HostTensor { format: Format::F32, shape: shape.clone(), values };
+            let x = HostTensor { format: DType::F32, shape: shape.clone(), values };
             let order = order_of_runs(&x, dim, descending, run);
             let dims: Vec<Dim> = shape.iter().map(|n| fixed(*n)).collect();
-            let input = |format: Format, values: &[f64]| CaseInput {
+            let input = |format: DType, values: &[f64]| CaseInput {
                 format,
                 shape: dims.clone(),
                 fill: Fill::Values(values.iter().map(|v| *v as f32).collect()),
             };
             let case = Case::new(MergeRuns { dim, descending, run: run as u32 }, &[]);
-            cases.push(case.input(input(Format::F32, &x.values)).input(input(Format::U32, &order.values)));
+            cases.push(case.input(input(DType::F32, &x.values)).input(input(DType::U32, &order.values)));
         }
     }
     cases

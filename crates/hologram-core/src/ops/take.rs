@@ -1,6 +1,6 @@
 //! Elements along a dimension by index.
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 #[cfg(feature = "conformance")]
 use hologram_isa::Type;
 use hologram_isa::{Builder, Value};
@@ -47,7 +47,7 @@ impl Graph {
 /// The number of indices along a dimension of `shape`, for indices per element or per slice.
 pub(super) fn indices_along(shape: &[Dim], indices: &TensorType, dim: usize) -> std::result::Result<Dim, String> {
     let others = |s: &[Dim]| super::lines::without(s, dim);
-    if indices.format != Format::U32 {
+    if indices.format != DType::U32 {
         return Err("indices must be u32".into());
     }
     match indices.shape.as_slice() {
@@ -138,18 +138,18 @@ impl Op for Take {
 pub(super) fn cases() -> Vec<Case> {
     let rows = |k: usize, rows: usize, max: usize, d: usize| {
         Case::new(Take { dim: 1 }, &[(max, rows)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+            .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
             .input(CaseInput::below(d as u32, &[Dim::Extent(0), Dim::Fixed(k)]))
     };
     let fixed = |ty: Type, dim: usize, x: &[usize], indices: &[usize]| {
         let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
-        let mut input = CaseInput::normal(Format::Plain(ty), &dims(x));
+        let mut input = CaseInput::normal(DType::Plain(ty), &dims(x));
         input.fill = if ty == Type::Bool { Fill::Below(2) } else { Fill::Normal(50.0) };
         Case::new(Take { dim }, &[]).input(input).input(CaseInput::below(x[dim] as u32, &dims(indices)))
     };
     let extents = |n: usize, m: usize, indices: &[Dim]| {
         Case::new(Take { dim: 0 }, &[(9, n), (20, m)])
-            .input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(3)]))
+            .input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(3)]))
             .input(CaseInput::below(n as u32, indices))
     };
     vec![

@@ -1,6 +1,6 @@
 //! Matrix products by tiles in shared memory, for the programs of all products.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::number;
@@ -128,6 +128,6 @@ pub(super) fn add_product(b: &mut Builder, sum: Value, x: Value, y: Value) {
 }
 
 /// The type in which products of a format's elements are summed.
-pub(super) fn summed(format: Format) -> Type {
+pub(super) fn summed(format: DType) -> Type {
     super::lines::computed(super::lines::plain(format).unwrap_or(Type::F32))
 }

@@ -1,6 +1,6 @@
 //! The greatest elements of rows.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::Opcode;
 
 use super::lines::is_in_f32;
@@ -92,7 +92,7 @@ impl Op for TopK {
                 if self.k > MAX_K {
                     return Err(format!("k is {}, but must be at most {MAX_K}", self.k));
                 }
-                Ok(TensorType::new(Format::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
+                Ok(TensorType::new(DType::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
             }
             _ => Err("takes f32, f16 or bf16 with rows of a fixed length".into()),
         }
@@ -177,10 +177,10 @@ fn sign(v: f64) -> i64 {
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let top = |k: u32, rows: usize, max: usize, d: usize| {
-        Case::new(TopK { k }, &[(max, rows)]).input(CaseInput::normal(Format::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
+        Case::new(TopK { k }, &[(max, rows)]).input(CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(d)]))
     };
     let row = |k: u32, values: &[f32]| {
-        let mut input = CaseInput::normal(Format::F32, &[Dim::Fixed(values.len())]);
+        let mut input = CaseInput::normal(DType::F32, &[Dim::Fixed(values.len())]);
         input.fill = Fill::Values(values.to_vec());
         Case::new(TopK { k }, &[]).input(input)
     };
@@ -194,8 +194,8 @@ pub(super) fn cases() -> Vec<Case> {
         top(5, 3, 4, 257),
         top(40, 2, 3, 20_003),
         top(256, 2, 2, 300),
-        narrow(Format::F16),
-        narrow(Format::BF16),
+        narrow(DType::F16),
+        narrow(DType::BF16),
         row(5, &[1.0, none, inf, -0.0, 0.0]),
         row(7, &[nan, inf, none, -nan, 3.0, none, nan]),
         row(256, &equal),

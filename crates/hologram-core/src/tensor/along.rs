@@ -107,7 +107,7 @@ impl Tensor {
                 let place =
                     |len: usize, first: usize| Tensor::arange(&self.executor, Type::I32, first as f64, 1.0, len);
                 let seen = place(*m, 0)?.le(place(*n, m - n)?.unsqueeze(-1)?)?;
-                let hidden = Tensor::full(&self.executor, scores.format(), &[], f64::NEG_INFINITY)?;
+                let hidden = Tensor::full(&self.executor, scores.dtype(), &[], f64::NEG_INFINITY)?;
                 seen.select(scores, hidden)?
             }
         };

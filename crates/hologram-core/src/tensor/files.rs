@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_isa::Type;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, View};
@@ -80,7 +80,7 @@ impl View for &Elements {
 impl Tensor {
     /// The bytes of plain elements in row-major order, with their type.
     fn elements(&self) -> Result<(Type, Vec<u8>)> {
-        let Format::Plain(ty) = self.format else {
+        let DType::Plain(ty) = self.format else {
             return Err(self.refuse("save", "only plain elements can be saved; convert them by to_dtype first".into()));
         };
         let whole = self.contiguous()?;
@@ -105,7 +105,7 @@ impl Tensor {
     pub fn load_npy(executor: &Executor, path: impl AsRef<Path>) -> Result<Tensor> {
         let path = path.as_ref();
         let array = npy::from_bytes(&read(path)?).map_err(|e| failed("read", path, e))?;
-        Tensor::from_bytes(executor, Format::Plain(array.ty), &array.shape, &array.bytes)
+        Tensor::from_bytes(executor, DType::Plain(array.ty), &array.shape, &array.bytes)
     }
 
     /// Writes tensors under their names to a safetensors file.
@@ -152,7 +152,7 @@ impl Tensor {
             let known = TYPES.iter().find(|(_, dtype)| *dtype == view.dtype());
             let lacks = || failed("read", path, format!("tensor {name} has elements of {:?}", view.dtype()));
             let (ty, _) = known.ok_or_else(lacks)?;
-            let tensor = Tensor::from_bytes(executor, Format::Plain(*ty), view.shape(), view.data())?;
+            let tensor = Tensor::from_bytes(executor, DType::Plain(*ty), view.shape(), view.data())?;
             Ok((name, tensor))
         };
         file.tensors().into_iter().map(one).collect()

@@ -1,6 +1,6 @@
 //! Tensors made of numbers and of other tensors.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_isa::Type;
 
 use super::{Axis, Dim, Tensor};
@@ -13,19 +13,19 @@ impl Tensor {
     ///
     /// # Errors
     /// When an integer type cannot represent the value, or the format is not plain; errors of the device.
-    pub fn full(executor: &Executor, dtype: impl Into<Format>, shape: &[usize], value: f64) -> Result<Tensor> {
+    pub fn full(executor: &Executor, dtype: impl Into<DType>, shape: &[usize], value: f64) -> Result<Tensor> {
         let ty = plain("full", dtype.into())?;
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::Fixed(*n)).collect();
         let mut key = vec![ty as u64, value.to_bits()];
         key.extend(shape.iter().map(|n| *n as u64));
-        executor.cached(Call::Fill, &key, &[], |g, _| g.fill(value, ty, &dims))
+        executor.cached(Call::Fill, &key, &[], |g, _| g.full(ty, &dims, value))
     }
 
     /// A tensor of zeros.
     ///
     /// # Errors
     /// As [`Tensor::full`].
-    pub fn zeros(executor: &Executor, dtype: impl Into<Format>, shape: &[usize]) -> Result<Tensor> {
+    pub fn zeros(executor: &Executor, dtype: impl Into<DType>, shape: &[usize]) -> Result<Tensor> {
         Tensor::full(executor, dtype, shape, 0.0)
     }
 
@@ -33,7 +33,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::full`].
-    pub fn ones(executor: &Executor, dtype: impl Into<Format>, shape: &[usize]) -> Result<Tensor> {
+    pub fn ones(executor: &Executor, dtype: impl Into<DType>, shape: &[usize]) -> Result<Tensor> {
         Tensor::full(executor, dtype, shape, 1.0)
     }
 
@@ -59,7 +59,7 @@ impl Tensor {
     /// As [`Tensor::from_bytes`].
     pub fn from_bools(executor: &Executor, shape: &[usize], values: &[bool]) -> Result<Tensor> {
         let bytes: Vec<u8> = values.iter().map(|v| u8::from(*v)).collect();
-        Tensor::from_bytes(executor, Format::Plain(Type::Bool), shape, &bytes)
+        Tensor::from_bytes(executor, DType::Plain(Type::Bool), shape, &bytes)
     }
 
     /// Concatenates tensors of one type along a dimension. Their sizes may differ only in that dimension.
@@ -101,9 +101,9 @@ impl Tensor {
 }
 
 /// The type of plain elements.
-fn plain(op: &'static str, format: Format) -> Result<Type> {
+pub(crate) fn plain(op: &'static str, format: DType) -> Result<Type> {
     match format {
-        Format::Plain(ty) => Ok(ty),
+        DType::Plain(ty) => Ok(ty),
         format => Err(CoreError::Tensor(format!("{op}: {} is no type of plain elements", format.name()))),
     }
 }

@@ -11,6 +11,7 @@ mod view;
 
 pub use along::TensorAttention;
 pub use dims::{Axis, Dims};
+pub(crate) use make::plain;
 pub use ops::Operand;
 
 use std::fmt;
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hologram_backends::{Binding, Buffer, Event, Format};
+use hologram_backends::{Binding, Buffer, DType, Event};
 use hologram_isa::Type;
 
 use crate::error::{CoreError, Result};
@@ -65,7 +66,7 @@ pub struct Tensor {
     pub(crate) executor: Executor,
     pub(crate) buffer: Buffer,
     pub(crate) offset: usize,
-    pub(crate) format: Format,
+    pub(crate) format: DType,
     pub(crate) shape: Vec<usize>,
     /// The strides of a view, in elements.
     pub(crate) strides: Option<Vec<usize>>,
@@ -88,7 +89,7 @@ impl Tensor {
         executor: &Executor,
         buffer: Buffer,
         offset: usize,
-        format: Format,
+        format: DType,
         shape: &[usize],
     ) -> Result<Tensor> {
         if !executor.backend().owns(&buffer) {
@@ -117,7 +118,7 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shape does not fit the format or the device does not have enough memory.
-    pub fn empty(executor: &Executor, format: Format, shape: &[usize]) -> Result<Tensor> {
+    pub fn empty(executor: &Executor, format: DType, shape: &[usize]) -> Result<Tensor> {
         let buffer = executor.backend().allocate_buffer(size_in_bytes(format, shape)?)?;
         Tensor::from_buffer(executor, buffer, 0, format, shape)
     }
@@ -126,7 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::empty`]; when the number of bytes is wrong.
-    pub fn from_bytes(executor: &Executor, format: Format, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
+    pub fn from_bytes(executor: &Executor, format: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
         let want = size_in_bytes(format, shape)?;
         if bytes.len() != want {
             return Err(CoreError::Tensor(format!(
@@ -145,7 +146,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::from_bytes`].
     pub fn from_slice<T: Element>(executor: &Executor, shape: &[usize], data: &[T]) -> Result<Tensor> {
-        Tensor::from_bytes(executor, Format::Plain(T::TYPE), shape, bytes_of(data))
+        Tensor::from_bytes(executor, DType::Plain(T::TYPE), shape, bytes_of(data))
     }
 
     /// Sets every byte to zero.
@@ -172,10 +173,10 @@ impl Tensor {
     /// When the tensor's elements are not of type `T`. At each read: the error of the operation that computes them, or
     /// of an earlier operation that it depends on.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        if !matches!(self.format, Format::Plain(_)) && T::TYPE == Type::F32 {
+        if !matches!(self.format, DType::Plain(_)) && T::TYPE == Type::F32 {
             return self.to_dtype(Type::F32)?.to_vec();
         }
-        if self.format != Format::Plain(T::TYPE) {
+        if self.format != DType::Plain(T::TYPE) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as {}", self.format.name(), T::TYPE)));
         }
         if self.strides.is_some() {
@@ -199,7 +200,7 @@ impl Tensor {
     }
 
     /// The storage format.
-    pub fn format(&self) -> Format {
+    pub fn dtype(&self) -> DType {
         self.format
     }
 
@@ -273,7 +274,7 @@ fn rows_of(shape: &[usize]) -> (usize, usize) {
     shape.split_last().map_or((1, 1), |(last, rest)| (rest.iter().product(), *last))
 }
 
-pub(crate) fn size_in_bytes(format: Format, shape: &[usize]) -> Result<usize> {
+pub(crate) fn size_in_bytes(format: DType, shape: &[usize]) -> Result<usize> {
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     let (rows, row_len) = match elements {
         Some(n) if n <= u32::MAX as usize => rows_of(shape),
@@ -307,14 +308,14 @@ impl From<usize> for Dim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// Storage format.
-    pub format: Format,
+    pub format: DType,
     /// Sizes, slowest first.
     pub shape: Vec<Dim>,
 }
 
 impl TensorType {
     /// A type.
-    pub fn new(format: Format, shape: impl Into<Vec<Dim>>) -> TensorType {
+    pub fn new(format: DType, shape: impl Into<Vec<Dim>>) -> TensorType {
         TensorType { format, shape: shape.into() }
     }
 

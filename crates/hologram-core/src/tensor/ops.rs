@@ -3,13 +3,12 @@
 
 use std::ops;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_isa::Type;
 
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
-use crate::graph::{Graph, NodeId};
-use crate::ops::{Fill, MatmulOptions, Reduction};
+use crate::ops::{Fill, Reduction};
 use crate::tensor::{Axis, Element, Tensor};
 
 impl Tensor {
@@ -18,7 +17,7 @@ impl Tensor {
     /// # Errors
     /// When the elements are not `bool`; as [`Tensor::to_vec`].
     pub fn to_bools(&self) -> Result<Vec<bool>> {
-        if self.format != Format::Plain(Type::Bool) {
+        if self.format != DType::Plain(Type::Bool) {
             return Err(CoreError::Tensor(format!("a tensor of {} cannot be read as bool", self.format.name())));
         }
         Ok(self.cast(Type::U8)?.to_vec::<u8>()?.into_iter().map(|v| v != 0).collect())
@@ -47,17 +46,18 @@ impl Tensor {
         Ok((0..rows).map(|row| values[row * columns..(row + 1) * columns].to_vec()).collect())
     }
 
-    /// The elements converted to another type, as by [`Graph::cast`]. Block formats are dequantized first, on the host.
+    /// The elements converted to another type, as by [`Graph::cast`](crate::Graph::cast). Block formats are dequantized
+    /// first, on the host.
     ///
     /// # Errors
     /// When the type is not plain; errors of the device.
-    pub fn to_dtype(&self, to: impl Into<Format>) -> Result<Tensor> {
-        let Format::Plain(ty) = to.into() else {
+    pub fn to_dtype(&self, to: impl Into<DType>) -> Result<Tensor> {
+        let DType::Plain(ty) = to.into() else {
             return Err(self.refuse("to_dtype", "tensors are quantized by Executor::quantize".into()));
         };
         match self.format {
-            Format::Plain(own) if own == ty => Ok(self.clone()),
-            Format::Plain(_) => self.executor.cached(Call::Cast, &[ty as u64], &[self], |g, v| g.cast(v[0], ty)),
+            DType::Plain(own) if own == ty => Ok(self.clone()),
+            DType::Plain(_) => self.executor.cached(Call::Cast, &[ty as u64], &[self], |g, v| g.cast(v[0], ty)),
             _ => {
                 let mut bytes = vec![0; self.bytes()];
                 self.executor.backend().copy_from_buffer(&self.buffer, self.offset, &mut bytes)?;
@@ -72,7 +72,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::to_dtype`].
-    pub fn cast(&self, to: impl Into<Format>) -> Result<Tensor> {
+    pub fn cast(&self, to: impl Into<DType>) -> Result<Tensor> {
         self.to_dtype(to)
     }
 
@@ -88,7 +88,7 @@ impl Tensor {
     /// on the right, and the result lacks that dimension. Sums of `f16` and `bf16` are in `f32`.
     ///
     /// # Errors
-    /// As [`Graph::batch_matmul`].
+    /// As [`Graph::batch_matmul`](crate::Graph::batch_matmul).
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         if let [n] = other.shape[..] {
             let product = self.matmul(&other.reshape(&[n, 1])?)?;
@@ -97,31 +97,29 @@ impl Tensor {
         if let [n] = self.shape[..] {
             return self.reshape(&[1, n])?.matmul(other)?.squeeze(-2);
         }
-        let product =
-            |g: &mut Graph, v: &[NodeId]| g.called("matmul", |g| g.batch_matmul(v[0], v[1], &MatmulOptions::default()));
-        self.executor.cached(Call::Matmul, &[], &[self, other], product)
+        self.executor.cached(Call::Matmul, &[], &[self, other], |g, v| g.matmul(v[0], v[1]))
     }
 
     pub(super) fn reduce_one(&self, reduction: Reduction, dim: usize) -> Result<Tensor> {
         let key = [reduction as u64, dim as u64];
-        self.executor.cached(Call::Reduce, &key, &[self], |g, v| g.reduce(reduction, v[0], dim))
+        self.executor.cached(Call::Reduce, &key, &[self], |g, v| g.reduce(v[0], reduction, dim))
     }
 
     /// The sum, mean, product, greatest or least of all elements.
     ///
     /// # Errors
-    /// As [`Graph::reduce_all`].
+    /// As [`Graph::reduce_all`](crate::Graph::reduce_all).
     pub fn reduce_all(&self, reduction: Reduction) -> Result<Tensor> {
-        self.executor.cached(Call::ReduceAll, &[reduction as u64], &[self], |g, v| g.reduce_all(reduction, v[0]))
+        self.executor.cached(Call::ReduceAll, &[reduction as u64], &[self], |g, v| g.reduce_all(v[0], reduction))
     }
 
     /// exp(x) over its sum along a dimension.
     ///
     /// # Errors
-    /// As [`Graph::softmax_along`].
+    /// As [`Graph::softmax`](crate::Graph::softmax).
     pub fn softmax(&self, dim: impl Axis) -> Result<Tensor> {
         let dim = self.axis("softmax", dim)?;
-        self.executor.cached(Call::Softmax, &[dim as u64], &[self], |g, v| g.softmax_along(v[0], dim))
+        self.executor.cached(Call::Softmax, &[dim as u64], &[self], |g, v| g.softmax(v[0], dim))
     }
 
     /// A dimension of this tensor.
@@ -133,7 +131,7 @@ impl Tensor {
     /// A tensor without dimensions of this tensor's type. The value is in memory, not part of a program, so different
     /// values share a program.
     fn scalar(&self, value: f64) -> Result<Tensor> {
-        let Format::Plain(ty) = self.format else {
+        let DType::Plain(ty) = self.format else {
             return Err(CoreError::Tensor(format!("there are no scalars of {}", self.format.name())));
         };
         let bytes = Fill::new(value, ty, &[])?.bytes();

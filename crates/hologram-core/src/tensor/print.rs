@@ -62,7 +62,7 @@ impl Tensor {
     /// The type in which elements are read: `f32` for formats that are not plain.
     fn readable(&self) -> Type {
         match self.format {
-            hologram_backends::Format::Plain(ty) => ty,
+            hologram_backends::DType::Plain(ty) => ty,
             _ => Type::F32,
         }
     }

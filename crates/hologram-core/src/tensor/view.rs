@@ -1,6 +1,6 @@
 //! Views of tensors: other shapes, parts and orders of their elements, without a copy.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 
 use crate::error::{CoreError, Result};
 use crate::graph::VIEW_ALIGN;
@@ -134,7 +134,7 @@ impl Tensor {
 
     fn plain_layout(&self, op: &'static str) -> Result<Layout> {
         match self.format {
-            Format::Plain(_) => Ok(self.layout().unwrap_or_else(|| Layout::dense(&self.shape))),
+            DType::Plain(_) => Ok(self.layout().unwrap_or_else(|| Layout::dense(&self.shape))),
             _ => Err(self.refuse(op, "only plain formats have views".into())),
         }
     }

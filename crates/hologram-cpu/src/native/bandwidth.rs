@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hologram_device::{
-    Backend, Binding, Buffer, Ceiling, CeilingKind, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation,
-    Result, TensorSpec,
+    Backend, Binding, Buffer, Ceiling, CeilingKind, DType, Extent, KernelSpec, Launch, LaunchConfig, Operation, Result,
+    TensorSpec,
 };
 
 use super::super::backend::native_pipeline;
@@ -66,7 +66,7 @@ pub(crate) fn traffic(backend: &dyn Backend, features: Features, kind: CeilingKi
         CeilingKind::Triad => ("triad_bandwidth", 2),
         _ => ("read_bandwidth", 1),
     };
-    let vector = |len| TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(len)] };
+    let vector = |len| TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(len)] };
     let writes = usize::from(kind != CeilingKind::Read);
     let output = vector(if writes > 0 { REGION / 4 } else { SUMS });
     let spec =

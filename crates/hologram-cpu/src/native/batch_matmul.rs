@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::{Activation, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{Activation, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::decompose::{Scalar, erf, exp};
 
 use super::gemm::{Chunk, Gemm, Operands, Packer, Side, Sizes};
@@ -16,7 +16,7 @@ use crate::kernel::{Args, NativeKernel, Worker};
 struct BatchMatmul {
     gemm: Gemm,
     isa: Isa,
-    format: Format,
+    format: DType,
     left: Side,
     right: Side,
     /// Elements of one matrix in memory, for either side.
@@ -235,7 +235,7 @@ impl Operands for Run<'_> {
 
 /// Adds elements of an argument. Adds nothing if its buffer lacks the range, which recording has ruled out.
 fn add_row(op: &BatchMatmul, args: &Args<'_>, argument: usize, range: Range<usize>, to: &mut [f32]) {
-    if op.format == Format::F32 {
+    if op.format == DType::F32 {
         let x: &[f32] = args.read(argument);
         return add(op.isa, x.get(range).unwrap_or_default(), to);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -13,7 +13,7 @@ use super::only_slowest_varies;
 struct Cast {
     x: TensorSpec,
     dynamic: bool,
-    to: Format,
+    to: DType,
 }
 
 /// Elements of a piece of work.
@@ -24,8 +24,8 @@ pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKern
     let [x] = spec.inputs.as_slice() else { return None };
     let served = spec.op == Operation::Cast
         && spec.in_place.is_none()
-        && x.format == Format::F32
-        && matches!(spec.output.format, Format::BF16 | Format::F16)
+        && x.format == DType::F32
+        && matches!(spec.output.format, DType::BF16 | DType::F16)
         && x.shape == spec.output.shape
         && only_slowest_varies(x);
     let kernel = || Cast { x: x.clone(), dynamic: spec.uses_step(), to: spec.output.format };
@@ -41,7 +41,7 @@ impl NativeKernel for Cast {
             // SAFETY: this worker has claimed the piece, so these elements are its own.
             unsafe {
                 match self.to {
-                    Format::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
+                    DType::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
                     _ => args.output::<bf16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
                 }
             }
@@ -63,11 +63,11 @@ mod tests {
             [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65520.0, 65519.0, 6e-8, -0.0, f32::INFINITY, 1.0 + 1.0 / 256.0];
         let as_f16 = [0x3c00u16, 0x3c02, 0x7c00, 0x7bff, 0x0001, 0x8000, 0x7c00, 0x3c04];
         let as_bf16 = [0x3f80u16, 0x3f80, 0x4780, 0x4780, 0x3381, 0x8000, 0x7f80, 0x3f80];
-        for (format, expected) in [(Format::F16, as_f16), (Format::BF16, as_bf16)] {
+        for (format, expected) in [(DType::F16, as_f16), (DType::BF16, as_bf16)] {
             let shape = vec![Extent::Fixed(2), Extent::Fixed(4)];
             let spec = KernelSpec {
                 op: Operation::Cast,
-                inputs: vec![TensorSpec { format: Format::F32, shape: shape.clone() }],
+                inputs: vec![TensorSpec { format: DType::F32, shape: shape.clone() }],
                 output: TensorSpec { format, shape },
                 in_place: None,
             };

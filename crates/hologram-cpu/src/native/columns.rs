@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::lines::{Lines, Sizes};
 use super::narrow::{Element, is_in_f32, with_element};
@@ -15,7 +15,7 @@ use crate::kernel::{Args, NativeKernel, Worker};
 struct Columns {
     isa: Isa,
     lines: Lines,
-    format: Format,
+    format: DType,
     log: bool,
     uses_step: bool,
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 
 use super::gemm::{Chunk, Gemm, Operands, Packer, Side, Sizes};
 use super::narrow::is_in_f32;
@@ -26,7 +26,7 @@ struct Direction {
 
 struct Conv2d {
     gemm: Gemm,
-    format: Format,
+    format: DType,
     images: Extent,
     groups: usize,
     /// Channels of a group, in the images and in the result.
@@ -163,18 +163,18 @@ impl Operands for Run<'_> {
         // elements.
         unsafe {
             match op.format {
-                Format::F32 => {
+                DType::F32 => {
                     let out = std::slice::from_raw_parts_mut(to.cast::<f32>(), packer.words_of(chunk.1) * lanes);
                     windows.gather(&self.args.read::<f32>(0)[range], chunk, 1, out, |x| x);
                 }
-                Format::BF16 if packer.pairs() => {
+                DType::BF16 if packer.pairs() => {
                     let out = std::slice::from_raw_parts_mut(to.cast::<u16>(), packer.words_of(chunk.1) * lanes * 2);
                     windows.gather(&self.args.read::<u16>(0)[range], chunk, 2, out, |x| x);
                 }
                 format => {
                     let out = std::slice::from_raw_parts_mut(to.cast::<f32>(), packer.words_of(chunk.1) * lanes);
                     let x = &self.args.read::<u16>(0)[range];
-                    if format == Format::BF16 {
+                    if format == DType::BF16 {
                         windows.gather(x, chunk, 1, out, |x| bf16::from_bits(x).to_f32());
                     } else {
                         windows.gather(x, chunk, 1, out, |x| f16::from_bits(x).to_f32());
@@ -191,8 +191,8 @@ impl Operands for Run<'_> {
     fn finish(&self, _isa: Isa, batch: usize, line: usize, _columns: Range<usize>, products: &mut [f32]) {
         let channel = batch % self.op.groups * self.op.kernels + line;
         let bias = match self.op.format {
-            Format::F32 => self.args.read::<f32>(2)[channel],
-            Format::BF16 => self.args.read::<bf16>(2)[channel].to_f32(),
+            DType::F32 => self.args.read::<f32>(2)[channel],
+            DType::BF16 => self.args.read::<bf16>(2)[channel].to_f32(),
             _ => self.args.read::<f16>(2)[channel].to_f32(),
         };
         products.iter_mut().for_each(|y| *y += bias);

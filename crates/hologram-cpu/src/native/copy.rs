@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -27,7 +27,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let served = spec.op == Operation::Copy
         && spec.in_place.is_none()
         && *x == spec.output
-        && matches!(x.format, Format::Plain(_))
+        && matches!(x.format, DType::Plain(_))
         && is_dense(x);
     let kernel = || Copy { isa: Isa::widest(features), x: x.clone(), uses_step: spec.uses_step() };
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
@@ -100,7 +100,7 @@ mod tests {
             [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, non_temporal), (Type::F16, 2, 33)]
         {
             let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
-            let x = TensorSpec { format: Format::Plain(ty), shape };
+            let x = TensorSpec { format: DType::Plain(ty), shape };
             let spec = KernelSpec { op: Operation::Copy, inputs: vec![x.clone()], output: x, in_place: None };
             let bytes = spec.output.max_bytes();
             let data: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();

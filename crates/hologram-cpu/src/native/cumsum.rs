@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::lines::{Lines, Sizes};
 use super::narrow::{Element, is_in_f32, with_element};
@@ -23,7 +23,7 @@ const AHEAD: usize = 4;
 struct CumSum {
     isa: Isa,
     lines: Lines,
-    format: Format,
+    format: DType,
     /// Whether only the chunks' sums are required.
     total: bool,
     /// Whether the sums before each chunk are an input.
@@ -51,7 +51,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         && (total || *x == spec.output)
         // Without sums before the chunks, a line is one chunk.
         && (!total && carries.is_empty() && chunks == 1
-            || of_chunks.format == Format::F32
+            || of_chunks.format == DType::F32
                 && super::is_dense(of_chunks)
                 && of_chunks.shape.get(axis as usize).map(|e| e.max()) == Some(chunks));
     let carried = !carries.is_empty();

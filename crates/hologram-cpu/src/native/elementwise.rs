@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{ElementLoss, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, ElementLoss, KernelSpec, Operation, TensorSpec};
 use hologram_isa::decompose::{Scalar, exp};
 
 use crate::features::Features;
@@ -74,7 +74,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 impl NativeKernel for Elementwise {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let len = elements(&self.shape, if self.uses_step { args.step() } else { &[] });
-        if self.shape.format != Format::F32 {
+        if self.shape.format != DType::F32 {
             return self.narrow(len, args, worker);
         }
         let result = if matches!(self.apply, Apply::One(_)) { 1 } else { 2 };
@@ -197,7 +197,7 @@ mod tests {
         for (op, definition, ulp) in definitions {
             for (rows, d) in [(1u32, 5), (3, 4097), (0, 16), (4, 1000)] {
                 let shape = vec![Extent::Step { slot: 0, max: 4 }, Extent::Fixed(d)];
-                let x = TensorSpec { format: Format::F32, shape };
+                let x = TensorSpec { format: DType::F32, shape };
                 let operands = if matches!(apply(&op), Some(Apply::One(_))) { 1 } else { 2 };
                 let inputs = vec![x.clone(); operands];
                 let spec = KernelSpec { op: op.clone(), inputs, output: x, in_place: None };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -21,8 +21,8 @@ pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKern
     let served = spec.op == Operation::Gather
         && spec.in_place.is_none()
         && is_weight_format(table.format)
-        && ids.format == Format::U32
-        && spec.output.format == Format::F32
+        && ids.format == DType::U32
+        && spec.output.format == DType::F32
         && table.shape.len() == 2
         && ids.shape.len() == 1
         && spec.output.shape.as_slice() == [ids.shape[0], table.shape[1]]
@@ -61,21 +61,21 @@ mod tests {
     use super::*;
     use hologram_device::Extent;
 
-    fn spec(format: Format, rows: usize, d: usize) -> KernelSpec {
+    fn spec(format: DType, rows: usize, d: usize) -> KernelSpec {
         let n = Extent::Step { slot: 0, max: 4 };
         KernelSpec {
             op: Operation::Gather,
             inputs: vec![
                 TensorSpec { format, shape: vec![Extent::Fixed(rows), Extent::Fixed(d)] },
-                TensorSpec { format: Format::U32, shape: vec![n] },
+                TensorSpec { format: DType::U32, shape: vec![n] },
             ],
-            output: TensorSpec { format: Format::F32, shape: vec![n, Extent::Fixed(d)] },
+            output: TensorSpec { format: DType::F32, shape: vec![n, Extent::Fixed(d)] },
             in_place: None,
         }
     }
 
     /// Row r of each table holds (r + 1)·c for some codes c; the result is the same number in every format.
-    fn table(format: Format, rows: usize) -> (Vec<u8>, Vec<f32>, usize) {
+    fn table(format: DType, rows: usize) -> (Vec<u8>, Vec<f32>, usize) {
         let d = 256;
         let code = |i: usize| (i * 7 % 3) as f32 - 1.0;
         let mut bytes = Vec::new();
@@ -83,14 +83,14 @@ mod tests {
             let scale = f16::from_f32(row as f32 + 1.0).to_le_bytes();
             let value = |i: usize| (row as f32 + 1.0) * code(i);
             match format {
-                Format::F32 => (0..d).for_each(|i| bytes.extend(value(i).to_le_bytes())),
-                Format::F16 => (0..d).for_each(|i| bytes.extend(f16::from_f32(value(i)).to_le_bytes())),
-                Format::BF16 => (0..d).for_each(|i| bytes.extend(bf16::from_f32(value(i)).to_le_bytes())),
-                Format::Q8_0 => (0..d / 32).for_each(|b| {
+                DType::F32 => (0..d).for_each(|i| bytes.extend(value(i).to_le_bytes())),
+                DType::F16 => (0..d).for_each(|i| bytes.extend(f16::from_f32(value(i)).to_le_bytes())),
+                DType::BF16 => (0..d).for_each(|i| bytes.extend(bf16::from_f32(value(i)).to_le_bytes())),
+                DType::Q8_0 => (0..d / 32).for_each(|b| {
                     bytes.extend(scale);
                     bytes.extend((0..32).map(|i| code(32 * b + i) as i8 as u8));
                 }),
-                Format::Q4_0 => (0..d / 32).for_each(|b| {
+                DType::Q4_0 => (0..d / 32).for_each(|b| {
                     bytes.extend(scale);
                     let nibble = |i: usize| (code(32 * b + i) as i8 + 8) as u8;
                     bytes.extend((0..16).map(|i| nibble(i) | nibble(i + 16) << 4));
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn decodes_rows_of_every_format() {
-        for format in [Format::F32, Format::F16, Format::BF16, Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        for format in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
             let (bytes, values, d) = table(format, 5);
             let kernel = find(&spec(format, 5, d), Features::detect()).expect("served");
             let run = |ids: [u32; 4], n: u32| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
@@ -12,7 +12,7 @@ use crate::native::input;
 use crate::native::quantize::greatest;
 
 struct KvAppend {
-    format: Format,
+    format: DType,
     tokens: Extent,
     blocks: usize,
     heads: usize,
@@ -22,7 +22,7 @@ struct KvAppend {
 }
 
 /// Codes of an 8-bit cache that share a scale.
-const BLOCK: usize = Format::Q8Planes.block_len();
+const BLOCK: usize = DType::Q8Planes.block_len();
 
 /// The native kernel for `kv_append` to caches of F32, F16 and 8 bits in planes; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
@@ -37,9 +37,9 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
         && spec.output == *cache
-        && matches!(cache.format, Format::F32 | Format::F16 | Format::Q8Planes)
-        && x.format == Format::F32
-        && slots.format == Format::U32
+        && matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes)
+        && x.format == DType::F32
+        && slots.format == DType::U32
         && slots.shape.as_slice() == [*tokens]
         && (heads, d) == (x_heads, x_d)
         && d.is_multiple_of(cache.format.block_len())
@@ -60,7 +60,7 @@ impl NativeKernel for KvAppend {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let tokens = self.tokens.value(if self.uses_step { args.step() } else { &[] });
         // An 8-bit cache has codes and scales.
-        let views = if self.format == Format::Q8Planes { 2 } else { 1 };
+        let views = if self.format == DType::Q8Planes { 2 } else { 1 };
         let x = input::<f32>(args, views, tokens * self.heads * self.d)?;
         let slots = input::<u32>(args, views + 1, tokens)?;
         // Divided by heads, not by tokens: no two workers write the same memory even if two tokens name one slot.
@@ -79,8 +79,8 @@ impl NativeKernel for KvAppend {
                 // SAFETY: each head is one worker's.
                 unsafe {
                     match self.format {
-                        Format::F16 => args.output::<f16>(0).part(place).convert_from_f32_slice(x),
-                        Format::Q8Planes => {
+                        DType::F16 => args.output::<f16>(0).part(place).convert_from_f32_slice(x),
+                        DType::Q8Planes => {
                             let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
                             quantize(x, args.output::<i8>(0).part(place), scales);
                         }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn stores_each_head_in_its_slot() {
         let (blocks, heads, size, d) = (3, 5, 16, 24);
-        for format in [Format::F32, Format::F16] {
+        for format in [DType::F32, DType::F16] {
             let tokens = Extent::Step { slot: 0, max: 6 };
             let fixed = |n: &[usize]| n.iter().map(|n| Extent::Fixed(*n)).collect::<Vec<_>>();
             let cache = TensorSpec { format, shape: fixed(&[blocks, heads, size, d]) };
@@ -123,8 +123,8 @@ mod tests {
                 op: Operation::KvAppend,
                 inputs: vec![
                     cache.clone(),
-                    TensorSpec { format: Format::F32, shape: [vec![tokens], fixed(&[heads, d])].concat() },
-                    TensorSpec { format: Format::U32, shape: vec![tokens] },
+                    TensorSpec { format: DType::F32, shape: [vec![tokens], fixed(&[heads, d])].concat() },
+                    TensorSpec { format: DType::U32, shape: vec![tokens] },
                 ],
                 output: cache.clone(),
                 in_place: Some(0),
@@ -135,7 +135,7 @@ mod tests {
                 let empty = Memory::filled(cache.max_bytes(), 0xff);
                 let mut memory = [empty, Memory::of(&x), Memory::of(&slots), Memory::of(&[n])];
                 launch(&*kernel, &mut memory, 2).map(|()| match format {
-                    Format::F32 => memory[0].elements::<f32>().to_vec(),
+                    DType::F32 => memory[0].elements::<f32>().to_vec(),
                     _ => memory[0].elements::<f16>().iter().map(|x| x.to_f32()).collect(),
                 })
             };

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::copy::copy_bytes;
 use super::lines::Lines;
@@ -43,7 +43,7 @@ const PIECE: usize = 128 << 10;
 /// The native kernel for one of these; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let isa = Isa::widest(features);
-    let plain = matches!(spec.output.format, Format::Plain(_)) && spec.in_place.is_none();
+    let plain = matches!(spec.output.format, DType::Plain(_)) && spec.in_place.is_none();
     match &spec.op {
         Operation::Concat { axis } if plain => concat(spec, *axis as usize, isa),
         Operation::Take { axis } if plain => take(spec, *axis, isa),
@@ -120,7 +120,7 @@ struct Take {
 
 fn take(spec: &KernelSpec, axis: u32, isa: Isa) -> Option<Arc<dyn NativeKernel>> {
     let [x, indices] = spec.inputs.as_slice() else { return None };
-    let served = x.format == spec.output.format && indices.format == Format::U32 && super::is_dense(indices);
+    let served = x.format == spec.output.format && indices.format == DType::U32 && super::is_dense(indices);
     let (of_x, output) = (Lines::new(x, axis)?, Lines::new(&spec.output, axis)?);
     let (size, slices) = (x.format.block_bytes(), indices.shape.len() == 1);
     let kernel = || Take { isa, x: of_x.clone(), output: output.clone(), size, slices, uses_step: spec.uses_step() };

@@ -1,15 +1,15 @@
 //! Conversions of `f16` and `bf16` to `f32` and back: rows of narrow floats are computed in `f32`.
 
 use half::{bf16, f16};
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_isa::Type;
 
 use super::simd::{Isa, Simd, simd_entry};
 use crate::kernel::Pod;
 
 /// Whether elements of this format are computed in `f32`: `f32` itself, and the two narrow floats.
-pub(super) fn is_in_f32(format: Format) -> bool {
-    matches!(format, Format::Plain(Type::F32 | Type::F16 | Type::BF16))
+pub(super) fn is_in_f32(format: DType) -> bool {
+    matches!(format, DType::Plain(Type::F32 | Type::F16 | Type::BF16))
 }
 
 /// A type of elements that are computed in `f32`.
@@ -91,11 +91,11 @@ narrow_element!(bf16, load_bf16, to_bf16, u16);
 macro_rules! with_element {
     ($format:expr, $E:ident => $run:expr) => {
         match $format {
-            hologram_device::Format::F16 => {
+            hologram_device::DType::F16 => {
                 type $E = half::f16;
                 $run
             }
-            hologram_device::Format::BF16 => {
+            hologram_device::DType::BF16 => {
                 type $E = half::bf16;
                 $run
             }
@@ -109,11 +109,11 @@ macro_rules! with_element {
 pub(super) use with_element;
 
 /// Widens elements of a narrow format; `x` and `to` have the same length.
-pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
+pub(super) fn widen(isa: Isa, format: DType, x: &[u16], to: &mut [f32]) {
     let words = x.as_ptr();
     // SAFETY: narrow floats are transparent wrappers of u16.
     unsafe {
-        if format == Format::BF16 {
+        if format == DType::BF16 {
             convert(isa, std::slice::from_raw_parts(words.cast::<bf16>(), x.len()), to, false);
         } else {
             convert(isa, std::slice::from_raw_parts(words.cast::<f16>(), x.len()), to, false);
@@ -122,11 +122,11 @@ pub(super) fn widen(isa: Isa, format: Format, x: &[u16], to: &mut [f32]) {
 }
 
 /// Rounds to the nearest of a narrow format, ties to even; `x` and `to` have the same length.
-pub(super) fn narrow(isa: Isa, format: Format, x: &[f32], to: &mut [u16]) {
+pub(super) fn narrow(isa: Isa, format: DType, x: &[f32], to: &mut [u16]) {
     let (words, len) = (to.as_mut_ptr(), to.len());
     // SAFETY: narrow floats are transparent wrappers of u16.
     unsafe {
-        if format == Format::BF16 {
+        if format == DType::BF16 {
             convert(isa, x, std::slice::from_raw_parts_mut(words.cast::<bf16>(), len), false);
         } else {
             convert(isa, x, std::slice::from_raw_parts_mut(words.cast::<f16>(), len), false);
@@ -165,17 +165,17 @@ mod tests {
             [0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 65504.0, 65520.0, 1e-8, -1e-40, 3.4e38];
         let ties = (0..100u32).map(|i| f32::from_bits(0x3f80_0000 + i * 0x0800));
         let x: Vec<f32> = special.into_iter().chain(ties).collect();
-        for (isa, format) in feature_sets().into_iter().flat_map(|f| [(f, Format::F16), (f, Format::BF16)]) {
+        for (isa, format) in feature_sets().into_iter().flat_map(|f| [(f, DType::F16), (f, DType::BF16)]) {
             let (isa, mut bits, mut back) = (Isa::widest(isa), vec![0u16; x.len()], vec![0f32; x.len()]);
             narrow(isa, format, &x, &mut bits);
             widen(isa, format, &bits, &mut back);
             for ((x, bits), back) in x.iter().zip(bits).zip(back) {
-                let one = if format == Format::BF16 {
+                let one = if format == DType::BF16 {
                     bf16::from_f32(*x).to_bits()
                 } else {
                     half::f16::from_f32(*x).to_bits()
                 };
-                let wide = if format == Format::BF16 {
+                let wide = if format == DType::BF16 {
                     bf16::from_bits(one).to_f32()
                 } else {
                     half::f16::from_bits(one).to_f32()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 
 use super::copy::copy_bytes;
@@ -57,7 +57,7 @@ fn bytes(value: f64, ty: Type) -> [u8; 8] {
 /// The native kernel for `pad`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let Format::Plain(ty) = x.format else { return None };
+    let DType::Plain(ty) = x.format else { return None };
     let Operation::Pad { before, value } = &spec.op else { return None };
     if spec.in_place.is_some() || spec.output.format != x.format || !is_dense(&spec.output) {
         return None;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hologram_device::{
-    Backend, Binding, Ceiling, CeilingKind, Extent, Format, KernelSpec, Launch, LaunchConfig, Operation, Result,
+    Backend, Binding, Ceiling, CeilingKind, DType, Extent, KernelSpec, Launch, LaunchConfig, Operation, Result,
     TensorSpec,
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn arithmetic(backend: &dyn Backend, features: Features, kind: Ceilin
         CeilingKind::I8 if features.vnni => (x86::dot_i8, 128),
         _ => return Ok(None),
     };
-    let output = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(RESULTS)] };
+    let output = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(RESULTS)] };
     let spec = KernelSpec { op: Operation::Probe("multiplications"), inputs: vec![], output, in_place: None };
     let bindings = vec![Binding::whole(&backend.allocate_buffer(RESULTS * 4)?)];
     let pipeline = native_pipeline(Arc::new(Arithmetic { isa, run }), &spec);

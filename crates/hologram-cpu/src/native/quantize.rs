@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -28,8 +28,8 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
     let [x] = spec.inputs.as_slice() else { return None };
     let Operation::Quantize { group, floor } = spec.op else { return None };
     let served = spec.in_place.is_none()
-        && x.format == Format::F32
-        && spec.output.format == Format::I8Groups { group }
+        && x.format == DType::F32
+        && spec.output.format == DType::I8Groups { group }
         && x.shape == spec.output.shape
         && only_slowest_varies(x)
         && group > 0
@@ -130,10 +130,10 @@ mod tests {
         {
             let rows = Extent::Step { slot: 0, max: n + 1 };
             let shape = vec![rows, Extent::Fixed(k)];
-            let format = Format::I8Groups { group: group as u32 };
+            let format = DType::I8Groups { group: group as u32 };
             let spec = KernelSpec {
                 op: Operation::Quantize { group: group as u32, floor: floor.into() },
-                inputs: vec![TensorSpec { format: Format::F32, shape: shape.clone() }],
+                inputs: vec![TensorSpec { format: DType::F32, shape: shape.clone() }],
                 output: TensorSpec { format, shape },
                 in_place: None,
             };

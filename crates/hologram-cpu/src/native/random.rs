@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 use hologram_isa::decompose::{Scalar, cos, log, sin};
 
@@ -34,9 +34,9 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [key] = spec.inputs.as_slice() else { return None };
     let Operation::Random { normal } = spec.op else { return None };
-    let Format::Plain(ty) = spec.output.format else { return None };
+    let DType::Plain(ty) = spec.output.format else { return None };
     let served = spec.in_place.is_none()
-        && key.format == Format::U32
+        && key.format == DType::U32
         && key.max_rows() * key.row_len() == 4
         && super::is_dense(&spec.output)
         && (matches!(ty, Type::F32 | Type::F16 | Type::BF16) || ty == Type::U32 && !normal);

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::lines::{Lines, Sizes};
 use super::narrow::{Element, is_in_f32, with_element};
@@ -44,8 +44,8 @@ enum Reduction {
 struct Reduce {
     isa: Isa,
     lines: Lines,
-    format: Format,
-    output: Format,
+    format: DType,
+    output: DType,
     reduction: Reduction,
     /// Parts of a line that are reduced separately, whichever worker has them.
     parts: usize,
@@ -74,7 +74,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let others = x.shape.iter().enumerate().filter(|(i, _)| *i != axis as usize).map(|(_, e)| e);
     let served = spec.in_place.is_none()
         && is_in_f32(x.format)
-        && spec.output.format == if of_index { Format::U32 } else { x.format }
+        && spec.output.format == if of_index { DType::U32 } else { x.format }
         && others.eq(&spec.output.shape);
     let lines = Lines::new(x, axis)?;
     let kernel = Reduce {
@@ -465,8 +465,8 @@ mod tests {
         ] {
             let mut values = Random(n as u64).floats(n);
             odd.iter().for_each(|(at, x)| values[*at] = *x);
-            let x = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(1), Extent::Fixed(n)] };
-            let output = TensorSpec { format: Format::U32, shape: vec![Extent::Fixed(1)] };
+            let x = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(1), Extent::Fixed(n)] };
+            let output = TensorSpec { format: DType::U32, shape: vec![Extent::Fixed(1)] };
             let op = Operation::ArgReduce { least: false, axis: 1 };
             let spec = KernelSpec { op, inputs: vec![x], output, in_place: None };
             for features in feature_sets() {
@@ -489,7 +489,7 @@ mod tests {
             (40, 3, WIDTH + 5, 2),
         ] {
             let shape = [outer, n, inner].map(Extent::Fixed);
-            let x = TensorSpec { format: Format::F32, shape: shape.to_vec() };
+            let x = TensorSpec { format: DType::F32, shape: shape.to_vec() };
             let values = Random((n * inner) as u64).floats(outer * n * inner);
             let ops = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "arg_max", "arg_min"];
             let operation = |op| match op {
@@ -500,7 +500,7 @@ mod tests {
                 op => Operation::ArgReduce { least: op == "arg_min", axis: 1 },
             };
             for (features, op) in feature_sets().into_iter().flat_map(|f| ops.map(|op| (f, op))) {
-                let format = if op.starts_with("arg") { Format::U32 } else { Format::F32 };
+                let format = if op.starts_with("arg") { DType::U32 } else { DType::F32 };
                 let output = TensorSpec { format, shape: vec![shape[0], shape[2]] };
                 let spec = KernelSpec { op: operation(op), inputs: vec![x.clone()], output, in_place: None };
                 let mut memory = [Memory::of(&values), Memory::filled(outer * inner * 4, 0xff)];

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
@@ -17,7 +17,7 @@ struct RmsNorm {
     rows: Rows,
     eps: f32,
     /// Format of the weights.
-    weights: Format,
+    weights: DType,
 }
 
 /// Dependency chains of additions that run side by side.
@@ -28,7 +28,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let [x, w] = spec.inputs.as_slice() else { return None };
     let Operation::RmsNorm { eps } = spec.op else { return None };
     let served = spec.in_place.is_none()
-        && (w.format == Format::F32 || w.format == x.format)
+        && (w.format == DType::F32 || w.format == x.format)
         && w.shape.as_slice() == [Extent::Fixed(x.row_len())];
     let (eps, rows) = (eps.get(), Rows::mapped(spec)?);
     let weights = w.format;
@@ -37,12 +37,12 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 
 impl NativeKernel for RmsNorm {
     fn worker_scratch(&self) -> usize {
-        if self.weights == Format::F32 { 0 } else { self.rows.d * 4 }
+        if self.weights == DType::F32 { 0 } else { self.rows.d * 4 }
     }
 
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let (d, scratch) = (self.rows.d, std::mem::take(&mut worker.scratch));
-        let w = if self.weights == Format::F32 {
+        let w = if self.weights == DType::F32 {
             input::<f32>(args, 1, d)?
         } else {
             // SAFETY: any bytes are floats; the scratch is aligned.
@@ -239,8 +239,8 @@ mod tests {
             let heads = (heads > 0).then_some(Extent::Fixed(heads));
             let shape: Vec<_> =
                 [Some(Extent::Step { slot: 0, max: 8 }), heads, Some(Extent::Fixed(d))].into_iter().flatten().collect();
-            let x = TensorSpec { format: Format::F32, shape };
-            let w = TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(d)] };
+            let x = TensorSpec { format: DType::F32, shape };
+            let w = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(d)] };
             let spec = KernelSpec {
                 op: Operation::RmsNorm { eps: 1e-5.into() },
                 inputs: vec![x.clone(), w],

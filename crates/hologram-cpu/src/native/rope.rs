@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Extent, Format, KernelSpec, Operation, RopeStyle};
+use hologram_device::{DType, Extent, KernelSpec, Operation, RopeStyle};
 use hologram_isa::decompose::{Scalar, cos, sin};
 
 use crate::features::Features;
@@ -30,8 +30,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     };
     let Operation::Rope { style } = spec.op else { return None };
     let served = spec.in_place.is_none()
-        && [x, freqs, &spec.output].iter().all(|t| t.format == Format::F32)
-        && positions.format == Format::U32
+        && [x, freqs, &spec.output].iter().all(|t| t.format == DType::F32)
+        && positions.format == DType::U32
         && positions.shape.as_slice() == [*tokens]
         && x.shape == spec.output.shape
         && *d > 0
@@ -149,13 +149,13 @@ mod tests {
         {
             let half = width / 2;
             let tokens = Extent::Step { slot: 0, max: 8 };
-            let x = TensorSpec { format: Format::F32, shape: vec![tokens, Extent::Fixed(heads), Extent::Fixed(d)] };
+            let x = TensorSpec { format: DType::F32, shape: vec![tokens, Extent::Fixed(heads), Extent::Fixed(d)] };
             let spec = KernelSpec {
                 op: Operation::Rope { style: [RopeStyle::Adjacent, RopeStyle::HalfSplit][style] },
                 inputs: vec![
                     x.clone(),
-                    TensorSpec { format: Format::U32, shape: vec![tokens] },
-                    TensorSpec { format: Format::F32, shape: vec![Extent::Fixed(half)] },
+                    TensorSpec { format: DType::U32, shape: vec![tokens] },
+                    TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(half)] },
                 ],
                 output: x,
                 in_place: None,

@@ -1,7 +1,7 @@
 //! Shared by kernels that map each row of a tensor to a row of the result: the division of rows among workers, and
 //! their addresses.
 
-use hologram_device::{Extent, Format, KernelSpec, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, TensorSpec};
 
 use super::narrow::{Element, is_in_f32};
 use super::simd::{fence, prefetch};
@@ -53,7 +53,7 @@ impl Rows {
     }
 
     /// The elements' format.
-    pub(super) fn format(&self) -> Format {
+    pub(super) fn format(&self) -> DType {
         self.x.format
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::lines::Lines;
 use super::narrow::{Element, convert, is_in_f32};
@@ -17,7 +17,7 @@ struct Scatter {
     isa: Isa,
     x: Lines,
     updates: Lines,
-    format: Format,
+    format: DType,
     add: bool,
     /// Whether there is an index per slice, not per element.
     slices: bool,
@@ -35,11 +35,11 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let Operation::Scatter { add, axis } = spec.op else { return None };
     let slices = indices.shape.len() == 1;
     let served = spec.in_place.is_none()
-        && matches!(x.format, Format::Plain(_))
-        && (!add || x.format == Format::F32 || slices && is_in_f32(x.format))
+        && matches!(x.format, DType::Plain(_))
+        && (!add || x.format == DType::F32 || slices && is_in_f32(x.format))
         && *x == spec.output
         && updates.format == x.format
-        && indices.format == Format::U32
+        && indices.format == DType::U32
         && indices == order
         && super::is_dense(indices);
     if !served {
@@ -113,9 +113,9 @@ impl NativeKernel for Scatter {
                 let to = place(x.n, index) + first;
                 let mut starts = order[at..end].iter().map(|update| place(m, *update as usize) + first);
                 match self.format {
-                    Format::F32 if self.add => self.sum::<f32>(args, starts, to, columns.len()),
-                    Format::F16 if self.add => self.sum::<half::f16>(args, starts, to, columns.len()),
-                    Format::BF16 if self.add => self.sum::<half::bf16>(args, starts, to, columns.len()),
+                    DType::F32 if self.add => self.sum::<f32>(args, starts, to, columns.len()),
+                    DType::F16 if self.add => self.sum::<half::f16>(args, starts, to, columns.len()),
+                    DType::BF16 if self.add => self.sum::<half::bf16>(args, starts, to, columns.len()),
                     _ => {
                         let (bytes, from) = (columns.len() * size, starts.next_back().unwrap_or(0) * size);
                         // SAFETY: the strip of each index is this worker's.

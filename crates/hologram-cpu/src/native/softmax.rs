@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Format, KernelSpec, Operation};
+use hologram_device::{DType, KernelSpec, Operation};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -50,8 +50,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
             }
         }
         (Operation::CrossEntropy, [x, classes])
-            if classes.format == Format::U32
-                && spec.output.format == Format::F32
+            if classes.format == DType::U32
+                && spec.output.format == DType::F32
                 && x.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape && rows == spec.output.shape) =>
         {
             Kind::CrossEntropy
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn agrees_with_the_definition() {
         for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
-            let x = TensorSpec { format: Format::F32, shape: vec![Extent::Step { slot: 0, max: 6 }, Extent::Fixed(d)] };
+            let x = TensorSpec { format: DType::F32, shape: vec![Extent::Step { slot: 0, max: 6 }, Extent::Fixed(d)] };
             let op = Operation::Softmax { log: false, axis: 1 };
             let spec = KernelSpec { op, inputs: vec![x.clone()], output: x.clone(), in_place: None };
             let values: Vec<f32> = Random(d as u64).floats(x.max_rows() * d).iter().map(|v| v * 50.0).collect();

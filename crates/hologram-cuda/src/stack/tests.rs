@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use hologram_device::{
-    AttentionPrecision, Backend, Binding, Buffer, Elementwise, Extent, Format, GroupNode, GroupSpec, Launch,
+    AttentionPrecision, Backend, Binding, Buffer, DType, Elementwise, Extent, GroupNode, GroupSpec, Launch,
     LaunchConfig, Operand, Operation, RopeStyle, TensorSpec,
 };
 use hologram_gpu::{KernelArgs, Target, find_group};
@@ -41,11 +41,11 @@ impl Sizes {
     }
 }
 
-fn fixed(format: Format, shape: &[usize]) -> TensorSpec {
+fn fixed(format: DType, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 
-fn token(format: Format, shape: &[usize]) -> TensorSpec {
+fn token(format: DType, shape: &[usize]) -> TensorSpec {
     let shape = [TOKEN].into_iter().chain(shape.iter().map(|n| Extent::Fixed(*n))).collect();
     TensorSpec { format, shape }
 }
@@ -56,19 +56,19 @@ fn node(op: impl Into<Operation>, operands: &[Operand], output: &TensorSpec) -> 
 
 /// Norm, codes, products, and the operation after them. Inputs: x, norm, matrices, residual.
 fn products(k: usize, rows: &[usize], after: Option<Elementwise>) -> GroupSpec {
-    let x = token(Format::F32, &[k]);
-    let mut inputs = vec![x.clone(), fixed(Format::F32, &[k])];
+    let x = token(DType::F32, &[k]);
+    let mut inputs = vec![x.clone(), fixed(DType::F32, &[k])];
     let quantize = Operation::Quantize { group: k as u32, floor: 1e-5.into() };
     let mut nodes = vec![
         node(Operation::RmsNorm { eps: 1e-5.into() }, &[Operand::Input(0), Operand::Input(1)], &x),
-        node(quantize, &[Operand::Node(0)], &token(Format::I8Groups { group: k as u32 }, &[k])),
+        node(quantize, &[Operand::Node(0)], &token(DType::I8Groups { group: k as u32 }, &[k])),
     ];
     for m in rows {
-        inputs.push(fixed(Format::T2Planes, &[*m, k]));
+        inputs.push(fixed(DType::T2Planes, &[*m, k]));
         let operands = [Operand::Node(1), Operand::Input(inputs.len() - 1)];
-        nodes.push(node(Operation::Matmul, &operands, &token(Format::F32, &[*m])));
+        nodes.push(node(Operation::Matmul, &operands, &token(DType::F32, &[*m])));
     }
-    let out = token(Format::F32, &[rows[0]]);
+    let out = token(DType::F32, &[rows[0]]);
     match after {
         None => {}
         Some(Elementwise::Add) => {
@@ -84,8 +84,8 @@ fn products(k: usize, rows: &[usize], after: Option<Elementwise>) -> GroupSpec {
 /// Inputs: q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
 fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
     let Sizes { kv_heads, blocks, .. } = sizes;
-    let (q, k) = (token(Format::F32, &[kv_heads * 4, 128]), token(Format::F32, &[kv_heads, 128]));
-    let (cache, index) = (fixed(Format::F32, &[blocks, kv_heads, 32, 128]), token(Format::U32, &[]));
+    let (q, k) = (token(DType::F32, &[kv_heads * 4, 128]), token(DType::F32, &[kv_heads, 128]));
+    let (cache, index) = (fixed(DType::F32, &[blocks, kv_heads, 32, 128]), token(DType::U32, &[]));
     let (input, of) = (Operand::Input, Operand::Node);
     let append = |operands: &[Operand]| GroupNode { in_place: Some(0), ..node(Operation::KvAppend, operands, &cache) };
     let attention =
@@ -97,8 +97,8 @@ fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
         append(&[input(6), input(7), input(5)]),
         node(attention, &[of(0), of(2), of(3), input(1), input(8), input(9)], &q),
     ];
-    let table = fixed(Format::U32, &[1, blocks]);
-    let frequencies = fixed(Format::F32, &[64]);
+    let table = fixed(DType::U32, &[1, blocks]);
+    let frequencies = fixed(DType::F32, &[64]);
     let inputs =
         vec![q, index.clone(), frequencies, k.clone(), cache.clone(), index.clone(), cache, k, index.clone(), table];
     GroupSpec::new(inputs, nodes, vec![4]).expect("a group")
@@ -226,11 +226,11 @@ impl Random {
     /// A view of a tensor: codes of ternary weights, their scales, or floats.
     fn view(&mut self, spec: &TensorSpec, view: usize, bytes: usize, k: usize) -> Vec<u8> {
         match (spec.format, view) {
-            (Format::T2Planes, 0) => {
+            (DType::T2Planes, 0) => {
                 (0..bytes).map(|_| (0..4).fold(0, |byte, _| byte << 2 | (self.next() % 3) as u8)).collect()
             }
             // `f16` numbers between 1/√k and 2/√k.
-            (Format::T2Planes, _) => {
+            (DType::T2Planes, _) => {
                 let exponent = 15 - (k as f64).sqrt().log2().round() as u16;
                 (0..bytes / 2).flat_map(|_| (exponent << 10 | (self.next() % 1024) as u16).to_le_bytes()).collect()
             }

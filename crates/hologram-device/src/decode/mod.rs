@@ -8,15 +8,15 @@ mod planes;
 mod values;
 
 use crate::format::{Row, with_row};
-use crate::{BackendError, BlockFormat, Format, Result};
+use crate::{BackendError, BlockFormat, DType, Result};
 use half::{bf16, f16};
 use hologram_isa::Type;
 
-impl Format {
-    /// Converts blocks to those of [`Format::at_load`] without loss: as many as both slices hold. Other formats are
+impl DType {
+    /// Converts blocks to those of [`DType::at_load`] without loss: as many as both slices hold. Other formats are
     /// copied.
     pub fn recode(self, bytes: &[u8], out: &mut [u8]) {
-        if self == Format::TQ1_0 {
+        if self == DType::TQ1_0 {
             let blocks = bytes.chunks_exact(self.block_bytes());
             for (block, out) in blocks.zip(out.chunks_exact_mut(self.at_load().block_bytes())) {
                 blocks::tq1_0_to_tq2_0(block, out);
@@ -45,12 +45,12 @@ impl Format {
             return Err(fail(format!("{} elements take {expected} bytes, but {} were given", out.len(), bytes.len())));
         }
         match self {
-            Format::Plain(Type::F32 | Type::F16 | Type::BF16) => decode(self, bytes, out),
-            Format::Plain(_) | Format::I8Groups { .. } => {
+            DType::Plain(Type::F32 | Type::F16 | Type::BF16) => decode(self, bytes, out),
+            DType::Plain(_) | DType::I8Groups { .. } => {
                 return Err(fail("it is not a format of floating-point weights".into()));
             }
-            Format::Planes(block) if block.is_packed() => planes::decode_chunks(block, bytes, out),
-            Format::Planes(block) => planes::decode_codes(block, bytes, out),
+            DType::Planes(block) if block.is_packed() => planes::decode_chunks(block, bytes, out),
+            DType::Planes(block) => planes::decode_codes(block, bytes, out),
             _ => decode(self, bytes, out),
         }
         Ok(())
@@ -59,25 +59,25 @@ impl Format {
 
 /// Dequantizes rows in plain `f32`, `f16` or `bf16` or in a block format of GGUF: as many elements as both slices hold.
 #[inline(always)]
-pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
+pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
     match format {
-        Format::Plain(Type::F16) => plain(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
-        Format::Plain(Type::BF16) => plain(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
-        Format::Plain(_) => plain(bytes, out, f32::from_le_bytes),
-        Format::Block(block) => with_row!(block, R => {
+        DType::Plain(Type::F16) => plain(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
+        DType::Plain(Type::BF16) => plain(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+        DType::Plain(_) => plain(bytes, out, f32::from_le_bytes),
+        DType::Block(block) => with_row!(block, R => {
             // Const generic arguments require a concrete type.
             const ROW: &BlockFormat = &<R as Row>::ROW;
             blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
         }),
-        Format::Planes(_) | Format::I8Groups { .. } => {}
+        DType::Planes(_) | DType::I8Groups { .. } => {}
     }
 }
 
 /// Splits the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
-/// [`Format::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
+/// [`DType::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
 #[inline(always)]
-pub fn each_block(format: Format, bytes: &[u8], visit: impl FnMut(&[i8], &[f32], &[f32])) {
-    if let Format::Block(block) = format {
+pub fn each_block(format: DType, bytes: &[u8], visit: impl FnMut(&[i8], &[f32], &[f32])) {
+    if let DType::Block(block) = format {
         with_row!(block, R => {
             const ROW: &BlockFormat = &<R as Row>::ROW;
             blocks::each::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, visit)

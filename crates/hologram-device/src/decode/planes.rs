@@ -1,7 +1,7 @@
 //! Weights in planes: [`PlaneLayout`](crate::PlaneLayout).
 
 use super::{decode, number};
-use crate::{BlockType, Codes, Factors, Format};
+use crate::{BlockType, Codes, DType, Factors};
 
 /// Elements of a chunk.
 const CHUNK: usize = 32;
@@ -14,7 +14,7 @@ pub fn decode_codes(block: BlockType, bytes: &[u8], out: &mut [f32]) {
     for (i, out) in out.chunks_exact_mut(row.len).enumerate() {
         whole[low.at..low.at + codes].copy_from_slice(&bytes[at[0] + i * codes..][..codes]);
         whole[row.numbers[0]..][..scale].copy_from_slice(&bytes[at[2] + i * scale..][..scale]);
-        decode(Format::Block(block), &whole, out);
+        decode(DType::Block(block), &whole, out);
     }
 }
 

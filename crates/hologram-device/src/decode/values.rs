@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 use hologram_isa::Type;
 
-use crate::Format;
+use crate::DType;
 use crate::error::Result;
 
-impl Format {
+impl DType {
     /// The first `len` elements of a tensor with memory for `max_rows` rows of `row_len` elements; fewer if the bytes
     /// end earlier.
     ///
@@ -14,16 +14,16 @@ impl Format {
     /// When the bytes are not whole blocks.
     pub fn values(self, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
         Ok(match self {
-            Format::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
-            Format::I8Groups { group } => {
+            DType::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
+            DType::I8Groups { group } => {
                 let at = self.views(max_rows, row_len).last().map_or(0, |v| v.offset);
                 let scales = data.get(at..).unwrap_or_default().chunks_exact(4).map(|b| number(Type::F32, b));
                 let scales = scales.flat_map(|scale| std::iter::repeat_n(scale, group as usize));
                 data.iter().take(len).zip(scales).map(|(code, scale)| f64::from(*code as i8) * scale).collect()
             }
-            Format::Block(_) | Format::Planes(_) => {
+            DType::Block(_) | DType::Planes(_) => {
                 // Planes are dequantized whole; elsewhere the first elements lie in the first bytes.
-                let decoded = if matches!(self, Format::Planes(_)) { max_rows * row_len } else { len };
+                let decoded = if matches!(self, DType::Planes(_)) { max_rows * row_len } else { len };
                 let bytes = self.bytes(1, decoded).unwrap_or(0).min(data.len());
                 let mut values = vec![0.0f32; decoded];
                 self.decode_row(&data[..bytes], &mut values)?;

@@ -1,9 +1,9 @@
 //! The block formats, one row each. All code that reads blocks or their layout for GPUs uses these rows.
 
-use super::Format;
+use super::DType;
 use super::row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 
-/// The values that the codes of [`Format::IQ4_NL`] and [`Format::IQ4_XS`] select.
+/// The values that the codes of [`DType::IQ4_NL`] and [`DType::IQ4_XS`] select.
 const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Bits that keep their place in the number.
@@ -43,11 +43,11 @@ macro_rules! block_formats {
             }
         }
 
-        impl Format {
-            $($(#[$doc])+ pub const $name: Format = Format::Block(BlockType::$name);)+
+        impl DType {
+            $($(#[$doc])+ pub const $name: DType = DType::Block(BlockType::$name);)+
 
             /// The block formats of GGUF.
-            pub const BLOCKS: [Format; BlockType::ALL.len()] = [$(Format::$name),+];
+            pub const BLOCKS: [DType; BlockType::ALL.len()] = [$(DType::$name),+];
         }
 
         /// The formats as types.
@@ -86,7 +86,7 @@ block_formats! {
         codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Offset(8),
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `Q4_1`: blocks of 32 as `f16` numbers `d` and `m` and 16 bytes of codes as in [`Format::Q4_0`]; the value
+    /// GGUF `Q4_1`: blocks of 32 as `f16` numbers `d` and `m` and 16 bytes of codes as in [`DType::Q4_0`]; the value
     /// is `d·code + m`. 20 bytes.
     Q4_1: BlockFormat {
         id: 3, len: 32, bytes: 20, planes: PlaneLayout::Chunks, unit: [1.0 / 4.6, -7.5 / 4.6],
@@ -94,13 +94,13 @@ block_formats! {
         numbers: &[0, 2], scales: Scales::One,
     };
     /// GGUF `Q5_0`: blocks of 32 as an `f16` scale `d`, 4 bytes whose bit `i` is the fifth bit of code `i`, and 16
-    /// bytes of low bits as in [`Format::Q4_0`]; the value is `d·(code - 16)`. 22 bytes.
+    /// bytes of low bits as in [`DType::Q4_0`]; the value is `d·(code - 16)`. 22 bytes.
     Q5_0: BlockFormat {
         id: 6, len: 32, bytes: 22, planes: PlaneLayout::Chunks, unit: [1.0 / 9.2, 0.0],
         codes: Codes::Bits(bits(6, 16, 4), Some(bits_to(2, 1, 1, 4))), values: Values::Offset(16),
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `Q5_1`: as [`Format::Q5_0`] with an `f16` number `m` after `d`; the value is `d·code + m`. 24 bytes.
+    /// GGUF `Q5_1`: as [`DType::Q5_0`] with an `f16` number `m` after `d`; the value is `d·code + m`. 24 bytes.
     Q5_1: BlockFormat {
         id: 7, len: 32, bytes: 24, planes: PlaneLayout::Chunks, unit: [1.0 / 9.2, -15.5 / 9.2],
         codes: Codes::Bits(bits(8, 16, 4), Some(bits_to(4, 1, 1, 4))), values: Values::Offset(0),
@@ -112,7 +112,7 @@ block_formats! {
         codes: Codes::Bits(bits(2, 32, 8), None), values: Values::Signed,
         numbers: &[0], scales: Scales::One,
     };
-    /// GGUF `Q2_K`: blocks of 256 as 16 bytes, 64 bytes of codes as in [`Format::TQ2_0`], and `f16` numbers `d` and
+    /// GGUF `Q2_K`: blocks of 256 as 16 bytes, 64 bytes of codes as in [`DType::TQ2_0`], and `f16` numbers `d` and
     /// `dmin`. The 16 elements of run `j` have the scale `d·(byte j & 15)` and the minimum `dmin·(byte j >> 4)`; the
     /// value is scale·code - minimum. 84 bytes.
     Q2_K: BlockFormat {
@@ -120,7 +120,7 @@ block_formats! {
         codes: Codes::Bits(bits(16, 32, 2), None), values: Values::Offset(0),
         numbers: &[80, 82], scales: Scales::Nibbles { at: 0 },
     };
-    /// GGUF `Q3_K`: blocks of 256 as 32 bytes of third bits, 64 bytes of low bits as in [`Format::TQ2_0`], 12 bytes
+    /// GGUF `Q3_K`: blocks of 256 as 32 bytes of third bits, 64 bytes of low bits as in [`DType::TQ2_0`], 12 bytes
     /// with 6 bits per run of 16, and an `f16` scale `d`. Bit `l` of byte `m` is the third bit of element `32l + m`;
     /// the value is `d·(bits - 32)·(code - 4)`. 110 bytes.
     Q3_K: BlockFormat {
@@ -136,7 +136,7 @@ block_formats! {
         codes: Codes::Bits(bits(16, 32, 4), None), values: Values::Offset(0),
         numbers: &[0, 2], scales: Scales::SixBitPairs { at: 4 },
     };
-    /// GGUF `Q5_K`: as [`Format::Q4_K`] with 32 bytes before the low bits; bit `l` of byte `i` is the fifth bit of
+    /// GGUF `Q5_K`: as [`DType::Q4_K`] with 32 bytes before the low bits; bit `l` of byte `i` is the fifth bit of
     /// element `32l + i`. 176 bytes.
     Q5_K: BlockFormat {
         id: 13, len: 256, bytes: 176, planes: PlaneLayout::Chunks, unit: [1.0 / 530.0, 15.5 / 530.0],
@@ -152,14 +152,14 @@ block_formats! {
         codes: Codes::Bits(bits(0, 64, 4), Some(bits_to(128, 32, 2, 4))), values: Values::Offset(32),
         numbers: &[208], scales: Scales::Signed { at: 192 },
     };
-    /// GGUF `IQ4_NL`: as [`Format::Q4_0`], but a code is the index of one of 16 values: `d·value`. 18 bytes.
+    /// GGUF `IQ4_NL`: as [`DType::Q4_0`], but a code is the index of one of 16 values: `d·value`. 18 bytes.
     IQ4_NL: BlockFormat {
         id: 20, len: 32, bytes: 18, planes: PlaneLayout::Chunks, unit: [1.0 / 69.0, 0.0],
         codes: Codes::Bits(bits(2, 16, 4), None), values: Values::Table(&IQ4_VALUES),
         numbers: &[0], scales: Scales::One,
     };
     /// GGUF `IQ4_XS`: blocks of 256 as an `f16` scale `d`, 2 bytes of high bits and 4 bytes of low bits of a 6-bit
-    /// number `s` per run of 32, and 16 bytes per run as in [`Format::IQ4_NL`]; the value is `d·(s - 32)·value`. 136
+    /// number `s` per run of 32, and 16 bytes per run as in [`DType::IQ4_NL`]; the value is `d·(s - 32)·value`. 136
     /// bytes.
     IQ4_XS: BlockFormat {
         id: 23, len: 256, bytes: 136, planes: PlaneLayout::Chunks, unit: [1.0 / 1280.0, 0.0],

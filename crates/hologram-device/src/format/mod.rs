@@ -12,15 +12,15 @@ use hologram_isa::Type;
 pub use planes::Factors;
 pub use row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 
-/// The storage format of a tensor.
+/// The element type of a tensor: plain elements, or blocks of quantised ones.
 ///
 /// A block-quantised format packs the elements of a *row* (the last dimension) into blocks, so a row's length must be a
-/// multiple of [`Format::block_len`]. Layouts are those of GGUF, byte for byte, so that a mapped file is used in place.
+/// multiple of [`DType::block_len`]. Layouts are those of GGUF, byte for byte, so that a mapped file is used in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum DType {
     /// Elements of a plain type, one after the other.
     Plain(Type),
-    /// A block format of GGUF, such as [`Format::Q8_0`].
+    /// A block format of GGUF, such as [`DType::Q8_0`].
     Block(BlockType),
     /// The values of a block format as GPUs read them: [`PlaneLayout`].
     Planes(BlockType),
@@ -33,89 +33,111 @@ pub enum Format {
     },
 }
 
-impl From<Type> for Format {
-    fn from(ty: Type) -> Format {
-        Format::Plain(ty)
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.name())
     }
 }
 
-impl Format {
-    /// Plain `f32`.
-    pub const F32: Format = Format::Plain(Type::F32);
-    /// Plain `f16`.
-    pub const F16: Format = Format::Plain(Type::F16);
-    /// Plain `bf16`.
-    pub const BF16: Format = Format::Plain(Type::BF16);
-    /// Plain `u32`.
-    pub const U32: Format = Format::Plain(Type::U32);
-    /// Plain `i32`.
-    pub const I32: Format = Format::Plain(Type::I32);
+impl From<Type> for DType {
+    fn from(ty: Type) -> DType {
+        DType::Plain(ty)
+    }
+}
 
-    /// [`Format::Q8_0`] in planes: the `i8` codes of all elements in row-major order, then the `f16` scales of all
+impl DType {
+    /// Plain `bool`.
+    pub const BOOL: DType = DType::Plain(Type::Bool);
+    /// Plain `i8`.
+    pub const I8: DType = DType::Plain(Type::I8);
+    /// Plain `u8`.
+    pub const U8: DType = DType::Plain(Type::U8);
+    /// Plain `i16`.
+    pub const I16: DType = DType::Plain(Type::I16);
+    /// Plain `u16`.
+    pub const U16: DType = DType::Plain(Type::U16);
+    /// Plain `i32`.
+    pub const I32: DType = DType::Plain(Type::I32);
+    /// Plain `u32`.
+    pub const U32: DType = DType::Plain(Type::U32);
+    /// Plain `i64`.
+    pub const I64: DType = DType::Plain(Type::I64);
+    /// Plain `u64`.
+    pub const U64: DType = DType::Plain(Type::U64);
+    /// Plain `f16`.
+    pub const F16: DType = DType::Plain(Type::F16);
+    /// Plain `bf16`.
+    pub const BF16: DType = DType::Plain(Type::BF16);
+    /// Plain `f32`.
+    pub const F32: DType = DType::Plain(Type::F32);
+    /// Plain `f64`.
+    pub const F64: DType = DType::Plain(Type::F64);
+
+    /// [`DType::Q8_0`] in planes: the `i8` codes of all elements in row-major order, then the `f16` scales of all
     /// blocks.
     #[expect(non_upper_case_globals, reason = "named as a variant, as its place is in patterns")]
-    pub const Q8Planes: Format = Format::Planes(BlockType::Q8_0);
-    /// [`Format::Q4_0`] in planes: the 16 code bytes of every block, then the `f16` scales.
-    #[expect(non_upper_case_globals, reason = "as above")]
-    pub const Q4Planes: Format = Format::Planes(BlockType::Q4_0);
-    /// [`Format::TQ2_0`] in planes: the 64 code bytes of every block, then the `f16` scales.
-    #[expect(non_upper_case_globals, reason = "as above")]
-    pub const T2Planes: Format = Format::Planes(BlockType::TQ2_0);
+    pub const Q8Planes: DType = DType::Planes(BlockType::Q8_0);
+    /// [`DType::Q4_0`] in planes: the 16 code bytes of every block, then the `f16` scales.
+    #[expect(non_upper_case_globals, reason = "GGUF's spelling")]
+    pub const Q4Planes: DType = DType::Planes(BlockType::Q4_0);
+    /// [`DType::TQ2_0`] in planes: the 64 code bytes of every block, then the `f16` scales.
+    #[expect(non_upper_case_globals, reason = "GGUF's spelling")]
+    pub const T2Planes: DType = DType::Planes(BlockType::TQ2_0);
 
     /// The name users see: GGUF's for its formats.
     pub fn name(self) -> String {
         match self {
-            Format::Plain(ty) => ty.name().to_string(),
-            Format::Block(block) => block.name().to_string(),
-            Format::Planes(block) => format!("{} (planes)", block.name()),
-            Format::I8Groups { group } => format!("i8/{group}"),
+            DType::Plain(ty) => ty.name().to_string(),
+            DType::Block(block) => block.name().to_string(),
+            DType::Planes(block) => format!("{} (planes)", block.name()),
+            DType::I8Groups { group } => format!("i8/{group}"),
         }
     }
 
-    /// The format with this name: the inverse of [`Format::name`].
-    pub fn from_name(name: &str) -> Option<Format> {
+    /// The format with this name: the inverse of [`DType::name`].
+    pub fn from_name(name: &str) -> Option<DType> {
         if let Some(ty) = Type::from_name(name) {
-            return Some(Format::Plain(ty));
+            return Some(DType::Plain(ty));
         }
         if let Some(group) = name.strip_prefix("i8/") {
-            return group.parse().ok().map(|group| Format::I8Groups { group });
+            return group.parse().ok().map(|group| DType::I8Groups { group });
         }
-        let of_block = |block: BlockType| [Format::Block(block), Format::Planes(block)];
+        let of_block = |block: BlockType| [DType::Block(block), DType::Planes(block)];
         BlockType::ALL.into_iter().flat_map(of_block).find(|format| format.name() == name)
     }
 
     /// The row of a format in blocks or in planes.
     pub const fn row(self) -> Option<&'static BlockFormat> {
         match self {
-            Format::Block(block) | Format::Planes(block) => Some(block.row()),
-            Format::Plain(_) | Format::I8Groups { .. } => None,
+            DType::Block(block) | DType::Planes(block) => Some(block.row()),
+            DType::Plain(_) | DType::I8Groups { .. } => None,
         }
     }
 
     /// Elements in a block; 1 for plain types.
     pub const fn block_len(self) -> usize {
         match self {
-            Format::Plain(_) => 1,
-            Format::Block(block) | Format::Planes(block) => block.row().len,
-            Format::I8Groups { group } => group as usize,
+            DType::Plain(_) => 1,
+            DType::Block(block) | DType::Planes(block) => block.row().len,
+            DType::I8Groups { group } => group as usize,
         }
     }
 
     /// Bytes of one block; for formats in planes, of all planes together.
     pub const fn block_bytes(self) -> usize {
         match self {
-            Format::Plain(ty) => ty.size(),
-            Format::Block(block) => block.row().bytes,
-            Format::Planes(block) => {
+            DType::Plain(ty) => ty.size(),
+            DType::Block(block) => block.row().bytes,
+            DType::Planes(block) => {
                 let [low, high, record] = block.plane_bytes();
                 low + high + record
             }
-            Format::I8Groups { group } => group as usize + 4,
+            DType::I8Groups { group } => group as usize + 4,
         }
     }
 
     /// Elements that share a scale and, if there are minimums, a minimum; 1 for plain types. Divides
-    /// [`Format::block_len`].
+    /// [`DType::block_len`].
     pub const fn scale_len(self) -> usize {
         match self.row() {
             Some(row) => row.run(),
@@ -142,12 +164,12 @@ impl Format {
     /// are minimums, of the number that these are multiples of. Empty for others.
     pub const fn numbers_at(self) -> &'static [usize] {
         match self {
-            Format::Block(block) => block.row().numbers,
+            DType::Block(block) => block.row().numbers,
             _ => &[],
         }
     }
 
-    /// The numbers of [`Format::numbers_at`] for which blocks of random bits have values around 0 with a standard
+    /// The numbers of [`DType::numbers_at`] for which blocks of random bits have values around 0 with a standard
     /// deviation of about 1; for formats in planes, the numbers of their blocks.
     pub const fn unit_numbers(self) -> [f32; 2] {
         match self.row() {
@@ -157,25 +179,25 @@ impl Format {
     }
 
     /// The format that weights are converted to when they are loaded, on every device, with the same values:
-    /// [`Format::TQ2_0`] for [`Format::TQ1_0`], because kernels serve it; otherwise the format itself.
-    /// [`Format::recode`] converts.
-    pub const fn at_load(self) -> Format {
+    /// [`DType::TQ2_0`] for [`DType::TQ1_0`], because kernels serve it; otherwise the format itself.
+    /// [`DType::recode`] converts.
+    pub const fn at_load(self) -> DType {
         match self {
-            Format::TQ1_0 => Format::TQ2_0,
+            DType::TQ1_0 => DType::TQ2_0,
             other => other,
         }
     }
 
     /// The layout in planes with the same values; the format itself if there is none.
-    pub const fn in_planes(self) -> Format {
+    pub const fn in_planes(self) -> DType {
         match self {
-            Format::Block(block) if !matches!(block.row().planes, PlaneLayout::None) => Format::Planes(block),
+            DType::Block(block) if !matches!(block.row().planes, PlaneLayout::None) => DType::Planes(block),
             other => other,
         }
     }
 
     /// The format and, if there is one, its layout in planes.
-    pub fn layouts(self) -> impl Iterator<Item = Format> {
+    pub fn layouts(self) -> impl Iterator<Item = DType> {
         std::iter::once(self).chain((self.in_planes() != self).then_some(self.in_planes()))
     }
 
@@ -187,8 +209,8 @@ impl Format {
         }
         let blocks = rows.checked_mul(row_len / self.block_len())?;
         match self {
-            Format::Planes(block) => block.planes(blocks).map(|at| at[3]),
-            Format::I8Groups { group } => {
+            DType::Planes(block) => block.planes(blocks).map(|at| at[3]),
+            DType::I8Groups { group } => {
                 let codes = blocks.checked_mul(group as usize)?.checked_next_multiple_of(PLANE_ALIGN)?;
                 codes.checked_add(blocks.checked_mul(4)?)
             }
@@ -203,10 +225,10 @@ impl Format {
         let whole = |element| View { element, offset: 0, bytes: self.bytes(rows, row_len).unwrap_or(0) };
         let blocks = rows * row_len / self.block_len().max(1);
         match self {
-            Format::Plain(ty) => vec![whole(ty)],
-            Format::Block(block) => vec![whole(block.code_type()), whole(Type::F16)],
-            Format::Planes(block) => block.views(blocks),
-            Format::I8Groups { group } => {
+            DType::Plain(ty) => vec![whole(ty)],
+            DType::Block(block) => vec![whole(block.code_type()), whole(Type::F16)],
+            DType::Planes(block) => block.views(blocks),
+            DType::I8Groups { group } => {
                 let bytes = blocks * group as usize;
                 let offset = bytes.next_multiple_of(PLANE_ALIGN);
                 vec![

@@ -1,7 +1,7 @@
 //! The layouts in planes of the block formats: [`PlaneLayout`].
 
 use super::row::{Bits, Codes, PlaneLayout, Scales, Values};
-use super::{BlockType, Format, PLANE_ALIGN, View};
+use super::{BlockType, DType, PLANE_ALIGN, View};
 use hologram_isa::Type;
 
 /// The bytes after the numbers `d` and `m` in a record of [`PlaneLayout::Chunks`].
@@ -121,11 +121,11 @@ impl BlockType {
     }
 }
 
-impl Format {
+impl DType {
     /// The block type of a tensor in [`PlaneLayout::Chunks`].
     pub const fn packed(self) -> Option<BlockType> {
         match self {
-            Format::Planes(block) if block.is_packed() => Some(block),
+            DType::Planes(block) if block.is_packed() => Some(block),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Rotary embedding of q and k, the two cache updates, and the attention after them: with attention for few tokens,
 //! without it for any number.
 
-use hologram_device::{CacheUpdate, Extent, Format, Fused, FusedAttention, GroupSpec, RopeStyle};
+use hologram_device::{CacheUpdate, DType, Extent, Fused, FusedAttention, GroupSpec, RopeStyle};
 
 use super::super::kernels::rope_append::RopeAppend;
 use super::super::launch::{Count, Places, all_f32, launch, number, single};
@@ -17,7 +17,7 @@ fn pairs(group: &GroupSpec, update: &CacheUpdate) -> Option<usize> {
     let [Extent::Fixed(pairs)] = tensor(update.frequencies)?.shape[..] else { return None };
     let (q, k, cache) = (tensor(update.q)?, tensor(update.k)?, tensor(update.keys)?);
     let ([n, _, Extent::Fixed(d)], [m, kv_heads, e]) = (&q.shape[..], &k.shape[..]) else { return None };
-    let of_tokens = |i: usize| tensor(i).is_some_and(|t| t.format == Format::U32 && t.shape == [*n]);
+    let of_tokens = |i: usize| tensor(i).is_some_and(|t| t.format == DType::U32 && t.shape == [*n]);
     let served = tensor(update.values)? == cache
         && tensor(update.v)? == k
         && all_f32([q, k, tensor(update.frequencies)?])
@@ -83,8 +83,8 @@ fn rope_append(group: &GroupSpec, update: &CacheUpdate, pairs: usize) -> Option<
         return None;
     };
     let entry = match cache.format {
-        Format::F32 => "rope_append_f32",
-        Format::F16 => "rope_append_f16",
+        DType::F32 => "rope_append_f32",
+        DType::F16 => "rope_append_f16",
         _ => return None,
     };
     let tokens = Count::of(&[n])?;

@@ -13,7 +13,7 @@ mod tests;
 
 use super::launch::{Count, Places, all_f32};
 use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
-use hologram_device::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{AttentionPrecision, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 
 pub(super) use group::find_group;
@@ -60,15 +60,15 @@ impl Sizes {
         };
         let [Extent::Fixed(rows), Extent::Fixed(columns)] = table.shape[..] else { return None };
         let cache = match k.format {
-            Format::Plain(Type::F32) => Cache::F32,
-            Format::Plain(Type::F16) => Cache::F16,
-            Format::Q8Planes => Cache::Eight,
+            DType::Plain(Type::F32) => Cache::F32,
+            DType::Plain(Type::F16) => Cache::F16,
+            DType::Q8Planes => Cache::Eight,
             _ => return None,
         };
         let served = k == v
             && all_f32([q])
             && output == q
-            && [positions, sequences, table].iter().all(|t| t.format == Format::U32)
+            && [positions, sequences, table].iter().all(|t| t.format == DType::U32)
             && positions.shape == [n]
             && sequences.shape == [n]
             && k.shape[3] == Extent::Fixed(d)

@@ -1,7 +1,7 @@
 //! Which specs and groups have kernels, and which kernels; without a device.
 
 use hologram_device::{
-    AttentionPrecision, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
+    AttentionPrecision, DType, Extent, GroupNode, GroupSpec, KernelSpec, Operand, Operation, RopeStyle, TensorSpec,
 };
 
 use super::super::kernels::attention_decode::{AttentionDecode, AttentionJoin};
@@ -12,7 +12,7 @@ use super::{find, find_group};
 
 const TARGET: Target = Target::nvidia(90, 132, 227 * 1024);
 
-fn tensor(format: Format, shape: &[Extent]) -> TensorSpec {
+fn tensor(format: DType, shape: &[Extent]) -> TensorSpec {
     TensorSpec { format, shape: shape.to_vec() }
 }
 
@@ -21,11 +21,11 @@ fn fixed(sizes: &[usize]) -> Vec<Extent> {
 }
 
 /// Attention of up to `tokens` tokens, 8 heads to 2, in blocks of 32.
-fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32) -> KernelSpec {
+fn spec(tokens: usize, d: usize, cache: DType, sequences: usize, precision: u32) -> KernelSpec {
     let n = Extent::Step { slot: 1, max: tokens };
-    let q = tensor(Format::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
+    let q = tensor(DType::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
     let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
-    let index = tensor(Format::U32, &[n]);
+    let index = tensor(DType::U32, &[n]);
     KernelSpec {
         op: attention(None, precision),
         inputs: vec![
@@ -34,7 +34,7 @@ fn spec(tokens: usize, d: usize, cache: Format, sequences: usize, precision: u32
             cache,
             index.clone(),
             index,
-            tensor(Format::U32, &fixed(&[sequences, 64])),
+            tensor(DType::U32, &fixed(&[sequences, 64])),
         ],
         output: q,
         in_place: None,
@@ -61,16 +61,16 @@ fn entries(kernel: &NativeKernel) -> Vec<&str> {
 fn attention_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
     for (tokens, d, cache, sequences, want) in [
-        (1, 128, Format::F32, 1, "attention_decode_float_128_4 attention_join_4"),
-        (1, 128, Format::F16, 64, "attention_decode_half_128_4 attention_join_4"),
-        (1, 128, Format::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
+        (1, 128, DType::F32, 1, "attention_decode_float_128_4 attention_join_4"),
+        (1, 128, DType::F16, 64, "attention_decode_half_128_4 attention_join_4"),
+        (1, 128, DType::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
         // As many workgroups as the device can hold, without splits.
-        (40, 128, Format::F32, 64, "attention_decode_float_128_4"),
-        (512, 128, Format::F16, 1, "attention_prefill_half_128"),
-        (512, 80, Format::F32, 4, "attention_prefill_float_80"),
-        (40, 64, Format::Q8Planes, 1, "attention_prefill_eight_64"),
+        (40, 128, DType::F32, 64, "attention_decode_float_128_4"),
+        (512, 128, DType::F16, 1, "attention_prefill_half_128"),
+        (512, 80, DType::F32, 4, "attention_prefill_float_80"),
+        (40, 64, DType::Q8Planes, 1, "attention_prefill_eight_64"),
         // Head sizes without a specialised kernel.
-        (512, 256, Format::F16, 1, "attention_decode_half_0_4"),
+        (512, 256, DType::F16, 1, "attention_decode_half_0_4"),
     ] {
         for precision in [0, 1] {
             let kernel = find(&spec(tokens, d, cache, sequences, precision), apple).unwrap();
@@ -78,7 +78,7 @@ fn attention_on_apple_gpus() {
         }
     }
     // Splits of a window are combined too.
-    let mut windowed = spec(1, 128, Format::F16, 1, 0);
+    let mut windowed = spec(1, 128, DType::F16, 1, 0);
     windowed.op = attention(Some(1000), 0);
     let kernel = find(&windowed, apple).unwrap();
     let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
@@ -87,7 +87,7 @@ fn attention_on_apple_gpus() {
 
 #[test]
 fn attention_is_served_by_tokens_size_and_precision() {
-    let (f32, f16) = (Format::F32, Format::F16);
+    let (f32, f16) = (DType::F32, DType::F16);
     for (tokens, d, cache, sequences, precision, want) in [
         (1, 128, f32, 1, 0, "attention_decode_float_128_4"),
         (1, 128, f16, 1, 1, "attention_few_128_8"),
@@ -100,9 +100,9 @@ fn attention_is_served_by_tokens_size_and_precision() {
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
         (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
         (512, 256, f32, 1, 0, "attention_decode_float_0_4"),
-        (1, 128, Format::Q8Planes, 1, 0, "attention_decode_eight_128_4"),
-        (1, 96, Format::Q8Planes, 1, 0, "attention_decode_eight_0_4"),
-        (512, 64, Format::Q8Planes, 1, 1, "attention_round_eight attention_prefill_bf16_64"),
+        (1, 128, DType::Q8Planes, 1, 0, "attention_decode_eight_128_4"),
+        (1, 96, DType::Q8Planes, 1, 0, "attention_decode_eight_0_4"),
+        (512, 64, DType::Q8Planes, 1, 1, "attention_round_eight attention_prefill_bf16_64"),
         (512, 72, f32, 1, 1, "attention_decode_float_0_4"),
     ] {
         let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
@@ -114,7 +114,7 @@ fn attention_is_served_by_tokens_size_and_precision() {
     }
     let faulty: [fn(&mut KernelSpec); 5] = [
         |s| s.op = Operation::Gather,
-        |s| s.inputs[1].format = Format::BF16,
+        |s| s.inputs[1].format = DType::BF16,
         |s| s.inputs[2].shape[0] = Extent::Fixed(63),
         |s| s.inputs[3].shape[0] = Extent::Fixed(1),
         |s| s.inputs[1].shape[2] = Extent::Fixed(24),
@@ -128,11 +128,11 @@ fn attention_is_served_by_tokens_size_and_precision() {
 
 /// The decoder's group: inputs q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
 fn group(tokens: usize, attended: bool) -> GroupSpec {
-    let spec_of_attention = spec(tokens, 64, Format::F32, 1, 0);
+    let spec_of_attention = spec(tokens, 64, DType::F32, 1, 0);
     let [q, cache, _, index, _, table] =
         <[TensorSpec; 6]>::try_from(spec_of_attention.inputs.clone()).expect("six inputs");
-    let k = tensor(Format::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
-    let freqs = tensor(Format::F32, &fixed(&[32]));
+    let k = tensor(DType::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
+    let freqs = tensor(DType::F32, &fixed(&[32]));
     let node = |op, operands: &[Operand], output: &TensorSpec, in_place| GroupNode {
         op,
         operands: operands.to_vec(),
@@ -194,7 +194,7 @@ fn groups_are_matched_by_structure() {
 
 #[test]
 fn parts_of_positions_lie_in_scratch_memory() {
-    let kernel = find(&spec(1, 128, Format::F32, 1, 0), TARGET).expect("served");
+    let kernel = find(&spec(1, 128, DType::F32, 1, 0), TARGET).expect("served");
     let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
     assert_eq!(launch.args.list().len(), 30);
     // 2 · 132 workgroups for two heads, at most 64 splits.
@@ -209,7 +209,7 @@ fn parts_of_positions_lie_in_scratch_memory() {
 #[test]
 fn windows_are_told() {
     let windowed = |tokens: usize, window: u32| {
-        let mut spec = spec(tokens, 128, Format::F16, 1, 1);
+        let mut spec = spec(tokens, 128, DType::F16, 1, 1);
         spec.op = attention(Some(window), 1);
         find(&spec, TARGET)
     };

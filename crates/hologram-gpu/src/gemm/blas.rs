@@ -1,6 +1,6 @@
 //! Selects the products that cuBLASLt computes faster than our own kernels.
 
-use hologram_device::{Extent, Format};
+use hologram_device::{DType, Extent};
 
 use super::{Mode, Product};
 use crate::{BlasCall, BlasProduct, Target};
@@ -17,7 +17,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<BlasCall> {
     let (Extent::Fixed(n), [m], k) = (product.tokens, product.rows.as_slice(), product.k) else { return None };
     let (adds, m) = (product.mode == Mode::Add, *m);
     let served = matches!(product.mode, Mode::Store | Mode::Add)
-        && (product.x, product.w, product.narrow) == (Format::BF16, Format::BF16, false)
+        && (product.x, product.w, product.narrow) == (DType::BF16, DType::BF16, false)
         && product.fits_tiles()
         && k.is_multiple_of(8);
     // With more tokens our own kernel was up to 19 % faster for an addition, whose operand it loads while it computes.

@@ -1,6 +1,6 @@
 //! Products on tensor cores of compute capability 8.0 and up: `kernels/gemm_mma.cu`.
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::Product;
 use crate::kernels::cuda::gemm_mma::Multiply;
@@ -21,17 +21,17 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let k = product.k;
-    let bf16 = product.x == Format::BF16 && k.is_multiple_of(64);
+    let bf16 = product.x == DType::BF16 && k.is_multiple_of(64);
     let group = product.activation_group();
     // The kernel's name, tokens per tile, and bytes per stage: of a row's codes and scales, and of a token's scales.
     let few = product.tokens.max() <= 32;
     let (name, tile, codes, scales, x_scales) = match product.w {
-        Format::BF16 if bf16 => ("bf16", if few { 32 } else { 128 }, 128, 0, 0),
-        Format::Q8Planes if bf16 => ("q8", if few { 32 } else { 128 }, 64, 4, 0),
-        Format::Q4Planes if bf16 => ("q4", if few { 32 } else { 128 }, 32, 4, 0),
-        Format::Q8Planes if group == 32 && k.is_multiple_of(128) => ("q8_i8", 64, 128, 8, 16),
-        Format::Q4Planes if group == 32 && k.is_multiple_of(128) => ("q4_i8", 64, 64, 8, 16),
-        Format::T2Planes if group > 0 && group.is_multiple_of(256) => ("t2_i8", if few { 32 } else { 128 }, 32, 0, 0),
+        DType::BF16 if bf16 => ("bf16", if few { 32 } else { 128 }, 128, 0, 0),
+        DType::Q8Planes if bf16 => ("q8", if few { 32 } else { 128 }, 64, 4, 0),
+        DType::Q4Planes if bf16 => ("q4", if few { 32 } else { 128 }, 32, 4, 0),
+        DType::Q8Planes if group == 32 && k.is_multiple_of(128) => ("q8_i8", 64, 128, 8, 16),
+        DType::Q4Planes if group == 32 && k.is_multiple_of(128) => ("q4_i8", 64, 64, 8, 16),
+        DType::T2Planes if group > 0 && group.is_multiple_of(256) => ("t2_i8", if few { 32 } else { 128 }, 32, 0, 0),
         _ => return None,
     };
     let stages = STAGES * (tile * (STAGE_BYTES + x_scales) + ROWS * (codes + scales));

@@ -4,7 +4,7 @@
 //! decide which products their kernels serve, and [`blas`] which are faster with the library.
 
 use hologram_device::{
-    AfterProducts, BlockType, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
+    AfterProducts, BlockType, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
 mod blas;
@@ -37,9 +37,9 @@ enum Mode {
 /// x · wᵀ for one to three matrices that share x.
 #[derive(Clone, Debug)]
 struct Product {
-    x: Format,
+    x: DType,
     /// The matrices' format; `bf16` for packed ones, which are dequantized first.
-    w: Format,
+    w: DType,
     /// The packed matrices' types and the indices of their first bindings, in the order of `rows`.
     packed: Vec<Option<(BlockType, usize)>>,
     /// Tokens: rows of x.
@@ -110,14 +110,14 @@ fn shape(x: &TensorSpec, w: &TensorSpec, y: &TensorSpec) -> Option<(Extent, usiz
     let ([n, Extent::Fixed(k)], [Extent::Fixed(m), Extent::Fixed(l)]) = (x.shape.as_slice(), w.shape.as_slice()) else {
         return None;
     };
-    let fits = k == l && *k > 0 && *m > 0 && y.format == Format::F32 && y.shape == [*n, Extent::Fixed(*m)];
+    let fits = k == l && *k > 0 && *m > 0 && y.format == DType::F32 && y.shape == [*n, Extent::Fixed(*m)];
     fits.then_some((*n, *k, *m))
 }
 
 /// The format of a matrix for the kernels; for a packed one also its type and place.
-fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(BlockType, usize)>) {
+fn unpacked(w: &TensorSpec, at: usize) -> (DType, Option<(BlockType, usize)>) {
     match w.format.packed() {
-        Some(packed) => (Format::BF16, Some((packed, at))),
+        Some(packed) => (DType::BF16, Some((packed, at))),
         None => (w.format, None),
     }
 }
@@ -125,7 +125,7 @@ fn unpacked(w: &TensorSpec, at: usize) -> (Format, Option<(BlockType, usize)>) {
 /// The arguments of a tensor's views.
 fn views(places: &Places, input: usize, tensor: &TensorSpec) -> [Memory; 2] {
     let second = match tensor.format {
-        Format::Plain(_) => Memory::Null,
+        DType::Plain(_) => Memory::Null,
         _ => places.input(input, 1),
     };
     [places.input(input, 0), second]
@@ -216,9 +216,9 @@ impl Product {
     /// Bytes of a row of a matrix's elements or codes.
     fn row_bytes(&self) -> usize {
         match self.w {
-            Format::Q8Planes => self.k,
-            Format::Q4Planes => self.k / 2,
-            Format::T2Planes => self.k / 4,
+            DType::Q8Planes => self.k,
+            DType::Q4Planes => self.k / 2,
+            DType::T2Planes => self.k / 4,
             _ => self.k * 2,
         }
     }
@@ -226,7 +226,7 @@ impl Product {
     /// Elements per group of 8-bit activations; 0 for other activations.
     fn activation_group(&self) -> usize {
         match self.x {
-            Format::I8Groups { group } => group as usize,
+            DType::I8Groups { group } => group as usize,
             _ => 0,
         }
     }

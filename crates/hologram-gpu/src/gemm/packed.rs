@@ -1,7 +1,7 @@
 //! Dequantizes packed weights for a product on tensor cores: each matrix is written as `bf16` to the scratch memory
 //! (`kernels/packed.k`).
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::Product;
 use crate::kernels::packed::Unpack;
@@ -34,7 +34,7 @@ impl Unpacked {
 /// The product over dequantized matrices; `None` if they exceed the scratch memory, or for other activation formats.
 pub(super) fn unpack(product: &Product) -> Option<Unpacked> {
     let mut unpacked = Unpacked { product: product.clone(), parts: Vec::new(), scratch: 0 };
-    if product.packed.iter().any(Option::is_some) && product.x != Format::BF16 {
+    if product.packed.iter().any(Option::is_some) && product.x != DType::BF16 {
         return None;
     }
     // The library's workspace comes first.

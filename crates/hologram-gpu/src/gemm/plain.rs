@@ -4,7 +4,7 @@ use super::{Mode, Product};
 use crate::NativeKernel;
 use crate::kernels::cuda::matmul_f32::Matmul;
 use crate::launch::{Count, launch, number, single};
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile.
@@ -12,14 +12,14 @@ const TILE: [usize; 2] = [64, 128];
 
 /// The native kernel for a product of one matrix.
 pub(super) fn find(product: &Product) -> Option<NativeKernel> {
-    let ([m], Mode::Store, Format::F32) = (product.rows.as_slice(), product.mode, product.x) else { return None };
+    let ([m], Mode::Store, DType::F32) = (product.rows.as_slice(), product.mode, product.x) else { return None };
     let name = match product.w {
-        Format::Plain(Type::F32) => "f32",
-        Format::Plain(Type::F16) => "f16",
-        Format::Plain(Type::BF16) => "bf16",
-        Format::Q8Planes => "q8",
-        Format::Q4Planes => "q4",
-        Format::T2Planes => "t2",
+        DType::Plain(Type::F32) => "f32",
+        DType::Plain(Type::F16) => "f16",
+        DType::Plain(Type::BF16) => "bf16",
+        DType::Q8Planes => "q8",
+        DType::Q4Planes => "q4",
+        DType::T2Planes => "t2",
         _ => return None,
     };
     let [w, d] = *product.w_args.first()?;

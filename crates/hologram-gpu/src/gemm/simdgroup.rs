@@ -5,7 +5,7 @@ use super::{Mode, Product};
 use crate::kernels::metal::{matmul_packed, matmul_simdgroup};
 use crate::launch::{Count, Planes, launch, number, packed_name};
 use crate::{Memory, NativeKernel, Part};
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile, for many tokens and for at most 32; with a gate the tile has half the rows of
@@ -30,9 +30,9 @@ struct Matrix {
 pub(super) fn find(product: &Product) -> Option<NativeKernel> {
     let group = product.activation_group();
     let x = match product.x {
-        Format::Plain(Type::F32) => "f32",
-        Format::BF16 => "bf16",
-        Format::I8Groups { .. } if group.is_multiple_of(4) && product.k.is_multiple_of(group) => "i8",
+        DType::Plain(Type::F32) => "f32",
+        DType::BF16 => "bf16",
+        DType::I8Groups { .. } if group.is_multiple_of(4) && product.k.is_multiple_of(group) => "i8",
         _ => return None,
     };
     let matrices: Option<Vec<Matrix>> = (0..product.rows.len()).map(|i| matrix(product, x, i)).collect();
@@ -51,14 +51,14 @@ fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
         Some(_) => return None,
         None => {
             let name = match product.w {
-                Format::BF16 => "bf16",
-                Format::Q8Planes => "q8",
-                Format::Q4Planes => "q4",
-                Format::T2Planes => "t2",
+                DType::BF16 => "bf16",
+                DType::Q8Planes => "q8",
+                DType::Q4Planes => "q4",
+                DType::T2Planes => "t2",
                 // Elements of another type are not rounded to the type of the activations.
                 _ if x == "bf16" => return None,
-                Format::Plain(Type::F32) => "f32",
-                Format::Plain(Type::F16) => "f16",
+                DType::Plain(Type::F32) => "f32",
+                DType::Plain(Type::F16) => "f16",
                 _ => return None,
             };
             let [low, records] = *product.w_args.get(i)?;

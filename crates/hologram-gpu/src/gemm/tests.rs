@@ -1,5 +1,5 @@
 use hologram_device::{
-    BlockType, Elementwise, Extent, Format, GroupNode, GroupSpec, KernelSpec, Operand, Operation, TensorSpec,
+    BlockType, DType, Elementwise, Extent, GroupNode, GroupSpec, KernelSpec, Operand, Operation, TensorSpec,
 };
 
 use super::super::kernels::cuda::gemm_wgmma::Multiply;
@@ -11,7 +11,7 @@ use super::{find, find_blas, find_blas_group, find_group};
 const H200: Target = Target::nvidia(90, 132, 227 * 1024);
 const A100: Target = Target::nvidia(80, 108, 163 * 1024);
 
-fn tensor(format: Format, shape: [Extent; 2]) -> TensorSpec {
+fn tensor(format: DType, shape: [Extent; 2]) -> TensorSpec {
     TensorSpec { format, shape: shape.to_vec() }
 }
 
@@ -19,11 +19,11 @@ fn tokens(max: usize) -> Extent {
     Extent::Step { slot: 1, max }
 }
 
-fn spec(x: Format, w: Format, n: usize, m: usize, k: usize) -> KernelSpec {
+fn spec(x: DType, w: DType, n: usize, m: usize, k: usize) -> KernelSpec {
     KernelSpec {
         op: Operation::Matmul,
         inputs: vec![tensor(x, [tokens(n), Extent::Fixed(k)]), tensor(w, [Extent::Fixed(m), Extent::Fixed(k)])],
-        output: tensor(Format::F32, [tokens(n), Extent::Fixed(m)]),
+        output: tensor(DType::F32, [tokens(n), Extent::Fixed(m)]),
         in_place: None,
     }
 }
@@ -44,14 +44,14 @@ fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
 fn products_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
     let cases = [
-        (Format::F32, Format::Q8Planes, 256, Some("matmul_f32_q8")),
-        (Format::F32, Format::BF16, 131, Some("matmul_f32_bf16")),
-        (Format::BF16, Format::BF16, 256, Some("matmul_bf16_bf16")),
-        (Format::BF16, Format::Q4Planes, 256, Some("matmul_bf16_q4")),
-        (Format::BF16, Format::F32, 256, None),
-        (Format::I8Groups { group: 256 }, Format::T2Planes, 256, Some("matmul_i8_t2")),
-        (Format::I8Groups { group: 6 }, Format::T2Planes, 768, None),
-        (Format::BF16, Format::Q8_0, 256, None),
+        (DType::F32, DType::Q8Planes, 256, Some("matmul_f32_q8")),
+        (DType::F32, DType::BF16, 131, Some("matmul_f32_bf16")),
+        (DType::BF16, DType::BF16, 256, Some("matmul_bf16_bf16")),
+        (DType::BF16, DType::Q4Planes, 256, Some("matmul_bf16_q4")),
+        (DType::BF16, DType::F32, 256, None),
+        (DType::I8Groups { group: 256 }, DType::T2Planes, 256, Some("matmul_i8_t2")),
+        (DType::I8Groups { group: 6 }, DType::T2Planes, 768, None),
+        (DType::BF16, DType::Q8_0, 256, None),
     ];
     for (x, w, k, want) in cases {
         let found = launch(find(&spec(x, w, 70, 67, k), apple));
@@ -67,9 +67,9 @@ fn products_on_apple_gpus() {
 #[test]
 fn groups_on_apple_gpus() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
-    let planes = Format::Planes;
+    let planes = DType::Planes;
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
-    let product = |w| node(Operation::Matmul, &[Operand::Input(0), Operand::Input(w)], Format::F32, 1024);
+    let product = |w| node(Operation::Matmul, &[Operand::Input(0), Operand::Input(w)], DType::F32, 1024);
     let parts = |group: &GroupSpec| -> Vec<(String, [u32; 3])> {
         let part = |part| match part {
             Part::Kernel(l) => (l.entry, l.grid),
@@ -77,7 +77,7 @@ fn groups_on_apple_gpus() {
         };
         find_group(group, apple).map_or_else(Vec::new, |k| k.parts.into_iter().map(part).collect())
     };
-    let group = |x, w: &[Format], rest: Vec<GroupNode>| {
+    let group = |x, w: &[DType], rest: Vec<GroupNode>| {
         let mut inputs = vec![tensor(x, [tokens(512), Extent::Fixed(2048)])];
         inputs.extend(w.iter().map(|w| matrix(*w, 1024)));
         let mut nodes: Vec<GroupNode> = (1..=w.len()).map(product).collect();
@@ -85,7 +85,7 @@ fn groups_on_apple_gpus() {
         let outputs = if nodes.len() == w.len() { (0..w.len()).collect() } else { vec![nodes.len() - 1] };
         GroupSpec::new(inputs, nodes, outputs).expect("a group")
     };
-    let (q4, q6, f32) = (planes(BlockType::Q4_K), planes(BlockType::Q6_K), Format::F32);
+    let (q4, q6, f32) = (planes(BlockType::Q4_K), planes(BlockType::Q6_K), DType::F32);
     let one = |entry: &str, tiles| vec![(entry.to_string(), [8, tiles, 1])];
     assert_eq!(parts(&group(f32, &[q4, q4, q4], vec![])), one("matmul_f32_q4_k", 48));
     let mixed = [one("matmul_f32_q4_k", 32), one("matmul_f32_q6_k", 16)].concat();
@@ -93,7 +93,7 @@ fn groups_on_apple_gpus() {
     let gate = |x| node(Elementwise::Swiglu, &[Operand::Node(1), Operand::Node(0)], x, 1024);
     assert_eq!(parts(&group(f32, &[q4, q4], vec![gate(f32)])), one("matmul_f32_q4_k", 32));
     assert_eq!(parts(&group(f32, &[q4, q6], vec![gate(f32)])), []);
-    let gated = group(Format::I8Groups { group: 2048 }, &[Format::T2Planes; 2], vec![gate(f32)]);
+    let gated = group(DType::I8Groups { group: 2048 }, &[DType::T2Planes; 2], vec![gate(f32)]);
     assert_eq!(parts(&gated), one("matmul_i8_t2", 32));
     // Its operands are in reverse order; no rows of a second matrix follow.
     let launch = launch(find_group(&gated, apple)).unwrap();
@@ -109,42 +109,42 @@ fn groups_on_apple_gpus() {
     let few = few.expect("a group");
     assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
     // For bf16 activations packed matrices are dequantized first.
-    let unpacked = parts(&group(Format::BF16, &[q4], vec![]));
+    let unpacked = parts(&group(DType::BF16, &[q4], vec![]));
     assert_eq!(unpacked, []);
-    let found = find(&spec(Format::BF16, q4, 70, 67, 256), apple).unwrap();
+    let found = find(&spec(DType::BF16, q4, 70, 67, 256), apple).unwrap();
     assert_eq!(found.parts.len(), 2);
 }
 
 /// Which kernel serves which product, on which device.
 #[test]
 fn products() {
-    let i8 = |group| Format::I8Groups { group };
+    let i8 = |group| DType::I8Groups { group };
     let cases = [
         // The shapes of models of 8 and 1 billion parameters.
-        (Format::BF16, Format::BF16, 512, 6144, 4096, Some(("wgmma_bf16_3_128", 1)), Some("mma_bf16_128")),
-        (Format::BF16, Format::BF16, 512, 4096, 4096, Some(("wgmma_bf16_2_128", 1)), Some("mma_bf16_128")),
-        (Format::BF16, Format::Q8Planes, 512, 4096, 14336, Some(("wgmma_q8_2_256", 2)), Some("mma_q8_128")),
-        (Format::BF16, Format::Q4Planes, 512, 28672, 4096, Some(("wgmma_q4_2_256", 1)), Some("mma_q4_128")),
-        (Format::BF16, Format::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
-        (Format::BF16, Format::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
-        (Format::BF16, Format::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
+        (DType::BF16, DType::BF16, 512, 6144, 4096, Some(("wgmma_bf16_3_128", 1)), Some("mma_bf16_128")),
+        (DType::BF16, DType::BF16, 512, 4096, 4096, Some(("wgmma_bf16_2_128", 1)), Some("mma_bf16_128")),
+        (DType::BF16, DType::Q8Planes, 512, 4096, 14336, Some(("wgmma_q8_2_256", 2)), Some("mma_q8_128")),
+        (DType::BF16, DType::Q4Planes, 512, 28672, 4096, Some(("wgmma_q4_2_256", 1)), Some("mma_q4_128")),
+        (DType::BF16, DType::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
+        (DType::BF16, DType::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
+        (DType::BF16, DType::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
         // A few tokens each of several sequences.
-        (Format::BF16, Format::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
-        (Format::BF16, Format::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
-        (i8(2560), Format::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
+        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
+        (i8(2560), DType::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
         // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
-        (i8(512), Format::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
-        (i8(32), Format::Q8Planes, 64, 256, 1024, Some(("mma_q8_i8_64", 1)), Some("mma_q8_i8_64")),
+        (i8(512), DType::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
+        (i8(32), DType::Q8Planes, 64, 256, 1024, Some(("mma_q8_i8_64", 1)), Some("mma_q8_i8_64")),
         // f32, whatever the shape.
-        (Format::F32, Format::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
-        (Format::F32, Format::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
+        (DType::F32, DType::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
+        (DType::F32, DType::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
         // Row counts that are no multiple of four, row lengths that are no whole stages, formats of files.
-        (Format::BF16, Format::BF16, 64, 70, 512, None, None),
-        (Format::BF16, Format::BF16, 64, 64, 131, None, None),
-        (Format::BF16, Format::Q8Planes, 64, 64, 96, None, None),
-        (Format::BF16, Format::Q8_0, 64, 64, 128, None, None),
-        (i8(128), Format::T2Planes, 64, 64, 1024, None, None),
-        (i8(64), Format::Q8Planes, 64, 64, 1024, None, None),
+        (DType::BF16, DType::BF16, 64, 70, 512, None, None),
+        (DType::BF16, DType::BF16, 64, 64, 131, None, None),
+        (DType::BF16, DType::Q8Planes, 64, 64, 96, None, None),
+        (DType::BF16, DType::Q8_0, 64, 64, 128, None, None),
+        (i8(128), DType::T2Planes, 64, 64, 1024, None, None),
+        (i8(64), DType::Q8Planes, 64, 64, 1024, None, None),
     ];
     for (x, w, n, m, k, h200, a100) in cases {
         let spec = spec(x, w, n, m, k);
@@ -153,15 +153,15 @@ fn products() {
         assert_eq!(of(H200), h200.map(|(name, cluster)| (name.into(), cluster)), "{what}");
         assert_eq!(of(A100), a100.map(|name| (name.into(), 1)), "{what}");
     }
-    let mut other = spec(Format::BF16, Format::BF16, 64, 64, 64);
+    let mut other = spec(DType::BF16, DType::BF16, 64, 64, 64);
     other.op = Operation::Gather;
     assert!(find(&other, H200).is_none());
     other.op = Operation::Matmul;
-    other.output.format = Format::BF16;
+    other.output.format = DType::BF16;
     assert!(find(&other, H200).is_none());
 }
 
-fn node(op: impl Into<Operation>, operands: &[Operand], format: Format, m: usize) -> GroupNode {
+fn node(op: impl Into<Operation>, operands: &[Operand], format: DType, m: usize) -> GroupNode {
     let output = tensor(format, [tokens(512), Extent::Fixed(m)]);
     GroupNode { op: op.into(), operands: operands.to_vec(), output, in_place: None }
 }
@@ -177,9 +177,9 @@ fn bindings(launch: &KernelLaunch) -> Vec<Memory> {
 #[test]
 fn groups() {
     use Operand::{Input, Node};
-    let x = tensor(Format::BF16, [tokens(512), Extent::Fixed(256)]);
-    let w = |m| tensor(Format::Q8Planes, [Extent::Fixed(m), Extent::Fixed(256)]);
-    let product = |w, m| node(Operation::Matmul, &[Input(0), Input(w)], Format::F32, m);
+    let x = tensor(DType::BF16, [tokens(512), Extent::Fixed(256)]);
+    let w = |m| tensor(DType::Q8Planes, [Extent::Fixed(m), Extent::Fixed(256)]);
+    let product = |w, m| node(Operation::Matmul, &[Input(0), Input(w)], DType::F32, m);
     let group = |inputs: Vec<TensorSpec>, nodes: Vec<GroupNode>, outputs: &[usize]| {
         GroupSpec::new([vec![x.clone()], inputs].concat(), nodes, outputs.to_vec())
     };
@@ -192,14 +192,14 @@ fn groups() {
     let two = group(vec![w(64), w(32)], vec![product(1, 64), product(2, 32)], &[0, 1]);
     assert_eq!(served(&two), at([0, 1, 3, 1, NO, 2, 4, NO, NO, 5, 6, NO, 7]));
 
-    let residual = tensor(Format::F32, [tokens(512), Extent::Fixed(64)]);
-    let sum = |operands: &[Operand]| node(Elementwise::Add, operands, Format::F32, 64);
+    let residual = tensor(DType::F32, [tokens(512), Extent::Fixed(64)]);
+    let sum = |operands: &[Operand]| node(Elementwise::Add, operands, DType::F32, 64);
     for operands in [[Node(0), Input(2)], [Input(2), Node(0)]] {
         let added = group(vec![w(64), residual.clone()], vec![product(1, 64), sum(&operands)], &[1]);
         assert_eq!(served(&added), at([0, 1, 1, 1, NO, 2, NO, NO, 3, 4, NO, NO, 5]));
     }
 
-    let gate = |op: Elementwise, operands: &[Operand]| node(op, operands, Format::F32, 64);
+    let gate = |op: Elementwise, operands: &[Operand]| node(op, operands, DType::F32, 64);
     let gated = |last: Vec<GroupNode>, outputs: &[usize]| {
         group(vec![w(64), w(64)], [vec![product(1, 64), product(2, 64)], last].concat(), outputs)
     };
@@ -208,18 +208,18 @@ fn groups() {
     // The gate's operands in reverse order.
     let turned = gate(Elementwise::Relu2Mul, &[Node(1), Node(0)]);
     assert_eq!(served(&gated(vec![turned], &[2])), at([0, 3, 1, 3, NO, 4, 2, NO, NO, 5, NO, NO, 6]));
-    let cast = node(Operation::Cast, &[Node(2)], Format::BF16, 64);
+    let cast = node(Operation::Cast, &[Node(2)], DType::BF16, 64);
     assert!(served(&gated(vec![swiglu.clone(), cast.clone()], &[3])).is_some());
 
     // A second required result, another left side, other formats, other sizes.
     assert!(served(&gated(vec![swiglu.clone()], &[0, 2])).is_none());
     assert!(served(&gated(vec![swiglu, cast], &[2, 3])).is_none());
     assert!(served(&group(vec![w(64)], vec![product(1, 64)], &[0])).is_none());
-    let own = node(Operation::Matmul, &[Input(2), Input(1)], Format::F32, 64);
+    let own = node(Operation::Matmul, &[Input(2), Input(1)], DType::F32, 64);
     assert!(served(&group(vec![w(64), x.clone()], vec![product(1, 64), own], &[0, 1])).is_none());
-    let bf16 = tensor(Format::BF16, [Extent::Fixed(64), Extent::Fixed(256)]);
+    let bf16 = tensor(DType::BF16, [Extent::Fixed(64), Extent::Fixed(256)]);
     assert!(served(&group(vec![w(64), bf16], vec![product(1, 64), product(2, 64)], &[0, 1])).is_none());
-    let short = tensor(Format::F32, [tokens(512), Extent::Fixed(1)]);
+    let short = tensor(DType::F32, [tokens(512), Extent::Fixed(1)]);
     let added = group(vec![w(64), short], vec![product(1, 64), sum(&[Node(0), Input(2)])], &[1]);
     assert!(served(&added).is_none());
 }
@@ -227,7 +227,7 @@ fn groups() {
 /// Which products cuBLASLt gets, and the bindings of their tensors.
 #[test]
 fn products_of_the_library() {
-    const BF16: Format = Format::BF16;
+    const BF16: DType = DType::BF16;
     let fixed = |w, n, m, k| {
         let mut spec = spec(BF16, w, n, m, k);
         spec.inputs[0].shape[0] = Extent::Fixed(n);
@@ -242,7 +242,7 @@ fn products_of_the_library() {
         // a vector.
         (BF16, 63, 4096, 4096, false),
         (BF16, 512, 2048, 1024, false),
-        (Format::Q8Planes, 512, 4096, 4096, false),
+        (DType::Q8Planes, 512, 4096, 4096, false),
         (BF16, 512, 4097, 4096, false),
         (BF16, 512, 4096, 4100, false),
     ];
@@ -260,10 +260,10 @@ fn products_of_the_library() {
     let added = |n: usize| {
         let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
         let node = |op, operands: [Operand; 2]| {
-            let (operands, output) = (operands.to_vec(), matrix(Format::F32, n, 4096));
+            let (operands, output) = (operands.to_vec(), matrix(DType::F32, n, 4096));
             GroupNode { op, operands, output, in_place: None }
         };
-        let inputs = vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(Format::F32, n, 4096)];
+        let inputs = vec![matrix(BF16, n, 4096), matrix(BF16, 4096, 4096), matrix(DType::F32, n, 4096)];
         let nodes = vec![
             node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
             node(Elementwise::Add.into(), [Operand::Input(2), Operand::Node(0)]),
@@ -284,7 +284,7 @@ fn products_of_the_library() {
 /// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.
 #[test]
 fn packed_matrices_are_unpacked_first() {
-    let (q4, q6) = (Format::Planes(BlockType::Q4_K), Format::Planes(BlockType::Q6_K));
+    let (q4, q6) = (DType::Planes(BlockType::Q4_K), DType::Planes(BlockType::Q6_K));
     let scratch = |memory| if let Memory::Scratch(at) = memory { Some(at - (32 << 20)) } else { None };
     let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
         let part = |part: &Part| match part {
@@ -294,7 +294,7 @@ fn packed_matrices_are_unpacked_first() {
         };
         kernel.parts.iter().map(part).collect()
     };
-    let one = find(&spec(Format::BF16, q4, 512, 4096, 4096), H200).unwrap();
+    let one = find(&spec(DType::BF16, q4, 512, 4096, 4096), H200).unwrap();
     assert_eq!(parts(&one), [("unpack_q4_k".into(), Some(0)), ("wgmma_bf16_2_128".into(), Some(0))]);
     assert_eq!(one.scratch, (32 << 20) + 4096 * 4096 * 2);
     let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
@@ -303,11 +303,11 @@ fn packed_matrices_are_unpacked_first() {
     // Two formats, and a gate with operands in reverse order.
     let matrix = |format, m, k| tensor(format, [Extent::Fixed(m), Extent::Fixed(k)]);
     let node = |op, operands: [Operand; 2]| {
-        let output = tensor(Format::F32, [tokens(64), Extent::Fixed(1024)]);
+        let output = tensor(DType::F32, [tokens(64), Extent::Fixed(1024)]);
         GroupNode { op, operands: operands.to_vec(), output, in_place: None }
     };
     let inputs =
-        vec![tensor(Format::BF16, [tokens(64), Extent::Fixed(2048)]), matrix(q4, 1024, 2048), matrix(q6, 1024, 2048)];
+        vec![tensor(DType::BF16, [tokens(64), Extent::Fixed(2048)]), matrix(q4, 1024, 2048), matrix(q6, 1024, 2048)];
     let nodes = vec![
         node(Operation::Matmul, [Operand::Input(0), Operand::Input(1)]),
         node(Operation::Matmul, [Operand::Input(0), Operand::Input(2)]),
@@ -317,14 +317,14 @@ fn packed_matrices_are_unpacked_first() {
     let kernel = find_group(&gate, H200).unwrap();
     let (first, second) = (Some(0), Some(1024 * 2048 * 2));
     assert_eq!(parts(&kernel)[..2], [("unpack_q6_k".into(), first), ("unpack_q4_k".into(), second)]);
-    let mut fixed = spec(Format::BF16, q6, 512, 4096, 4096);
+    let mut fixed = spec(DType::BF16, q6, 512, 4096, 4096);
     (fixed.inputs[0].shape[0], fixed.output.shape[0]) = (Extent::Fixed(512), Extent::Fixed(512));
     let (call, unpacked) = find_blas(&fixed, H200).unwrap();
     assert_eq!(scratch(call.w), Some(0));
     let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
     assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
     // f32 or 8-bit activations, and matrices of 2 GiB.
-    for (x, m) in [(Format::F32, 64), (Format::I8Groups { group: 32 }, 64), (Format::BF16, 1 << 18)] {
+    for (x, m) in [(DType::F32, 64), (DType::I8Groups { group: 32 }, 64), (DType::BF16, 1 << 18)] {
         assert!(find(&spec(x, q4, 64, m, 4096), H200).is_none(), "{x:?} {m}");
     }
 }

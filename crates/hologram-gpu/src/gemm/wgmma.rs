@@ -1,6 +1,6 @@
 //! Products on the tensor cores of compute capability 9.0: `kernels/gemm_wgmma.cu`.
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::Product;
 use crate::kernels::cuda::gemm_wgmma::Multiply;
@@ -25,10 +25,10 @@ pub(super) struct Tile {
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let k = product.k;
     let (name, row_bytes, scales) = match (product.x, product.w) {
-        (Format::BF16, Format::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
-        (Format::BF16, Format::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 1024),
-        (Format::BF16, Format::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 1024),
-        (Format::I8Groups { group }, Format::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
+        (DType::BF16, DType::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
+        (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 1024),
+        (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 1024),
+        (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
         _ => return None,
     };
     if !target.is(90) || (target.max_shared as usize) < SHARED || !product.fits_tiles() {
@@ -53,7 +53,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
             swizzle: u32::try_from(tile[0]).ok()?,
         })
     };
-    let (x_element, w_element) = if product.w == Format::BF16 { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
+    let (x_element, w_element) = if product.w == DType::BF16 { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
     let weights = |i: usize| {
@@ -99,11 +99,11 @@ fn tiles(product: &Product, tile: Tile) -> usize {
 /// The fastest tile by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
     const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
-    let decoded = matches!(product.w, Format::Q8Planes | Format::Q4Planes) && product.tokens.max() <= 32;
+    let decoded = matches!(product.w, DType::Q8Planes | DType::Q4Planes) && product.tokens.max() <= 32;
     let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
         (2, 128 | 32) => true,
         (1, _) => decoded,
-        _ => product.w != Format::T2Planes,
+        _ => product.w != DType::T2Planes,
     };
     let all = TILES
         .into_iter()
@@ -120,22 +120,22 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
 /// activations per token, times the stages that workgroups compute one after the other.
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let (stage, ends) = match (product.w, tile.groups, tile.tokens) {
-        (Format::Q8Planes, 1, _) => (305, 800),
+        (DType::Q8Planes, 1, _) => (305, 800),
         (_, 1, _) => (270, 800),
-        (Format::BF16, _, 256) => (700, 4000),
-        (Format::BF16, 3, _) => (490, 3000),
-        (Format::BF16, _, 128) => (370, 1700),
-        (Format::BF16, _, 64) => (225, 1200),
-        (Format::BF16, ..) => (200, 800),
-        (Format::T2Planes, _, 128) => (680, 2000),
-        (Format::T2Planes, ..) => (465, 800),
+        (DType::BF16, _, 256) => (700, 4000),
+        (DType::BF16, 3, _) => (490, 3000),
+        (DType::BF16, _, 128) => (370, 1700),
+        (DType::BF16, _, 64) => (225, 1200),
+        (DType::BF16, ..) => (200, 800),
+        (DType::T2Planes, _, 128) => (680, 2000),
+        (DType::T2Planes, ..) => (465, 800),
         (_, _, 256) => (740, 4000),
         (_, 3, _) => (690, 3000),
         (_, _, 128) => (500, 1700),
         (_, _, 64) => (380, 1200),
         _ => (350, 800),
     };
-    let stage_elements = if product.w == Format::T2Planes { 128 } else { 64 };
+    let stage_elements = if product.w == DType::T2Planes { 128 } else { 64 };
     let stages = product.k.div_ceil(stage_elements).div_ceil(tile.splits);
     // Clusters of more than two fit fewer times; each has a start-up and a final addition.
     let (places, sharing) = match tile.splits {

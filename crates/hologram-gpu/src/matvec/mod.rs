@@ -3,7 +3,7 @@
 //! addition after them, and with the norm and the conversion of the activations before them.
 
 use hologram_device::{
-    AfterProducts, Conversion, Extent, Format, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
+    AfterProducts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
 mod int8;
@@ -54,9 +54,9 @@ struct Products<'a> {
 
 /// The most tokens of a step for which these kernels are the fastest. On an NVIDIA H200 tensor cores were faster with
 /// `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at 8.
-fn few_tokens(activations: Format, weights: Format) -> usize {
+fn few_tokens(activations: DType, weights: DType) -> usize {
     match (activations, weights) {
-        (Format::BF16, Format::BF16) | (Format::I8Groups { .. }, Format::T2Planes) => 2,
+        (DType::BF16, DType::BF16) | (DType::I8Groups { .. }, DType::T2Planes) => 2,
         _ => FEW_TOKENS,
     }
 }
@@ -176,12 +176,12 @@ impl Products<'_> {
         let activations = Activations::of(converted.format)?;
         // Already converted, or nothing to convert.
         let unchanged = std::ptr::eq(x, converted);
-        let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
+        let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
         let served = (1..=most_tokens).contains(&most)
             && k > 0
             && k.is_multiple_of(weights.unit)
             && activations.fits(weights, k)
-            && (unchanged && self.norm.is_none() || x.format == Format::F32)
+            && (unchanged && self.norm.is_none() || x.format == DType::F32)
             && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]));
         if !served {
             return None;
@@ -192,7 +192,7 @@ impl Products<'_> {
         for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
             let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
             let output = self.outputs.get(i).or(self.outputs.first())?.0;
-            let result = if narrow { Format::BF16 } else { Format::F32 };
+            let result = if narrow { DType::BF16 } else { DType::F32 };
             let fits = output.format == result && output.shape == [tokens, Extent::Fixed(n)];
             if l != k || n == 0 || w.format != self.weights[0].0.format || !fits {
                 return None;
@@ -221,7 +221,7 @@ impl Products<'_> {
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
         let args = Matvec {
             x: Memory::Binding(at),
-            x_scales: Memory::optional(matches!(x.format, Format::I8Groups { .. }).then_some(at + 1)),
+            x_scales: Memory::optional(matches!(x.format, DType::I8Groups { .. }).then_some(at + 1)),
             norm: Memory::optional(self.norm.map(|((_, at), _)| at)),
             w0: matrix(0),
             w1: matrix(1),

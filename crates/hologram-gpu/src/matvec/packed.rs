@@ -1,6 +1,6 @@
 //! Products of a few tokens with packed weights (`matvec_packed.k`).
 
-use hologram_device::{BlockType, Extent, Format};
+use hologram_device::{BlockType, DType, Extent};
 
 use super::int8::{RANGES, Shares, THREADS, range};
 use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
@@ -28,11 +28,11 @@ impl Products<'_> {
         // Whether the activations are already quantised.
         let ready = std::ptr::eq(x, converted);
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
-        let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == Format::F32 && t.shape == shape;
-        let served = converted.format == (Format::I8Groups { group: 32 })
+        let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
+        let served = converted.format == (DType::I8Groups { group: 32 })
             && k > 0
             && k.is_multiple_of(32)
-            && (ready && self.norm.is_none() || x.format == Format::F32)
+            && (ready && self.norm.is_none() || x.format == DType::F32)
             && self.norm.is_none_or(|((w, _), _)| k <= HELD && f32(w, &[Extent::Fixed(k)]))
             && (!gated || k <= HELD && !UNGATED.contains(&packed))
             && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
@@ -43,7 +43,7 @@ impl Products<'_> {
         for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
             let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
             let output = self.outputs.get(i).or(self.outputs.first())?.0;
-            if l != k || n == 0 || w.format != Format::Planes(packed) || !f32(output, &[tokens, Extent::Fixed(n)]) {
+            if l != k || n == 0 || w.format != DType::Planes(packed) || !f32(output, &[tokens, Extent::Fixed(n)]) {
                 return None;
             }
             *m = n;

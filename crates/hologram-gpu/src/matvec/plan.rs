@@ -1,6 +1,6 @@
 //! The division of a few tokens' products among threads: the numbers that `matvec.k` takes, and its shared memory.
 
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_isa::Type;
 
 use crate::Target;
@@ -30,14 +30,14 @@ pub(super) struct Weights {
 
 impl Weights {
     /// The weights of a tensor's format.
-    pub fn of(format: Format) -> Option<Weights> {
+    pub fn of(format: DType) -> Option<Weights> {
         let (name, chunk, unit, scaled) = match format {
-            Format::Plain(Type::F32) => ("f32", 4, 4, false),
-            Format::Plain(Type::F16) => ("f16", 8, 8, false),
-            Format::Plain(Type::BF16) => ("bf16", 8, 8, false),
-            Format::Q8Planes => ("q8", 16, 32, true),
-            Format::Q4Planes => ("q4", 32, 32, true),
-            Format::T2Planes => ("t2", 64, 256, true),
+            DType::Plain(Type::F32) => ("f32", 4, 4, false),
+            DType::Plain(Type::F16) => ("f16", 8, 8, false),
+            DType::Plain(Type::BF16) => ("bf16", 8, 8, false),
+            DType::Q8Planes => ("q8", 16, 32, true),
+            DType::Q4Planes => ("q4", 32, 32, true),
+            DType::T2Planes => ("t2", 64, 256, true),
             _ => return None,
         };
         Some(Weights { name, chunk, unit, scaled })
@@ -66,11 +66,11 @@ pub(super) enum Activations {
 
 impl Activations {
     /// The activations of an operand's format.
-    pub fn of(format: Format) -> Option<Activations> {
+    pub fn of(format: DType) -> Option<Activations> {
         match format {
-            Format::Plain(Type::F32) => Some(Activations::F32),
-            Format::Plain(Type::BF16) => Some(Activations::Bf16),
-            Format::I8Groups { group } => Some(Activations::I8 { group }),
+            DType::Plain(Type::F32) => Some(Activations::F32),
+            DType::Plain(Type::BF16) => Some(Activations::Bf16),
+            DType::I8Groups { group } => Some(Activations::I8 { group }),
             _ => None,
         }
     }

@@ -7,15 +7,15 @@ use super::*;
 
 const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
-const I32: fn(usize) -> Format = |_| Format::I8Groups { group: 32 };
-const ROW: fn(usize) -> Format = |k| Format::I8Groups { group: k as u32 };
-const BF16: fn(usize) -> Format = |_| Format::BF16;
+const I32: fn(usize) -> DType = |_| DType::I8Groups { group: 32 };
+const ROW: fn(usize) -> DType = |k| DType::I8Groups { group: k as u32 };
+const BF16: fn(usize) -> DType = |_| DType::BF16;
 
-fn tensor(format: Format, shape: &[usize]) -> TensorSpec {
+fn tensor(format: DType, shape: &[usize]) -> TensorSpec {
     TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() }
 }
 
-fn rows(format: Format, tokens: Extent, k: usize) -> TensorSpec {
+fn rows(format: DType, tokens: Extent, k: usize) -> TensorSpec {
     TensorSpec { format, shape: vec![tokens, Extent::Fixed(k)] }
 }
 
@@ -23,9 +23,9 @@ fn rows(format: Format, tokens: Extent, k: usize) -> TensorSpec {
 #[derive(Clone)]
 struct Shape {
     tokens: Extent,
-    weights: Format,
+    weights: DType,
     /// The format of converted activations, by the length of a row; `None`: f32.
-    converted: Option<fn(usize) -> Format>,
+    converted: Option<fn(usize) -> DType>,
     norm: bool,
     k: usize,
     rows: Vec<usize>,
@@ -39,7 +39,7 @@ fn group(s: &Shape) -> GroupSpec {
 
 /// `None` if no device has such a group.
 fn try_group(s: &Shape) -> Option<GroupSpec> {
-    let (x, mut inputs, mut nodes) = (rows(Format::F32, s.tokens, s.k), Vec::new(), Vec::new());
+    let (x, mut inputs, mut nodes) = (rows(DType::F32, s.tokens, s.k), Vec::new(), Vec::new());
     let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
         op,
         operands: operands.to_vec(),
@@ -49,13 +49,13 @@ fn try_group(s: &Shape) -> Option<GroupSpec> {
     inputs.push(x.clone());
     let mut last = Operand::Input(0);
     if s.norm {
-        inputs.push(tensor(Format::F32, &[s.k]));
+        inputs.push(tensor(DType::F32, &[s.k]));
         nodes.push(node(Operation::RmsNorm { eps: 1e-5.into() }, &[last, Operand::Input(1)], &x));
         last = Operand::Node(0);
     }
     if let Some(format) = s.converted.map(|f| f(s.k)) {
         let op = match format {
-            Format::I8Groups { group } => Operation::Quantize { group, floor: 1e-5.into() },
+            DType::I8Groups { group } => Operation::Quantize { group, floor: 1e-5.into() },
             _ => Operation::Cast,
         };
         nodes.push(node(op, &[last], &rows(format, s.tokens, s.k)));
@@ -65,10 +65,10 @@ fn try_group(s: &Shape) -> Option<GroupSpec> {
     for m in &s.rows {
         inputs.push(tensor(s.weights, &[*m, s.k]));
         let operands = [last, Operand::Input(inputs.len() - 1)];
-        nodes.push(node(Operation::Matmul, &operands, &rows(Format::F32, s.tokens, *m)));
+        nodes.push(node(Operation::Matmul, &operands, &rows(DType::F32, s.tokens, *m)));
     }
     let product = Operand::Node(first);
-    let out = rows(Format::F32, s.tokens, s.rows[0]);
+    let out = rows(DType::F32, s.tokens, s.rows[0]);
     match s.after {
         "" => {}
         "add" | "added" => {
@@ -82,11 +82,7 @@ fn try_group(s: &Shape) -> Option<GroupSpec> {
             let op = if gate == "swiglu" { Elementwise::Swiglu } else { Elementwise::Relu2Mul };
             nodes.push(node(op.into(), &[product, Operand::Node(first + 1)], &out));
             if cast {
-                nodes.push(node(
-                    Operation::Cast,
-                    &[Operand::Node(first + 2)],
-                    &rows(Format::BF16, s.tokens, s.rows[0]),
-                ));
+                nodes.push(node(Operation::Cast, &[Operand::Node(first + 2)], &rows(DType::BF16, s.tokens, s.rows[0])));
             }
         }
     }
@@ -95,8 +91,8 @@ fn try_group(s: &Shape) -> Option<GroupSpec> {
 }
 
 fn shape(
-    weights: Format,
-    converted: Option<fn(usize) -> Format>,
+    weights: DType,
+    converted: Option<fn(usize) -> DType>,
     norm: bool,
     k: usize,
     rows: &[usize],
@@ -108,7 +104,7 @@ fn shape(
 /// The groups of a decoding step: Llama 8B in three formats, Llama 1B, BitNet 2B.
 fn layers() -> Vec<Shape> {
     let mut all = Vec::new();
-    for (weights, converted) in [(Format::BF16, BF16), (Format::Q8Planes, I32), (Format::Q4Planes, I32)] {
+    for (weights, converted) in [(DType::BF16, BF16), (DType::Q8Planes, I32), (DType::Q4Planes, I32)] {
         for (d, kv, ffn) in [(4096, 1024, 14336), (2048, 512, 8192)] {
             all.push(shape(weights, Some(converted), true, d, &[d, kv, kv], ""));
             all.push(shape(weights, Some(converted), false, d, &[d], "added"));
@@ -117,13 +113,13 @@ fn layers() -> Vec<Shape> {
             all.push(shape(weights, Some(converted), true, d, &[128_256], ""));
         }
     }
-    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "swiglu+cast"));
-    all.push(shape(Format::BF16, Some(BF16), true, 4096, &[14336, 14336], "relu2_mul+cast"));
-    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560, 640, 640], ""));
-    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[2560], "added"));
-    all.push(shape(Format::T2Planes, Some(ROW), true, 2560, &[6912, 6912], "relu2_mul"));
-    all.push(shape(Format::T2Planes, Some(ROW), true, 6912, &[2560], "add"));
-    all.push(shape(Format::Q8Planes, Some(I32), true, 2560, &[128_256], ""));
+    all.push(shape(DType::BF16, Some(BF16), true, 4096, &[14336, 14336], "swiglu+cast"));
+    all.push(shape(DType::BF16, Some(BF16), true, 4096, &[14336, 14336], "relu2_mul+cast"));
+    all.push(shape(DType::T2Planes, Some(ROW), true, 2560, &[2560, 640, 640], ""));
+    all.push(shape(DType::T2Planes, Some(ROW), true, 2560, &[2560], "added"));
+    all.push(shape(DType::T2Planes, Some(ROW), true, 2560, &[6912, 6912], "relu2_mul"));
+    all.push(shape(DType::T2Planes, Some(ROW), true, 6912, &[2560], "add"));
+    all.push(shape(DType::Q8Planes, Some(I32), true, 2560, &[128_256], ""));
     all
 }
 
@@ -137,7 +133,7 @@ fn groups_of_a_decoding_step_have_kernels() {
     for s in layers() {
         let found = find_group(&group(&s), H200).unwrap_or_else(|| panic!("{} {:?} {}", s.k, s.rows, s.after));
         let launch = launch(&found);
-        let int8 = s.weights != Format::BF16;
+        let int8 = s.weights != DType::BF16;
         let image = if int8 { "matvec_i8" } else { "matvec" };
         assert_eq!((launch.image(), launch.grid, launch.block), (image, [132, 1, 1], [512, 1, 1]));
         // The next launch's ranges come after the arguments: six ranges of four.
@@ -154,7 +150,7 @@ fn groups_of_a_decoding_step_have_kernels() {
             for target in [H200, small] {
                 let found = find_group(&group(&s), target);
                 // With more than two tokens tensor cores are faster, except for 8-bit and 4-bit weights.
-                let served = max <= 2 || matches!(s.weights, Format::Q8Planes | Format::Q4Planes);
+                let served = max <= 2 || matches!(s.weights, DType::Q8Planes | DType::Q4Planes);
                 assert_eq!(found.is_some(), served, "{max} {} {:?}", s.k, s.rows);
                 let Some(found) = found else { continue };
                 let launch = launch(&found);
@@ -173,12 +169,12 @@ fn bindings_are_in_the_order_of_the_group() {
     };
     let at = |places: [usize; 14]| places.map(|i| Memory::optional((i != 99).then_some(i)));
     // x, norm, then codes and scales of q, k, v; q, k, v; the step block.
-    let qkv = find(&shape(Format::Q8Planes, Some(I32), true, 64, &[8, 4, 4], ""));
+    let qkv = find(&shape(DType::Q8Planes, Some(I32), true, 64, &[8, 4, 4], ""));
     assert_eq!(places(&qkv), at([0, 99, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11]));
-    let added = find(&shape(Format::BF16, Some(BF16), false, 64, &[8], "added"));
+    let added = find(&shape(DType::BF16, Some(BF16), false, 64, &[8], "added"));
     assert_eq!(places(&added), at([0, 99, 99, 1, 99, 99, 99, 99, 99, 3, 99, 99, 2, 4]));
     // A gate with operands in reverse order takes its matrices in reverse order.
-    let gate = group(&shape(Format::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
+    let gate = group(&shape(DType::BF16, Some(BF16), false, 64, &[8, 8], "swiglu"));
     let gate = gate.changed(|g| g.nodes[3].operands.swap(0, 1)).expect("a group");
     assert_eq!(places(&find_group(&gate, H200).expect("a kernel"))[3..5], [Memory::Binding(2), Memory::Binding(1)]);
 }
@@ -186,7 +182,7 @@ fn bindings_are_in_the_order_of_the_group() {
 #[test]
 fn launches_of_one_token_tell_what_they_read() {
     let find = |s: &Shape| find_group(&group(s), H200).expect("a kernel");
-    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 128, &[8, 4, 4], ""));
+    let kernel = find(&shape(DType::Q8Planes, Some(I32), true, 128, &[8, 4, 4], ""));
     let launch = launch(&kernel);
     // x, norm, then codes and scales of q, k, v; q, k, v; no residual; the step block.
     let expected = [0, 1, 2, 4, 6, 3, 5, 7, 8, 9, 10, 99, 11].map(|i| Memory::optional((i != 99).then_some(i)));
@@ -197,7 +193,7 @@ fn launches_of_one_token_tell_what_they_read() {
     let range = |at, total| Range { at: Memory::Binding(at), total, stride: 128, len: 128 };
     assert_eq!((a.reads[0], a.reads[5]), (range(2, 8 * 128), range(7, 4 * 8)));
     // Large matrices are prefetched in part.
-    let kernel = find(&shape(Format::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
+    let kernel = find(&shape(DType::Q8Planes, Some(I32), true, 4096, &[128_256], ""));
     let [Part::Kernel(head)] = &kernel.parts[..] else { panic!("one launch") };
     let reads = head.filled::<MatvecI8>().reads;
     let Range { stride, len, .. } = reads[0];
@@ -207,24 +203,19 @@ fn launches_of_one_token_tell_what_they_read() {
 
 #[test]
 fn near_misses_are_refused() {
-    let good = shape(Format::Q4Planes, Some(I32), true, 64, &[8, 8], "swiglu");
+    let good = shape(DType::Q4Planes, Some(I32), true, 64, &[8, 8], "swiglu");
     assert!(find_group(&group(&good), H200).is_some());
     let refused = [
         Shape { tokens: Extent::Step { slot: 0, max: 9 }, ..good.clone() },
-        Shape { weights: Format::Q4_0, ..good.clone() },
-        Shape { weights: Format::T2Planes, ..good.clone() },
-        Shape { weights: Format::BF16, ..good.clone() },
+        Shape { weights: DType::Q4_0, ..good.clone() },
+        Shape { weights: DType::T2Planes, ..good.clone() },
+        Shape { weights: DType::BF16, ..good.clone() },
         Shape { converted: Some(BF16), ..good.clone() },
         Shape { rows: vec![8], ..good.clone() },
         Shape { k: 16_384, ..good.clone() },
-        Shape {
-            weights: Format::T2Planes,
-            converted: Some(|_| Format::I8Groups { group: 256 }),
-            k: 512,
-            ..good.clone()
-        },
+        Shape { weights: DType::T2Planes, converted: Some(|_| DType::I8Groups { group: 256 }), k: 512, ..good.clone() },
         Shape { rows: vec![8, 8, 8, 8], after: "", ..good.clone() },
-        Shape { converted: Some(BF16), weights: Format::BF16, k: 68, ..good.clone() },
+        Shape { converted: Some(BF16), weights: DType::BF16, k: 68, ..good.clone() },
     ];
     for (i, s) in refused.iter().enumerate() {
         assert!(try_group(s).is_none_or(|g| find_group(&g, H200).is_none()), "row {i}");
@@ -237,7 +228,7 @@ fn near_misses_are_refused() {
         |g| {
             // A conversion of a value other than the gate's.
             let mut cast = GroupNode { op: Operation::Cast, operands: vec![Operand::Node(2)], ..g.nodes[4].clone() };
-            cast.output.format = Format::BF16;
+            cast.output.format = DType::BF16;
             g.nodes.push(cast);
             g.outputs = vec![5];
         },
@@ -255,36 +246,36 @@ fn near_misses_are_refused() {
 
 #[test]
 fn products_alone_have_kernels() {
-    let spec = |x: Format, w: Format, tokens: usize, k: usize| KernelSpec {
+    let spec = |x: DType, w: DType, tokens: usize, k: usize| KernelSpec {
         op: Operation::Matmul,
         inputs: vec![tensor(x, &[tokens, k]), tensor(w, &[70, k])],
-        output: tensor(Format::F32, &[tokens, 70]),
+        output: tensor(DType::F32, &[tokens, 70]),
         in_place: None,
     };
-    let i8 = |group: u32| Format::I8Groups { group };
+    let i8 = |group: u32| DType::I8Groups { group };
     for (x, w, k, name) in [
-        (Format::F32, Format::F32, 4, "f32_f32_t4_r2"),
-        (Format::F32, Format::F16, 8, "f16_f32_t4_r2"),
-        (Format::F32, Format::BF16, 320, "bf16_f32_t4_r2"),
-        (Format::BF16, Format::BF16, 320, "bf16_bf16_t4_r2"),
-        (i8(32), Format::Q8Planes, 4096, "q8_i8_t4_r2"),
-        (i8(32), Format::Q4Planes, 96, "q4_i8_t4_r2"),
-        (i8(64), Format::T2Planes, 256, "t2_i8_t4_r2"),
-        (i8(2560), Format::T2Planes, 2560, "t2_i8_t4_r2"),
+        (DType::F32, DType::F32, 4, "f32_f32_t4_r2"),
+        (DType::F32, DType::F16, 8, "f16_f32_t4_r2"),
+        (DType::F32, DType::BF16, 320, "bf16_f32_t4_r2"),
+        (DType::BF16, DType::BF16, 320, "bf16_bf16_t4_r2"),
+        (i8(32), DType::Q8Planes, 4096, "q8_i8_t4_r2"),
+        (i8(32), DType::Q4Planes, 96, "q4_i8_t4_r2"),
+        (i8(64), DType::T2Planes, 256, "t2_i8_t4_r2"),
+        (i8(2560), DType::T2Planes, 2560, "t2_i8_t4_r2"),
     ] {
         let found = find_rest(&spec(x, w, 3, k), H200).unwrap_or_else(|| panic!("{name} {k}"));
         assert_eq!(launch(&found).entry, name);
-        let fastest = !matches!((x, w), (Format::BF16, _) | (_, Format::T2Planes));
+        let fastest = !matches!((x, w), (DType::BF16, _) | (_, DType::T2Planes));
         assert_eq!(find(&spec(x, w, 3, k), H200).is_some(), fastest, "{name} {k}");
         assert!(find(&spec(x, w, 2, k), H200).is_some(), "{name} {k}");
     }
     for (x, w, tokens, k) in [
-        (Format::F32, Format::F32, 3, 131),
-        (Format::F32, Format::F32, 0, 64),
-        (Format::BF16, Format::BF16, 9, 64),
-        (Format::BF16, Format::F16, 1, 64),
-        (i8(64), Format::Q8Planes, 1, 64),
-        (i8(96), Format::T2Planes, 1, 768),
+        (DType::F32, DType::F32, 3, 131),
+        (DType::F32, DType::F32, 0, 64),
+        (DType::BF16, DType::BF16, 9, 64),
+        (DType::BF16, DType::F16, 1, 64),
+        (i8(64), DType::Q8Planes, 1, 64),
+        (i8(96), DType::T2Planes, 1, 768),
     ] {
         assert!(find_rest(&spec(x, w, tokens, k), H200).is_none(), "{x:?} {w:?} {tokens} {k}");
     }
@@ -293,7 +284,7 @@ fn products_alone_have_kernels() {
 /// Packed weights: which kernel, how many launches, the bindings of their planes; and groups without a kernel.
 #[test]
 fn packed_weights_have_kernels() {
-    let planes = Format::Planes;
+    let planes = DType::Planes;
     let entries = |kernel: &NativeKernel| -> Vec<String> {
         let entry = |part: &Part| match part {
             Part::Kernel(launch) => launch.entry.clone(),
@@ -336,7 +327,7 @@ fn packed_weights_have_kernels() {
     let spec = |tokens: usize, k: usize| KernelSpec {
         op: Operation::Matmul,
         inputs: vec![tensor(I32(k), &[tokens, k]), tensor(planes(BlockType::Q5_1), &[70, k])],
-        output: tensor(Format::F32, &[tokens, 70]),
+        output: tensor(DType::F32, &[tokens, 70]),
         in_place: None,
     };
     for (tokens, k, served) in [(1, 96, true), (8, 28_672, true), (9, 96, false), (1, 1 << 20, false)] {
@@ -351,24 +342,24 @@ fn packed_weights_have_kernels() {
 #[test]
 fn products_fit_an_apple_gpu() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };
-    let planes = Format::Planes;
+    let planes = DType::Planes;
     for (weights, norm, k, rows, after, groups) in [
         (planes(BlockType::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),
         (planes(BlockType::Q4_K), true, 4096, vec![14336, 14336], "swiglu", 32),
         (planes(BlockType::Q6_K), false, 14336, vec![4096], "add", 32),
         (planes(BlockType::Q6_K), true, 4096, vec![256_000], "", 64),
         (planes(BlockType::Q6_K), true, 3584, vec![1 << 20], "", 256),
-        (Format::Q8Planes, true, 4096, vec![256_000], "", 64),
-        (Format::Q4Planes, false, 14336, vec![4096], "add", 32),
-        (Format::BF16, true, 4096, vec![4096, 1024, 1024], "", 32),
-        (Format::BF16, true, 4096, vec![14336, 14336], "swiglu+cast", 32),
-        (Format::BF16, true, 4096, vec![128_256], "", 32),
-        (Format::F16, true, 4096, vec![14336, 14336], "swiglu", 32),
-        (Format::F16, false, 14336, vec![4096], "add", 32),
+        (DType::Q8Planes, true, 4096, vec![256_000], "", 64),
+        (DType::Q4Planes, false, 14336, vec![4096], "add", 32),
+        (DType::BF16, true, 4096, vec![4096, 1024, 1024], "", 32),
+        (DType::BF16, true, 4096, vec![14336, 14336], "swiglu+cast", 32),
+        (DType::BF16, true, 4096, vec![128_256], "", 32),
+        (DType::F16, true, 4096, vec![14336, 14336], "swiglu", 32),
+        (DType::F16, false, 14336, vec![4096], "add", 32),
     ] {
-        let converted: Option<fn(usize) -> Format> = match weights {
-            Format::BF16 => Some(BF16),
-            Format::F16 => None,
+        let converted: Option<fn(usize) -> DType> = match weights {
+            DType::BF16 => Some(BF16),
+            DType::F16 => None,
             _ => Some(I32),
         };
         let s = shape(weights, converted, norm, k, &rows, after);

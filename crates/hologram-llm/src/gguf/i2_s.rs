@@ -6,7 +6,7 @@
 
 use half::f16;
 
-/// Bytes of codes in a block of [`Format::TQ2_0`](hologram_backends::Format::TQ2_0), 256 elements.
+/// Bytes of codes in a block of [`DType::TQ2_0`](hologram_backends::DType::TQ2_0), 256 elements.
 pub const BLOCK_BYTES: usize = 64;
 /// Bytes after the codes.
 pub const TAIL: usize = 32;

@@ -16,7 +16,7 @@ pub use value::{FromValue, Numbers, Strings, Value, ValueType};
 
 use crate::error::{LlmError, Result};
 use crate::files::open_regular;
-use hologram_backends::Format;
+use hologram_backends::DType;
 use memmap2::Mmap;
 use parse::{Header, Stored, TensorInfo};
 use std::fmt;
@@ -278,7 +278,7 @@ impl<'a> Tensor<'a> {
         self.info.shape.iter().product()
     }
 
-    /// The stored type. [`Tensor::format`] supports only some of them.
+    /// The stored type. [`Tensor::dtype`] supports only some of them.
     pub fn ty(&self) -> &'static TensorType {
         self.info.ty
     }
@@ -287,7 +287,7 @@ impl<'a> Tensor<'a> {
     ///
     /// # Errors
     /// When no device computes with the type.
-    pub fn format(&self) -> Result<Format> {
+    pub fn dtype(&self) -> Result<DType> {
         self.info.ty.format.ok_or_else(|| LlmError::UnsupportedType {
             path: self.file.path.clone(),
             tensor: self.info.name.to_string(),
@@ -321,7 +321,7 @@ impl<'a> Tensor<'a> {
 
     /// Bytes of the tensor on a device that uses the files' block layout.
     pub fn loaded_bytes(&self) -> usize {
-        let format = if self.info.ty.is_i2_s() { Some(Format::TQ2_0) } else { self.info.ty.format };
+        let format = if self.info.ty.is_i2_s() { Some(DType::TQ2_0) } else { self.info.ty.format };
         format.and_then(|f| f.at_load().bytes(self.rows(), self.row_len())).unwrap_or(self.info.bytes)
     }
 
@@ -340,7 +340,7 @@ impl<'a> Tensor<'a> {
             i2_s::dequantize(codes, scale, &mut out);
             return Ok(out);
         }
-        let format = self.format()?;
+        let format = self.dtype()?;
         let mut out = vec![0.0; self.elements()];
         format.decode_row(self.data(), &mut out)?;
         Ok(out)

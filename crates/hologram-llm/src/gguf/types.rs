@@ -1,6 +1,6 @@
 //! The tensor types of GGUF files, with what is needed to check and list a file.
 
-use hologram_backends::{BlockType, Format};
+use hologram_backends::{BlockType, DType};
 
 /// A tensor type of GGUF and its storage size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub struct TensorType {
     /// Extra bytes per tensor.
     pub tensor_extra: usize,
     /// The format that backends compute with, if any.
-    pub format: Option<Format>,
+    pub format: Option<DType>,
 }
 
 const fn ty(id: u32, name: &'static str, block_len: usize, block_bytes: usize) -> TensorType {
     TensorType { id, name, block_len, block_bytes, row_extra: 0, tensor_extra: 0, format: None }
 }
 
-const fn supported(id: u32, name: &'static str, format: Format) -> TensorType {
+const fn supported(id: u32, name: &'static str, format: DType) -> TensorType {
     TensorType { format: Some(format), ..ty(id, name, format.block_len(), format.block_bytes()) }
 }
 
@@ -48,7 +48,7 @@ static BLOCKS: [TensorType; BlockType::ALL.len()] = {
     let (mut all, mut i) = ([ty(0, "", 1, 1); BlockType::ALL.len()], 0);
     while i < all.len() {
         let block = BlockType::ALL[i];
-        all[i] = supported(block.row().id, block.name(), Format::Block(block));
+        all[i] = supported(block.row().id, block.name(), DType::Block(block));
         i += 1;
     }
     all
@@ -56,8 +56,8 @@ static BLOCKS: [TensorType; BlockType::ALL.len()] = {
 
 /// All other types of known size. `Q8_1` and `Q8_K` hold activations during a run and never occur in files.
 static OTHERS: [TensorType; 24] = [
-    supported(0, "F32", Format::F32),
-    supported(1, "F16", Format::F16),
+    supported(0, "F32", DType::F32),
+    supported(1, "F16", DType::F16),
     ty(9, "Q8_1", 32, 36),
     ty(15, "Q8_K", 256, 292),
     ty(16, "IQ2_XXS", 256, 66),
@@ -72,7 +72,7 @@ static OTHERS: [TensorType; 24] = [
     ty(27, "I64", 1, 8),
     ty(28, "F64", 1, 8),
     ty(29, "IQ1_M", 256, 56),
-    supported(30, "BF16", Format::BF16),
+    supported(30, "BF16", DType::BF16),
     // bitnet.cpp: blocks of 128 codes, then 32 bytes that begin with the tensor's scale.
     TensorType { tensor_extra: super::i2_s::TAIL, ..ty(I2_S, "I2_S", 128, 32) },
     ty(39, "MXFP4", 32, 17),

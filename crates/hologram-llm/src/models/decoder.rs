@@ -1,6 +1,6 @@
 //! The graph of a decoder-only transformer.
 
-use hologram_backends::{Backend, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_backends::{Backend, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Executor, Graph, Tensor};
 
@@ -39,7 +39,7 @@ impl Decoder {
             layers.push((c.architecture.layer)(&mut loader)?);
             progress(i + 1, parts);
         }
-        let low = |f: &Format| *f == Format::BF16 || (f.is_quantized_weight() && !f.is_ternary());
+        let low = |f: &DType| *f == DType::BF16 || (f.is_quantized_weight() && !f.is_ternary());
         let low = loader.attention.iter().all(low);
         let embedding = weights.matrix("token_embd.weight", c.vocab, c.width)?;
         let output = match weights.optional_matrix("output.weight", c.vocab, c.width)? {
@@ -80,21 +80,21 @@ impl Decoder {
     /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all
     /// attention matrices are in `bf16` or in 8 or 4 bits. Ternary models keep `f32`: quantizing their activations
     /// amplifies small differences.
-    fn attention_choices(&self, lower: Format) -> Vec<Format> {
-        if self.low { vec![Format::F32, lower] } else { vec![Format::F32] }
+    fn attention_choices(&self, lower: DType) -> Vec<DType> {
+        if self.low { vec![DType::F32, lower] } else { vec![DType::F32] }
     }
 
     /// The element type of the KV cache that suits the device.
-    pub fn cache_format(&self, backend: &dyn Backend) -> Format {
-        let choices = self.attention_choices(Format::F16);
-        backend.policy().cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(Format::F32)
+    pub fn cache_format(&self, backend: &dyn Backend) -> DType {
+        let choices = self.attention_choices(DType::F16);
+        backend.policy().cache_format(&choices).filter(|f| choices.contains(f)).unwrap_or(DType::F32)
     }
 
     /// The precision of attention scores that suits the device.
     fn attention_precision(&self, backend: &dyn Backend, tokens: usize) -> AttentionPrecision {
-        let choices = self.attention_choices(Format::BF16);
+        let choices = self.attention_choices(DType::BF16);
         match backend.policy().attention_products(tokens, &choices).filter(|f| choices.contains(f)) {
-            Some(Format::BF16) => AttentionPrecision::BF16,
+            Some(DType::BF16) => AttentionPrecision::BF16,
             _ => AttentionPrecision::F32,
         }
     }
@@ -109,8 +109,8 @@ impl Decoder {
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };
         backend.kernels().prefers_fixed(&KernelSpec {
             op: Operation::Matmul,
-            inputs: vec![matrix(format, [tokens, *k]), matrix(weight.format(), [*m, *k])],
-            output: matrix(Format::F32, [tokens, *m]),
+            inputs: vec![matrix(format, [tokens, *k]), matrix(weight.dtype(), [*m, *k])],
+            output: matrix(DType::F32, [tokens, *m]),
             in_place: None,
         })
     }
@@ -130,13 +130,13 @@ impl Decoder {
         let mut g = Graph::new();
         let tokens = if bucket.full { Dim::Fixed(bucket.tokens) } else { g.extent("tokens", bucket.tokens) };
         let outputs = g.extent("outputs", bucket.outputs);
-        let ids = g.input("ids", Format::U32, &[tokens])?;
-        let positions = g.input("positions", Format::U32, &[tokens])?;
-        let sequences = g.input("sequences", Format::U32, &[tokens])?;
-        let slots = g.input("slots", Format::U32, &[tokens])?;
+        let ids = g.input("ids", DType::U32, &[tokens])?;
+        let positions = g.input("positions", DType::U32, &[tokens])?;
+        let sequences = g.input("sequences", DType::U32, &[tokens])?;
+        let slots = g.input("slots", DType::U32, &[tokens])?;
         let table = [cache.max_sequences(), cache.blocks_per_sequence()].map(Dim::Fixed);
-        let block_table = g.input("block_table", Format::U32, &table)?;
-        let rows = g.input("rows", Format::U32, &[outputs])?;
+        let block_table = g.input("block_table", DType::U32, &table)?;
+        let rows = g.input("rows", DType::U32, &[outputs])?;
         let frequencies = g.constant(&self.rope_frequencies)?;
         let backend = &**executor.backend();
         let mut step = Step {
@@ -161,8 +161,8 @@ impl Decoder {
         let Step { graph: mut g, mut linears, .. } = step;
         let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
         if bucket.sampled {
-            let numbers = g.input("sampling_numbers", Format::F32, &[outputs, Dim::Fixed(2)])?;
-            let words = g.input("sampling_words", Format::U32, &[outputs, Dim::Fixed(4)])?;
+            let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(2)])?;
+            let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
         } else {

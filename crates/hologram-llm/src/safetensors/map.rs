@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use serde_json::Value;
 
 use crate::error::{LlmError, Result};
@@ -26,18 +26,18 @@ pub struct Dtype {
     /// Bits of an element.
     pub bits: usize,
     /// The format in which backends read the data, if any.
-    pub format: Option<Format>,
+    pub format: Option<DType>,
 }
 
-const fn dtype(name: &'static str, bits: usize, format: Option<Format>) -> Dtype {
+const fn dtype(name: &'static str, bits: usize, format: Option<DType>) -> Dtype {
     Dtype { name, bits, format }
 }
 
 /// All types that the format defines.
 static DTYPES: [Dtype; 21] = [
-    dtype("F32", 32, Some(Format::F32)),
-    dtype("F16", 16, Some(Format::F16)),
-    dtype("BF16", 16, Some(Format::BF16)),
+    dtype("F32", 32, Some(DType::F32)),
+    dtype("F16", 16, Some(DType::F16)),
+    dtype("BF16", 16, Some(DType::BF16)),
     dtype("U8", 8, None),
     dtype("I8", 8, None),
     dtype("BOOL", 8, None),

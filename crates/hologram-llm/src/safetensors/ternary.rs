@@ -1,4 +1,4 @@
-//! Converts ternary weights of folders to [`Format::TQ2_0`](hologram_backends::Format::TQ2_0).
+//! Converts ternary weights of folders to [`DType::TQ2_0`](hologram_backends::DType::TQ2_0).
 
 use half::f16;
 
@@ -65,7 +65,7 @@ pub fn mean_magnitude(values: impl Iterator<Item = f32>, count: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hologram_backends::Format;
+    use hologram_backends::DType;
 
     /// Compares a layer packed by the reference library with the unpacked weights.
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!((of_blocks.to_f32(), factor), (scale, None));
         let blocks = pack(64, 256, of_blocks, |r, codes| unpack_row(&packed, 16, r, codes).ok_or(r)).unwrap();
         let mut got = vec![0.0; 64 * 256];
-        Format::TQ2_0.decode_row(&blocks, &mut got).unwrap();
+        DType::TQ2_0.decode_row(&blocks, &mut got).unwrap();
         let want: Vec<f32> = want.iter().map(|w| f32::from(*w as i8) * scale).collect();
         assert_eq!(got, want);
         // The invalid code 3, in each of a byte's four rows.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 
 use half::{bf16, f16};
-use hologram_backends::{Buffer, ForeignMemory, Format};
+use hologram_backends::{Buffer, DType, ForeignMemory};
 use hologram_core::{Executor, Tensor};
 use hologram_isa::Type;
 
@@ -97,7 +97,7 @@ impl<'a> FolderWeights<'a> {
         self.folder.shards[shard].map.get(entry.range.clone()).unwrap_or_default()
     }
 
-    fn format(&self, shard: usize, entry: &Entry) -> Result<Format> {
+    fn format(&self, shard: usize, entry: &Entry) -> Result<DType> {
         entry.dtype.format.ok_or_else(|| LlmError::UnsupportedType {
             path: self.folder.shards[shard].path.clone(),
             tensor: entry.name.clone(),
@@ -113,7 +113,7 @@ impl<'a> FolderWeights<'a> {
     }
 
     /// A tensor in the device's layout: in place, or copied.
-    fn take(&self, shard: usize, entry: &Entry, layout: Format, shape: &[usize]) -> Result<Tensor> {
+    fn take(&self, shard: usize, entry: &Entry, layout: DType, shape: &[usize]) -> Result<Tensor> {
         let format = self.format(shard, entry)?;
         // Files do not align tensors: an odd header length misaligns all of them.
         let aligned = entry.range.start.is_multiple_of(format.block_bytes());
@@ -140,7 +140,7 @@ impl<'a> FolderWeights<'a> {
         linear && (ternary.online || entry.dtype.name == "U8" || self.folder.find(&scale_name(name)).is_some())
     }
 
-    /// A ternary matrix as [`Format::TQ2_0`], from packed codes, unrounded weights or codes as numbers.
+    /// A ternary matrix as [`DType::TQ2_0`], from packed codes, unrounded weights or codes as numbers.
     fn ternary(&self, ours: &str, name: &str, rows: usize, row_len: usize, conf: &Ternary) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let bad = |reason: String| self.bad(shard, format!("tensor {name} {reason}"));
@@ -159,17 +159,17 @@ impl<'a> FolderWeights<'a> {
         }
         let format = if packed { None } else { Some(self.format(shard, entry)?) };
         let row_of = |r: usize| {
-            let row = row_len * format.map_or(1, Format::block_bytes);
+            let row = row_len * format.map_or(1, DType::block_bytes);
             data.get(r * row..(r + 1) * row).unwrap_or_default()
         };
-        let value = |format: Format, bytes: &[u8]| match (format, bytes) {
-            (Format::Plain(Type::F16), &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-            (Format::Plain(Type::BF16), &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+        let value = |format: DType, bytes: &[u8]| match (format, bytes) {
+            (DType::Plain(Type::F16), &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            (DType::Plain(Type::BF16), &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
             (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
             _ => f32::NAN,
         };
         let scale = if conf.online && !packed {
-            let format = format.unwrap_or(Format::F32);
+            let format = format.unwrap_or(DType::F32);
             let all = data.chunks_exact(format.block_bytes()).map(|b| value(format, b));
             ternary::mean_magnitude(all, rows * row_len)
         } else {
@@ -210,8 +210,8 @@ impl<'a> FolderWeights<'a> {
         if let Some(factor) = factor {
             self.scales.borrow_mut().insert(ours.into(), factor);
         }
-        let layout = self.executor.backend().policy().weight_layout(Format::TQ2_0);
-        Ok(Tensor::from_bytes_as(self.executor, Format::TQ2_0, layout, &[rows, row_len], &blocks)?)
+        let layout = self.executor.backend().policy().weight_layout(DType::TQ2_0);
+        Ok(Tensor::from_bytes_as(self.executor, DType::TQ2_0, layout, &[rows, row_len], &blocks)?)
     }
 
     /// Rejects two different matrices that `config.json` ties. Some files store the same matrix twice.
@@ -275,8 +275,8 @@ impl Weights for FolderWeights<'_> {
 
     fn vector(&self, ours: &str, len: usize) -> Result<Tensor> {
         let (shard, entry) = self.checked(&self.name_of(ours), &[len])?;
-        if self.format(shard, entry)? == Format::F32 {
-            return self.take(shard, entry, Format::F32, &[len]);
+        if self.format(shard, entry)? == DType::F32 {
+            return self.take(shard, entry, DType::F32, &[len]);
         }
         Ok(Tensor::from_slice(self.executor, &[len], &self.values(shard, entry)?)?)
     }

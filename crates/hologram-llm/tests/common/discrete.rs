@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use hologram_backends::cpu::CpuBackend;
 use hologram_backends::{
-    Backend, BackendError, Buffer, Extent, ForeignMemory, Format, KernelSpec, Kernels, Pipeline, Policy, Preference,
+    Backend, BackendError, Buffer, DType, Extent, ForeignMemory, KernelSpec, Kernels, Pipeline, Policy, Preference,
     Result, pass_on,
 };
 
@@ -22,12 +22,12 @@ pub struct Discrete {
 
 impl Discrete {
     pub fn new(threads: usize, left: Option<u64>) -> Discrete {
-        let bf16 = |tokens| Preference { format: Format::BF16, weights: |w| w == w.in_planes(), tokens };
+        let bf16 = |tokens| Preference { format: DType::BF16, weights: |w| w == w.in_planes(), tokens };
         let policy = Policy {
-            weight_layout: Format::in_planes,
+            weight_layout: DType::in_planes,
             activations: vec![bf16(5..=usize::MAX)],
             attention: vec![bf16(0..=usize::MAX)],
-            cache: Some(Format::F16),
+            cache: Some(DType::F16),
             ..Policy::default()
         };
         Discrete { cpu: CpuBackend::new(Some(threads)).unwrap(), policy, left, fixed: Mutex::default() }

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
@@ -22,7 +22,7 @@ const PIECES: [(usize, usize); 4] = [(0, 64), (33, 64), (5, 128), (0, 256)];
 pub struct Case {
     pub shape: Shape,
     pub types: WeightTypes,
-    pub kv: Format,
+    pub kv: DType,
 }
 
 /// How much of a case to check.
@@ -61,7 +61,7 @@ pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: u
         kv_heads,
         vocab: 512,
         rope_base: 10000.0,
-        tied_embedding: ternary.then_some(Format::Q8_0),
+        tied_embedding: ternary.then_some(DType::Q8_0),
     }
 }
 
@@ -289,7 +289,7 @@ fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, 
 /// Every weight type with every cache type, with heads of 64 and 128 elements in turn and several query heads per
 /// key/value head, and some with only one. Rows have `width` elements, those of the feed-forward network `ffn`.
 pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
-    let caches = [Format::F32, Format::F16, Format::Q8Planes];
+    let caches = [DType::F32, DType::F16, DType::Q8Planes];
     let shapes = |types| {
         let (small, large) = (width / 64, width / 128);
         [

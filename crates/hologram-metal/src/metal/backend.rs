@@ -9,9 +9,9 @@ use hologram_device::host::{
     rules_of_spec, uses_of,
 };
 use hologram_device::{
-    Backend, BackendError, BackendType, Buffer, CommandList, DeviceInfo, DeviceKind, DeviceMemory, Event,
-    ForeignMemory, Format, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline,
-    Policy, Pool, Result, check_apart,
+    Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, DeviceKind, DeviceMemory, Event,
+    ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
+    Pool, Result, check_apart,
 };
 use hologram_gpu::{self as gpu, NativeKernel, Target};
 use hologram_isa::{Program, msl};
@@ -382,7 +382,7 @@ impl Kernels for MetalBackend {
         false
     }
 
-    fn expect_weights(&self, _layout: Format) {}
+    fn expect_weights(&self, _layout: DType) {}
 }
 
 impl Measure for MetalBackend {

@@ -1,6 +1,6 @@
 //! Many sequences decoded at once on the Metal backend give what each gives alone.
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::WeightTypes;
 use metal_double as _;
@@ -15,11 +15,11 @@ fn sequences_at_once_are_as_alone() {
     let few = Work { counts: &[2, 5, 9], longest: 34, precision: None };
     let many = Work { counts: &[3, 64], longest: 33, precision: None };
     let cases = [
-        ("F32", 64, 4, 1, Format::F32, many),
-        ("BF16", 128, 2, 1, Format::F16, few),
-        ("Q8_0", 64, 4, 4, Format::Q8Planes, few),
-        ("Q4_K", 128, 2, 2, Format::F16, few),
-        ("TQ2_0", 64, 4, 2, Format::F32, few),
+        ("F32", 64, 4, 1, DType::F32, many),
+        ("BF16", 128, 2, 1, DType::F16, few),
+        ("Q8_0", 64, 4, 4, DType::Q8Planes, few),
+        ("Q4_K", 128, 2, 2, DType::F16, few),
+        ("TQ2_0", 64, 4, 2, DType::F32, few),
     ];
     let cases = cases.map(|(name, d, heads, kv_heads, kv, work)| {
         let types = WeightTypes::all().find(|types| types.name() == name).unwrap();

@@ -1,7 +1,7 @@
 //! The operations that `bench ops` measures, on operands larger than any cache.
 
 use anyhow::Result;
-use hologram_backends::{BackendType, CeilingKind, Format};
+use hologram_backends::{BackendType, CeilingKind, DType};
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Executor, Graph, NodeId, Tensor, conformance};
 use hologram_isa::Type;
@@ -86,7 +86,7 @@ impl Cases<'_> {
         Ok(())
     }
 
-    pub(super) fn random(&self, format: Format, shape: &[usize], seed: u32) -> Result<Tensor> {
+    pub(super) fn random(&self, format: DType, shape: &[usize], seed: u32) -> Result<Tensor> {
         Ok(random_tensor(self.executor, format, shape, seed)?)
     }
 
@@ -96,7 +96,7 @@ impl Cases<'_> {
         if !names.iter().any(|name| self.wants(name)) {
             return Ok(());
         }
-        let (x, y) = (self.random(Format::F32, &[n], 1)?, self.random(Format::F32, &[n], 2)?);
+        let (x, y) = (self.random(DType::F32, &[n], 1)?, self.random(DType::F32, &[n], 2)?);
         let quarter = Tensor::from_slice(self.executor, &[], &[0.25f32])?;
         let (bytes, elements) = (4.0 * n as f64, n as f64);
         let chain: Build<'_> = &|g, x, y| {
@@ -133,8 +133,8 @@ impl Cases<'_> {
         if !["sum", "softmax", "rms_norm"].iter().any(|name| self.wants(name)) {
             return Ok(());
         }
-        let x = self.random(Format::F32, &[rows, d], 3)?;
-        let w = self.random(Format::F32, &[d], 4)?;
+        let x = self.random(DType::F32, &[rows, d], 3)?;
+        let w = self.random(DType::F32, &[d], 4)?;
         let (all, elements) = (rows * d, (rows * d) as f64);
         let (both, copy) = (format!("{rows} × {d}"), CeilingKind::Copy);
         let sum: Build<'_> = &|g, x, _| {
@@ -143,7 +143,7 @@ impl Cases<'_> {
         };
         let cases: [(&'static str, Build<'_>, String, f64, f64, CeilingKind); 3] = [
             ("sum", sum, all.to_string(), 4.0, 1.0, CeilingKind::Read),
-            ("softmax", &|g, x, _| g.softmax(x), both.clone(), 8.0, 4.0, copy),
+            ("softmax", &|g, x, _| g.softmax_rows(x), both.clone(), 8.0, 4.0, copy),
             ("rms_norm", &|g, x, w| g.rms_norm(x, w, 1e-5), both, 8.0, 4.0, copy),
         ];
         for (op, build, shape, bytes, operations, bound) in cases {
@@ -162,30 +162,30 @@ impl Cases<'_> {
 
     fn matmuls(&self, visit: &mut Visit<'_>) -> Result<()> {
         let n = self.sizes.square;
-        for format in [Format::F32, Format::BF16, Format::Q8_0, Format::TQ2_0] {
+        for format in [DType::F32, DType::BF16, DType::Q8_0, DType::TQ2_0] {
             self.matmul(format, [n, n, n], visit)?;
         }
         // The product of a decode step with the feed-forward matrix of an 8B model.
-        for format in [Format::BF16, Format::F16, Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
+        for format in [DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
             self.matmul(format, [1, 14336, 4096], visit)?;
         }
         Ok(())
     }
 
     /// x [m, k] times w [n, k]. For small m, rotates through more matrices than any cache holds.
-    pub(super) fn matmul(&self, format: Format, [m, n, k]: [usize; 3], visit: &mut Visit<'_>) -> Result<()> {
+    pub(super) fn matmul(&self, format: DType, [m, n, k]: [usize; 3], visit: &mut Visit<'_>) -> Result<()> {
         let backend = self.executor.backend();
         let layout = backend.policy().weight_layout(format);
         let choices = match format {
-            w if w.is_ternary() => vec![Format::I8Groups { group: k as u32 }],
+            w if w.is_ternary() => vec![DType::I8Groups { group: k as u32 }],
             w if w.is_quantized_weight() => {
-                vec![Format::I8Groups { group: w.block_len() as u32 }, Format::I8Groups { group: 32 }, Format::BF16]
+                vec![DType::I8Groups { group: w.block_len() as u32 }, DType::I8Groups { group: 32 }, DType::BF16]
             }
-            Format::BF16 => vec![Format::BF16],
-            _ => vec![Format::F32],
+            DType::BF16 => vec![DType::BF16],
+            _ => vec![DType::F32],
         };
         let activations = backend.policy().activations(layout, m, &choices).unwrap_or(choices[0]);
-        let x = self.random(Format::F32, &[m, k], 5)?;
+        let x = self.random(DType::F32, &[m, k], 5)?;
         let first = self.random(layout, &[n, k], 6)?;
         let count = if m > 1 { 1 } else { self.sizes.rotate.div_ceil(first.bytes()) };
         let mut weights = vec![first];
@@ -194,15 +194,15 @@ impl Cases<'_> {
         }
         // The activations are converted once.
         let x = self.executor.eval([&x], |g, [x]| match activations {
-            Format::I8Groups { group } => g.quantize(x, group, 0.0),
-            Format::BF16 => g.cast(x, Type::BF16),
+            DType::I8Groups { group } => g.quantize(x, group, 0.0),
+            DType::BF16 => g.cast(x, Type::BF16),
             _ => g.copy(x),
         })?;
         let mut graph = Graph::new();
         let v = graph.constant(&x)?;
         for (i, w) in weights.iter().enumerate() {
             let w = graph.constant(w)?;
-            let y = graph.matmul(v, w)?;
+            let y = graph.linear(v, w)?;
             graph.output(&i.to_string(), y)?;
         }
         visit(Case {
@@ -213,8 +213,8 @@ impl Cases<'_> {
             flop: 2.0 * (m * n * k) as f64,
             bound: match activations {
                 _ if m == 1 => CeilingKind::Read,
-                Format::I8Groups { .. } => CeilingKind::I8,
-                Format::BF16 => CeilingKind::Bf16,
+                DType::I8Groups { .. } => CeilingKind::I8,
+                DType::BF16 => CeilingKind::Bf16,
                 _ => CeilingKind::F32,
             },
             graph,
@@ -233,7 +233,7 @@ impl Cases<'_> {
             let bytes = 2 * 2 * cache.iter().product::<usize>();
             // A different cache each time, so that the device's caches hold little of it.
             let count = self.sizes.rotate.div_ceil(bytes).max(2);
-            let q = self.random(Format::F32, &[sequences, heads, d], 7)?;
+            let q = self.random(DType::F32, &[sequences, heads, d], 7)?;
             let numbers = |f: &dyn Fn(usize) -> usize, n: usize| -> Vec<u32> { (0..n).map(|i| f(i) as u32).collect() };
             let tensor = |shape: &[usize], data: Vec<u32>| Tensor::from_slice(self.executor, shape, &data);
             let positions = tensor(&[sequences], numbers(&|_| length - 1, sequences))?;
@@ -244,7 +244,7 @@ impl Cases<'_> {
             let (q, positions, indices, table) = (q?, positions?, indices?, table?);
             let scale = 1.0 / (d as f32).sqrt();
             for i in 0..count {
-                let (k, v) = (self.random(Format::F16, &cache, 8)?, self.random(Format::F16, &cache, 9)?);
+                let (k, v) = (self.random(DType::F16, &cache, 8)?, self.random(DType::F16, &cache, 9)?);
                 let (k, v) = (graph.constant(&k)?, graph.constant(&v)?);
                 let precision = AttentionPrecision::BF16;
                 let y = graph.attention_with(q, k, v, positions, indices, table, scale, precision)?;

@@ -2,7 +2,7 @@
 //! strides, and 16-bit floats.
 
 use anyhow::Result;
-use hologram_backends::{CeilingKind, Format};
+use hologram_backends::{CeilingKind, DType};
 use hologram_core::ops::{Conv2dOptions, LossReduction, MatmulOptions, Reduction};
 use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
@@ -41,7 +41,7 @@ impl Cases<'_> {
     pub(super) fn full(&self, visit: &mut Visit<'_>) -> Result<()> {
         let wants = |names: &[&str]| names.iter().any(|name| self.wants(name));
         if wants(&["narrow", "log_softmax", "layer_norm", "reduce", "arg_max", "cumsum", "loss"]) {
-            for format in [Format::F32, Format::F16, Format::BF16] {
+            for format in [DType::F32, DType::F16, DType::BF16] {
                 self.along(format, visit)?;
             }
         }
@@ -79,7 +79,7 @@ impl Cases<'_> {
     }
 
     /// Operations on rows and columns of a square of 256 MiB, or 128 MiB of 16-bit floats.
-    fn along(&self, format: Format, visit: &mut Visit<'_>) -> Result<()> {
+    fn along(&self, format: DType, visit: &mut Visit<'_>) -> Result<()> {
         const N: usize = 8192;
         let (name, elements) = (format.name(), (N * N) as f64);
         let bytes = elements * format.block_bytes() as f64;
@@ -89,8 +89,8 @@ impl Cases<'_> {
         let w = self.random(format, &[N], 32)?;
         let (once, twice) = ((bytes, elements, CeilingKind::Read), (2.0 * bytes, elements, CeilingKind::Copy));
         let reduce =
-            |reduction: Reduction, dim: usize| move |g: &mut Graph, v: &[NodeId]| g.reduce(reduction, v[0], dim);
-        let narrow = format != Format::F32;
+            |reduction: Reduction, dim: usize| move |g: &mut Graph, v: &[NodeId]| g.reduce(v[0], reduction, dim);
+        let narrow = format != DType::F32;
         let rows = format!("{shape}, rows");
         let columns = format!("{shape}, columns");
         let (rows, columns) = (rows.as_str(), columns.as_str());
@@ -105,11 +105,11 @@ impl Cases<'_> {
             let triad = (3.0 * bytes, elements, CeilingKind::Triad);
             case("narrow", "relu", &shape, &[&x], twice, &|g, v| g.relu(v[0]))?;
             case("narrow", "add", &shape, &[&x, &y], triad, &|g, v| g.add(v[0], v[1]))?;
-            case("narrow", "softmax", rows, &[&x], twice, &|g, v| g.softmax(v[0]))?;
+            case("narrow", "softmax", rows, &[&x], twice, &|g, v| g.softmax_rows(v[0]))?;
             case("narrow", "rms_norm", rows, &[&x, &w], twice, &|g, v| g.rms_norm(v[0], v[1], 1e-5))?;
             case("narrow", "sum", rows, &[&x], once, &reduce(Reduction::Sum, 1))?;
         }
-        case("log_softmax", "softmax", columns, &[&x], twice, &|g, v| g.softmax_along(v[0], 0))?;
+        case("log_softmax", "softmax", columns, &[&x], twice, &|g, v| g.softmax(v[0], 0))?;
         case("log_softmax", "log_softmax", rows, &[&x], twice, &|g, v| g.log_softmax(v[0], 1))?;
         case("layer_norm", "layer_norm", rows, &[&x, &w], twice, &|g, v| g.layer_norm(v[0], v[1], v[1], 1e-5))?;
         case("reduce", "sum", columns, &[&x], once, &reduce(Reduction::Sum, 0))?;
@@ -137,7 +137,7 @@ impl Cases<'_> {
     fn sorting(&self, visit: &mut Visit<'_>) -> Result<()> {
         for (rows, d) in [(1usize, 1usize << 20), (1 << 10, 1 << 12)] {
             let n = (rows * d) as f64;
-            let x = self.random(Format::F32, &[rows, d], 34)?;
+            let x = self.random(DType::F32, &[rows, d], 34)?;
             let shape = format!("{rows} × {d}");
             let work = (8.0 * n, 0.0, CeilingKind::Copy);
             if self.wants("sort") {
@@ -157,7 +157,7 @@ impl Cases<'_> {
     /// Operations that only move elements.
     fn moving(&self, visit: &mut Visit<'_>) -> Result<()> {
         const N: usize = 8192;
-        let x = self.random(Format::F32, &[N, N], 35)?;
+        let x = self.random(DType::F32, &[N, N], 35)?;
         let bytes = 4.0 * (N * N) as f64;
         let copy = (2.0 * bytes, 0.0, CeilingKind::Copy);
         let shape = format!("{N} × {N}");
@@ -174,10 +174,10 @@ impl Cases<'_> {
             })?;
         }
         if self.wants("concat") {
-            let y = self.random(Format::F32, &[N, N / 2], 36)?;
+            let y = self.random(DType::F32, &[N, N / 2], 36)?;
             let work = (3.0 * bytes, 0.0, CeilingKind::Copy);
             self.one(visit, "concat", ("f32", &format!("{shape} and half, rows")), &[&x, &y], work, &|g, v| {
-                g.concat(v, 1)
+                g.cat(v, 1)
             })?;
         }
         if self.wants("pad") {
@@ -200,7 +200,7 @@ impl Cases<'_> {
             })?;
         }
         if self.wants("scatter_add") {
-            let updates = self.random(Format::F32, &[N, N], 37)?;
+            let updates = self.random(DType::F32, &[N, N], 37)?;
             let work = (3.0 * bytes, 0.0, CeilingKind::Triad);
             self.one(
                 visit,
@@ -221,17 +221,17 @@ impl Cases<'_> {
             let left = MatmulOptions { transpose_a: true, ..MatmulOptions::default() };
             let plain = MatmulOptions::default();
             for (format, batch, n, options, note) in [
-                (Format::F32, 1, 2048, &plain, ""),
-                (Format::F32, 1, 2048, &turned, ", b turned"),
-                (Format::F32, 1, 2048, &left, ", a turned"),
-                (Format::F32, 512, 64, &plain, ""),
-                (Format::F32, 64, 256, &plain, ""),
-                (Format::BF16, 1, 2048, &plain, ""),
-                (Format::F16, 1, 2048, &plain, ""),
-                (Format::Plain(Type::F64), 1, 1024, &plain, ""),
+                (DType::F32, 1, 2048, &plain, ""),
+                (DType::F32, 1, 2048, &turned, ", b turned"),
+                (DType::F32, 1, 2048, &left, ", a turned"),
+                (DType::F32, 512, 64, &plain, ""),
+                (DType::F32, 64, 256, &plain, ""),
+                (DType::BF16, 1, 2048, &plain, ""),
+                (DType::F16, 1, 2048, &plain, ""),
+                (DType::Plain(Type::F64), 1, 1024, &plain, ""),
             ] {
                 let shape = [batch, n, n];
-                let (a, b) = if format == Format::Plain(Type::F64) {
+                let (a, b) = if format == DType::Plain(Type::F64) {
                     let values: Vec<f64> = (0..n * n).map(|i| (i * 7919 % 10007) as f64 / 5000.0 - 1.0).collect();
                     let a = Tensor::from_slice(self.executor, &shape, &values)?;
                     (a.clone(), a)
@@ -253,8 +253,8 @@ impl Cases<'_> {
                 let stride = if window == 7 { 2 } else { 1 };
                 let options =
                     Conv2dOptions { stride: [stride; 2], padding: [window / 2; 2], groups, ..Conv2dOptions::default() };
-                let x = self.random(Format::F32, &[images, c, side, side], 40)?;
-                let kernel = self.random(Format::F32, &[o, c / groups, window, window], 41)?;
+                let x = self.random(DType::F32, &[images, c, side, side], 40)?;
+                let kernel = self.random(DType::F32, &[o, c / groups, window, window], 41)?;
                 let result = (images * o * (side / stride).pow(2)) as f64;
                 let flop = 2.0 * result * (c / groups * window * window) as f64;
                 let bytes = 4.0 * (result + (images * c * side * side) as f64);

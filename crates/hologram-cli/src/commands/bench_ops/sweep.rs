@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hologram_backends::{BackendType, Format};
+use hologram_backends::{BackendType, DType};
 use hologram_core::{CompileOptions, Executor};
 use serde_json::json;
 
@@ -67,7 +67,7 @@ fn points_of(args: &BenchOpsArgs, executor: &Executor, done: &mut dyn FnMut(Poin
         cases.rows(n / d, d, &mut visit)?;
         if cases.wants("matmul") && bytes <= MATRIX {
             let side = n.isqrt();
-            cases.matmul(Format::F32, [side; 3], &mut visit)?;
+            cases.matmul(DType::F32, [side; 3], &mut visit)?;
         }
     }
     Ok(())

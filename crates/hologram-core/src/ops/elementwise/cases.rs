@@ -1,7 +1,7 @@
 //! The conformance cases of the elementwise operations: each with each of its types over a short table of shapes.
 
+use hologram_backends::DType;
 use hologram_backends::Elementwise as E;
-use hologram_backends::Format;
 use hologram_isa::Type;
 
 use super::table::rows;
@@ -95,7 +95,7 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
         Type::I64 => (ty, Fill::Normal(1e7)),
         _ => (ty, Fill::Below(1 << 24)),
     };
-    CaseInput { format: Format::Plain(ty), shape: shape.to_vec(), fill }
+    CaseInput { format: DType::Plain(ty), shape: shape.to_vec(), fill }
 }
 
 /// Each combination of the values at which functions break, or of the least and greatest integers.
@@ -143,7 +143,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
     for k in 0..operands {
         let values = (0..count).map(|i| values[i / n.pow(k as u32) % n]).collect();
         let shape = vec![Dim::Fixed(count)];
-        case = case.input(CaseInput { format: Format::Plain(ty), shape, fill: Fill::Values(values) });
+        case = case.input(CaseInput { format: DType::Plain(ty), shape, fill: Fill::Values(values) });
     }
     Some(case)
 }

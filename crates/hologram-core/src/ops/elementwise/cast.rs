@@ -1,6 +1,6 @@
 //! Conversion between element types.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{elementwise_program, stored, wrap};
@@ -12,7 +12,7 @@ use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Elementwise, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
-use crate::tensor::TensorType;
+use crate::tensor::{TensorType, plain};
 
 /// Conversion of plain elements to another plain type.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ impl Graph {
     /// - To `bool`: whether not zero. From `bool`: 0 or 1.
     ///
     /// # Errors
-    /// When the operand's format is not plain.
-    pub fn cast(&mut self, x: NodeId, to: Type) -> Result<NodeId> {
-        self.apply(Cast { to }, &[x])
+    /// When the operand or the new type is not plain.
+    pub fn cast(&mut self, x: NodeId, to: impl Into<DType>) -> Result<NodeId> {
+        self.apply(Cast { to: plain("cast", to.into())? }, &[x])
     }
 }
 
@@ -48,7 +48,7 @@ impl Op for Cast {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
-            [x] if matches!(x.format, Format::Plain(_)) => Ok(TensorType::new(Format::Plain(self.to), x.shape.clone())),
+            [x] if matches!(x.format, DType::Plain(_)) => Ok(TensorType::new(DType::Plain(self.to), x.shape.clone())),
             _ => Err(format!("takes one operand of a plain type, to make it {}", self.to)),
         }
     }
@@ -70,8 +70,8 @@ impl Op for Cast {
     }
 }
 
-fn convert(v: f64, from: Format, to: Type) -> f64 {
-    let is_float = matches!(from, Format::Plain(ty) if ty.is_float());
+fn convert(v: f64, from: DType, to: Type) -> f64 {
+    let is_float = matches!(from, DType::Plain(ty) if ty.is_float());
     match to {
         Type::Bool => f64::from(u8::from(v != 0.0)),
         _ if to.is_float() => stored(v, to),
@@ -128,13 +128,13 @@ pub(super) fn cases() -> Vec<Case> {
         };
         for to in Type::ALL {
             let shape = vec![Dim::Fixed(values.len())];
-            let input = CaseInput { format: Format::Plain(from), shape, fill: Fill::Values(values.clone()) };
+            let input = CaseInput { format: DType::Plain(from), shape, fill: Fill::Values(values.clone()) };
             cases.push(Case::new(Cast { to }, &[]).input(input));
         }
     }
     for to in [Type::F16, Type::BF16] {
         let shape = [Dim::Extent(0), Dim::Fixed(100)];
-        cases.push(Case::new(Cast { to }, &[(5, 4)]).input(CaseInput::normal(Format::F32, &shape)));
+        cases.push(Case::new(Cast { to }, &[(5, 4)]).input(CaseInput::normal(DType::F32, &shape)));
     }
     cases
 }

@@ -1,6 +1,6 @@
 //! Constants: tensors filled with one value. They need no memory if only elementwise operations read them.
 
-use hologram_backends::{Format, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{constant, elementwise_program, register_type, stored};
@@ -10,7 +10,7 @@ use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Elementwise, Launchable, Op};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Dim, TensorType, plain};
 
 /// A tensor in which every element has one value.
 #[derive(Debug)]
@@ -78,23 +78,23 @@ impl Graph {
     ///
     /// # Errors
     /// When an integer type cannot represent the value, or a dimension other than the first is an extent.
-    pub fn fill(&mut self, value: f64, ty: Type, shape: &[Dim]) -> Result<NodeId> {
-        self.apply(Fill::new(value, ty, shape)?, &[])
+    pub fn full(&mut self, dtype: impl Into<DType>, shape: &[Dim], value: f64) -> Result<NodeId> {
+        self.apply(Fill::new(value, plain("full", dtype.into())?, shape)?, &[])
     }
 
-    /// A scalar: [`Graph::fill`] without dimensions. As an operand of an elementwise operation it becomes part of the
+    /// A scalar: [`Graph::full`] without dimensions. As an operand of an elementwise operation it becomes part of the
     /// program.
     ///
     /// # Errors
-    /// As [`Graph::fill`].
-    pub fn scalar(&mut self, value: f64, ty: Type) -> Result<NodeId> {
-        self.fill(value, ty, &[])
+    /// As [`Graph::full`].
+    pub fn scalar(&mut self, dtype: impl Into<DType>, value: f64) -> Result<NodeId> {
+        self.full(dtype, &[], value)
     }
 
     /// A scalar of the type of `x`, an operand of `op`.
     fn scalar_like(&mut self, op: &'static str, x: NodeId, value: f64) -> Result<NodeId> {
         match self.operand(op, x)?.ty.format {
-            Format::Plain(ty) => self.scalar(value, ty),
+            DType::Plain(ty) => self.scalar(ty, value),
             format => Err(CoreError::Graph(format!("there are no scalars of {}", format.name()))),
         }
     }
@@ -107,7 +107,7 @@ macro_rules! scalar_forms {
                 #[doc = $doc]
                 ///
                 /// # Errors
-                #[doc = concat!("As [`Graph::", stringify!($op), "`] and [`Graph::fill`].")]
+                #[doc = concat!("As [`Graph::", stringify!($op), "`] and [`Graph::full`].")]
                 pub fn $name(&mut self, x: NodeId, value: f64) -> Result<NodeId> {
                     let value = self.scalar_like(stringify!($name), x, value)?;
                     self.$op(x, value)
@@ -117,7 +117,7 @@ macro_rules! scalar_forms {
             /// Clamps x to the range between two scalars: `min(max(x, least), greatest)`.
             ///
             /// # Errors
-            /// As [`Graph::clip`] and [`Graph::fill`].
+            /// As [`Graph::clip`] and [`Graph::full`].
             pub fn clip_scalar(&mut self, x: NodeId, least: f64, greatest: f64) -> Result<NodeId> {
                 let [least, greatest] = [self.scalar_like("clip_scalar", x, least)?, self.scalar_like("clip_scalar", x, greatest)?];
                 self.clip(x, least, greatest)
@@ -154,7 +154,7 @@ impl Op for Fill {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         match inputs {
-            [] => Ok(TensorType::new(Format::Plain(self.ty), self.shape.clone())),
+            [] => Ok(TensorType::new(DType::Plain(self.ty), self.shape.clone())),
             _ => Err("takes no operands".into()),
         }
     }

@@ -9,7 +9,7 @@ mod pow;
 mod program;
 mod table;
 
-use hologram_backends::{Extent, Format, KernelSpec, Operation};
+use hologram_backends::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, TypeSet, Value};
 
 #[cfg(feature = "conformance")]
@@ -85,7 +85,7 @@ impl Op for Map {
         let shape = broadcast_shape(inputs)?;
         let numbers = match (kind, inputs) {
             (Kind::Choose, [condition, rest @ ..]) => {
-                if condition.format != Format::Plain(Type::Bool) {
+                if condition.format != DType::Plain(Type::Bool) {
                     return Err("the condition must be bool".into());
                 }
                 rest
@@ -97,8 +97,8 @@ impl Op for Map {
             return Err("the operands must have one type; cast makes it so".into());
         }
         match format {
-            Format::Plain(ty) if types.contains(ty) => {
-                let format = if *kind == Kind::Compare { Format::Plain(Type::Bool) } else { format };
+            DType::Plain(ty) if types.contains(ty) => {
+                let format = if *kind == Kind::Compare { DType::Plain(Type::Bool) } else { format };
                 Ok(TensorType::new(format, shape))
             }
             _ => Err(not_for(format, |ty| types.contains(ty))),
@@ -114,7 +114,7 @@ impl Op for Map {
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
-        let Some(Format::Plain(ty)) = inputs.last().map(|t| t.format) else { return Reference::default() };
+        let Some(DType::Plain(ty)) = inputs.last().map(|t| t.format) else { return Reference::default() };
         let mut out = Reference::default();
         for_each_broadcast(inputs, |args| {
             let (value, bound) = self.scalar.expect(ty, args);
@@ -171,7 +171,7 @@ pub(super) fn bound(ty: Type, y: f64, ulps: f64, underflow: f64) -> f64 {
 
 /// A float rounded to a type.
 fn stored(y: f64, ty: Type) -> f64 {
-    if ty == Type::F32 { f64::from(y as f32) } else { super::rounded(y, Format::Plain(ty)) }
+    if ty == Type::F32 { f64::from(y as f32) } else { super::rounded(y, DType::Plain(ty)) }
 }
 
 /// The low bits of a whole number, in an integer type.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use hologram_backends::{Format, KernelSpec};
+use hologram_backends::{DType, KernelSpec};
 use hologram_isa::{Builder, Type, Value};
 
 use super::{register_type, sizes};
@@ -136,7 +136,7 @@ impl Operand {
         let value = b.load(self.arg.views[0], at);
         match self.arg.spec.format {
             _ if self.raw => value,
-            Format::Plain(ty) => b.cvt(register_type(ty), value),
+            DType::Plain(ty) => b.cvt(register_type(ty), value),
             _ => b.cvt(Type::F32, value),
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     /// The result of the program of x · y + x with `per_thread` elements per thread, and 64 bytes beyond the output's
     /// end.
     fn run(shape: &[Extent], repeated: &[Extent], actual: u32, per_thread: u32) -> Vec<u8> {
-        let tensor = |shape: &[Extent]| TensorSpec { format: Format::F32, shape: shape.to_vec() };
+        let tensor = |shape: &[Extent]| TensorSpec { format: DType::F32, shape: shape.to_vec() };
         let spec = KernelSpec {
             op: hologram_backends::Operation::FusedElementwise,
             inputs: vec![tensor(shape), tensor(repeated)],

@@ -18,7 +18,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::{Extent, Format, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation};
 use hologram_isa::Type;
 
 use self::cache::Cache;
@@ -52,21 +52,21 @@ const Q: usize = 0;
 const K: usize = 1;
 
 /// Codes of an 8-bit cache that share a scale.
-const BLOCK: usize = Format::Q8Planes.block_len();
+const BLOCK: usize = DType::Q8Planes.block_len();
 
 /// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, 8-bit caches one
 /// that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
-        Format::Plain(Type::F32) => Stored::F32,
-        Format::Plain(Type::F16) => Stored::F16,
-        Format::Q8Planes => Stored::Q8,
+        DType::Plain(Type::F32) => Stored::F32,
+        DType::Plain(Type::F16) => Stored::F16,
+        DType::Q8Planes => Stored::Q8,
         _ => return None,
     };
     let formats_fit = v.format == k.format
-        && [q, &spec.output].iter().all(|t| t.format == Format::F32)
-        && [positions, sequences, table].iter().all(|t| t.format == Format::U32);
+        && [q, &spec.output].iter().all(|t| t.format == DType::F32)
+        && [positions, sequences, table].iter().all(|t| t.format == DType::U32);
     let ([tokens, heads, d], [blocks, kv_heads, block_size, kd]) = (q.shape.as_slice(), k.shape.as_slice()) else {
         return None;
     };

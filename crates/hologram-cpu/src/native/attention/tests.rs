@@ -1,5 +1,5 @@
 use half::f16;
-use hologram_device::{AttentionPrecision, Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{AttentionPrecision, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
 
 use super::find;
@@ -33,12 +33,12 @@ impl Case {
                 .collect(),
         };
         let cache = tensor(
-            if self.f16 { Format::F16 } else { Format::F32 },
+            if self.f16 { DType::F16 } else { DType::F32 },
             &[SEQUENCES * self.max_blocks() + 1, self.kv_heads, self.block_size, self.d],
         );
-        let q = tensor(Format::F32, &[0, self.heads, self.d]);
-        let ids = tensor(Format::Plain(Type::U32), &[0]);
-        let table = tensor(Format::U32, &[SEQUENCES, self.max_blocks()]);
+        let q = tensor(DType::F32, &[0, self.heads, self.d]);
+        let ids = tensor(DType::Plain(Type::U32), &[0]);
+        let table = tensor(DType::U32, &[SEQUENCES, self.max_blocks()]);
         KernelSpec {
             op: Operation::Attention { scale: 0.3.into(), precision: AttentionPrecision::F32, window: self.window },
             inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, table],

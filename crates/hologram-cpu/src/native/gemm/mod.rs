@@ -9,7 +9,7 @@ mod plain;
 
 use std::ops::Range;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 pub(super) use self::pack::Side;
 use super::matmul::float::{Kernels, Words, kernels};
@@ -85,7 +85,7 @@ pub(super) struct Gemm {
     words: Words,
     isa: Isa,
     /// Of the result: `f32`, or a narrow float.
-    format: Format,
+    format: DType,
     max: Sizes,
 }
 
@@ -116,9 +116,9 @@ impl Packer<'_> {
 
 impl Gemm {
     /// For operands and results of `format`, of at most these sizes.
-    pub(super) fn new(format: Format, max: Sizes, features: Features) -> Gemm {
+    pub(super) fn new(format: DType, max: Sizes, features: Features) -> Gemm {
         let kernels = kernels(features).unwrap_or(plain::FLOAT);
-        let pairs = format == Format::BF16 && features.bf16 && features.avx512;
+        let pairs = format == DType::BF16 && features.bf16 && features.avx512;
         let words = if pairs { Words::Bf16Pairs } else { Words::F32 };
         Gemm { kernels, words, isa: Isa::widest(features), format, max }
     }
@@ -154,7 +154,7 @@ impl Gemm {
     /// Bytes of the buffer, the panels, and the products of a piece that must be converted before they are stored.
     fn parts(&self) -> [usize; 3] {
         let columns = PANELS * self.kernels.rows;
-        let products = if self.format == Format::F32 { 0 } else { BLOCK.min(self.max.n) * columns * 4 };
+        let products = if self.format == DType::F32 { 0 } else { BLOCK.min(self.max.n) * columns * 4 };
         [BUFFER_LINES * STEPS * 4, columns * STEPS * 4, products.next_multiple_of(64)]
     }
 
@@ -223,7 +223,7 @@ impl Gemm {
                 for tile in 0..tiles.count() {
                     self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, own);
                 }
-                let block = if self.format == Format::F32 { n } else { BLOCK };
+                let block = if self.format == DType::F32 { n } else { BLOCK };
                 for first in (0..n).step_by(block) {
                     let lines = first..(first + block).min(n);
                     for columns in pieces(m, PANELS * self.kernels.rows) {
@@ -248,7 +248,7 @@ impl Gemm {
         let rows = self.kernels.rows;
         let width = (m * batches / (worker.count * 6)).clamp(rows, PANELS * rows) / rows * rows;
         let across = m.div_ceil(width);
-        let whole = self.format == Format::F32 && across * batches >= 2 * worker.count;
+        let whole = self.format == DType::F32 && across * batches >= 2 * worker.count;
         let block = if whole { n } else { BLOCK.min(n) };
         let down = n.div_ceil(block);
         while let Some(index) = worker.next(batches * down * across) {
@@ -279,7 +279,7 @@ impl Gemm {
         let (rows, tiles) = (self.kernels.rows, Tiles { n, most: self.kernels.tokens });
         let panel_bytes = STEPS * rows * 4;
         let panels_of = || columns.clone().step_by(rows).enumerate();
-        let direct = self.format == Format::F32;
+        let direct = self.format == DType::F32;
         // The address of line `lines.start` and the first column, and the distance of lines.
         let (to, stride) = if direct {
             (out.data.cast::<f32>().wrapping_add((batch * n + lines.start) * m + columns.start), m)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::super::matmul::float::Words;
 use super::super::narrow::widen;
@@ -11,7 +11,7 @@ use super::{Chunk, Packer, STEPS};
 /// A matrix as one side of a product: lines of `k` elements each.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Side {
-    pub format: Format,
+    pub format: DType,
     /// Whether the elements of a line are consecutive; if not, the elements of all lines at one depth are.
     pub along: bool,
     /// The distance in elements between lines (if `along`) or between depths.
@@ -41,14 +41,14 @@ impl Side {
         unsafe {
             if self.along {
                 let first = matrix.add((lines.start * self.stride + from) * element);
-                let in_place = len == words * per_word && (self.format == Format::F32 || per_word == 2);
+                let in_place = len == words * per_word && (self.format == DType::F32 || per_word == 2);
                 let (source, row_bytes) = if in_place {
                     (first, self.stride * element)
                 } else {
                     for (i, row) in packer.buffer.chunks_exact_mut(STEPS).take(lines.len()).enumerate() {
                         let line = first.add(i * self.stride * element);
                         row[..words].fill(0.0);
-                        if self.format == Format::F32 || per_word == 2 {
+                        if self.format == DType::F32 || per_word == 2 {
                             std::ptr::copy_nonoverlapping(line, row.as_mut_ptr().cast(), len * element);
                         } else {
                             let line = std::slice::from_raw_parts(line.cast::<u16>(), len);
@@ -64,7 +64,7 @@ impl Side {
             }
             let (count, to) = (lines.len(), to.cast::<u32>());
             let depth = |d: usize| matrix.add(((from + d) * self.stride + lines.start) * element);
-            if self.format == Format::F32 {
+            if self.format == DType::F32 {
                 across(depth, count, lanes, len, to);
             } else if per_word == 2 {
                 pairs(|d| depth(d).cast(), count, lanes, len, to);

@@ -286,9 +286,9 @@ macro_rules! formats {
         macro_rules! for_format {
             ($format:expr, super $on_super:ident, block $on_block:ident, half_bytes $on_half:ident) => {
                 match $format {
-                    $(Format::$super => Some($on_super::<hologram_device::format::rows::$super>()),)*
-                    $(Format::$block => Some($on_block::<hologram_device::format::rows::$block>()),)*
-                    $(Format::$half => Some($on_half::<hologram_device::format::rows::$half>()),)*
+                    $(DType::$super => Some($on_super::<hologram_device::format::rows::$super>()),)*
+                    $(DType::$block => Some($on_block::<hologram_device::format::rows::$block>()),)*
+                    $(DType::$half => Some($on_half::<hologram_device::format::rows::$half>()),)*
                     _ => None,
                 }
             };

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::blocks::{Block32, SuperBlock, for_format};
 use super::bytes::{Bytes, TwoRows, Vnni};
@@ -13,7 +13,7 @@ use super::rows::codes_super;
 pub type Decode = unsafe fn(*const u8, usize, usize, *mut u16);
 
 /// The dequantizer of a format for rows of `k` elements. Requires AVX-512 with VNNI and BF16.
-pub fn decoder(format: Format, k: usize) -> Option<Decode> {
+pub fn decoder(format: DType, k: usize) -> Option<Decode> {
     if !k.is_multiple_of(64) || !k.is_multiple_of(format.block_len()) {
         return None;
     }
@@ -33,7 +33,7 @@ fn of_block<B: Block32>() -> Decode {
 pub type Taker = unsafe fn(*const u8, usize, usize, *mut u8) -> ([f32; 16], [f32; 16]);
 
 /// The unpacker of a format. Requires AVX-512 with VNNI, and rows of a multiple of 64 elements.
-pub fn taker(format: Format) -> Option<Taker> {
+pub fn taker(format: DType) -> Option<Taker> {
     for_format!(format, super take_super, block take_block, half_bytes take_block)
 }
 

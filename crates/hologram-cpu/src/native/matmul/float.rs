@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::plain::dot_f32;
 use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, rows_of};
@@ -71,8 +71,8 @@ const PLAIN_ROWS: usize = 8;
 
 impl FloatMatmul {
     pub(super) fn find(problem: Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
-        let both_bf16 = problem.x.format == Format::BF16 && problem.w == Format::BF16;
-        if !(both_bf16 || problem.x.format == Format::F32 && is_weight_format(problem.w)) {
+        let both_bf16 = problem.x.format == DType::BF16 && problem.w == DType::BF16;
+        if !(both_bf16 || problem.x.format == DType::F32 && is_weight_format(problem.w)) {
             return None;
         }
         let kernels = kernels(features);
@@ -88,7 +88,7 @@ impl FloatMatmul {
     /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the
     /// nearest cache.
     fn few(&self, kernels: &Kernels) -> usize {
-        if self.problem.w == Format::F32 { kernels.few.min(2) } else { kernels.few }
+        if self.problem.w == DType::F32 { kernels.few.min(2) } else { kernels.few }
     }
 
     /// Words of a row, padded to whole transposition steps.
@@ -111,7 +111,7 @@ impl FloatMatmul {
     unsafe fn interleave(
         &self,
         kernels: &Kernels,
-        format: Format,
+        format: DType,
         rows: &[u8],
         row_bytes: usize,
         (from, len): (usize, usize),
@@ -123,7 +123,7 @@ impl FloatMatmul {
         let (words, count) = (len.div_ceil(per_word).next_multiple_of(4), rows.len() / row_bytes);
         let packed =
             from / format.block_len() * format.block_bytes()..(from + len) / format.block_len() * format.block_bytes();
-        let in_place = len == words * per_word && (self.words == Words::Bf16Pairs || format == Format::F32);
+        let in_place = len == words * per_word && (self.words == Words::Bf16Pairs || format == DType::F32);
         let (source, source_bytes) = if in_place {
             (rows[packed.start..].as_ptr(), row_bytes)
         } else {
@@ -222,20 +222,20 @@ impl FloatMatmul {
     /// The weights' type, if the row kernels read them in place.
     fn element(&self) -> Option<Element> {
         match self.problem.w {
-            Format::F32 => Some(Element::F32),
-            Format::F16 => Some(Element::F16),
-            Format::BF16 => Some(Element::Bf16),
+            DType::F32 => Some(Element::F32),
+            DType::F16 => Some(Element::F16),
+            DType::BF16 => Some(Element::Bf16),
             _ => None,
         }
     }
 
     /// Activations as the row kernels read them: in place, or `bf16` converted into `buffer`.
     fn row_activations<'a>(&self, o: &Operands<'a>, buffer: &'a mut [f32]) -> &'a [u8] {
-        if self.words == Words::Bf16Pairs || self.problem.x.format == Format::F32 {
+        if self.words == Words::Bf16Pairs || self.problem.x.format == DType::F32 {
             return o.x;
         }
         let buffer = &mut buffer[..o.n * self.problem.k];
-        decode(Format::BF16, o.x, buffer);
+        decode(DType::BF16, o.x, buffer);
         // SAFETY: floats are bytes.
         unsafe { buffer.align_to::<u8>().1 }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::Format;
+use hologram_device::DType;
 use hologram_device::decode::each_block;
 
 use super::plain::dot_codes;
@@ -15,7 +15,7 @@ use crate::kernel::{Args, Worker};
 /// integers.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    pub weights: Format,
+    pub weights: DType,
     pub k: usize,
     /// Elements of an activation group.
     pub group: usize,
@@ -29,12 +29,12 @@ pub struct Layout {
 }
 
 /// Whether weights of this format are multiplied with 8-bit activations.
-pub fn serves(weights: Format) -> bool {
-    Format::BLOCKS.contains(&weights) && weights != Format::TQ1_0
+pub fn serves(weights: DType) -> bool {
+    DType::BLOCKS.contains(&weights) && weights != DType::TQ1_0
 }
 
 impl Layout {
-    fn new(weights: Format, k: usize, group: usize) -> Layout {
+    fn new(weights: DType, k: usize, group: usize) -> Layout {
         let offset = weights.row().map_or(0, |row| row.values.offset().into());
         Layout { weights, k, group, span: gcd(group, weights.scale_len()), minimums: weights.has_minimum(), offset }
     }
@@ -64,8 +64,8 @@ impl Layout {
 }
 
 /// Whether panels and direct products of these weights have hand-written kernels.
-fn by_hand(weights: Format) -> bool {
-    matches!(weights, Format::Q8_0 | Format::Q4_0 | Format::TQ2_0)
+fn by_hand(weights: DType) -> bool {
+    matches!(weights, DType::Q8_0 | DType::Q4_0 | DType::TQ2_0)
 }
 
 fn gcd(a: usize, b: usize) -> usize {

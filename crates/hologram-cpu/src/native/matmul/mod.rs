@@ -38,7 +38,7 @@ mod tiles;
 
 use std::sync::Arc;
 
-use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -52,13 +52,13 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
         return Some(kernel);
     }
     match problem.x.format {
-        Format::I8Groups { group } => int::IntMatmul::find(problem, group as usize, features),
+        DType::I8Groups { group } => int::IntMatmul::find(problem, group as usize, features),
         _ => float::FloatMatmul::find(problem, features),
     }
 }
 
 /// Whether there is a kernel that multiplies 8-bit activations with weights of this format.
-pub fn multiplies_codes(weights: Format) -> bool {
+pub fn multiplies_codes(weights: DType) -> bool {
     int::serves(weights)
 }
 
@@ -66,7 +66,7 @@ pub fn multiplies_codes(weights: Format) -> bool {
 #[derive(Clone, Debug)]
 struct Problem {
     x: TensorSpec,
-    w: Format,
+    w: DType,
     m: usize,
     k: usize,
     dynamic: bool,
@@ -79,7 +79,7 @@ impl Problem {
         let same_rows = x.shape.split_last()?.1 == y.shape.split_last()?.1;
         let served = spec.op == Operation::Matmul
             && spec.in_place.is_none()
-            && y.format == Format::F32
+            && y.format == DType::F32
             && same_rows
             && only_slowest_varies(x)
             && only_slowest_varies(y)
@@ -95,7 +95,7 @@ impl Problem {
     /// # Errors
     /// When a buffer is smaller than its tensor.
     fn operands<'a>(&self, args: &Args<'a>) -> Result<Operands<'a>, String> {
-        let x_views = if matches!(self.x.format, Format::I8Groups { .. }) { 2 } else { 1 };
+        let x_views = if matches!(self.x.format, DType::I8Groups { .. }) { 2 } else { 1 };
         let w_views = self.w.views(1, self.k).len();
         let expected = x_views + w_views + 1 + usize::from(self.dynamic);
         if args.len() != expected {
@@ -105,7 +105,7 @@ impl Problem {
         let (k, m) = (self.k, self.m);
         let x: &[u8] = args.read(0);
         let (x_bytes, scales): (usize, &[f32]) = match self.x.format {
-            Format::I8Groups { group } => {
+            DType::I8Groups { group } => {
                 let scales: &[f32] = args.read(1);
                 let count = n * (k / group as usize);
                 (n * k, scales.get(..count).ok_or("the scales' buffer is too small")?)

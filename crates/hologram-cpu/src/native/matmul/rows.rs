@@ -8,7 +8,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 #[cfg(target_arch = "x86_64")]
 mod half_bytes;
@@ -46,7 +46,7 @@ pub struct Prepared {
 }
 
 /// The kernels for a weight format with activations in groups of `group`.
-pub fn find(format: Format, k: usize, group: usize, features: Features) -> Option<RowKernels> {
+pub fn find(format: DType, k: usize, group: usize, features: Features) -> Option<RowKernels> {
     if !k.is_multiple_of(format.block_len()) || group == 0 || !k.is_multiple_of(group) || !group.is_multiple_of(32) {
         return None;
     }
@@ -54,7 +54,7 @@ pub fn find(format: Format, k: usize, group: usize, features: Features) -> Optio
     {
         use x86::*;
         let vnni = features.avx512 && features.vnni;
-        if vnni && format == Format::TQ2_0 {
+        if vnni && format == DType::TQ2_0 {
             return group.is_multiple_of(256).then_some(ternary::TQ2_0);
         }
         if vnni && k.is_multiple_of(64) {

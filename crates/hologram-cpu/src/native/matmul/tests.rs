@@ -2,7 +2,7 @@
 //! For integer activations the reference is the exact value of the same integer arithmetic.
 
 use half::{bf16, f16};
-use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::find;
 use crate::testing::{Memory, feature_sets, launch};
@@ -37,10 +37,10 @@ impl Random {
 }
 
 /// Random values of a format as packed bytes (all views), and dequantized one by one from the format's description.
-fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8>, Vec<f64>) {
+fn tensor(random: &mut Random, format: DType, rows: usize, k: usize) -> (Vec<u8>, Vec<f64>) {
     let mut values = Vec::new();
     let mut bytes = Vec::new();
-    if let Format::I8Groups { group } = format {
+    if let DType::I8Groups { group } = format {
         let codes: Vec<u8> = (0..rows * k).map(|_| random.byte()).collect();
         let scales: Vec<f32> = (0..rows * k / group as usize).map(|_| random.scale()).collect();
         values
@@ -54,29 +54,29 @@ fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8
         let (d, x) = (f16::from_f32(random.scale()), random.unit());
         let scale = d.to_f64();
         match format {
-            Format::F32 => {
+            DType::F32 => {
                 bytes.extend(x.to_le_bytes());
                 values.push(f64::from(x));
             }
-            Format::F16 => {
+            DType::F16 => {
                 bytes.extend(f16::from_f32(x).to_le_bytes());
                 values.push(f16::from_f32(x).to_f64());
             }
-            Format::BF16 => {
+            DType::BF16 => {
                 bytes.extend(bf16::from_f32(x).to_le_bytes());
                 values.push(bf16::from_f32(x).to_f64());
             }
-            Format::Q8_0 => {
+            DType::Q8_0 => {
                 let codes: [u8; 32] = std::array::from_fn(|_| random.byte());
                 bytes.extend(d.to_le_bytes().iter().chain(&codes));
                 values.extend(codes.map(|c| f64::from(c as i8) * scale));
             }
-            Format::Q4_0 => {
+            DType::Q4_0 => {
                 let codes: [u8; 16] = std::array::from_fn(|_| random.byte());
                 bytes.extend(d.to_le_bytes().iter().chain(&codes));
                 values.extend((0..32).map(|i| (f64::from(codes[i % 16] >> (4 * (i / 16)) & 15) - 8.0) * scale));
             }
-            Format::TQ2_0 => {
+            DType::TQ2_0 => {
                 let codes: [u8; 64] = std::array::from_fn(|_| random.byte());
                 bytes.extend(codes.iter().chain(&d.to_le_bytes()));
                 let code = |i: usize| codes[32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3;
@@ -98,18 +98,18 @@ fn tensor(random: &mut Random, format: Format, rows: usize, k: usize) -> (Vec<u8
 }
 
 /// Buffers for the views of a tensor.
-fn memory(format: Format, bytes: &[u8], rows: usize, k: usize) -> Vec<Memory> {
+fn memory(format: DType, bytes: &[u8], rows: usize, k: usize) -> Vec<Memory> {
     format.views(rows, k).iter().map(|v| Memory::of(&bytes[v.offset..v.offset + v.bytes])).collect()
 }
 
-fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize], &[usize], &[usize])) {
+fn check(x_format: impl Fn(usize) -> DType, w_format: DType, shapes: (&[usize], &[usize], &[usize])) {
     let mut random = Random(w_format.block_bytes() as u64);
     let (ns, ms, ks) = shapes;
     for &k in ks.iter().filter(|k| k.is_multiple_of(w_format.block_len())) {
         let x_format = x_format(k);
         for &m in ms {
             let (w_bytes, mut w) = tensor(&mut random, w_format, m, k);
-            let rounds = x_format == Format::BF16 && w_format.is_quantized_weight();
+            let rounds = x_format == DType::BF16 && w_format.is_quantized_weight();
             if rounds {
                 w.iter_mut().for_each(|w| *w = bf16::from_f32(*w as f32).to_f64());
             }
@@ -123,7 +123,7 @@ fn check(x_format: impl Fn(usize) -> Format, w_format: Format, shapes: (&[usize]
                         TensorSpec { format: x_format, shape: vec![rows, Extent::Fixed(k)] },
                         TensorSpec { format: w_format, shape: vec![Extent::Fixed(m), Extent::Fixed(k)] },
                     ],
-                    output: TensorSpec { format: Format::F32, shape: vec![rows, Extent::Fixed(m)] },
+                    output: TensorSpec { format: DType::F32, shape: vec![rows, Extent::Fixed(m)] },
                     in_place: None,
                 };
                 let (x_bytes, x) = tensor(&mut random, x_format, max, k);
@@ -172,50 +172,50 @@ const KS: &[usize] = &[32, 64, 256, 576, 768, 2048];
 
 #[test]
 fn groups_of_32() {
-    for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
-        check(|_| Format::I8Groups { group: 32 }, w, (NS, MS, KS));
+    for w in [DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
+        check(|_| DType::I8Groups { group: 32 }, w, (NS, MS, KS));
     }
 }
 
 #[test]
 fn groups_of_32_with_other_blocks() {
-    for w in [Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::IQ4_NL, Format::IQ4_XS] {
-        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
+    for w in [DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::IQ4_XS] {
+        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
     }
-    check(|k| Format::I8Groups { group: k as u32 }, Format::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));
+    check(|k| DType::I8Groups { group: k as u32 }, DType::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));
 }
 
 #[test]
 fn super_blocks() {
-    for w in [Format::Q2_K, Format::Q3_K, Format::Q4_K, Format::Q5_K, Format::Q6_K] {
-        check(|_| Format::I8Groups { group: 256 }, w, (NS, MS, KS));
-        check(|_| Format::I8Groups { group: 32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+    for w in [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
+        check(|_| DType::I8Groups { group: 256 }, w, (NS, MS, KS));
+        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
     }
 }
 
 #[test]
 fn ternary_groups() {
-    check(|k| Format::I8Groups { group: k as u32 }, Format::TQ2_0, (NS, MS, KS));
-    check(|_| Format::I8Groups { group: 96 }, Format::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[768]));
-    check(|_| Format::I8Groups { group: 64 }, Format::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[256, 768]));
+    check(|k| DType::I8Groups { group: k as u32 }, DType::TQ2_0, (NS, MS, KS));
+    check(|_| DType::I8Groups { group: 96 }, DType::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[768]));
+    check(|_| DType::I8Groups { group: 64 }, DType::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[256, 768]));
 }
 
 #[test]
 fn float_activations() {
-    for w in [Format::F32, Format::F16, Format::BF16] {
-        check(|_| Format::F32, w, (&[0, 1, 4, 5, 30], &[1, 3, 17, 100], &[1, 33, 100, 515, 1096]));
+    for w in [DType::F32, DType::F16, DType::BF16] {
+        check(|_| DType::F32, w, (&[0, 1, 4, 5, 30], &[1, 3, 17, 100], &[1, 33, 100, 515, 1096]));
     }
-    for w in [Format::Q8_0, Format::Q4_0, Format::TQ2_0] {
-        check(|_| Format::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
+    for w in [DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
+        check(|_| DType::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
     // On tiles in parts.
-    for w in [Format::F16, Format::BF16] {
-        check(|_| Format::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
+    for w in [DType::F16, DType::BF16] {
+        check(|_| DType::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
     }
-    check(|_| Format::BF16, Format::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
-    check(|_| Format::BF16, Format::Q4_K, (&[33], &[300], &[1280]));
-    for w in Format::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {
-        check(|_| Format::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
+    check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
+    for w in DType::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {
+        check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
     }
 }
 
@@ -223,15 +223,15 @@ fn float_activations() {
 fn what_is_not_served() {
     let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
     let spec = |x, w, y| KernelSpec { op: Operation::Matmul, inputs: vec![x, w], output: y, in_place: None };
-    let i8_groups = |group| Format::I8Groups { group };
-    let y = || fixed(Format::F32, [2, 5]);
+    let i8_groups = |group| DType::I8Groups { group };
+    let y = || fixed(DType::F32, [2, 5]);
     for (name, spec) in [
-        ("k differs", spec(fixed(Format::F32, [2, 64]), fixed(Format::F32, [5, 32]), y())),
-        ("group does not fit", spec(fixed(i8_groups(48), [2, 96]), fixed(Format::Q8_0, [5, 96]), y())),
-        ("bf16 with f32", spec(fixed(Format::BF16, [2, 64]), fixed(Format::F32, [5, 64]), y())),
-        ("i8 with f32", spec(fixed(i8_groups(32), [2, 64]), fixed(Format::F32, [5, 64]), y())),
-        ("rows differ", spec(fixed(Format::F32, [3, 64]), fixed(Format::F32, [5, 64]), y())),
-        ("partial block", spec(fixed(Format::F32, [2, 40]), fixed(Format::Q8_0, [5, 40]), y())),
+        ("k differs", spec(fixed(DType::F32, [2, 64]), fixed(DType::F32, [5, 32]), y())),
+        ("group does not fit", spec(fixed(i8_groups(48), [2, 96]), fixed(DType::Q8_0, [5, 96]), y())),
+        ("bf16 with f32", spec(fixed(DType::BF16, [2, 64]), fixed(DType::F32, [5, 64]), y())),
+        ("i8 with f32", spec(fixed(i8_groups(32), [2, 64]), fixed(DType::F32, [5, 64]), y())),
+        ("rows differ", spec(fixed(DType::F32, [3, 64]), fixed(DType::F32, [5, 64]), y())),
+        ("partial block", spec(fixed(DType::F32, [2, 40]), fixed(DType::Q8_0, [5, 40]), y())),
     ] {
         assert!(find(&spec, crate::features::Features::detect()).is_none(), "{name}");
     }

@@ -10,7 +10,7 @@
 use std::arch::asm;
 use std::sync::Arc;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::decode::{Decode, decoder};
 use super::{NativeKernel, Operands, Problem, parts};
@@ -51,10 +51,10 @@ impl TileMatmul {
         }
         // Products of parts that are below the precision of `f32` are left out.
         let (weights, products): (_, &[_]) = match (problem.x.format, problem.w) {
-            (Format::BF16, Format::BF16) => (vec![None], &[(0, 0)]),
-            (Format::BF16, w) => (vec![Some(decoder(w, problem.k)?)], &[(0, 0)]),
-            (Format::F32, Format::BF16) => (vec![None], &[(2, 0), (1, 0), (0, 0)]),
-            (Format::F32, Format::F16) => {
+            (DType::BF16, DType::BF16) => (vec![None], &[(0, 0)]),
+            (DType::BF16, w) => (vec![Some(decoder(w, problem.k)?)], &[(0, 0)]),
+            (DType::F32, DType::BF16) => (vec![None], &[(2, 0), (1, 0), (0, 0)]),
+            (DType::F32, DType::F16) => {
                 let parts: [Decode; 2] = [parts::of_f16::<0>, parts::of_f16::<1>];
                 (parts.map(Some).to_vec(), &[(2, 0), (1, 1), (1, 0), (0, 1), (0, 0)])
             }
@@ -65,7 +65,7 @@ impl TileMatmul {
 
     /// Parts of the tokens.
     fn token_parts(&self) -> usize {
-        if self.problem.x.format == Format::F32 { 3 } else { 1 }
+        if self.problem.x.format == DType::F32 { 3 } else { 1 }
     }
 
     /// Bytes of a piece's panels.

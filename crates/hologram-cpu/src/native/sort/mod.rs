@@ -10,7 +10,7 @@ mod top_k;
 
 use std::sync::Arc;
 
-use hologram_device::{Format, Fused, GroupSpec, KernelSpec, Operation, SORT_BLOCK};
+use hologram_device::{DType, Fused, GroupSpec, KernelSpec, Operation, SORT_BLOCK};
 use hologram_isa::Type;
 
 use self::keys::{Keys, with_keys};
@@ -47,16 +47,14 @@ struct ArgSort {
 /// spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [x] = spec.inputs.as_slice() else { return None };
-    let Format::Plain(ty) = x.format else { return None };
+    let DType::Plain(ty) = x.format else { return None };
     let (block, axis, descending) = match spec.op {
         Operation::SortBlocks { axis, descending } => (BLOCK, axis, descending),
         Operation::ArgSort { axis, descending } => (usize::MAX, axis, descending),
         _ => return None,
     };
-    let served = spec.in_place.is_none()
-        && ty != Type::Bool
-        && spec.output.format == Format::U32
-        && spec.output.shape == x.shape;
+    let served =
+        spec.in_place.is_none() && ty != Type::Bool && spec.output.format == DType::U32 && spec.output.shape == x.shape;
     let lines = Lines::new(x, axis)?;
     let block = block.min(lines.max().n.max(1));
     served.then(|| {
@@ -209,8 +207,8 @@ mod tests {
             (1, 0, 3, 1),
         ] {
             let shape = [outer, n, inner].map(Extent::Fixed).to_vec();
-            let x = TensorSpec { format: Format::F32, shape: shape.clone() };
-            let output = TensorSpec { format: Format::U32, shape };
+            let x = TensorSpec { format: DType::F32, shape: shape.clone() };
+            let output = TensorSpec { format: DType::U32, shape };
             let mut random = Random(n as u64);
             let special = [f32::NAN, -f32::NAN, f32::INFINITY, -0.0, 0.0, f32::NEG_INFINITY, -1e-40];
             let element = |r: u32| if r % 9 < 7 { special[r as usize % 9] } else { (r % 1013) as f32 - 500.0 };

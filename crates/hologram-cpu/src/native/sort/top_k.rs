@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hologram_device::{Extent, Format, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::keys::{Key, Keys, Short};
 use crate::features::Features;
@@ -21,7 +21,7 @@ const SLACK: usize = 4;
 const TOGETHER: usize = 64;
 
 struct TopK {
-    format: Format,
+    format: DType,
     output: TensorSpec,
     d: usize,
     k: usize,
@@ -35,7 +35,7 @@ pub(in super::super) fn find(spec: &KernelSpec, _features: Features) -> Option<A
     let (Extent::Fixed(d), k) = (*x.shape.last()?, k as usize) else { return None };
     let served = spec.in_place.is_none()
         && is_in_f32(x.format)
-        && spec.output.format == Format::U32
+        && spec.output.format == DType::U32
         && (1..=d).contains(&k)
         && spec.output.shape.split_last() == Some((&Extent::Fixed(k), &x.shape[..x.shape.len() - 1]))
         && is_dense(x);
@@ -139,8 +139,8 @@ impl NativeKernel for TopK {
             return Err(format!("a buffer is too small for {rows} rows of {}", self.d));
         }
         match self.format {
-            Format::F16 => self.rows::<f16>(phase, rows, args, worker),
-            Format::BF16 => self.rows::<bf16>(phase, rows, args, worker),
+            DType::F16 => self.rows::<f16>(phase, rows, args, worker),
+            DType::BF16 => self.rows::<bf16>(phase, rows, args, worker),
             _ => self.rows::<f32>(phase, rows, args, worker),
         }
         Ok(())

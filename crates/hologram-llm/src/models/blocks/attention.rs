@@ -48,7 +48,7 @@ impl Attention {
             sub_norm: parts.sub_norm.map(|name| l.factors(name, q_width)).transpose()?,
             output: l.linear("attn_output", c.width, q_width, false)?,
         };
-        l.attention.push(attention.q.weight.format());
+        l.attention.push(attention.q.weight.dtype());
         Ok(Box::new(attention))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Backend, Format};
+use hologram_backends::{Backend, DType};
 use hologram_core::{Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
@@ -34,7 +34,7 @@ pub(crate) struct Linears<'a> {
     /// The step size that determines the precision, instead of each step's own number of tokens.
     precision: Option<usize>,
     /// Converted activations, by node and format.
-    converted: HashMap<(NodeId, Format), NodeId>,
+    converted: HashMap<(NodeId, DType), NodeId>,
 }
 
 impl Linears<'_> {
@@ -46,28 +46,28 @@ impl Linears<'_> {
 
     /// The activation format for products with `weight` in a step of up to `tokens` tokens, and the minimum of its
     /// scales.
-    pub fn activations(&self, weight: &Tensor, tokens: usize) -> (Format, f32) {
+    pub fn activations(&self, weight: &Tensor, tokens: usize) -> (DType, f32) {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;
-        let choices = match weight.format() {
+        let choices = match weight.dtype() {
             w if w.is_ternary() => match self.ternary {
                 TernaryActivations::PerToken => {
                     // BitNet clamps a token's largest magnitude to at least 1e-5.
                     floor = 1e-5;
-                    vec![Format::I8Groups { group: row_len as u32 }]
+                    vec![DType::I8Groups { group: row_len as u32 }]
                 }
-                TernaryActivations::PerBlock => vec![Format::I8Groups { group: 256 }],
+                TernaryActivations::PerBlock => vec![DType::I8Groups { group: 256 }],
             },
             w if w.is_quantized_weight() && w.block_len() == 32 => {
-                vec![Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+                vec![DType::I8Groups { group: 32 }, DType::BF16, DType::F32]
             }
             w if w.is_quantized_weight() => {
-                vec![Format::I8Groups { group: 256 }, Format::I8Groups { group: 32 }, Format::BF16, Format::F32]
+                vec![DType::I8Groups { group: 256 }, DType::I8Groups { group: 32 }, DType::BF16, DType::F32]
             }
-            Format::BF16 => vec![Format::BF16],
-            _ => vec![Format::F32],
+            DType::BF16 => vec![DType::BF16],
+            _ => vec![DType::F32],
         };
-        let chosen = self.backend.policy().activations(weight.format(), self.precision.unwrap_or(tokens), &choices);
+        let chosen = self.backend.policy().activations(weight.dtype(), self.precision.unwrap_or(tokens), &choices);
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 
@@ -91,7 +91,7 @@ impl Linears<'_> {
         }
         for (y, linear) in results.iter_mut().zip(linears) {
             if let Some(scale) = linear.scale {
-                let scale = g.scalar(scale.into(), Type::F32)?;
+                let scale = g.scalar(Type::F32, scale.into())?;
                 *y = g.mul(*y, scale)?;
             }
             if let Some(bias) = &linear.bias {
@@ -110,14 +110,14 @@ impl Linears<'_> {
             Some(converted) => *converted,
             None => {
                 let converted = match format {
-                    Format::I8Groups { group } => g.quantize(x, group, floor)?,
-                    Format::BF16 => g.cast(x, Type::BF16)?,
+                    DType::I8Groups { group } => g.quantize(x, group, floor)?,
+                    DType::BF16 => g.cast(x, Type::BF16)?,
                     _ => x,
                 };
                 self.converted.insert((x, format), converted);
                 converted
             }
         };
-        Ok(g.matmul(x, w)?)
+        Ok(g.linear(x, w)?)
     }
 }

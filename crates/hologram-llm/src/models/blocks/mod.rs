@@ -10,7 +10,7 @@ mod linear;
 
 use std::fmt::Debug;
 
-use hologram_backends::Format;
+use hologram_backends::DType;
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
 
@@ -45,7 +45,7 @@ pub(crate) struct Loader<'a> {
     /// The current layer.
     pub index: usize,
     /// The formats of the attention blocks' matrices.
-    pub attention: Vec<Format>,
+    pub attention: Vec<DType>,
 }
 
 impl Loader<'_> {

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::super::int::{Activations, Direct, Layout};
 use super::super::{Rows, fetch};
@@ -52,10 +52,10 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     // SAFETY: promised by the caller.
     unsafe {
         match (layout.weights, rows.whole(8)) {
-            (Format::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
-            (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
-            (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
-            (Format::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
+            (DType::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
+            (DType::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
+            (DType::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
+            (DType::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
             (_, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
             (_, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
         }
@@ -167,7 +167,7 @@ pub unsafe fn multiply(
         [multiply_tile::<1, false>, multiply_tile::<2, false>, multiply_tile::<3, false>, multiply_tile::<4, false>];
     const WIDE: [Tile; 4] =
         [multiply_tile::<1, true>, multiply_tile::<2, true>, multiply_tile::<3, true>, multiply_tile::<4, true>];
-    let table = if layout.weights == Format::Q8_0 { &WIDE } else { &NARROW };
+    let table = if layout.weights == DType::Q8_0 { &WIDE } else { &NARROW };
     // SAFETY: promised by the caller.
     unsafe { table[tokens - 1](layout.spans(), layout.span / 32, panel, tile, y, stride, count) }
 }
@@ -275,8 +275,8 @@ pub unsafe fn multiply_direct(layout: &Layout, tokens: usize, d: &Direct) {
     type Tile = unsafe fn(&Layout, &Direct);
     const TABLES: [[Tile; 4]; 3] = [table!(Q8_0), table!(Q4_0), table!(TQ2_0)];
     let table = match layout.weights {
-        Format::Q8_0 => &TABLES[0],
-        Format::Q4_0 => &TABLES[1],
+        DType::Q8_0 => &TABLES[0],
+        DType::Q4_0 => &TABLES[1],
         _ => &TABLES[2],
     };
     // SAFETY: promised by the caller.

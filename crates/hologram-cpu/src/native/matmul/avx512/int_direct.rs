@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::super::int::{Direct, Layout};
 use super::super::{Rows, fetch};
@@ -37,8 +37,8 @@ pub unsafe fn multiply(layout: &Layout, tokens: usize, d: &Direct) {
     const Q4_0: [Tile; 12] = table!(q4_0, 2, 1);
     const TQ2_0: [Tile; 12] = table!(tq2_0, 4, 4);
     let table = match layout.weights {
-        Format::Q8_0 => &Q8_0,
-        Format::Q4_0 => &Q4_0,
+        DType::Q8_0 => &Q8_0,
+        DType::Q4_0 => &Q4_0,
         _ => &TQ2_0,
     };
     // SAFETY: promised by the caller.

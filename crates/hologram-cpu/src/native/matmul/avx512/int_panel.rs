@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use hologram_device::Format;
+use hologram_device::DType;
 
 use super::super::decode::{Taker, taker};
 use super::super::int::{Activations, Layout};
@@ -93,12 +93,12 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     // SAFETY: promised by the caller.
     unsafe {
         match (layout.weights, rows.whole(16)) {
-            (Format::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
-            (Format::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
-            (Format::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
-            (Format::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
-            (Format::TQ2_0, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
-            (Format::TQ2_0, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
+            (DType::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
+            (DType::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
+            (DType::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
+            (DType::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
+            (DType::TQ2_0, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
+            (DType::TQ2_0, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
             (format, _) => {
                 if let Some(taker) = taker(format) {
                     unpack_any(layout, taker, rows, to);
