@@ -11,6 +11,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Hub;
 use crate::checksum::{Checksum, is_hex};
@@ -103,16 +104,15 @@ impl RepoCache {
         let (pointer, blob) = (join(&self.snapshot(commit), path), self.blob(checksum));
         let folder = pointer.parent().unwrap_or(&pointer);
         fs::create_dir_all(folder).map_err(io(folder))?;
-        if pointer.symlink_metadata().is_ok() {
-            fs::remove_file(&pointer).map_err(io(&pointer))?;
-        }
         let up = "../".repeat(path.split('/').count() + 1);
-        let linked = symlink(&PathBuf::from(format!("{up}blobs/{}", checksum.digits())), &pointer);
-        // Where links need a privilege, as on Windows, the file gets a second name or is copied.
-        linked
-            .or_else(|_| fs::hard_link(&blob, &pointer))
-            .or_else(|_| fs::copy(&blob, &pointer).map(|_| ()))
-            .map_err(io(&pointer))
+        let target = PathBuf::from(format!("{up}blobs/{}", checksum.digits()));
+        // Others may make the same link at the same time: each makes its own and puts it in place in one step. A copy
+        // onto a link that somebody else made would overwrite the blob with itself, truncated.
+        replace(&pointer, |new| {
+            let linked = symlink(&target, new);
+            // Where links need a privilege, as on Windows, the file gets a second name or is copied.
+            linked.or_else(|_| fs::hard_link(&blob, new)).or_else(|_| fs::copy(&blob, new).map(|_| ()))
+        })
     }
 
     /// Says that a commit is the main branch's.
@@ -122,9 +122,7 @@ impl RepoCache {
     pub fn set_main(&self, commit: &str) -> Result<()> {
         let refs = self.root.join("refs");
         fs::create_dir_all(&refs).map_err(io(&refs))?;
-        let (new, main) = (refs.join(format!("main.{}", std::process::id())), refs.join("main"));
-        fs::write(&new, commit).map_err(io(&new))?;
-        fs::rename(&new, &main).map_err(io(&main))
+        replace(&refs.join("main"), |new| fs::write(new, commit))
     }
 }
 
@@ -171,6 +169,20 @@ pub fn join(folder: &Path, path: &str) -> PathBuf {
     path.split('/').fold(folder.to_path_buf(), |folder, part| folder.join(part))
 }
 
+/// Makes a file under a name that nobody else uses, then gives it its own.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let new = path.with_file_name(format!(".{name}.{}.{count}", std::process::id()));
+    // What a killed process of the same number left.
+    let _ = fs::remove_file(&new);
+    let made = make(&new).and_then(|()| fs::rename(&new, path));
+    // Two names of one file: the rename does nothing and leaves both.
+    let _ = fs::remove_file(&new);
+    made.map_err(io(path))
+}
+
 #[cfg(unix)]
 fn symlink(to: &Path, at: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(to, at)
@@ -203,5 +215,36 @@ impl RepoCache {
             Err(fs::TryLockError::Error(e)) if e.kind() == std::io::ErrorKind::Unsupported => Ok(file),
             Err(fs::TryLockError::Error(e)) => Err(HubError::Io { path, reason: e }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_made_by_several_at_once_leave_the_blob_whole() {
+        let folder = std::env::temp_dir().join(format!("hologram-links-{}", std::process::id()));
+        let repo: Request = "hf:some/model".parse().unwrap();
+        let cache = RepoCache::new(&folder, &repo.repo);
+        let (checksum, commit) = (Checksum::Sha256("ab".repeat(32)), "01".repeat(20));
+        let blob = cache.blob(&checksum);
+        fs::create_dir_all(blob.parent().unwrap()).unwrap();
+        fs::write(&blob, b"content").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        cache.link(&commit, "a/b.gguf", &checksum).unwrap();
+                        cache.set_main(&commit).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read(&blob).unwrap(), b"content");
+        assert_eq!(fs::read(cache.snapshot(&commit).join("a/b.gguf")).unwrap(), b"content");
+        let names = |folder: PathBuf| fs::read_dir(folder).unwrap().count();
+        assert_eq!([names(cache.snapshot(&commit).join("a")), names(cache.root.join("refs"))], [1, 1]);
+        fs::remove_dir_all(folder).unwrap();
     }
 }
