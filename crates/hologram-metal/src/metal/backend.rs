@@ -288,7 +288,7 @@ impl Backend for MetalBackend {
             self.pass(from.last_use())?;
             self.allocator.failures().check(from.addresses())?;
             from.read(data);
-            Ok(())
+            Result::Ok(())
         })?;
         Counters::add(&self.counters.from_device, data.len());
         Ok(())

@@ -72,7 +72,7 @@ impl Device {
                 limits: DeviceLimits {
                     workgroup_threads: raw.maxThreadsPerThreadgroup().width as u32,
                     shared_bytes: raw.maxThreadgroupMemoryLength() as u32,
-                    buffer_bytes: max_buffer,
+                    buffer_bytes: max_buffer as u64,
                     ..DeviceLimits::PROGRAM
                 },
                 capabilities: vec![Capability::MatrixTile],
