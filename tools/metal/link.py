@@ -14,7 +14,8 @@ TARGET = "aarch64-apple-darwin"
 FRAMEWORKS = "/System/Library/Frameworks"
 # What crates beside std call of libSystem: C's library, signals, terminals, maps, and the blocks of Objective-C.
 SYSTEM = """
-    _Block_copy _Block_release _NSConcreteGlobalBlock _NSConcreteStackBlock getentropy select tcgetattr tcsetattr
+    _Block_copy _Block_release _NSConcreteGlobalBlock _NSConcreteStackBlock getentropy getpagesize madvise
+    select statvfs tcgetattr tcsetattr
     cos exp exp2 exp2f expf expm1 log log1p log2 logf pow powf sin tan tanh
 """
 # Other libraries: the install name of each, and its functions and data.
