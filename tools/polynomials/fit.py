@@ -1,11 +1,11 @@
 """Prints the constants of crates/hologram-isa/src/decompose/. Needs mpmath only: `python3 fit.py`, or `python3 fit.py f64` for those of
-binary64 (some minutes).
+binary64 (some minutes). `python3 fit.py inverse` prints those of crates/hologram-core/src/ops/elementwise/inverse.rs, for both types.
 
 Each polynomial is the minimax fit of a smooth remainder g under a weight that turns the remainder's error into
 the relative error of the whole function. Coefficients are rounded to binary32 (or binary64) one by one, lowest first, and the others
 fitted again after each, so that later coefficients absorb the rounding of earlier ones.
 """
-from mpmath import mp, mpf, matrix, lu_solve, cos, pi, exp, log, sin, tanh, erf, erfc, sqrt, floor, atanh
+from mpmath import mp, mpf, matrix, lu_solve, cos, pi, exp, log, sin, tanh, erf, erfc, sqrt, floor, atan, atanh
 import struct
 import sys
 
@@ -97,6 +97,16 @@ def double():
     print("2/π: " + ", ".join(f"{bits >> (64 * (words - 1 - i)) & (1 << 64) - 1:#018x}" for i in range(words)))
 
 
+def inverse():
+    top = (sqrt(mpf(2)) - 1) ** 2 * mpf("1.0001")
+    for rounded, tiny, (turns, powers) in [(f32, mpf("1e-6"), (4, 6)), (f64, mpf("1e-12"), (9, 12))]:
+        fit("ATAN: (atan x - x) / x³ in x²", lambda z: (atan(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, lambda z: sqrt(z) ** 3 / atan(sqrt(z)), tiny, top, turns, rounded)
+        growth = lambda x: exp(x) - 1
+        fit("EXPM1: (e^x - 1 - x) / x², |x| < 0.7", lambda x: (growth(x) - x) / x**2, lambda x: x**2 / growth(x), mpf("-0.7"), mpf("0.7"), powers, rounded)
+        parts("π/2", pi / 2, 2, rounded)
+        parts("π", pi, 2, rounded)
+
+
 def main():
     half_ln2 = log(2) / 2 * mpf("1.0001")
     fit("EXP: (e^r - 1 - r) / r²", lambda r: (exp(r) - 1 - r) / r**2, lambda r: r**2 / exp(r), -half_ln2, half_ln2, 4)
@@ -120,4 +130,4 @@ def main():
 
 if __name__ == "__main__":
     mp.prec = 400
-    double() if "f64" in sys.argv[1:] else main()
+    {"f64": double, "inverse": inverse}.get(" ".join(sys.argv[1:]), main)()

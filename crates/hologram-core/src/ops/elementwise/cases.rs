@@ -78,6 +78,12 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
         _ if ty.is_float() && matches!(op, E::Log | E::Log2 | E::Sqrt | E::Rsqrt) => {
             (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
         }
+        _ if ty.is_float() && matches!(op, E::Asin | E::Acos | E::Atanh) => {
+            (ty, Fill::Values((0..count).map(|i| ((i * 37) % 1009) as f32 / 504.0 - 1.0).collect()))
+        }
+        _ if ty.is_float() && op == E::Acosh => {
+            (ty, Fill::Values((0..count).map(|i| 1.0 + ((i * 37) % 1009) as f32 * 0.01).collect()))
+        }
         _ if ty.is_float() => (ty, Fill::Normal(if op == E::Pow { 4.0 } else { 1.0 })),
         // Divisors other than 0; shift counts from 0 to 39, below and above the width of all but 64-bit types.
         _ if matches!(op, E::Div | E::Rem) && last => {

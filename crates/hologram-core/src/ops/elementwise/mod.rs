@@ -5,6 +5,7 @@ mod cases;
 mod cast;
 mod constant;
 mod functions;
+mod inverse;
 mod pow;
 mod program;
 mod table;

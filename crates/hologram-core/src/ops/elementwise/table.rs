@@ -4,7 +4,7 @@
 use hologram_isa::{Type, TypeSet};
 
 use super::functions::{self as f, GELU_TANH};
-use super::{Kind, Map, Scalar, pow};
+use super::{Kind, Map, Scalar, inverse, pow};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
@@ -140,6 +140,21 @@ operations! {
     Cos cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
     Tan tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
     Tanh tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
+    Asin asin(x) Map FLOATS 3.0, "The angle in radians whose sine is x.", |b, v| inverse::asin(b, v[0]), |v| v[0].asin();
+    Acos acos(x) Map FLOATS 3.0, "The angle in radians whose cosine is x.", |b, v| inverse::acos(b, v[0]), |v| v[0].acos();
+    Atan atan(x) Map FLOATS 2.0, "The angle in radians whose tangent is x.", |b, v| inverse::atan(b, v[0]), |v| v[0].atan();
+    Atan2 atan2(y, x) Map FLOATS 3.0, "The angle in radians of the point (x, y), from −π to π, with C's corner cases.",
+        inverse::atan2, |v| v[0].atan2(v[1]);
+    Sinh sinh(x) Map FLOATS 3.0, "The hyperbolic sine.", |b, v| inverse::sinh(b, v[0]), |v| v[0].sinh();
+    Cosh cosh(x) Map FLOATS 3.0, "The hyperbolic cosine.", |b, v| inverse::cosh(b, v[0]), |v| v[0].cosh();
+    Asinh asinh(x) Map FLOATS 3.0, "The inverse of the hyperbolic sine.", |b, v| inverse::asinh(b, v[0]), |v| v[0].asinh();
+    Acosh acosh(x) Map FLOATS 3.0, "The inverse of the hyperbolic cosine.", |b, v| inverse::acosh(b, v[0]),
+        |v| acosh_f64(v[0]);
+    Atanh atanh(x) Map FLOATS 3.0, "The inverse of the hyperbolic tangent.", |b, v| inverse::atanh(b, v[0]),
+        |v| v[0].abs().atanh().copysign(v[0]);
+    Expm1 expm1(x) Map FLOATS 3.0, "e to the power of x, minus 1, accurate close to 0.", |b, v| inverse::expm1(b, v[0]), |v| v[0].exp_m1();
+    Log1p log1p(x) Map FLOATS 3.0, "The natural logarithm of 1 + x, accurate close to 0.", |b, v| inverse::log1p(b, v[0]), |v| v[0].ln_1p();
+    Copysign copysign(a, b) Map FLOATS 0.0, "|a| with the sign of b.", inverse::copysign, |v| v[0].copysign(v[1]);
     Erf erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
     Floor floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
     Ceil ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
@@ -166,6 +181,8 @@ operations! {
     Le le(a, b) Compare NUMBERS 0.0, "Whether a ≤ b, as `bool`.", |b, v| b.le(v[0], v[1]), |v| truth(v[0] <= v[1]);
     Gt gt(a, b) Compare NUMBERS 0.0, "Whether a > b, as `bool`.", |b, v| b.gt(v[0], v[1]), |v| truth(v[0] > v[1]);
     Ge ge(a, b) Compare NUMBERS 0.0, "Whether a ≥ b, as `bool`.", |b, v| b.ge(v[0], v[1]), |v| truth(v[0] >= v[1]);
+    Signbit signbit(x) Compare FLOATS 0.0, "Whether the sign bit is set, as `bool`: of −0 too.",
+        |b, v| inverse::signbit(b, v[0]), |v| truth(v[0].is_sign_negative());
     Select select(condition, a, b) Choose ANY 0.0, "a where the condition (`bool`) is true, else b.",
         |b, v| b.select(v[0], v[1], v[2]), |v| if v[0] != 0.0 { v[1] } else { v[2] };
 
@@ -178,6 +195,12 @@ operations! {
         |b, v| { let n = f::count(b, v); b.shl(v[0], n) }, |_| 0.0, |v| if (0..64).contains(&v[1]) { v[0] << v[1] } else { 0 };
     Shr shr(a, count) Map INTEGERS 0.0, "a shifted right, filling with the sign.",
         |b, v| { let n = f::count(b, v); b.shr(v[0], n) }, |_| 0.0, |v| v[0] >> if (0..63).contains(&v[1]) { v[1] } else { 63 };
+}
+
+/// The inverse of the hyperbolic cosine in `f64`; the standard library's loses digits close to 1.
+fn acosh_f64(x: f64) -> f64 {
+    let t = x - 1.0;
+    if x > 1e9 { x.acosh() } else { (t + (t * (t + 2.0)).sqrt() + if x < 1.0 { f64::NAN } else { 0.0 }).ln_1p() }
 }
 
 /// The error function in `f64`, accurate to a few units in its last place: its series of positive terms and, from 1 on,
