@@ -107,7 +107,19 @@ fn the_readme_is_short_and_lines_are_narrow() {
     let readme = document("README.md");
     assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
     assert!(readme.split_whitespace().count() <= 1500, "{} words", readme.split_whitespace().count());
-    for name in ["README.md", "CONTRIBUTING.md", "benches/RESULTS.md"] {
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"] {
         assert_eq!(wide(&document(name)), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn the_changelog_has_its_four_sections() {
+    let page = document("CHANGELOG.md");
+    let headings: Vec<&str> = page.lines().filter(|l| l.starts_with("##")).collect();
+    assert!(headings[0].starts_with("## "), "{headings:?}");
+    for release in headings.split(|h| h.starts_with("## ")).skip(1) {
+        let order = ["### Added", "### Changed", "### Fixed", "### Performance"];
+        let places: Vec<_> = release.iter().map(|h| order.iter().position(|o| o == h)).collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{release:?}");
     }
 }
