@@ -136,7 +136,7 @@ const PIECE_BYTES: usize = 384 << 10;
 /// rows.
 const FIRST_BYTES: usize = 40 << 10;
 /// Bytes of a piece of rows for a few tokens. `LONG_PIECE`: read in one stream, for a single token; a stream should
-/// seldom end. `SHORT_PIECE`: read in several streams, which should not lie 64 KiB apart. `benches/RESULTS.md` compares
+/// seldom end. `SHORT_PIECE`: read in several streams, which should not lie 64 KiB apart. `benches/history` compares
 /// sizes on Zen 4.
 const LONG_PIECE: usize = 256 << 10;
 const SHORT_PIECE: usize = 64 << 10;

@@ -180,7 +180,7 @@ impl PackedRows {
     /// The rows in `R` streams, row by row. If they do not divide evenly, the last row replaces missing ones.
     ///
     /// Rows that lie far apart are read together, which is faster than one after the other, except for Q8_0 on AMD's
-    /// processors: `benches/RESULTS.md` compares numbers of streams.
+    /// processors: `benches/history` compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
         let (apart, last) = (self.apart::<R>(), self.count.saturating_sub(1));
@@ -290,10 +290,10 @@ impl Rows {
 
 /// Rows of blocks that are multiplied at once, unless read in one stream.
 const STREAMS: usize = 2;
-/// Least prefetch distance in bytes of a row when several are read: `benches/RESULTS.md` compares distances on Zen 4.
+/// Least prefetch distance in bytes of a row when several are read: `benches/history` compares distances on Zen 4.
 const AHEAD: usize = 5120;
 /// Bytes of a page. A single stream is faster if the first two lines of the next page are prefetched:
-/// `benches/RESULTS.md`.
+/// `benches/history`.
 const PAGE: usize = 4096;
 
 /// For a single stream of which `bytes` bytes from `of` are read: prefetches the beginning of the page after. For the

@@ -9,7 +9,7 @@ use crate::native::simd::prefetch_near;
 
 /// The most tokens that are multiplied row by row.
 pub const FEW: usize = 4;
-/// Rows that are multiplied at once with one token and share its loads: `benches/RESULTS.md` compares numbers.
+/// Rows that are multiplied at once with one token and share its loads: `benches/history` compares numbers.
 const OF_ONE_TOKEN: usize = 8;
 /// Accumulators per dot product, to hide the latency of an addition.
 const SUMS: usize = 2;

@@ -1,0 +1,125 @@
+//! What the documents promise about themselves: the shape of the README, and where each measured figure comes from.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+
+fn document(name: &str) -> String {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The tables of a page: the second-level heading over each, its header and its rows as cells.
+struct Table {
+    heading: String,
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+fn tables(page: &str) -> Vec<Table> {
+    let cells =
+        |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect() };
+    let (mut heading, mut tables, mut inside) = (String::new(), Vec::<Table>::new(), false);
+    for line in page.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            heading = title.to_string();
+        }
+        let in_table = line.starts_with('|');
+        match (in_table, inside) {
+            (true, false) => tables.push(Table { heading: heading.clone(), header: cells(line), rows: Vec::new() }),
+            (true, true) if !line.starts_with("| ---") => tables.last_mut().unwrap().rows.push(cells(line)),
+            _ => {}
+        }
+        inside = in_table;
+    }
+    tables
+}
+
+/// Why a row of results is not traceable, if it is not.
+fn fault(table: &Table, row: &[String]) -> Option<&'static str> {
+    let cell = |name: &str| table.header.iter().position(|h| h == name).and_then(|at| row.get(at)).map(String::as_str);
+    let device = ["NVIDIA", "Apple", "CPU: "].iter().any(|start| table.heading.starts_with(start));
+    let is_date = |text: &str| {
+        let parts: Vec<&str> = text.split('-').collect();
+        matches!(parts[..], [y, m, d] if y.len() == 4 && m.len() == 2 && d.len() == 2)
+            && text.chars().all(|c| c.is_ascii_digit() || c == '-')
+    };
+    let is_command = |text: &str| {
+        let inner = text.strip_prefix('`').and_then(|t| t.strip_suffix('`')).unwrap_or_default();
+        inner.starts_with("hologram bench ") || inner.starts_with("benches/") || inner.starts_with("tools/")
+    };
+    match () {
+        () if !device => Some("its heading names no device"),
+        () if row.len() != table.header.len() => Some("it has another number of cells than its header"),
+        () if !cell("date").is_some_and(is_date) => Some("it has no date"),
+        () if !cell("command").is_some_and(is_command) => Some("it has no command"),
+        () => None,
+    }
+}
+
+#[test]
+fn every_result_names_command_device_and_date() {
+    let page = document("benches/RESULTS.md");
+    let tables = tables(&page);
+    assert!(tables.iter().map(|t| t.rows.len()).sum::<usize>() > 30, "the tables were not found");
+    for table in &tables {
+        for row in &table.rows {
+            assert_eq!(fault(table, row), None, "{}: {row:?}", table.heading);
+        }
+    }
+    // The check sees what it is for.
+    let bad = |row: &str| {
+        let page = format!("## CPU: x\n\n| what | command | date |\n| --- | --- | --- |\n{row}\n");
+        let table = self::tables(&page).pop().unwrap();
+        fault(&table, &table.rows[0])
+    };
+    assert_eq!(bad("| a | `hologram bench x` | 2026-11-23 |"), None);
+    assert!(bad("| a | `hologram bench x` | yesterday |").is_some());
+    assert!(bad("| a | as above | 2026-11-23 |").is_some());
+    assert!(bad("| a | 2026-11-23 |").is_some());
+}
+
+#[test]
+fn the_readme_shows_figures_of_the_results() {
+    let results = document("benches/RESULTS.md");
+    let known: HashSet<String> = tables(&results).into_iter().flat_map(|t| t.rows).flatten().collect();
+    let readme = document("README.md");
+    let speed = tables(&readme).into_iter().find(|t| t.heading == "Speed").expect("a table under Speed");
+    for row in &speed.rows {
+        for figure in row[1..].iter().filter(|f| *f != "–") {
+            assert!(known.contains(figure), "{figure} of {row:?} is in no row of benches/RESULTS.md");
+        }
+    }
+}
+
+/// Lines of prose that are wider than 120 columns. Tables and code cannot be broken.
+fn wide(page: &str) -> Vec<&str> {
+    let mut code = false;
+    let prose = page.lines().filter(|line| {
+        code ^= line.trim_start().starts_with("```");
+        !code && !line.starts_with('|')
+    });
+    prose.filter(|line| line.chars().count() > 120).collect()
+}
+
+#[test]
+fn the_readme_is_short_and_lines_are_narrow() {
+    let readme = document("README.md");
+    assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
+    assert!(readme.split_whitespace().count() <= 1500, "{} words", readme.split_whitespace().count());
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"] {
+        assert_eq!(wide(&document(name)), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn the_changelog_has_its_four_sections() {
+    let page = document("CHANGELOG.md");
+    let headings: Vec<&str> = page.lines().filter(|l| l.starts_with("##")).collect();
+    assert!(headings[0].starts_with("## "), "{headings:?}");
+    for release in headings.split(|h| h.starts_with("## ")).skip(1) {
+        let order = ["### Added", "### Changed", "### Fixed", "### Performance"];
+        let places: Vec<_> = release.iter().map(|h| order.iter().position(|o| o == h)).collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{release:?}");
+    }
+}
