@@ -25,7 +25,7 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Message, Part, Thoughts};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
