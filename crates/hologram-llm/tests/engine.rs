@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hologram_core::Executor;
-use hologram_llm::engine::{EngineStats, Failure, SubmitError, TokenLogprobs, Usage};
+use hologram_llm::engine::{Constraint, EngineStats, Failure, SubmitError, TokenLogprobs, Usage};
 use hologram_llm::sampling::SamplerConfig;
 use hologram_llm::{
     BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Input, Logits, Model, Request, SessionOptions,
 };
+
+use serde_json::{Value, json};
 
 fn model() -> Arc<Model> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/llama-tiny.gguf");
@@ -106,6 +108,9 @@ fn mixture(n: usize, max_tokens: usize) -> Vec<Request> {
             }
             3 => request.logprobs = Some(3),
             _ => {}
+        }
+        if i % 7 == 3 {
+            request.constraint = Some(Constraint::Regex("[a-z]{3}( [A-Z][0-9]{2,9}){300}".into()));
         }
         if i % 5 == 2 {
             request.logit_bias = vec![(17, 2.0), (300, f32::NEG_INFINITY)];
@@ -363,6 +368,120 @@ fn biases_stops_and_minimums_shape_the_text() {
         _ => None,
     });
     assert_eq!(texts.collect::<Vec<_>>(), [(vec![first], String::new()), (vec![], "\u{fffd}".into())]);
+}
+
+fn constrained(constraint: Constraint, seed: u64) -> Request {
+    let mut request = greedy(prompt(seed as u32, 6), 200);
+    request.sampling = SamplerConfig { temperature: 1.5, seed, ..SamplerConfig::GREEDY };
+    (request.constraint, request.ignore_end) = (Some(constraint), false);
+    request
+}
+
+#[test]
+fn constrained_texts_conform() {
+    let engine = engine_with(|_| ());
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "kind": {"enum": ["cat", "dog"]},
+            "sizes": {"type": "array", "items": {"type": "integer", "minimum": 3, "maximum": 12}, "minItems": 1, "maxItems": 2}
+        },
+        "required": ["name", "kind", "sizes"],
+        "additionalProperties": false
+    });
+    let check_schema = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+        assert_eq!(value.as_object().unwrap().len(), 3, "{text}");
+        assert!(value["name"].as_str().unwrap().chars().count() <= 8, "{text}");
+        assert!(["cat", "dog"].contains(&value["kind"].as_str().unwrap()), "{text}");
+        let sizes = value["sizes"].as_array().unwrap();
+        assert!(
+            (1..=2).contains(&sizes.len()) && sizes.iter().all(|s| (3..=12).contains(&s.as_i64().unwrap())),
+            "{text}"
+        );
+    };
+    let check_regex = |text: &str| {
+        let (letters, digits) = text.split_once('-').unwrap();
+        assert!(letters.len() == 3 && letters.bytes().all(|b| b.is_ascii_lowercase()), "{text}");
+        assert!(digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit()), "{text}");
+    };
+    let check_lark = |text: &str| {
+        let value = text.strip_prefix("<call>").and_then(|t| t.strip_suffix("</call>")).unwrap();
+        assert!(["true", "false"].contains(&value), "{text}");
+    };
+    let lark = "start: \"<call>\" value \"</call>\"\nvalue: %json {\"type\": \"boolean\"}";
+    type Check<'a> = &'a dyn Fn(&str);
+    let cases: [(Constraint, Check<'_>); 3] = [
+        (Constraint::JsonSchema(schema), &check_schema),
+        (Constraint::Regex("[a-z]{3}-[0-9]{2}".into()), &check_regex),
+        (Constraint::Lark(lark.into()), &check_lark),
+    ];
+    for (constraint, check) in cases {
+        let requests: Vec<_> = (0..12).map(|seed| constrained(constraint.clone(), seed)).collect();
+        let answers = at_once(&engine, &requests);
+        for answer in &answers {
+            // Strings of random bytes may be longer than the limit allows; whatever ended is complete.
+            match answer.finish {
+                Some(Finish::EndOfText) => check(&answer.text),
+                finish => assert_eq!(finish, Some(Finish::MaxTokens), "{answer:?}"),
+            }
+        }
+        let complete = answers.iter().filter(|a| a.finish == Some(Finish::EndOfText)).count();
+        assert!(complete >= 8, "{complete}: {:?}", answers[0].text);
+    }
+    // What Python's pydantic writes, with all its notes.
+    let written = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": {"Pet": {"title": "Pet", "type": "object", "properties": {"name": {"title": "Name", "type": "string"}}}},
+        "title": "Owner",
+        "description": "x",
+        "type": "object",
+        "properties": {
+            "pet": {"$ref": "#/$defs/Pet"},
+            "age": {"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}], "default": null, "title": "Age"},
+            "when": {"type": "string", "format": "date-time", "examples": ["x"]}
+        },
+        "required": ["pet"]
+    });
+    let answer = run(&engine, constrained(Constraint::JsonSchema(written), 1));
+    assert!(answer.failure.is_none() && answer.text.starts_with('{'), "{answer:?}");
+    let answer = run(&engine, constrained(Constraint::JsonObject, 1));
+    assert!(answer.text.starts_with('{'), "{answer:?}");
+}
+
+#[test]
+fn a_constraint_that_cannot_be_kept_is_an_error() {
+    let engine = engine_with(|_| ());
+    let schemas = [
+        json!({"type": "integer", "minimum": 5, "maximum": 3}),
+        json!({"$ref": "#"}),
+        json!({"$ref": "https://example.com/schema.json"}),
+        json!({"type": "array", "uniqueItems": true}),
+        json!({"type": "string", "pattern": "("}),
+        json!({"type": "string", "format": "no such format"}),
+        json!({"type": "no such type"}),
+        json!(7),
+        json!(false),
+    ];
+    let of_schemas = schemas.into_iter().map(Constraint::JsonSchema);
+    let others = ["start: undefined", "", "start: \"a", "start: start"].map(|g| Constraint::Lark(g.into()));
+    let nested = Constraint::Regex("(".repeat(20_000));
+    let regexes = [Constraint::Regex("(".into()), Constraint::Regex("a{2,1}".into()), nested];
+    for constraint in of_schemas.chain(others).chain(regexes) {
+        let started = Instant::now();
+        match engine.submit(constrained(constraint.clone(), 1)) {
+            Err(SubmitError::Unsupported { field: "constraint", reason }) => assert!(!reason.is_empty()),
+            other => panic!("{constraint:.60?}: {other:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(3));
+    }
+    // A bias against all that it allows.
+    let mut request = constrained(Constraint::Regex("a+".into()), 1);
+    request.logit_bias = (0..engine.model().config().vocab as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
+    assert!(matches!(run(&engine, request).failure, Some(Failure::Constraint { .. })));
+    // The engine goes on.
+    assert_eq!(run(&engine, constrained(Constraint::Regex("[b]".into()), 1)).text, "b");
 }
 
 #[test]

@@ -21,6 +21,8 @@
 //! ```
 
 mod events;
+mod grammar;
+mod limits;
 mod logprobs;
 mod options;
 mod queue;
@@ -40,6 +42,7 @@ pub use options::EngineOptions;
 pub use request::{Constraint, MAX_TOP_LOGPROBS, Request, SubmitError};
 pub use stats::EngineStats;
 
+use grammar::Compiler;
 use queue::{Phase, Queue};
 use worker::Worker;
 
@@ -53,6 +56,7 @@ struct Inner {
     model: Arc<Model>,
     options: EngineOptions,
     shared: Arc<Shared>,
+    compiler: Compiler,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -75,7 +79,9 @@ impl Engine {
         let thread = std::thread::Builder::new().name("hologram-engine".into()).spawn(move || worker.run());
         let thread =
             thread.map_err(|e| LlmError::Option { option: "engine", reason: format!("has no thread: {e}") })?;
-        Ok(Engine { inner: Arc::new(Inner { model, options, shared, thread: Some(thread) }) })
+        Ok(Engine {
+            inner: Arc::new(Inner { model, options, shared, compiler: Compiler::default(), thread: Some(thread) }),
+        })
     }
 
     /// The model.
@@ -88,15 +94,21 @@ impl Engine {
         &self.inner.options
     }
 
-    /// Adds a request to the waiting list. Never blocks.
+    /// Adds a request to the waiting list. Returns at once, or, if the request has a new constraint, when that is
+    /// compiled: after at most 2 seconds.
     ///
     /// # Errors
-    /// When the request is invalid, the waiting list is full, or the engine accepts no more requests.
+    /// When the request is invalid, its constraint is not supported, the waiting list is full, or the engine accepts no
+    /// more requests.
     pub fn submit(&self, request: Request) -> std::result::Result<Events, SubmitError> {
-        let Inner { model, options, shared, .. } = &*self.inner;
+        let Inner { model, options, shared, compiler, .. } = &*self.inner;
         request.check(model, options)?;
+        let grammar = match &request.constraint {
+            Some(constraint) => Some(compiler.compile(constraint, model)?),
+            None => None,
+        };
         let (sender, events) = events::channel(options.unread_events, &shared.queue.bell);
-        shared.queue.push(request, sender, options)?;
+        shared.queue.push(request, grammar, sender, options)?;
         Ok(events)
     }
 

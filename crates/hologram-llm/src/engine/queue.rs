@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::events::{Event, Failure, Sender};
+use super::grammar::Grammar;
 use super::lock;
 use super::options::EngineOptions;
 use super::request::{Request, SubmitError};
@@ -43,6 +44,7 @@ pub(super) struct Waiting {
     /// Counts submissions.
     pub number: u64,
     pub request: Request,
+    pub grammar: Option<Grammar>,
     pub sender: Sender,
     pub submitted: Instant,
 }
@@ -88,7 +90,13 @@ impl Queue {
     }
 
     /// Adds a request.
-    pub fn push(&self, request: Request, sender: Sender, options: &EngineOptions) -> Result<(), SubmitError> {
+    pub fn push(
+        &self,
+        request: Request,
+        grammar: Option<Grammar>,
+        sender: Sender,
+        options: &EngineOptions,
+    ) -> Result<(), SubmitError> {
         let mut state = lock(&self.state);
         match state.phase {
             Phase::Running => {}
@@ -103,7 +111,7 @@ impl Queue {
         let number = state.submitted;
         state.submitted += 1;
         state.tokens = tokens;
-        state.waiting.push_back(Waiting { number, request, sender, submitted: Instant::now() });
+        state.waiting.push_back(Waiting { number, request, grammar, sender, submitted: Instant::now() });
         drop(state);
         self.bell.ring();
         Ok(())
@@ -205,7 +213,7 @@ mod tests {
             let (sender, reader) = channel(1, &queue.bell);
             events.push(reader);
             let request = Request { tenant: Some(tenant.into()), priority, ..Request::new(vec![0; tokens]) };
-            queue.push(request, sender, &options)
+            queue.push(request, None, sender, &options)
         };
         for (tenant, priority) in jobs {
             push(tenant, priority, 1).unwrap();

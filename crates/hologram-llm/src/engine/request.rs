@@ -34,7 +34,7 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Added to the logits of tokens before sampling; negative infinity forbids a token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// What the text must conform to.
+    /// What the text must conform to. It is cut short only by the limits above and the context.
     pub constraint: Option<Constraint>,
     /// Requests of higher priority run first.
     pub priority: i32,
@@ -169,10 +169,6 @@ impl Request {
         if let (true, Err(e)) = (needs_text, model.tokenizer()) {
             let field = if self.stop.is_empty() { "constraint" } else { "stop" };
             return Err(SubmitError::Unsupported { field, reason: e.to_string() });
-        }
-        if self.constraint.is_some() {
-            let reason = "this engine generates free text only".into();
-            return Err(SubmitError::Unsupported { field: "constraint", reason });
         }
         Ok(())
     }

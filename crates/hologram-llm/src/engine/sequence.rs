@@ -11,6 +11,7 @@ use crate::stop::StopFilter;
 use crate::tokenizer::{TokenDecoder, Tokenizer};
 
 use super::events::{Event, Failure, Sender, Timings, TokenLogprobs, Usage};
+use super::grammar::Grammar;
 use super::logprobs::logprobs;
 use super::queue::Waiting;
 use super::request::Request;
@@ -19,6 +20,7 @@ use super::request::Request;
 pub(super) struct Sequence {
     pub number: u64,
     pub request: Request,
+    grammar: Option<Grammar>,
     pub sender: Sender,
     /// The prompt and the generated tokens.
     pub tokens: Vec<u32>,
@@ -54,10 +56,11 @@ const MAX_PREEMPTIONS: u32 = 3;
 impl Sequence {
     /// A sequence that starts now. `cached`: tokens of the prompt in the cache.
     pub fn start(waiting: Waiting, context: usize) -> Sequence {
-        let Waiting { number, request, sender, submitted } = waiting;
+        let Waiting { number, request, grammar, sender, submitted } = waiting;
         let decoder = if request.show_control { TokenDecoder::with_control() } else { TokenDecoder::new() };
         Sequence {
             number,
+            grammar,
             sender,
             tokens: request.prompt.clone(),
             slot: 0,
@@ -116,7 +119,8 @@ impl Sequence {
     /// Whether the host samples its next token.
     pub fn chosen_by_host(&self) -> bool {
         let r = &self.request;
-        !r.sampling.fits_device() || !r.logit_bias.is_empty() || self.generated() < r.min_tokens
+        let changes_logits = !r.logit_bias.is_empty() || self.grammar.is_some() || self.generated() < r.min_tokens;
+        changes_logits || !r.sampling.fits_device()
     }
 
     /// Takes the logits of tokens of the prompt from `start` on.
@@ -158,6 +162,11 @@ impl Sequence {
         if !early && self.is_end(id, model) {
             return Some(self.finish(Finish::EndOfText, None));
         }
+        let complete = match self.grammar.as_mut().map(|grammar| grammar.take(id)) {
+            Some(Err(reason)) => return Some(self.fail(Failure::Constraint { reason })),
+            Some(Ok(complete)) => complete,
+            None => false,
+        };
         let logprobs = match (self.request.logprobs, logits) {
             (Some(top), Some(logits)) => vec![logprobs(logits, id, top, tokenizer)],
             _ => Vec::new(),
@@ -168,12 +177,17 @@ impl Sequence {
         if stop.is_some() {
             return Some(self.finish(Finish::Stop, stop));
         }
+        if complete {
+            return Some(self.finish(Finish::EndOfText, None));
+        }
         (self.generated() >= self.limit.0).then(|| self.finish(self.limit_reason(), None))
     }
 
     fn is_end(&self, id: u32, model: &Model) -> bool {
         let of_model = model.end_tokens().contains(&id) || model.tokenizer().is_ok_and(|t| t.is_end(id));
-        (of_model && !self.request.ignore_end) || self.request.stop_tokens.contains(&id)
+        // A grammar allows them only where the text is complete.
+        let ends = !self.request.ignore_end || self.grammar.is_some();
+        (of_model && ends) || self.request.stop_tokens.contains(&id)
     }
 
     fn limit_reason(&self) -> Finish {
@@ -181,7 +195,7 @@ impl Sequence {
     }
 
     fn choose(
-        &self,
+        &mut self,
         chosen: Option<u32>,
         logits: Option<&[f32]>,
         model: &Model,
@@ -195,7 +209,8 @@ impl Sequence {
         }
         let Some(logits) = logits else { return Err(invalid()) };
         sampler.set_config(self.request.sampling);
-        if self.request.logit_bias.is_empty() && self.generated() >= self.request.min_tokens {
+        let early = self.generated() < self.request.min_tokens;
+        if self.request.logit_bias.is_empty() && self.grammar.is_none() && !early {
             return sampler.sample_after(logits, &self.tokens, position).map_err(fail);
         }
         let mut changed = logits.to_vec();
@@ -204,7 +219,7 @@ impl Sequence {
                 *logit += bias;
             }
         }
-        if self.generated() < self.request.min_tokens {
+        if early {
             let ends = model.end_tokens().iter().chain(&self.request.stop_tokens);
             let ends = ends.chain(model.tokenizer().map(|t| t.ends()).unwrap_or_default());
             for id in ends {
@@ -212,6 +227,14 @@ impl Sequence {
                     *logit = f32::NEG_INFINITY;
                 }
             }
+        }
+        let Some(grammar) = &mut self.grammar else {
+            return sampler.sample_after(&changed, &self.tokens, position).map_err(fail);
+        };
+        grammar.mask(&mut changed).map_err(|reason| Failure::Constraint { reason })?;
+        if changed.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            let reason = "no token fulfils both it and the request's biases".into();
+            return Err(Failure::Constraint { reason });
         }
         sampler.sample_after(&changed, &self.tokens, position).map_err(fail)
     }
