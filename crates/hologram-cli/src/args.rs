@@ -2,6 +2,8 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod serve;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -10,6 +12,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use hologram_backends::DType;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
+
+pub use serve::ServeArgs;
 
 /// Run language models and Atlas programs at hardware speed.
 ///
@@ -29,6 +33,8 @@ pub enum Command {
     Run(RunArgs),
     /// Hold a conversation
     Chat(ChatArgs),
+    /// Serve a model over HTTP
+    Serve(ServeArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
     /// Write the logits of given tokens

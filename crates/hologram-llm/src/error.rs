@@ -144,6 +144,12 @@ pub enum LlmError {
         /// Context length in tokens.
         context: usize,
     },
+    /// All blocks of the KV cache are in use.
+    #[error("the KV cache of {positions} positions is full: truncate a sequence or give the session more blocks")]
+    CacheFull {
+        /// Positions of the whole cache.
+        positions: usize,
+    },
     /// The device lacks the memory for the KV cache.
     #[error(
         "cannot allocate a KV cache of {sequences} × {context} positions ({bytes} bytes); use a shorter context or fewer sequences ({cause})"

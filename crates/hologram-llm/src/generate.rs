@@ -50,6 +50,8 @@ pub enum Finish {
     ContextFull,
     /// A stop text was found.
     Stop,
+    /// The request's time was over; see [`Request::timeout`](crate::Request::timeout).
+    Deadline,
 }
 
 /// A generated token.
@@ -258,7 +260,7 @@ impl<'a> Generation<'a> {
             return Ok(self.end(Finish::EndOfText));
         }
         let (text, stopped) = self.stop.push(self.decoder.push(tokenizer, id));
-        if stopped {
+        if stopped.is_some() {
             self.finish = Some(Finish::Stop);
         }
         Ok(Some(Piece { id, text }))
@@ -268,7 +270,7 @@ impl<'a> Generation<'a> {
     fn end(&mut self, finish: Finish) -> Option<Piece> {
         self.finish = Some(finish);
         let (mut text, stopped) = self.stop.push(self.decoder.finish());
-        if !stopped {
+        if stopped.is_none() {
             text += &self.stop.finish();
         }
         if text.is_empty() { None } else { Some(Piece { id: self.pending.last().copied().unwrap_or(0), text }) }

@@ -10,6 +10,7 @@
 //! ```
 
 mod chat;
+pub mod engine;
 mod error;
 mod files;
 mod generate;
@@ -25,16 +26,18 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Message, Part, Thoughts};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts};
+pub use engine::{Engine, EngineOptions, Event, Events, Request};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
+pub use kv::BLOCK_SIZE;
 pub use model::Model;
 pub use models::config::Config;
 pub use models::rope::RopeScaling;
 pub use models::{ARCHITECTURES, Architecture, FolderNames, TernaryActivations, Windows};
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
-pub use session::{Logits, Session, SessionOptions};
+pub use session::{Input, Logits, Session, SessionOptions};
 
 /// The code of the documents, compiled and run.
 #[cfg(doctest)]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use hologram_backends::DType;
 use hologram_core::Executor;
 
 use crate::error::{LlmError, Result};
@@ -115,6 +116,11 @@ impl Model {
     /// The device.
     pub fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// The element type of the KV cache that suits the model and its device.
+    pub(crate) fn default_cache_format(&self) -> DType {
+        self.decoder.cache_format(&**self.executor.backend())
     }
 
     /// The files that the model was loaded from.

@@ -133,6 +133,11 @@ impl Sampler {
         &self.config
     }
 
+    /// Samples with other parameters, which must be valid, from now on.
+    pub(crate) fn set_config(&mut self, config: SamplerConfig) {
+        self.config = config;
+    }
+
     /// Samples the token at `position` from the logits of the whole vocabulary. The same logits, seed and position give
     /// the same token.
     ///

@@ -9,8 +9,8 @@ use hologram_backends::{DType, Extent, KernelName, KernelSpec, Operation, Tensor
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
-use crate::kv::KvCache;
-use crate::models::decoder::{Bucket, Decoder};
+use crate::kv::{BLOCK_SIZE, KvCache, Prefix};
+use crate::models::decoder::{Bucket, Decoder, Results};
 use crate::sampling::{Sampler, SamplerConfig};
 
 /// Options of a session.
@@ -29,12 +29,26 @@ pub struct SessionOptions {
     /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
     /// `None`: on the device if it has a native kernel for it.
     pub device_sampling: Option<bool>,
+    /// Blocks of [`BLOCK_SIZE`] positions in the KV cache, which the sequences share. `None`: enough for all to reach
+    /// the context length.
+    pub blocks: Option<usize>,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: None, device_sampling: None }
+        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: None, device_sampling: None, blocks: None }
     }
+}
+
+/// What a step adds to a sequence: a piece of a prompt, or the last token of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input<'a> {
+    /// The sequence.
+    pub sequence: usize,
+    /// The tokens to append.
+    pub tokens: &'a [u32],
+    /// Which of them get logits.
+    pub logits: Logits,
 }
 
 /// Which tokens of a step get logits.
@@ -73,6 +87,8 @@ pub struct Session {
 struct Scratch {
     /// Input tokens with their sequences.
     input: Vec<(usize, u32)>,
+    /// Indices of the input tokens that get an output, in ascending order.
+    wanted: Vec<usize>,
     /// Per sequence its previous length and the number of tokens added.
     growth: Vec<(usize, usize)>,
     ids: Vec<u32>,
@@ -90,11 +106,22 @@ struct Scratch {
     chosen: Vec<u32>,
 }
 
-/// The output of a run.
+/// The output of a run. Tokens are sampled with the settings of each output in turn; the last ones serve all further
+/// outputs.
 #[derive(Clone, Copy)]
 enum Output<'a> {
     Logits,
-    Tokens(&'a SamplerConfig),
+    Tokens(&'a [SamplerConfig]),
+    Both(&'a [SamplerConfig]),
+}
+
+/// The outputs of [`Session::rows`].
+pub(crate) struct Rows<'a> {
+    /// The tokens that the device sampled; empty if it does not sample. One outside of the vocabulary: the logits are
+    /// invalid.
+    pub chosen: &'a [u32],
+    /// Row-major `[outputs, vocabulary]`; empty if not wanted and the device samples.
+    pub logits: &'a [f32],
 }
 
 impl Session {
@@ -120,12 +147,15 @@ impl Session {
             let reason = format!("is {}, but must be at most {limit} with dynamic rope scaling", options.context);
             return Err(LlmError::Option { option: "ctx", reason });
         }
-        let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv)?;
+        if let Some(blocks) = options.blocks {
+            check("blocks", blocks, 1 << 27)?;
+        }
+        let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv, options.blocks)?;
         // Reports weights that do not fit together here, not at the first step.
         decoder.graph(
             executor,
             &cache,
-            Bucket { tokens: 1, full: false, outputs: 1, sampled: false, precision: None },
+            Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None },
         )?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
@@ -230,10 +260,77 @@ impl Session {
     /// # Errors
     /// When a token is not in the vocabulary, the context is full or the device fails. The sequence is then unchanged.
     pub fn feed(&mut self, sequence: usize, tokens: &[u32], logits: Logits) -> Result<&[f32]> {
-        self.scratch.input.clear();
-        self.scratch.input.extend(tokens.iter().map(|token| (sequence, *token)));
-        self.run(logits, Output::Logits)?;
+        self.feed_inputs(&[Input { sequence, tokens, logits }])
+    }
+
+    /// Appends tokens to several sequences and computes them together, in steps of at most `batch` tokens: pieces of
+    /// prompts and single tokens, in any mixture. Returns the requested logits in order, row-major
+    /// `[outputs, vocabulary]`. If a sequence occurs several times, its tokens follow each other.
+    ///
+    /// # Errors
+    /// As [`Session::feed`]. All sequences are then unchanged.
+    pub fn feed_inputs(&mut self, inputs: &[Input<'_>]) -> Result<&[f32]> {
+        self.set_inputs(inputs);
+        self.run(Output::Logits)?;
         Ok(&self.scratch.logits[..self.scratch.filled])
+    }
+
+    /// As [`Session::feed_inputs`], but samples on the device if it can: output `i` with `configs[i]`, of which only
+    /// what [`SamplerConfig::row`] contains has an effect. `logits`: whether the caller needs them too.
+    ///
+    /// # Errors
+    /// As [`Session::feed_inputs`].
+    pub(crate) fn rows(&mut self, inputs: &[Input<'_>], configs: &[SamplerConfig], logits: bool) -> Result<Rows<'_>> {
+        self.set_inputs(inputs);
+        self.run(match (self.device_sampling, logits) {
+            (true, true) => Output::Both(configs),
+            (true, false) => Output::Tokens(configs),
+            (false, _) => Output::Logits,
+        })?;
+        Ok(Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] })
+    }
+
+    /// The KV cache.
+    pub(crate) fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// Makes a full block of a sequence available to other sequences; see [`KvCache::publish`].
+    pub(crate) fn publish(&mut self, sequence: usize, index: usize, hash: u128) {
+        let range = index * BLOCK_SIZE..(index + 1) * BLOCK_SIZE;
+        if let Some(tokens) = self.cached.get(sequence).and_then(|cached| cached.get(range)) {
+            self.cache.publish(sequence, index, hash, tokens);
+        }
+    }
+
+    /// Starts a sequence with the prefix of `tokens` that other sequences computed.
+    pub(crate) fn adopt(&mut self, sequence: usize, prefix: &Prefix, tokens: &[u32]) {
+        self.cache.adopt(sequence, prefix);
+        self.cached[sequence].clear();
+        self.cached[sequence].extend_from_slice(&tokens[..prefix.tokens()]);
+    }
+
+    fn set_inputs(&mut self, inputs: &[Input<'_>]) {
+        let s = &mut self.scratch;
+        s.input.clear();
+        s.wanted.clear();
+        for Input { sequence, tokens, logits } in inputs {
+            s.input.extend(tokens.iter().map(|token| (*sequence, *token)));
+            let skip = match logits {
+                Logits::None => tokens.len(),
+                Logits::Last => tokens.len().saturating_sub(1),
+                Logits::All => 0,
+            };
+            s.wanted.extend(s.input.len() - tokens.len() + skip..s.input.len());
+        }
+    }
+
+    fn set_tokens(&mut self, tokens: &[(usize, u32)]) {
+        let s = &mut self.scratch;
+        s.input.clear();
+        s.input.extend_from_slice(tokens);
+        s.wanted.clear();
+        s.wanted.extend(0..tokens.len());
     }
 
     /// Appends at least one token to a sequence and samples the token that follows.
@@ -241,9 +338,8 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`], and when the logits are invalid. The sequence is then unchanged.
     pub fn sample(&mut self, sequence: usize, tokens: &[u32], sampler: &mut Sampler) -> Result<u32> {
-        self.scratch.input.clear();
-        self.scratch.input.extend(tokens.iter().map(|token| (sequence, *token)));
-        self.choose(Logits::Last, sampler)?;
+        self.set_inputs(&[Input { sequence, tokens, logits: Logits::Last }]);
+        self.choose(sampler)?;
         self.scratch
             .chosen
             .first()
@@ -256,9 +352,8 @@ impl Session {
     /// # Errors
     /// As [`Session::sample`].
     pub fn sample_batch(&mut self, tokens: &[(usize, u32)], sampler: &mut Sampler) -> Result<&[u32]> {
-        self.scratch.input.clear();
-        self.scratch.input.extend_from_slice(tokens);
-        self.choose(Logits::All, sampler)?;
+        self.set_tokens(tokens);
+        self.choose(sampler)?;
         Ok(&self.scratch.chosen)
     }
 
@@ -269,18 +364,17 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`]. All sequences are then unchanged.
     pub fn feed_batch(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32]> {
-        self.scratch.input.clear();
-        self.scratch.input.extend_from_slice(tokens);
-        self.run(Logits::All, Output::Logits)?;
+        self.set_tokens(tokens);
+        self.run(Output::Logits)?;
         Ok(&self.scratch.logits[..self.scratch.filled])
     }
 
     /// Computes the input tokens and samples a token for each output.
-    fn choose(&mut self, requested: Logits, sampler: &mut Sampler) -> Result<()> {
+    fn choose(&mut self, sampler: &mut Sampler) -> Result<()> {
         let chosen = if self.device_sampling && sampler.config().fits_device() {
-            self.run(requested, Output::Tokens(sampler.config())).and_then(|()| self.check_chosen(requested))
+            self.run(Output::Tokens(&[*sampler.config()])).and_then(|()| self.check_chosen())
         } else {
-            self.run(requested, Output::Logits).and_then(|()| self.choose_on_host(requested, sampler))
+            self.run(Output::Logits).and_then(|()| self.choose_on_host(sampler))
         };
         if chosen.is_err() {
             self.restore();
@@ -288,11 +382,11 @@ impl Session {
         chosen
     }
 
-    fn choose_on_host(&mut self, requested: Logits, sampler: &mut Sampler) -> Result<()> {
+    fn choose_on_host(&mut self, sampler: &mut Sampler) -> Result<()> {
         let s = &mut self.scratch;
         s.chosen.clear();
         let rows = s.logits[..s.filled].chunks(self.decoder.config.vocab.max(1));
-        for (row, (sequence, position)) in rows.zip(output_positions(&s.growth, &s.input, requested)) {
+        for (row, (sequence, position)) in rows.zip(output_positions(&s.growth, &s.input, &s.wanted)) {
             let cached = &self.cached[sequence];
             s.chosen.push(sampler.sample_after(row, &cached[..cached.len().min(position as usize)], position)?);
         }
@@ -300,17 +394,13 @@ impl Session {
     }
 
     /// Checks that the device found a token for every output.
-    fn check_chosen(&self, requested: Logits) -> Result<()> {
+    fn check_chosen(&self) -> Result<()> {
         let s = &self.scratch;
         let vocab = self.vocab();
-        let bad =
-            s.chosen.iter().zip(output_positions(&s.growth, &s.input, requested)).find(|(t, _)| **t as usize >= vocab);
-        match bad {
+        let positions = output_positions(&s.growth, &s.input, &s.wanted);
+        match s.chosen.iter().zip(positions).find(|(token, _)| **token as usize >= vocab) {
             None => Ok(()),
-            Some((_, (_, position))) => {
-                let reason = "one logit is NaN or infinite, or none is above negative infinity".into();
-                Err(LlmError::Logits { position, reason })
-            }
+            Some((_, (_, position))) => Err(LlmError::Logits { position, reason: NO_TOKEN.into() }),
         }
     }
 
@@ -336,20 +426,20 @@ impl Session {
     }
 
     /// Computes the input tokens.
-    fn run(&mut self, logits: Logits, output: Output<'_>) -> Result<()> {
+    fn run(&mut self, output: Output<'_>) -> Result<()> {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
         self.check()?;
         let (count, batch) = (self.scratch.input.len(), self.options.batch);
         for start in (0..count).step_by(batch) {
             let step = start..(start + batch).min(count);
-            let requested = match logits {
-                Logits::None => 0,
-                Logits::Last => usize::from(step.end == count),
-                Logits::All => step.len(),
-            };
             let last = step.end == count;
-            let done = self.step(step, requested, output).and_then(|()| match last && requested == 0 {
+            let outputs = {
+                let wanted = &self.scratch.wanted;
+                wanted.partition_point(|at| *at < step.start)..wanted.partition_point(|at| *at < step.end)
+            };
+            let wait = last && outputs.is_empty();
+            let done = self.step(step, outputs, output).and_then(|()| match wait {
                 true => Ok(self.executor.backend().synchronize()?),
                 false => Ok(()),
             });
@@ -384,11 +474,13 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the graph once: appends `range` of the input tokens and stores the output of the last `requested` of them.
-    fn step(&mut self, range: Range<usize>, requested: usize, output: Output<'_>) -> Result<()> {
+    /// Runs the graph once: appends `range` of the input tokens and stores the outputs `wanted`, a range of those of the
+    /// run.
+    fn step(&mut self, range: Range<usize>, wanted: Range<usize>, output: Output<'_>) -> Result<()> {
+        let requested = wanted.len();
         let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(requested));
         let s = &mut self.scratch;
-        let input = &s.input[range];
+        let input = &s.input[range.clone()];
         for list in [&mut s.ids, &mut s.positions, &mut s.sequences, &mut s.slots, &mut s.rows] {
             list.clear();
         }
@@ -399,15 +491,19 @@ impl Session {
             s.slots.push(self.cache.append(*sequence)?);
             self.cached[*sequence].push(*token);
         }
-        s.rows.extend((input.len() - requested..input.len()).map(|r| r as u32));
+        s.rows.extend(s.wanted[wanted.clone()].iter().map(|at| (at - range.start) as u32));
         self.cache.write_table(&mut s.table);
 
-        let sampled = requested > 0 && matches!(output, Output::Tokens(_));
+        let results = match output {
+            Output::Tokens(_) if requested > 0 => Results::Tokens,
+            Output::Both(_) if requested > 0 => Results::Both,
+            _ => Results::Logits,
+        };
         let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
         let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens, precision);
         let full =
             input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
-        let bucket = Bucket { tokens, full, outputs, sampled, precision };
+        let bucket = Bucket { tokens, full, outputs, results, precision };
         self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
@@ -426,23 +522,25 @@ impl Session {
             plan.set_extent("tokens", input.len())?;
         }
         plan.set_extent("outputs", requested)?;
-        if let (true, Output::Tokens(config)) = (sampled, output) {
+        if let (true, Output::Tokens(configs) | Output::Both(configs)) = (results.has_tokens(), output) {
             s.numbers.clear();
             s.words.clear();
-            for position in &s.positions[input.len() - requested..] {
-                let (numbers, words) = config.row(u64::from(*position) + 1);
+            for (row, at) in s.rows.iter().zip(wanted) {
+                let Some(config) = configs.get(at).or(configs.last()) else { continue };
+                let (numbers, words) = config.row(u64::from(s.positions[*row as usize]) + 1);
                 s.numbers.extend(numbers);
                 s.words.extend(words);
             }
             plan.write("sampling_numbers", &s.numbers)?;
             plan.write("sampling_words", &s.words)?;
-            plan.run()?;
-            let from = s.chosen.len();
-            s.chosen.resize(from + requested, 0);
-            return Ok(plan.read_into("chosen", &mut s.chosen[from..])?);
         }
         plan.run()?;
-        if requested > 0 {
+        if results.has_tokens() {
+            let from = s.chosen.len();
+            s.chosen.resize(from + requested, 0);
+            plan.read_into("chosen", &mut s.chosen[from..])?;
+        }
+        if results.has_logits() && requested > 0 {
             let end = s.filled + requested * self.decoder.config.vocab;
             // Not cleared between calls: that would write half a megabyte per token.
             s.logits.resize(end.max(s.logits.len()), 0.0);
@@ -453,26 +551,22 @@ impl Session {
     }
 }
 
-/// The sequences and positions of the tokens to sample.
-fn output_positions(
+/// Why the device found no token.
+pub(crate) const NO_TOKEN: &str = "one logit is NaN or infinite, or none is above negative infinity";
+
+/// The sequences and positions of the tokens to sample: those after the input tokens `wanted`.
+fn output_positions<'a>(
     growth: &[(usize, usize)],
-    input: &[(usize, u32)],
-    requested: Logits,
-) -> impl Iterator<Item = (usize, u64)> {
+    input: &'a [(usize, u32)],
+    wanted: &'a [usize],
+) -> impl Iterator<Item = (usize, u64)> + use<'a> {
     let mut next: Vec<u64> = growth.iter().map(|(before, _)| *before as u64).collect();
-    let mut positions: Vec<(usize, u64)> = Vec::with_capacity(input.len());
-    for (sequence, _) in input {
-        if let Some(next) = next.get_mut(*sequence) {
-            *next += 1;
-            positions.push((*sequence, *next));
-        }
-    }
-    let skip = match requested {
-        Logits::All => 0,
-        Logits::Last => positions.len().saturating_sub(1),
-        Logits::None => positions.len(),
-    };
-    positions.into_iter().skip(skip)
+    let mut wanted = wanted.iter().copied().peekable();
+    input.iter().enumerate().filter_map(move |(at, (sequence, _))| {
+        let position = next.get_mut(*sequence)?;
+        *position += 1;
+        wanted.next_if_eq(&at).map(|_| (*sequence, *position))
+    })
 }
 
 /// Whether the device has a native kernel for sampling.

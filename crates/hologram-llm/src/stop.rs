@@ -13,16 +13,17 @@ impl StopFilter {
         StopFilter { stops: stops.to_vec(), pending: String::new() }
     }
 
-    /// Takes more text. Returns the text to show, and whether a stop text follows it.
-    pub fn push(&mut self, text: &str) -> (String, bool) {
+    /// Takes more text. Returns the text to show, and the stop text that follows it.
+    pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         self.pending.push_str(text);
-        if let Some(at) = self.stops.iter().filter_map(|s| self.pending.find(s.as_str())).min() {
+        let found = self.stops.iter().filter_map(|s| Some((self.pending.find(s.as_str())?, s)));
+        if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             self.pending.truncate(at);
-            return (std::mem::take(&mut self.pending), true);
+            return (std::mem::take(&mut self.pending), Some(stop.clone()));
         }
         let keep = self.stops.iter().map(|s| overlap(&self.pending, s)).max().unwrap_or(0);
         let rest = self.pending.split_off(self.pending.len() - keep);
-        (std::mem::replace(&mut self.pending, rest), false)
+        (std::mem::replace(&mut self.pending, rest), None)
     }
 
     /// The withheld text, at the end of the generation.
@@ -67,7 +68,8 @@ mod tests {
                     }
                     let (part, end) = filter.push(&std::mem::take(&mut piece));
                     shown += &part;
-                    if end {
+                    if let Some(stop) = end {
+                        assert!(text.contains(&stop) && stops.contains(&stop), "{stop:?}");
                         stopped = true;
                         break;
                     }

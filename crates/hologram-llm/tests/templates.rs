@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hologram_llm::tokenizer::Tokenizer;
-use hologram_llm::{ChatTemplate, Message};
-use serde_json::Value;
+use hologram_llm::{ChatTemplate, Conversation, Message};
+use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -42,6 +42,31 @@ fn the_texts_of_the_reference_library() {
         }
     }
     assert!(texts > 80 && rejections > 20, "{texts} texts, {rejections} rejections");
+}
+
+#[test]
+fn templates_see_tools_calls_and_variables() {
+    let source = "{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool.function.name }}:{{ tool | tojson }};{% endfor %}{% endif %}\
+                  {% for m in messages %}{{ m.role }}={{ m.content }}\
+                  {% for call in m.tool_calls %}[{{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %};{% endfor %}\
+                  {{ style }} {{ add_generation_prompt }}";
+    let tokens = BTreeMap::from([("bos_token".to_string(), "<s>".to_string())]);
+    let template = ChatTemplate::new(Path::new("m.gguf"), source, tokens).unwrap();
+    assert_eq!(template.source(), source);
+    let call = json!({"id": "1", "type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": 1}}});
+    let messages = vec![
+        json!({"role": "user", "content": "1 + 2?"}),
+        json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+    ];
+    let tools = vec![json!({"type": "function", "function": {"name": "add"}})];
+    // A variable replaces a special token, but not the messages.
+    let variables = json!({"style": "terse", "bos_token": "<b>", "messages": []}).as_object().unwrap().clone();
+    let conversation = Conversation { messages, tools, variables };
+    let want = "<b>add:{\"type\": \"function\", \"function\": {\"name\": \"add\"}};user=1 + 2?;\
+                assistant=[add {\"b\": 2, \"a\": 1}];terse True";
+    assert_eq!(template.render_conversation(&conversation, true).unwrap(), want);
+    let none = template.render_conversation(&Conversation::default(), false).unwrap();
+    assert_eq!(none, "<s> False");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod perplexity;
 mod program;
 mod run;
 mod selftest;
+mod serve;
 mod shipped;
 mod thinking;
 mod tokenize;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         None => run::sample(),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
+        Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Bench(args)) => match &args.what {
             Some(BenchCommand::Ops(args)) => bench_ops::run(args),
             None => bench::run(&args),

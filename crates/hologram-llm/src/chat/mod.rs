@@ -2,7 +2,7 @@
 //!
 //! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja`
 //! or `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`,
-//! the special tokens, `tools` and `documents` (none), `raise_exception`, `strftime_now`, Python's string and
+//! the special tokens, `tools`, `documents` (none), further variables, `raise_exception`, `strftime_now`, Python's string and
 //! dictionary methods, and `tojson` as Python writes JSON.
 
 mod bounds;
@@ -18,7 +18,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
 
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 
 pub use thinking::{Part, Thoughts};
 
@@ -46,10 +46,24 @@ impl Message {
     }
 }
 
+/// What a template sees of a request, in the JSON of OpenAI's interface.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// The messages: objects with `role`, `content` and, in a conversation with tools, `tool_calls`, whose arguments are
+    /// objects, and `tool_call_id`.
+    pub messages: Vec<Json>,
+    /// The tools, each `{"type": "function", "function": {…}}`; empty for none.
+    pub tools: Vec<Json>,
+    /// Further variables, such as `enable_thinking`. They replace the template's special tokens, but not the members
+    /// above.
+    pub variables: Map<String, Json>,
+}
+
 /// A compiled chat template.
 pub struct ChatTemplate {
     /// For error messages.
     path: PathBuf,
+    source: String,
     environment: Environment<'static>,
     /// `bos_token`, `eos_token` and so on.
     tokens: BTreeMap<String, String>,
@@ -97,13 +111,22 @@ impl ChatTemplate {
             },
         );
         let thinks = source.contains(ENABLE_THINKING);
+        let original = source.to_string();
         let source = source::prepare(source).map_err(|reason| LlmError::Template { path: path.into(), reason })?;
         let environment = bounds::on_a_stack(move || {
             environment.add_template_owned(NAME, source)?;
             Ok(environment)
         });
         let environment = environment.map_err(|e| fault(path, &e))?;
-        Ok(ChatTemplate { path: path.into(), environment, tokens, note: None, thinking: None, thinks })
+        Ok(ChatTemplate {
+            path: path.into(),
+            source: original,
+            environment,
+            tokens,
+            note: None,
+            thinking: None,
+            thinks,
+        })
     }
 
     /// The template of a GGUF file; where it has none, ChatML if the vocabulary has ChatML's tokens.
@@ -181,21 +204,42 @@ impl ChatTemplate {
         self.thinks
     }
 
+    /// Whether the template has a switch for the thoughts of a reasoning model.
+    pub fn has_thinking_switch(&self) -> bool {
+        self.thinks
+    }
+
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's reply begins.
     ///
     /// # Errors
     /// When the template rejects the messages (with its own message) or fails (with the line).
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let message = |m: &Message| json!({ "role": m.role, "content": m.content });
-        let mut context: serde_json::Map<String, serde_json::Value> =
+        let messages = messages.iter().map(message).collect();
+        self.render_conversation(&Conversation { messages, ..Conversation::default() }, add_generation_prompt)
+    }
+
+    /// As [`ChatTemplate::render`], with tools and variables.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_conversation(&self, conversation: &Conversation, add_generation_prompt: bool) -> Result<String> {
+        let mut context: Map<String, Json> =
             self.tokens.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
-        context.insert("messages".into(), messages.iter().map(message).collect());
-        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        context.insert("tools".into(), serde_json::Value::Null);
-        context.insert("documents".into(), serde_json::Value::Null);
         if let Some(think) = self.thinking {
             context.insert(ENABLE_THINKING.into(), think.into());
         }
+        context.extend(conversation.variables.clone());
+        let tools = &conversation.tools;
+        context.insert("messages".into(), conversation.messages.clone().into());
+        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        context.insert("tools".into(), if tools.is_empty() { Json::Null } else { tools.clone().into() });
+        context.insert("documents".into(), Json::Null);
         let text = bounds::render(|text| {
             self.environment.get_template(NAME)?.render_captured_to(Value::from(Serde(context)), text).map(drop)
         });

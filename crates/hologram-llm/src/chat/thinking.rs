@@ -13,7 +13,7 @@ pub enum Part {
 }
 
 /// Splits a reply into thoughts and answer as it is generated.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Thoughts {
     inside: bool,
     /// White space after the thoughts is not part of the answer.

@@ -120,8 +120,9 @@ impl Decoder {
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
-    /// output. If `bucket.sampled`, the output is `chosen` (`u32 [outputs]`) instead: tokens that [`Graph::sample`]
-    /// chooses, with the inputs `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`).
+    /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
+    /// `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`). `bucket.results` says which
+    /// outputs there are.
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -160,12 +161,13 @@ impl Decoder {
         let x = step.norm(x, &self.output_norm)?;
         let Step { graph: mut g, mut linears, .. } = step;
         let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
-        if bucket.sampled {
+        if bucket.results.has_tokens() {
             let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(2)])?;
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
-        } else {
+        }
+        if bucket.results.has_logits() {
             g.output("logits", logits)?;
         }
         Ok(g)
@@ -181,8 +183,29 @@ pub(crate) struct Bucket {
     pub full: bool,
     /// Tokens that get logits.
     pub outputs: usize,
-    /// Whether the device samples tokens from the logits.
-    pub sampled: bool,
+    /// What the host gets.
+    pub results: Results,
     /// The step size that determines the precision; `None`: `tokens`.
     pub precision: Option<usize>,
+}
+
+/// What the host gets from a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Results {
+    /// Logits.
+    Logits,
+    /// Tokens that the device samples.
+    Tokens,
+    /// Both.
+    Both,
+}
+
+impl Results {
+    pub fn has_tokens(self) -> bool {
+        self != Results::Logits
+    }
+
+    pub fn has_logits(self) -> bool {
+        self != Results::Tokens
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use hologram_core::Executor;
 
-use super::decoder::{Bucket, Decoder};
+use super::decoder::{Bucket, Decoder, Results};
 use crate::files::ModelFiles;
 use crate::kv::KvCache;
 use crate::safetensors::FolderWeights;
@@ -41,8 +41,8 @@ fn graphs_of_all_architectures() {
         let decoder = load(fixture, &executor);
         assert!(decoder.config.architecture.folder.model_type == name, "{fixture} is not a {name}");
         let format = decoder.cache_format(&**executor.backend());
-        let cache = KvCache::new(&executor, &decoder.config, 2, 64, format).unwrap();
-        let bucket = Bucket { tokens: 4, full: false, outputs: 2, sampled: false, precision: None };
+        let cache = KvCache::new(&executor, &decoder.config, 2, 64, format, None).unwrap();
+        let bucket = Bucket { tokens: 4, full: false, outputs: 2, results: Results::Logits, precision: None };
         let got = decoder.graph(&executor, &cache, bucket).unwrap().to_string();
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/graphs/{name}.txt"));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -384,6 +384,18 @@ impl Tokenizer {
         self.eot
     }
 
+    /// The bytes of a token, control tokens as the vocabulary spells them; empty for an unknown id.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.append_bytes(id, true, &mut bytes);
+        bytes
+    }
+
+    /// The tokens that end a generation, in ascending order.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// Whether generation ends with this token.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.binary_search(&id).is_ok()

@@ -1,7 +1,12 @@
 //! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
+mod pool;
+
 use hologram_backends::DType;
 use hologram_core::{Executor, Tensor};
+
+use pool::BlockPool;
+pub(crate) use pool::PrefixHasher;
 
 use crate::error::{LlmError, Result};
 use crate::models::config::Config;
@@ -14,7 +19,7 @@ pub(crate) struct KvCache {
     /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`.
     layers: Vec<(Tensor, Tensor)>,
     blocks_per_sequence: usize,
-    free: Vec<u32>,
+    pool: BlockPool,
     sequences: Vec<Sequence>,
 }
 
@@ -27,7 +32,7 @@ struct Sequence {
 
 impl KvCache {
     /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16`
-    /// or 8 bits in planes).
+    /// or 8 bits in planes). The sequences share `blocks` blocks; by default there are enough for all.
     ///
     /// # Errors
     /// [`LlmError::CacheTooLarge`].
@@ -37,19 +42,19 @@ impl KvCache {
         max_sequences: usize,
         context: usize,
         format: DType,
+        blocks: Option<usize>,
     ) -> Result<KvCache> {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
-        let blocks = blocks_per_sequence * max_sequences;
+        let blocks = blocks.unwrap_or(blocks_per_sequence * max_sequences);
         let shape = [blocks, config.kv_heads, BLOCK_SIZE, config.head_dim];
-        let of_one = shape.iter().map(|n| *n as u128).product::<u128>() * format.block_bytes() as u128;
-        let bytes = of_one / format.block_len() as u128 * 2 * config.layers as u128;
+        let bytes = blocks as u128 * block_bytes(config, format);
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
         let layers = (0..config.layers).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
             layers,
             blocks_per_sequence,
-            free: (0..blocks as u32).rev().collect(),
+            pool: BlockPool::new(blocks),
             sequences: vec![Sequence::default(); max_sequences],
         })
     }
@@ -75,7 +80,7 @@ impl KvCache {
     /// Bytes of keys and values per position in a layer.
     pub fn bytes_per_position(&self, layer: usize) -> usize {
         let (keys, values) = &self.layers[layer];
-        let positions = self.sequences.len() * self.context();
+        let positions = self.pool.total() * BLOCK_SIZE;
         (keys.bytes() + values.bytes()) / positions.max(1)
     }
 
@@ -107,11 +112,11 @@ impl KvCache {
         let s = &mut self.sequences[sequence];
         let (block, offset) = (s.len / BLOCK_SIZE, s.len % BLOCK_SIZE);
         if offset == 0 {
-            let free = if block < self.blocks_per_sequence { self.free.pop() } else { None };
-            let Some(free) = free else {
+            if block >= self.blocks_per_sequence {
                 return Err(LlmError::ContextFull { context: self.blocks_per_sequence * BLOCK_SIZE });
-            };
-            s.blocks.push(free);
+            }
+            let positions = self.pool.total() * BLOCK_SIZE;
+            s.blocks.push(self.pool.allocate().ok_or(LlmError::CacheFull { positions })?);
         }
         s.len += 1;
         Ok(s.blocks[block] * BLOCK_SIZE as u32 + offset as u32)
@@ -122,7 +127,52 @@ impl KvCache {
         let s = &mut self.sequences[sequence];
         s.len = s.len.min(len);
         let keep = s.len.div_ceil(BLOCK_SIZE);
-        self.free.extend(s.blocks.drain(keep.min(s.blocks.len())..).rev());
+        // The last first: of idle blocks, those that a prefix needs least are evicted first.
+        for block in s.blocks.drain(keep.min(s.blocks.len())..).rev() {
+            self.pool.release(block);
+        }
+    }
+
+    /// Blocks that sequences can still take.
+    pub fn available_blocks(&self) -> usize {
+        self.pool.available()
+    }
+
+    /// The number of blocks of a sequence.
+    pub fn blocks_of(&self, sequence: usize) -> usize {
+        self.sequences[sequence].blocks.len()
+    }
+
+    /// Makes the block `index` of a sequence, which is full of `tokens`, available to others under this hash.
+    pub fn publish(&mut self, sequence: usize, index: usize, hash: u128, tokens: &[u32]) {
+        if let Some(block) = self.sequences[sequence].blocks.get(index) {
+            self.pool.publish(*block, hash, tokens);
+        }
+    }
+
+    /// The published blocks that hold the start of `tokens`: at most whole blocks that leave a token to compute.
+    pub fn find_prefix(&self, hasher: &PrefixHasher, tenant: Option<&str>, tokens: &[u32]) -> Prefix {
+        let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0 };
+        let most = tokens.len().saturating_sub(1) / BLOCK_SIZE;
+        for of_block in tokens.chunks_exact(BLOCK_SIZE).take(most) {
+            let hash = hasher.next(found.hash, of_block);
+            let Some(block) = self.pool.find(hash, of_block) else { break };
+            found.hash = hash;
+            found.blocks.push(block);
+            found.idle += usize::from(self.pool.is_idle(block));
+        }
+        found
+    }
+
+    /// Gives an empty sequence the blocks of a prefix.
+    pub fn adopt(&mut self, sequence: usize, prefix: &Prefix) {
+        self.truncate(sequence, 0);
+        for block in &prefix.blocks {
+            self.pool.share(*block);
+        }
+        let s = &mut self.sequences[sequence];
+        s.blocks.extend(&prefix.blocks);
+        s.len = prefix.tokens();
     }
 
     /// Writes the block table, row-major `[sequences, blocks_per_sequence]`; unused entries are 0 and never read.
@@ -133,4 +183,26 @@ impl KvCache {
             table.resize(table.len() + self.blocks_per_sequence - s.blocks.len(), 0);
         }
     }
+}
+
+/// Blocks that already hold the start of a prompt.
+pub(crate) struct Prefix {
+    /// The hash of the last block, or that before the first.
+    pub hash: u128,
+    blocks: Vec<u32>,
+    /// How many of the blocks no sequence uses now.
+    pub idle: usize,
+}
+
+impl Prefix {
+    /// The tokens that need not be computed.
+    pub fn tokens(&self) -> usize {
+        self.blocks.len() * BLOCK_SIZE
+    }
+}
+
+/// Bytes of a block in all layers.
+pub(crate) fn block_bytes(config: &Config, format: DType) -> u128 {
+    let elements = (config.kv_heads * BLOCK_SIZE * config.head_dim) as u128;
+    elements * format.block_bytes() as u128 / format.block_len() as u128 * 2 * config.layers as u128
 }

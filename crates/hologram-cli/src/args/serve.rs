@@ -1,0 +1,107 @@
+//! Options of `serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN};
+
+/// What is logged.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Log {
+    /// Failures of the server
+    Error,
+    /// Also what may be amiss
+    Warn,
+    /// Also each request
+    Info,
+    /// Also probes and connections
+    Debug,
+}
+
+impl From<Log> for hologram_server::log::Level {
+    fn from(log: Log) -> hologram_server::log::Level {
+        match log {
+            Log::Error => hologram_server::log::Level::ERROR,
+            Log::Warn => hologram_server::log::Level::WARN,
+            Log::Info => hologram_server::log::Level::INFO,
+            Log::Debug => hologram_server::log::Level::DEBUG,
+        }
+    }
+}
+
+/// Options of `serve`.
+#[derive(Args)]
+#[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Name or address of the interface to listen on; 0.0.0.0 is every one
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    pub port: u16,
+    /// Listen on a Unix socket instead
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
+    pub unix_socket: Option<PathBuf>,
+    /// Name of the model for clients; may be given several times [default: from the model's file name]
+    #[arg(long, value_name = "NAME")]
+    pub alias: Vec<String>,
+    /// Key that requests must have; may be given several times (other users of the machine see command lines: prefer a
+    /// file)
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Vec<String>,
+    /// File with such keys, one per line
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Let pages of this origin call the server from a browser, such as https://example.org; * is any; may be given
+    /// several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors_origin: Vec<String>,
+    /// Let clients call the server by this host name, besides addresses and localhost; * is any; a server with keys
+    /// takes any name
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Use this chat template, a Jinja file, instead of the model's
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Context length of a request in tokens [default: the model's, at most 8192]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub ctx: Option<u32>,
+    /// Element type of the KV cache [default: chosen by model and device]
+    #[arg(long, value_name = "F", value_enum)]
+    pub kv: Option<Kv>,
+    /// Memory for the KV cache in MiB, shared by all requests [default: what all requests need, or what is free]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub kv_memory: Option<u64>,
+    /// Texts that are generated at once [default: 256 on a GPU, 16 on the CPU]
+    #[arg(long, alias = "parallel", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_sequences: Option<u32>,
+    /// Texts that wait for the others; further ones get status 503
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub max_waiting: Option<u32>,
+    /// Texts of one request: its prompts times n
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub max_per_request: u32,
+    /// Maximum size of a request in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_body: u32,
+    /// Open connections; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub max_connections: u32,
+    /// Seconds for requests to end after SIGTERM; a second SIGTERM cuts them off
+    #[arg(long, value_name = "S", default_value_t = 120)]
+    pub drain_timeout: u32,
+    /// Give a seeded request the same text alone and beside others, at some cost in speed
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Compute every prompt anew instead of reusing beginnings that were computed before
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+    /// What is logged, as one JSON object per line on standard error
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Log::Warn)]
+    pub log: Log,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}

@@ -1,0 +1,191 @@
+//! Constraints on texts: compiled grammars, and which tokens they allow next.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::model::Model;
+use crate::tokenizer::TokenType;
+
+use super::request::{Constraint, SubmitError};
+use super::{limits, lock};
+
+/// How long a constraint may take to compile.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Constraints that compile at once.
+const MAX_COMPILING: usize = 2;
+
+/// Compiled constraints that are kept.
+const MAX_KEPT: usize = 32;
+
+/// Compiles constraints for one model.
+#[derive(Default)]
+pub(super) struct Compiler {
+    /// What all constraints share: the vocabulary as a tree.
+    factory: OnceLock<Result<Arc<ParserFactory>, String>>,
+    compiling: Arc<(Mutex<usize>, Condvar)>,
+    /// The last compiled constraints, the newest last.
+    kept: Mutex<VecDeque<(Constraint, Grammar)>>,
+}
+
+/// A constraint and how much of it the text has fulfilled.
+pub(super) struct Grammar {
+    matcher: Matcher,
+}
+
+impl Compiler {
+    /// Compiles a constraint in a thread of its own, and waits for it.
+    pub fn compile(&self, constraint: &Constraint, model: &Arc<Model>) -> Result<Grammar, SubmitError> {
+        let fail = |reason: String| SubmitError::Unsupported { field: "constraint", reason };
+        limits::check(constraint).map_err(|reason| fail(format!("it {reason}")))?;
+        {
+            let mut kept = lock(&self.kept);
+            if let Some(at) = kept.iter().position(|(of, _)| of == constraint)
+                && let Some(found) = kept.remove(at)
+            {
+                let grammar = found.1.copy();
+                kept.push_back(found);
+                return Ok(grammar);
+            }
+        }
+        let deadline = Instant::now() + DEADLINE;
+        let too_long = || fail(format!("it takes more than {} s to compile", DEADLINE.as_secs()));
+        let place = Place::take(&self.compiling, deadline).ok_or_else(too_long)?;
+        let factory = self.factory.get_or_init(|| factory(model)).clone().map_err(fail)?;
+        let (sender, receiver) = channel();
+        let (name, constraint_of_thread) = ("hologram-constraint".into(), constraint.clone());
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let compiled = catch_unwind(AssertUnwindSafe(|| Grammar::compile(&constraint_of_thread, &factory)));
+            let _ = sender.send(compiled.unwrap_or_else(|_| Err("it cannot be compiled".into())));
+            drop(place);
+        });
+        thread.map_err(|e| fail(format!("no thread can compile it: {e}")))?;
+        let compiled = match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(compiled) => compiled.map_err(fail)?,
+            // The thread goes on and keeps its place.
+            Err(RecvTimeoutError::Timeout) => return Err(too_long()),
+            Err(RecvTimeoutError::Disconnected) => return Err(fail("it cannot be compiled".into())),
+        };
+        let mut kept = lock(&self.kept);
+        if kept.len() >= MAX_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((constraint.clone(), compiled.copy()));
+        Ok(compiled)
+    }
+}
+
+/// One of the places for compiling constraints.
+struct Place(Arc<(Mutex<usize>, Condvar)>);
+
+impl Place {
+    fn take(places: &Arc<(Mutex<usize>, Condvar)>, deadline: Instant) -> Option<Place> {
+        let mut taken = lock(&places.0);
+        while *taken >= MAX_COMPILING {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            taken = places.1.wait_timeout(taken, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        *taken += 1;
+        Some(Place(places.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *lock(&self.0.0) -= 1;
+        self.0.1.notify_one();
+    }
+}
+
+/// The vocabulary as a tree.
+fn factory(model: &Model) -> Result<Arc<ParserFactory>, String> {
+    let tokenizer = model.tokenizer().map_err(|e| e.to_string())?;
+    let ends: Vec<u32> = {
+        let mut ends = [tokenizer.ends(), model.end_tokens()].concat();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    };
+    let Some(first) = ends.first() else { return Err("the model has no token that ends a text".into()) };
+    let vocab = model.config().vocab as u32;
+    let word = |id: u32| match tokenizer.token_type(id) {
+        // Text never produces these, but a grammar may name them.
+        Some(TokenType::Control) => [&[TokTrie::SPECIAL_TOKEN_MARKER], &*tokenizer.token_bytes(id)].concat(),
+        Some(TokenType::Normal | TokenType::UserDefined | TokenType::Byte) => tokenizer.token_bytes(id),
+        _ => Vec::new(),
+    };
+    let words: Vec<Vec<u8>> = (0..vocab).map(word).collect();
+    let build = || -> Result<ParserFactory, String> {
+        let trie = TokTrie::from(&TokRxInfo::new(vocab, *first), &words).with_eos_tokens(&ends);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| e.to_string())?;
+        factory.quiet().limits_mut().verbose_errors = false;
+        Ok(factory)
+    };
+    match catch_unwind(AssertUnwindSafe(build)) {
+        Ok(factory) => factory.map(Arc::new),
+        Err(_) => Err("the model's vocabulary cannot be constrained".into()),
+    }
+}
+
+impl Grammar {
+    fn compile(constraint: &Constraint, factory: &ParserFactory) -> Result<Grammar, String> {
+        let grammar = match constraint {
+            Constraint::JsonObject => TopLevelGrammar::from_json_schema(serde_json::json!({"type": "object"})),
+            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Constraint::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+        };
+        let mut matcher = Matcher::new(factory.create_parser(grammar));
+        if let Some(error) = matcher.get_error() {
+            return Err(error);
+        }
+        // What it leaves out would be a constraint that is not kept.
+        if let Some(warning) = matcher.grammar_warnings().into_iter().next() {
+            return Err(warning);
+        }
+        // Some faults show only when a token is wanted.
+        let mask = matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
+        if mask.is_zero() {
+            return Err("no text fulfils it".into());
+        }
+        Ok(Grammar { matcher })
+    }
+
+    /// An independent copy.
+    fn copy(&self) -> Grammar {
+        Grammar { matcher: self.matcher.deep_clone() }
+    }
+
+    /// Forbids all tokens that cannot follow.
+    pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        let mask: SimpleVob = guarded(|| self.matcher.compute_mask_or_eos().map_err(|e| e.to_string()))?;
+        for (logit, id) in logits.iter_mut().zip(0..) {
+            if !mask.is_allowed(id) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next token of the text. Returns whether the text is complete: nothing can follow.
+    pub fn take(&mut self, id: u32) -> Result<bool, String> {
+        guarded(|| self.matcher.consume_token(id).map_err(|e| e.to_string()))?;
+        match self.matcher.get_error() {
+            Some(error) => Err(error),
+            None => Ok(self.matcher.is_stopped()),
+        }
+    }
+}
+
+/// A fault of the grammar's library must not end the engine.
+fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the grammar failed".into()))
+}

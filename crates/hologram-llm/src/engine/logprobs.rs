@@ -1,0 +1,42 @@
+//! Probabilities of tokens.
+
+use crate::tokenizer::Tokenizer;
+
+use super::events::{Logprob, TokenLogprobs};
+
+/// The probability of `chosen` and of the `top` best tokens. `logits` must not be empty.
+pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize, tokenizer: Option<&Tokenizer>) -> TokenLogprobs {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
+    let log_sum = f64::from(max) + sum.ln();
+    let one = |id: u32| {
+        let logit = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+        let bytes = tokenizer.map(|t| t.token_bytes(id)).unwrap_or_default();
+        Logprob { id, logprob: (f64::from(logit) - log_sum) as f32, bytes }
+    };
+    let mut best: Vec<u32> = (0..logits.len() as u32).collect();
+    let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    if top > 0 && top < best.len() {
+        best.select_nth_unstable_by(top - 1, order);
+    }
+    best.truncate(top);
+    best.sort_unstable_by(order);
+    TokenLogprobs { token: one(chosen), top: best.into_iter().map(one).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logprobs_are_of_the_softmax() {
+        let logits = [1000.0, 1000.0 + 3f32.ln(), f32::NEG_INFINITY, 1000.0];
+        let got = logprobs(&logits, 3, 3, None);
+        let top: Vec<u32> = got.top.iter().map(|t| t.id).collect();
+        assert_eq!((got.token.id, top), (3, vec![1, 0, 3]));
+        // The softmax is 1/5, 3/5, 0, 1/5.
+        assert!((got.token.logprob - 0.2f32.ln()).abs() < 1e-4, "{got:?}");
+        assert!((got.top[0].logprob - 0.6f32.ln()).abs() < 1e-4, "{got:?}");
+        assert_eq!(logprobs(&logits, 2, 0, None).token.logprob, f32::NEG_INFINITY);
+    }
+}

@@ -1,0 +1,281 @@
+//! A request that runs: its tokens, the text so far, and what it sends to its reader.
+
+use std::time::{Duration, Instant};
+
+use crate::error::LlmError;
+use crate::generate::Finish;
+use crate::model::Model;
+use crate::sampling::Sampler;
+use crate::session::NO_TOKEN;
+use crate::stop::StopFilter;
+use crate::tokenizer::{TokenDecoder, Tokenizer};
+
+use super::events::{Event, Failure, Sender, Timings, TokenLogprobs, Usage};
+use super::grammar::Grammar;
+use super::logprobs::logprobs;
+use super::queue::Waiting;
+use super::request::Request;
+
+/// A sequence. It is either in a slot of the session or preempted.
+pub(super) struct Sequence {
+    pub number: u64,
+    pub request: Request,
+    grammar: Option<Grammar>,
+    pub sender: Sender,
+    /// The prompt and the generated tokens.
+    pub tokens: Vec<u32>,
+    /// The session's sequence.
+    pub slot: usize,
+    /// The hash of the published blocks, and their number.
+    pub hash: u128,
+    pub published: usize,
+    pub preemptions: u32,
+    /// Since when it pauses for its reader.
+    pub paused: Option<Instant>,
+    decoder: TokenDecoder,
+    stop: StopFilter,
+    cached_tokens: usize,
+    /// Maximum number of generated tokens, and whether the context sets it.
+    limit: (usize, bool),
+    prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    submitted: Instant,
+    started: Instant,
+    first_token: Option<Instant>,
+}
+
+/// How a sequence ended, as its reader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Finished,
+    Failed,
+}
+
+/// Preempted this many times, a sequence is preempted only if no other can be.
+const MAX_PREEMPTIONS: u32 = 3;
+
+impl Sequence {
+    /// A sequence that starts now. `cached`: tokens of the prompt in the cache.
+    pub fn start(waiting: Waiting, context: usize) -> Sequence {
+        let Waiting { number, request, grammar, sender, submitted } = waiting;
+        let decoder = if request.show_control { TokenDecoder::with_control() } else { TokenDecoder::new() };
+        Sequence {
+            number,
+            grammar,
+            sender,
+            tokens: request.prompt.clone(),
+            slot: 0,
+            hash: 0,
+            published: 0,
+            preemptions: 0,
+            paused: None,
+            decoder,
+            stop: StopFilter::new(&request.stop),
+            cached_tokens: 0,
+            limit: request.limit(context),
+            prompt_logprobs: if request.prompt_logprobs { vec![None] } else { Vec::new() },
+            submitted,
+            started: Instant::now(),
+            first_token: None,
+            request,
+        }
+    }
+
+    /// Tells the reader that the request no longer waits.
+    pub fn send_started(&mut self, cached_tokens: usize) {
+        self.cached_tokens = cached_tokens;
+        self.sender.send(Event::Started { prompt_tokens: self.request.prompt.len(), cached_tokens });
+    }
+
+    /// Sorts sequences by the order in which they run.
+    pub fn order(&self) -> (i64, u64) {
+        (-i64::from(self.request.priority), self.number)
+    }
+
+    /// Sorts sequences by the order in which they are preempted.
+    pub fn preemption_order(&self) -> (bool, i64, std::cmp::Reverse<u64>) {
+        let protected = self.preemptions >= MAX_PREEMPTIONS;
+        (protected, i64::from(self.request.priority), std::cmp::Reverse(self.number))
+    }
+
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// The time at which it ends unfinished.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.submitted.checked_add(self.request.timeout?)
+    }
+
+    /// Whether the tokens of the prompt still need logits.
+    pub fn wants_prompt_logprobs(&self) -> bool {
+        self.request.prompt_logprobs && self.prompt_logprobs.len() < self.request.prompt.len()
+    }
+
+    /// Whether its next token needs logits on the host. Otherwise the device can sample it.
+    pub fn needs_logits(&self) -> bool {
+        self.request.logprobs.is_some() || self.wants_prompt_logprobs() || self.chosen_by_host()
+    }
+
+    /// Whether the host samples its next token.
+    pub fn chosen_by_host(&self) -> bool {
+        let r = &self.request;
+        let changes_logits = !r.logit_bias.is_empty() || self.grammar.is_some() || self.generated() < r.min_tokens;
+        changes_logits || !r.sampling.fits_device()
+    }
+
+    /// Takes the logits of tokens of the prompt from `start` on.
+    pub fn take_prompt(&mut self, start: usize, rows: std::slice::Chunks<'_, f32>, tokenizer: Option<&Tokenizer>) {
+        if !self.wants_prompt_logprobs() {
+            return;
+        }
+        for (row, next) in rows.zip(start + 1..self.request.prompt.len()) {
+            if next == self.prompt_logprobs.len() {
+                let top = self.request.logprobs.unwrap_or(0);
+                self.prompt_logprobs.push(Some(logprobs(row, self.request.prompt[next], top, tokenizer)));
+            }
+        }
+        if !self.wants_prompt_logprobs() {
+            self.sender.send(Event::Prompt { logprobs: self.prompt_logprobs.clone() });
+        }
+    }
+
+    /// Takes the result for the last token: the device's choice or the logits. Returns how the sequence ended, if it
+    /// did.
+    pub fn take(
+        &mut self,
+        chosen: Option<u32>,
+        logits: Option<&[f32]>,
+        model: &Model,
+        sampler: &mut Sampler,
+    ) -> Option<End> {
+        if self.limit.0 == 0 {
+            return Some(self.finish(self.limit_reason(), None));
+        }
+        let id = match self.choose(chosen, logits, model, sampler) {
+            Ok(id) => id,
+            Err(failure) => return Some(self.fail(failure)),
+        };
+        self.first_token.get_or_insert_with(Instant::now);
+        let tokenizer = model.tokenizer().ok();
+        let early = self.generated() < self.request.min_tokens;
+        self.tokens.push(id);
+        if !early && self.is_end(id, model) {
+            return Some(self.finish(Finish::EndOfText, None));
+        }
+        let complete = match self.grammar.as_mut().map(|grammar| grammar.take(id)) {
+            Some(Err(reason)) => return Some(self.fail(Failure::Constraint { reason })),
+            Some(Ok(complete)) => complete,
+            None => false,
+        };
+        let logprobs = match (self.request.logprobs, logits) {
+            (Some(top), Some(logits)) => vec![logprobs(logits, id, top, tokenizer)],
+            _ => Vec::new(),
+        };
+        let text = tokenizer.map(|t| self.decoder.push(t, id)).unwrap_or_default();
+        let (text, stop) = if early { (text.into(), None) } else { self.stop.push(text) };
+        self.sender.send(Event::Token { ids: vec![id], text, logprobs });
+        if stop.is_some() {
+            return Some(self.finish(Finish::Stop, stop));
+        }
+        if complete {
+            return Some(self.finish(Finish::EndOfText, None));
+        }
+        (self.generated() >= self.limit.0).then(|| self.finish(self.limit_reason(), None))
+    }
+
+    fn is_end(&self, id: u32, model: &Model) -> bool {
+        let of_model = model.end_tokens().contains(&id) || model.tokenizer().is_ok_and(|t| t.is_end(id));
+        // A grammar allows them only where the text is complete.
+        let ends = !self.request.ignore_end || self.grammar.is_some();
+        (of_model && ends) || self.request.stop_tokens.contains(&id)
+    }
+
+    fn limit_reason(&self) -> Finish {
+        if self.limit.1 { Finish::ContextFull } else { Finish::MaxTokens }
+    }
+
+    fn choose(
+        &mut self,
+        chosen: Option<u32>,
+        logits: Option<&[f32]>,
+        model: &Model,
+        sampler: &mut Sampler,
+    ) -> Result<u32, Failure> {
+        let position = self.tokens.len() as u64;
+        let fail = |e: LlmError| Failure::Step { reason: e.to_string() };
+        let invalid = || fail(LlmError::Logits { position, reason: NO_TOKEN.into() });
+        if let (Some(id), false) = (chosen, self.chosen_by_host()) {
+            return if (id as usize) < model.config().vocab { Ok(id) } else { Err(invalid()) };
+        }
+        let Some(logits) = logits else { return Err(invalid()) };
+        sampler.set_config(self.request.sampling);
+        let early = self.generated() < self.request.min_tokens;
+        if self.request.logit_bias.is_empty() && self.grammar.is_none() && !early {
+            return sampler.sample_after(logits, &self.tokens, position).map_err(fail);
+        }
+        let mut changed = logits.to_vec();
+        for (id, bias) in &self.request.logit_bias {
+            if let Some(logit) = changed.get_mut(*id as usize) {
+                *logit += bias;
+            }
+        }
+        if early {
+            let ends = model.end_tokens().iter().chain(&self.request.stop_tokens);
+            let ends = ends.chain(model.tokenizer().map(|t| t.ends()).unwrap_or_default());
+            for id in ends {
+                if let Some(logit) = changed.get_mut(*id as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        let Some(grammar) = &mut self.grammar else {
+            return sampler.sample_after(&changed, &self.tokens, position).map_err(fail);
+        };
+        grammar.mask(&mut changed).map_err(|reason| Failure::Constraint { reason })?;
+        if changed.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            let reason = "no token fulfils both it and the request's biases".into();
+            return Err(Failure::Constraint { reason });
+        }
+        sampler.sample_after(&changed, &self.tokens, position).map_err(fail)
+    }
+
+    /// Ends the text. An incomplete character becomes U+FFFD.
+    pub fn finish(&mut self, mut reason: Finish, mut stop: Option<String>) -> End {
+        if stop.is_none() {
+            let (mut text, found) = self.stop.push(self.decoder.finish());
+            match found {
+                Some(_) => (reason, stop) = (Finish::Stop, found),
+                None => text += &self.stop.finish(),
+            }
+            if !text.is_empty() {
+                self.sender.send(Event::Token { ids: Vec::new(), text, logprobs: Vec::new() });
+            }
+        }
+        let (usage, timings) = (self.usage(), self.timings());
+        self.sender.send(Event::Finished { reason, stop, usage, timings });
+        End::Finished
+    }
+
+    pub fn fail(&mut self, failure: Failure) -> End {
+        self.sender.send(Event::Failed(failure));
+        End::Failed
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.request.prompt.len(),
+            cached_tokens: self.cached_tokens,
+            generated_tokens: self.generated(),
+        }
+    }
+
+    fn timings(&self) -> Timings {
+        let since = |from: Instant, to: Instant| to.saturating_duration_since(from);
+        let now = Instant::now();
+        Timings {
+            queued: since(self.submitted, self.started),
+            prompt: since(self.started, self.first_token.unwrap_or(now)),
+            decode: self.first_token.map_or(Duration::ZERO, |first| since(first, now)),
+        }
+    }
+}

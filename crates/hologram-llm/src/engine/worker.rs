@@ -1,0 +1,418 @@
+//! The engine's thread: it owns the session, and plans and runs its steps.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::generate::Finish;
+use crate::kv::{BLOCK_SIZE, Prefix, PrefixHasher};
+use crate::model::Model;
+use crate::sampling::{Sampler, SamplerConfig};
+use crate::session::{Input, Logits, Session, SessionOptions};
+
+use super::events::Failure;
+use super::options::EngineOptions;
+use super::queue::Phase;
+use super::request::Request;
+use super::sequence::{End, Sequence};
+use super::stats::EngineStats;
+use super::{Shared, lock};
+
+pub(super) struct Worker {
+    model: Arc<Model>,
+    options: EngineOptions,
+    shared: Arc<Shared>,
+    session: Session,
+    hasher: PrefixHasher,
+    /// Sequences in slots of the session, in the order in which they run.
+    running: Vec<Sequence>,
+    /// Sequences that wait for blocks to be computed again, in the same order.
+    preempted: Vec<Sequence>,
+    /// Free slots.
+    slots: Vec<usize>,
+    /// The next step.
+    step: Vec<Item>,
+    sampler: Sampler,
+    stats: EngineStats,
+    /// Steps that failed one after the other.
+    failures: u32,
+}
+
+/// A sequence's part of a step.
+struct Item {
+    /// The sequence's index in `running`.
+    at: usize,
+    /// The first token to compute.
+    from: usize,
+    count: usize,
+    logits: Logits,
+}
+
+impl Item {
+    fn outputs(&self) -> usize {
+        match self.logits {
+            Logits::None => 0,
+            Logits::Last => 1,
+            Logits::All => self.count,
+        }
+    }
+}
+
+/// The engine stops after this many failed steps one after the other.
+const MAX_FAILURES: u32 = 3;
+
+/// Maximum tokens of a piece of a prompt whose logits all go to the host.
+const MAX_LOGITS: usize = 128;
+
+impl Worker {
+    pub fn new(model: Arc<Model>, options: EngineOptions, blocks: usize, shared: Arc<Shared>) -> Result<Worker> {
+        let mut session = model.session(SessionOptions {
+            context: options.context,
+            batch: options.step_tokens,
+            sequences: options.max_sequences,
+            kv: options.kv,
+            device_sampling: None,
+            blocks: Some(blocks),
+        })?;
+        if options.deterministic {
+            session.fix_precision(Some(1));
+        }
+        let stats = EngineStats { blocks_total: blocks, block_tokens: BLOCK_SIZE, ..EngineStats::default() };
+        *lock(&shared.stats) = stats;
+        Ok(Worker {
+            slots: (0..options.max_sequences).rev().collect(),
+            sampler: Sampler::new(SamplerConfig::GREEDY)?,
+            hasher: PrefixHasher::new(),
+            running: Vec::new(),
+            preempted: Vec::new(),
+            step: Vec::new(),
+            failures: 0,
+            model,
+            options,
+            shared,
+            session,
+            stats,
+        })
+    }
+
+    /// Serves until the engine is dropped or fails. Requests that are left then fail.
+    pub fn run(mut self) {
+        // A panic is a bug, but its victims should hear of it instead of waiting forever.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        self.shared.queue.enter(Phase::Stopped);
+        self.shared.queue.clear();
+        self.running.clear();
+        self.preempted.clear();
+        self.report();
+    }
+
+    fn serve(&mut self) {
+        while self.shared.queue.phase() < Phase::Stopping && self.failures < MAX_FAILURES {
+            let started = Instant::now();
+            self.sweep();
+            self.admit();
+            while !self.plan() && self.running.len() > 1 {
+                self.preempt();
+            }
+            if self.step.is_empty() {
+                if self.fail_stuck() {
+                    continue;
+                }
+                self.report();
+                self.shared.queue.bell.wait(self.time_to_wait());
+                continue;
+            }
+            let in_step = self.run_step();
+            self.stats.step_time += in_step;
+            self.stats.host_time += started.elapsed().saturating_sub(in_step);
+            self.report();
+        }
+    }
+
+    /// Fails a sequence that could run but for which even the whole cache has no block. The options exclude that.
+    fn fail_stuck(&mut self) -> bool {
+        let Some(at) = self.running.iter().position(|s| s.paused.is_none()) else { return false };
+        let reason = "the KV cache has no block for the sequence".into();
+        let end = self.running[at].fail(Failure::Step { reason });
+        self.stats.count(end);
+        self.remove(at);
+        true
+    }
+
+    /// Publishes the counters.
+    fn report(&mut self) {
+        let stats = self.count();
+        *lock(&self.shared.stats) = stats;
+    }
+
+    /// The counters now.
+    fn count(&mut self) -> EngineStats {
+        self.stats.running = self.running.len();
+        self.stats.waiting = self.preempted.len();
+        self.stats.blocks_used = self.stats.blocks_total - self.session.cache().available_blocks();
+        self.stats
+    }
+
+    /// How long nothing happens unless the bell rings.
+    fn time_to_wait(&self) -> Option<Duration> {
+        let slow = |s: &Sequence| s.paused?.checked_add(self.options.slow_reader);
+        let running = self.running.iter().flat_map(|s| [s.deadline(), slow(s)]).flatten();
+        let next = running.chain(self.shared.queue.next_deadline()).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Ends sequences that are cancelled, late or not read.
+    fn sweep(&mut self) {
+        let (cancelled, expired) = self.shared.queue.sweep();
+        self.stats.cancelled += cancelled;
+        self.stats.failed += expired;
+        for at in (0..self.running.len()).rev() {
+            if Worker::is_over(&mut self.running[at], &self.options, &mut self.stats) {
+                self.remove(at);
+            }
+        }
+        let (options, stats) = (&self.options, &mut self.stats);
+        self.preempted.retain_mut(|s| !Worker::is_over(s, options, stats));
+    }
+
+    /// Whether a sequence ends before its next step.
+    fn is_over(s: &mut Sequence, options: &EngineOptions, stats: &mut EngineStats) -> bool {
+        if s.sender.is_cancelled() {
+            stats.cancelled += 1;
+            return true;
+        }
+        let now = Instant::now();
+        if s.deadline().is_some_and(|deadline| now >= deadline) {
+            stats.count(s.finish(Finish::Deadline, None));
+            return true;
+        }
+        s.paused = s.sender.is_full().then(|| s.paused.unwrap_or(now));
+        let paused = s.paused.map_or(Duration::ZERO, |since| now - since);
+        let slow = s.paused.is_some() && paused >= options.slow_reader;
+        if slow {
+            stats.count(s.fail(Failure::SlowReader { paused }));
+        }
+        slow
+    }
+
+    /// Takes a sequence out of its slot and frees its blocks.
+    fn remove(&mut self, at: usize) -> Sequence {
+        let sequence = self.running.remove(at);
+        self.session.truncate(sequence.slot, 0);
+        self.slots.push(sequence.slot);
+        sequence
+    }
+
+    /// Starts requests while there are slots, blocks, and work for their prompts in the next step.
+    fn admit(&mut self) {
+        while let Some(slot) = self.slots.last().copied() {
+            let share = self.prompt_share();
+            let pending: usize = self.running.iter().map(|s| self.pending(s).min(share)).sum();
+            if pending >= self.options.step_tokens {
+                return;
+            }
+            let Some((mut sequence, prefix)) = self.next() else { return };
+            self.slots.pop();
+            sequence.slot = slot;
+            sequence.hash = prefix.hash;
+            sequence.published = prefix.tokens() / BLOCK_SIZE;
+            self.session.adopt(slot, &prefix, &sequence.tokens);
+            if sequence.preemptions == 0 {
+                self.stats.prompt_tokens += sequence.tokens.len() as u64;
+                if self.options.prefix_cache {
+                    self.stats.prefix_queries += sequence.tokens.len() as u64;
+                    self.stats.prefix_hits += prefix.tokens() as u64;
+                }
+                sequence.send_started(prefix.tokens());
+            }
+            let at = self.running.partition_point(|s| s.order() < sequence.order());
+            self.running.insert(at, sequence);
+        }
+    }
+
+    /// Takes the sequence to start next, if its blocks are available, with what the cache holds of it.
+    fn next(&mut self) -> Option<(Sequence, Prefix)> {
+        let mut found = None;
+        let preempted = self.preempted.first().map(|s| s.request.priority);
+        let waiting = self.shared.queue.take_next(preempted, |request| {
+            found = self.fit(&request.prompt, request);
+            found.is_some()
+        });
+        if let Some(waiting) = waiting {
+            return Some((Sequence::start(waiting, self.options.context), found?));
+        }
+        let first = self.preempted.first()?;
+        let prefix = self.fit(&first.tokens, &first.request)?;
+        Some((self.preempted.remove(0), prefix))
+    }
+
+    /// What the cache holds of these tokens, if there are blocks for the rest and for what the running sequences still
+    /// have to compute, with one token more for each.
+    fn fit(&self, tokens: &[u32], request: &Request) -> Option<Prefix> {
+        let cache = self.session.cache();
+        // All logits of a prompt are wanted only if nothing of it is reused.
+        let reused = if self.options.prefix_cache && !request.prompt_logprobs { tokens } else { &[] };
+        let prefix = cache.find_prefix(&self.hasher, request.tenant.as_deref(), reused);
+        let blocks = |tokens: usize| (tokens + 1).div_ceil(BLOCK_SIZE);
+        let own = blocks(tokens.len()) - prefix.tokens() / BLOCK_SIZE + prefix.idle;
+        let rest = |s: &Sequence| blocks(s.tokens.len()).saturating_sub(cache.blocks_of(s.slot));
+        let others: usize = self.running.iter().map(rest).sum();
+        (self.running.is_empty() || own + others <= cache.available_blocks()).then_some(prefix)
+    }
+
+    /// Makes the least important sequence give up its blocks.
+    fn preempt(&mut self) {
+        let all = self.running.iter().enumerate().skip(1);
+        let Some((at, _)) = all.min_by_key(|(_, s)| s.preemption_order()) else { return };
+        let mut sequence = self.remove(at);
+        sequence.preemptions += 1;
+        sequence.paused = None;
+        self.stats.preemptions += 1;
+        let at = self.preempted.partition_point(|s| s.order() < sequence.order());
+        self.preempted.insert(at, sequence);
+    }
+
+    /// The tokens of a sequence that are not yet computed.
+    fn pending(&self, s: &Sequence) -> usize {
+        s.tokens.len() - self.session.len(s.slot)
+    }
+
+    /// Maximum tokens of one prompt in a step while others have to be computed.
+    fn prompt_share(&self) -> usize {
+        (self.options.step_tokens / 2).max(1)
+    }
+
+    /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. Returns
+    /// false if blocks are missing.
+    fn plan(&mut self) -> bool {
+        self.step.clear();
+        let mut room = self.session.cache().available_blocks();
+        let mut budget = self.options.step_tokens;
+        let ready = |s: &Sequence| s.paused.is_none();
+        let prompts = self.running.iter().filter(|s| ready(s) && self.pending(s) > 1).count();
+        for single in [true, false] {
+            for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
+                let (pending, from) = (self.pending(s), self.session.len(s.slot));
+                if (pending == 1) != single || budget == 0 {
+                    continue;
+                }
+                let share = if prompts > 1 { self.prompt_share() } else { budget };
+                let all = s.wants_prompt_logprobs();
+                let last_block = from.next_multiple_of(BLOCK_SIZE) - from;
+                let most = share.min(budget).min(if all { MAX_LOGITS } else { budget });
+                let count = pending.min(most).min(last_block + room * BLOCK_SIZE);
+                if count == 0 {
+                    if single {
+                        return false;
+                    }
+                    continue;
+                }
+                room -= (count - count.min(last_block)).div_ceil(BLOCK_SIZE);
+                budget -= count;
+                let logits = match (all, count == pending) {
+                    (true, _) => Logits::All,
+                    (false, true) => Logits::Last,
+                    (false, false) => Logits::None,
+                };
+                self.step.push(Item { at, from, count, logits });
+            }
+        }
+        !self.step.is_empty() || prompts == 0
+    }
+
+    /// Runs the planned step and takes its results. Returns the time of the session.
+    fn run_step(&mut self) -> Duration {
+        let started = Instant::now();
+        let running = &mut self.running;
+        let inputs: Vec<Input<'_>> = self
+            .step
+            .iter()
+            .map(|item| {
+                let s = &running[item.at];
+                Input { sequence: s.slot, tokens: &s.tokens[item.from..item.from + item.count], logits: item.logits }
+            })
+            .collect();
+        let mut configs = Vec::with_capacity(self.step.len());
+        let mut wants_logits = false;
+        for item in self.step.iter().filter(|item| item.outputs() > 0) {
+            let s = &running[item.at];
+            wants_logits |= s.needs_logits();
+            configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));
+        }
+        self.stats.steps += 1;
+        self.stats.step_tokens += inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
+        let rows = self.session.rows(&inputs, &configs, wants_logits);
+        let in_step = started.elapsed();
+        // Who has read an event finds it counted.
+        let shared = self.shared.clone();
+        let mut published = lock(&shared.stats);
+        let mut ended = Vec::new();
+        match rows {
+            Err(e) => {
+                self.failures += 1;
+                for item in &self.step {
+                    self.stats.count(running[item.at].fail(Failure::Step { reason: e.to_string() }));
+                    ended.push(item.at);
+                }
+            }
+            Ok(rows) => {
+                self.failures = 0;
+                let (vocab, tokenizer) = (self.model.config().vocab, self.model.tokenizer().ok());
+                let mut row = 0;
+                for item in self.step.iter().filter(|item| item.outputs() > 0) {
+                    let s = &mut running[item.at];
+                    let next = row + item.outputs();
+                    let of_item = rows.logits.get(row * vocab..next * vocab);
+                    let complete = item.from + item.count == s.tokens.len();
+                    if let (Logits::All, Some(logits)) = (item.logits, of_item) {
+                        s.take_prompt(item.from, logits.chunks(vocab), tokenizer);
+                    }
+                    if complete {
+                        let before = s.generated();
+                        let logits = of_item.map(|logits| &logits[logits.len() - vocab..]);
+                        let chosen = rows.chosen.get(next - 1).copied();
+                        let end = s.take(chosen, logits, &self.model, &mut self.sampler);
+                        self.stats.generated_tokens += (s.generated() - before) as u64;
+                        if let Some(end) = end {
+                            self.stats.count(end);
+                            ended.push(item.at);
+                        }
+                    }
+                    row = next;
+                }
+                self.publish();
+            }
+        }
+        ended.sort_unstable();
+        for at in ended.into_iter().rev() {
+            self.remove(at);
+        }
+        *published = self.count();
+        in_step
+    }
+
+    /// Lets others find the blocks that the step has filled.
+    fn publish(&mut self) {
+        if !self.options.prefix_cache {
+            return;
+        }
+        for item in &self.step {
+            let s = &mut self.running[item.at];
+            while let Some(tokens) = s.tokens[..item.from + item.count].chunks_exact(BLOCK_SIZE).nth(s.published) {
+                s.hash = self.hasher.next(s.hash, tokens);
+                self.session.publish(s.slot, s.published, s.hash);
+                s.published += 1;
+            }
+        }
+    }
+}
+
+impl EngineStats {
+    fn count(&mut self, end: End) {
+        match end {
+            End::Finished => self.finished += 1,
+            End::Failed => self.failed += 1,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Errors of requests: an HTTP status and what each protocol's error object needs.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// OpenAI's `type`.
+    pub kind: &'static str,
+    /// OpenAI's `code`.
+    pub code: Option<&'static str>,
+    /// The parameter at fault, such as `messages[0].role`.
+    pub param: Option<String>,
+    /// One sentence.
+    pub message: String,
+    /// Seconds after which to try again.
+    pub retry_after: Option<u32>,
+    /// Tokens of a prompt that is too long, and of the context.
+    pub context: Option<Box<[usize; 2]>>,
+}
+
+/// A `Result` with [`ApiError`].
+pub type Result<T> = std::result::Result<T, ApiError>;
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        ApiError { status, kind, code: None, param: None, message, retry_after: None, context: None }
+    }
+
+    /// 400: this parameter is at fault.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError { param: Some(param.into()), ..ApiError::bad_request(message) }
+    }
+
+    /// 400: this parameter, or this value of it, is not supported.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("unsupported_parameter"), ..ApiError::invalid(param, message) }
+    }
+
+    /// 400: the request as a whole is at fault.
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400: the prompt leaves no room in the context.
+    pub fn context_exceeded(param: &str, prompt: usize, context: usize) -> ApiError {
+        let message =
+            format!("the prompt has {prompt} tokens, but the context holds {context}, one of them for the reply");
+        let context = Some(Box::new([prompt, context]));
+        ApiError { code: Some("context_length_exceeded"), context, ..ApiError::invalid(param, message) }
+    }
+
+    /// 401.
+    pub fn unauthorized() -> ApiError {
+        let message = "give an API key of this server as `Authorization: Bearer KEY`";
+        ApiError {
+            code: Some("invalid_api_key"),
+            ..ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+        }
+    }
+
+    /// 403.
+    pub fn forbidden(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// 404: no such route.
+    pub fn no_route(path: &str) -> ApiError {
+        let path: String = path.chars().take(100).collect();
+        ApiError::new(StatusCode::NOT_FOUND, "not_found_error", format!("there is no {path}"))
+    }
+
+    /// 404: no such model.
+    pub fn no_model(name: &str, served: &str) -> ApiError {
+        let name: String = name.chars().take(100).collect();
+        let message = format!("the model {name:?} is not served here; {served:?} is");
+        ApiError {
+            code: Some("model_not_found"),
+            param: Some("model".into()),
+            ..ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+        }
+    }
+
+    /// 405.
+    pub fn method(allowed: &str) -> ApiError {
+        let message = format!("this route takes {allowed}");
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    /// 408: the body did not arrive in time.
+    pub fn slow_body() -> ApiError {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", "the body did not arrive in time")
+    }
+
+    /// 413.
+    pub fn large_body(limit: usize) -> ApiError {
+        let message = format!("the body has more than {limit} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 503 with `Retry-After`: full, loading or draining.
+    pub fn unavailable(message: impl Into<String>, seconds: u32) -> ApiError {
+        ApiError {
+            retry_after: Some(seconds),
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", message)
+        }
+    }
+
+    /// 500: a defect of the server, or a device that failed.
+    pub fn internal(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// The error in OpenAI's form.
+    pub fn openai(&self) -> Value {
+        let mut error = json!({ "message": self.message, "type": self.kind, "param": self.param, "code": self.code });
+        if let Some([prompt, context]) = self.context.as_deref() {
+            // llama.cpp's names.
+            error["n_prompt_tokens"] = (*prompt).into();
+            error["n_ctx"] = (*context).into();
+        }
+        json!({ "error": error })
+    }
+}

@@ -1,0 +1,169 @@
+//! From a request's prompts to the engine, and the engine's events back.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hologram_llm::Finish;
+use hologram_llm::engine::{Event, Events, Failure, Request, SubmitError, Timings, TokenLogprobs, Usage};
+
+use crate::error::{ApiError, Result};
+use crate::metrics::Clock;
+use crate::server::{Running, Shared};
+
+/// The replies to a request that are being generated. Dropping it cancels them.
+pub struct Replies {
+    /// `None`: the reply has ended.
+    events: Vec<Option<Events>>,
+    /// Read before the response began.
+    first: Vec<(usize, Event)>,
+    /// The reply that is asked first, so that none waits for others.
+    turn: usize,
+    clocks: Vec<Clock>,
+    shared: Arc<Shared>,
+    _running: Running,
+}
+
+/// Submits requests. Returns when all have started or one has failed, so that the response begins with the right
+/// status.
+///
+/// # Errors
+/// When the engine does not take one, or one fails at once. `prompt` is the parameter that holds the prompt.
+pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, prompt: &str) -> Result<Replies> {
+    let served = shared.served()?;
+    let running = shared.running()?;
+    let submit = |request| served.engine.submit(request).map_err(|e| rejected(e, prompt)).map(Some);
+    let events: Vec<Option<Events>> = requests.into_iter().map(submit).collect::<Result<_>>()?;
+    let waiting = events.len();
+    let clocks = events.iter().map(|_| Clock::start()).collect();
+    let mut replies = Replies { events, first: Vec::new(), turn: 0, clocks, shared: shared.clone(), _running: running };
+    let mut first = Vec::new();
+    let mut started = 0;
+    while started < waiting {
+        match replies.next().await {
+            Some((_, Event::Failed(failure))) => return Err(failed(&failure)),
+            Some((choice, event)) => {
+                started += usize::from(matches!(event, Event::Started { .. }));
+                first.push((choice, event));
+            }
+            None => break,
+        }
+    }
+    first.reverse();
+    replies.first = first;
+    Ok(replies)
+}
+
+impl Replies {
+    /// The next event and the number of its reply; `None` when all have ended.
+    pub async fn next(&mut self) -> Option<(usize, Event)> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Replies::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Event)>> {
+        if let Some(event) = self.first.pop() {
+            return Poll::Ready(Some(event));
+        }
+        let n = self.events.len();
+        let mut all_ended = true;
+        for i in 0..n {
+            let choice = (self.turn + i) % n;
+            let Some(events) = &mut self.events[choice] else { continue };
+            match events.poll_next(cx) {
+                Poll::Ready(Some(event)) => {
+                    if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
+                        self.events[choice] = None;
+                    }
+                    self.turn = choice + 1;
+                    self.shared.metrics.observe(&event, &mut self.clocks[choice]);
+                    return Poll::Ready(Some((choice, event)));
+                }
+                Poll::Ready(None) => self.events[choice] = None,
+                Poll::Pending => all_ended = false,
+            }
+        }
+        if all_ended { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
+/// A complete reply.
+#[derive(Debug, Default)]
+pub struct Text {
+    /// The text.
+    pub text: String,
+    /// Probabilities of its tokens, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Probabilities of the prompt's tokens, if asked for.
+    pub prompt: Vec<Option<TokenLogprobs>>,
+    /// Why it ended.
+    pub reason: Option<Finish>,
+    /// The stop text that ended it.
+    pub stop: Option<String>,
+    /// Numbers of tokens.
+    pub usage: Usage,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+impl Replies {
+    /// Waits for all replies.
+    ///
+    /// # Errors
+    /// When one fails.
+    pub async fn collect(mut self) -> Result<Vec<Text>> {
+        let mut texts: Vec<Text> = self.events.iter().map(|_| Text::default()).collect();
+        while let Some((reply, event)) = self.next().await {
+            let text = &mut texts[reply];
+            match event {
+                Event::Started { .. } => {}
+                Event::Prompt { logprobs } => text.prompt = logprobs,
+                Event::Token { text: piece, logprobs, .. } => {
+                    text.text += &piece;
+                    text.logprobs.extend(logprobs);
+                }
+                Event::Finished { reason, stop, usage, timings } => {
+                    (text.reason, text.stop, text.usage, text.timings) = (Some(reason), stop, usage, timings);
+                }
+                Event::Failed(failure) => return Err(failed(&failure)),
+            }
+        }
+        Ok(texts)
+    }
+}
+
+/// Seconds after which a client should try again when the server is full.
+const RETRY: u32 = 1;
+
+/// The engine did not take a request.
+fn rejected(error: SubmitError, prompt: &str) -> ApiError {
+    let message = error.to_string();
+    match error {
+        SubmitError::ContextFull { prompt: tokens, context } => ApiError::context_exceeded(prompt, tokens, context),
+        SubmitError::QueueFull { .. } => ApiError::unavailable(message, RETRY),
+        SubmitError::Draining => ApiError::unavailable(message, RETRY),
+        SubmitError::Invalid { field, .. } => ApiError::invalid(param(field, prompt), message),
+        SubmitError::Unsupported { field, .. } => ApiError::unsupported(param(field, prompt), message),
+        _ => ApiError::internal(message),
+    }
+}
+
+/// The parameter of a field of [`Request`].
+fn param(field: &str, prompt: &str) -> String {
+    match field {
+        "prompt" => prompt.into(),
+        "constraint" => "response_format".into(),
+        "top-p" | "min-p" | "repeat-penalty" | "presence-penalty" | "frequency-penalty" => field.replace('-', "_"),
+        other => other.into(),
+    }
+}
+
+/// A request failed after it was taken.
+pub fn failed(failure: &Failure) -> ApiError {
+    let message = failure.to_string();
+    match failure {
+        Failure::QueueTimeout { .. } | Failure::Stopped => ApiError::unavailable(message, RETRY),
+        Failure::Constraint { .. } => ApiError::invalid("response_format", message),
+        _ => ApiError::internal(message),
+    }
+}

@@ -1,0 +1,53 @@
+//! An HTTP server for language models: OpenAI's interface on top of [`hologram_llm::Engine`].
+//!
+//! What holds for every request:
+//!
+//! - Everything is bounded: connections, headers, bodies, times, waiting requests.
+//! - A parameter that is not supported rejects the request by name; none is dropped.
+//! - `/health` says that the process is alive, `/ready` that it takes requests; neither asks the engine.
+//! - A request whose client goes away is cancelled.
+//! - With keys, every route but `/health` needs one.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use hologram_llm::{EngineOptions, Model};
+//! use hologram_server::{Options, Served, Server};
+//!
+//! let server = Server::start(Options::default())?;
+//! let model = Arc::new(Model::load("model.gguf")?);
+//! let options = EngineOptions::for_model(&model);
+//! server.provide(Served::new(vec!["my-model".into()], model, options, None)?);
+//! println!("{}", server.addresses()[0]);
+//! server.run()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod body;
+mod error;
+mod fields;
+mod guard;
+mod info;
+mod job;
+mod json;
+mod keys;
+mod listen;
+pub mod log;
+mod metrics;
+mod openai;
+mod openapi;
+mod options;
+mod params;
+mod reply;
+mod routes;
+mod served;
+mod server;
+mod stream;
+mod strict;
+mod talk;
+mod tokens;
+mod tools;
+
+pub use keys::Keys;
+pub use options::{Limits, Listen, Options};
+pub use served::Served;
+pub use server::{End, Server};

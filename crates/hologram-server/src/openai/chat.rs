@@ -1,0 +1,223 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use hologram_llm::{Conversation, Event};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Total, finish_reason, logprobs, messages, now, stream};
+use crate::body::{self, Body};
+use crate::error::Result;
+use crate::fields::Fields;
+use crate::job::{self, Text};
+use crate::params::{self, MAX_TOKENS, Params};
+use crate::reply::{Delta, Splitter};
+use crate::routes::Call;
+use crate::server::Shared;
+use crate::stream::{Writer, data, sse};
+use crate::talk::{self, Talk};
+use crate::tools::Tools;
+
+/// A request, ready for the engine.
+struct Chat {
+    talk: Talk,
+    stream: bool,
+    include_usage: bool,
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// When it is at fault, or the engine does not take it.
+pub async fn run(call: Call) -> Result<Response<Body>> {
+    let shared = call.shared.clone();
+    let (Chat { talk, stream, include_usage }, call) = call.prepare(parse).await?;
+    let Talk { params, prompt, splitter } = talk;
+    let requests = (0..params.n).map(|i| call.request(&params, prompt.clone(), i)).collect();
+    let replies = job::submit(&shared, requests, "messages").await?;
+    let (id, created, model) = (shared.new_id("chatcmpl-"), now(), shared.served()?.names[0].clone());
+    if stream {
+        let replied = |_| Choice { splitter: splitter.clone(), began: false, logprobs: Vec::new() };
+        let choices = (0..params.n).map(replied).collect();
+        let wants_logprobs = params.logprobs.is_some();
+        let total = Total::default();
+        return Ok(sse(replies, Chunks { id, created, model, choices, wants_logprobs, include_usage, total }));
+    }
+    let texts = replies.collect().await?;
+    let mut total = Total::default();
+    for (i, text) in texts.iter().enumerate() {
+        total.add(text.usage, i == 0);
+    }
+    let choice = |(i, text): (usize, &Text)| {
+        let (message, reason) = message(text, splitter.clone());
+        let logprobs = params.logprobs.map(|_| {
+            let content: Vec<Value> = text.logprobs.iter().map(logprobs::chat).collect();
+            json!({ "content": content, "refusal": null })
+        });
+        json!({ "index": i, "message": message, "logprobs": logprobs, "finish_reason": reason })
+    };
+    let choices: Vec<Value> = texts.iter().enumerate().map(choice).collect();
+    let value = json!({
+        "id": id,
+        "object": "chat.completion",
+        "created": created,
+        "model": model,
+        "choices": choices,
+        "usage": total.json(),
+    });
+    Ok(body::json(StatusCode::OK, &value))
+}
+
+/// The message of a complete reply, and why it ended.
+fn message(text: &Text, mut splitter: Splitter) -> (Value, &'static str) {
+    let (mut answer, mut thought, mut calls) = (String::new(), String::new(), Vec::<(Value, String)>::new());
+    for delta in splitter.push(&text.text).into_iter().chain(splitter.finish()) {
+        match delta {
+            Delta::Answer(piece) => answer += &piece,
+            Delta::Thought(piece) => thought += &piece,
+            Delta::Call { id, name, .. } => {
+                calls.push((json!({ "id": id, "type": "function", "function": { "name": name } }), String::new()));
+            }
+            Delta::Arguments { index, text } => calls[index].1 += &text,
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": answer, "refusal": null });
+    if !thought.is_empty() {
+        message["reasoning_content"] = thought.into();
+    }
+    if calls.is_empty() {
+        return (message, finish_reason(text.reason));
+    }
+    let calls = calls.into_iter().map(|(mut call, arguments)| {
+        call["function"]["arguments"] = arguments.into();
+        call
+    });
+    message["tool_calls"] = calls.collect();
+    if message["content"] == "" {
+        message["content"] = Value::Null;
+    }
+    (message, called(finish_reason(text.reason)))
+}
+
+/// Why a reply with calls ended.
+fn called(reason: &'static str) -> &'static str {
+    if reason == "stop" { "tool_calls" } else { reason }
+}
+
+/// Reads a request and writes its conversation.
+fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Chat> {
+    let served = shared.served()?;
+    let mut fields = Fields::new(crate::json::object(body)?);
+    served.check_name(fields.text("model")?.as_deref())?;
+    let messages = messages::parse(&mut fields)?;
+    let mut params = Params::parse(&mut fields, served.vocab(), shared.options.limits.sequences)?;
+    let older = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
+    params.max_tokens = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?.or(older).map(|n| n as usize);
+    params.logprobs = params::chat_logprobs(&mut fields)?;
+    params.constraint = params::response_format(&mut fields)?;
+    let (stream, include_usage) = stream(&mut fields)?;
+    params::labels(&mut fields)?;
+    fields.only("modalities", &[json!(["text"])])?;
+    let tools = Tools::parse(&mut fields)?;
+    let variables = talk::variables(&mut fields, served)?;
+    fields.finish()?;
+    let talk = Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &tools, params)?;
+    Ok(Chat { talk, stream, include_usage })
+}
+
+/// Writes `chat.completion.chunk`s.
+struct Chunks {
+    id: String,
+    created: u64,
+    model: String,
+    choices: Vec<Choice>,
+    wants_logprobs: bool,
+    include_usage: bool,
+    total: Total,
+}
+
+struct Choice {
+    splitter: Splitter,
+    /// Whether the first chunk, which has the role, was sent.
+    began: bool,
+    /// Of tokens whose text was not sent yet.
+    logprobs: Vec<Value>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        });
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn delta(&mut self, index: usize, delta: Value, finish: Option<&str>, out: &mut String) {
+        let choice = &mut self.choices[index];
+        if !std::mem::replace(&mut choice.began, true) {
+            let first = json!({ "role": "assistant", "content": "" });
+            self.delta(index, first, None, out);
+        }
+        let pending = std::mem::take(&mut self.choices[index].logprobs);
+        let logprobs =
+            (self.wants_logprobs && !pending.is_empty()).then(|| json!({ "content": pending, "refusal": null }));
+        let choice = json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]);
+        data(&self.chunk(choice), out);
+    }
+
+    fn deltas(&mut self, index: usize, deltas: Vec<Delta>, out: &mut String) {
+        for delta in deltas {
+            let delta = match delta {
+                Delta::Answer(text) => json!({ "content": text }),
+                Delta::Thought(text) => json!({ "reasoning_content": text }),
+                Delta::Call { index, id, name } => {
+                    let function = json!({ "name": name, "arguments": "" });
+                    json!({ "tool_calls": [{ "index": index, "id": id, "type": "function", "function": function }] })
+                }
+                Delta::Arguments { index, text } => {
+                    json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
+                }
+            };
+            self.delta(index, delta, None, out);
+        }
+    }
+}
+
+impl Writer for Chunks {
+    fn event(&mut self, index: usize, event: Event, out: &mut String) {
+        match event {
+            Event::Started { .. } | Event::Prompt { .. } => {}
+            Event::Token { text, logprobs, .. } => {
+                self.choices[index].logprobs.extend(logprobs.iter().map(logprobs::chat));
+                let deltas = self.choices[index].splitter.push(&text);
+                self.deltas(index, deltas, out);
+            }
+            Event::Finished { reason, usage, .. } => {
+                let rest = self.choices[index].splitter.finish();
+                self.deltas(index, rest, out);
+                self.total.add(usage, index == 0);
+                let reason = finish_reason(Some(reason));
+                let reason = if self.choices[index].splitter.has_calls() { called(reason) } else { reason };
+                self.delta(index, json!({}), Some(reason), out);
+            }
+            Event::Failed(failure) => data(&job::failed(&failure).openai(), out),
+        }
+    }
+
+    fn end(&mut self, out: &mut String) {
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = self.total.json();
+            data(&chunk, out);
+        }
+        *out += "data: [DONE]\n\n";
+    }
+}

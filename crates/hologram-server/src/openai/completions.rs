@@ -1,0 +1,228 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use hologram_llm::{Event, Request};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::logprobs::Completion;
+use super::{Total, finish_reason, now, stream};
+use crate::body::{self, Body};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, wrong};
+use crate::job;
+use crate::params::{self, MAX_TOKENS, Params, token};
+use crate::routes::Call;
+use crate::served::Served;
+use crate::server::Shared;
+use crate::stream::{Writer, data, sse};
+
+/// The tokens of a reply unless the request says otherwise, as OpenAI documents.
+const DEFAULT_TOKENS: usize = 16;
+/// The most alternatives per token.
+const MAX_LOGPROBS: i64 = hologram_llm::engine::MAX_TOP_LOGPROBS as i64;
+
+/// A request, ready for the engine.
+struct Completions {
+    params: Params,
+    prompts: Vec<Prompt>,
+    /// Whether the prompts are part of the texts.
+    echo: bool,
+    stream: bool,
+    include_usage: bool,
+}
+
+#[derive(Clone)]
+struct Prompt {
+    text: String,
+    tokens: Vec<u32>,
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// When it is at fault, or the engine does not take it.
+pub async fn run(call: Call) -> Result<Response<Body>> {
+    let shared = call.shared.clone();
+    let (Completions { params, prompts, echo, stream, include_usage }, call) = call.prepare(parse).await?;
+    let n = params.n;
+    // Choice i is reply i % n to prompt i / n.
+    let request = |i: usize| {
+        let mut request: Request = call.request(&params, prompts[i / n].tokens.clone(), i % n);
+        request.prompt_logprobs = echo && params.logprobs.is_some();
+        request
+    };
+    let requests = (0..prompts.len() * n).map(request).collect();
+    let replies = job::submit(&shared, requests, "prompt").await?;
+    let (id, created, model) = (shared.new_id("cmpl-"), now(), shared.served()?.names[0].clone());
+    let first_of = |prompt: &Prompt| -> Result<String> {
+        let first = prompt.tokens.first().copied();
+        Ok(first.map(|id| shared.served()?.tokenizer().map(|t| t.decode(&[id], true))).transpose()?.unwrap_or_default())
+    };
+    let firsts = prompts.iter().map(first_of).collect::<Result<Vec<_>>>()?;
+    if stream {
+        let choice = |i: usize| Choice {
+            echo: echo.then(|| prompts[i / n].text.clone()),
+            first: firsts[i / n].clone(),
+            logprobs: Completion::default(),
+        };
+        let choices = (0..prompts.len() * n).map(choice).collect();
+        let total = Total::default();
+        return Ok(sse(replies, Chunks { id, created, model, n, choices, include_usage, total }));
+    }
+    let texts = replies.collect().await?;
+    let (mut total, mut choices) = (Total::default(), Vec::new());
+    for (i, text) in texts.iter().enumerate() {
+        total.add(text.usage, i % n == 0);
+        let mut logprobs = Completion::default();
+        text.prompt.iter().for_each(|token| logprobs.push(token.as_ref(), &firsts[i / n]));
+        text.logprobs.iter().for_each(|token| logprobs.push(Some(token), ""));
+        let prompt = if echo { prompts[i / n].text.as_str() } else { "" };
+        choices.push(json!({
+            "index": i,
+            "text": format!("{prompt}{}", text.text),
+            "logprobs": logprobs.take(),
+            "finish_reason": finish_reason(text.reason),
+        }));
+    }
+    let value = json!({
+        "id": id,
+        "object": "text_completion",
+        "created": created,
+        "model": model,
+        "choices": choices,
+        "usage": total.json(),
+    });
+    Ok(body::json(StatusCode::OK, &value))
+}
+
+fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
+    let served = shared.served()?;
+    let sequences = shared.options.limits.sequences;
+    let mut fields = Fields::new(crate::json::object(body)?);
+    served.check_name(fields.text("model")?.as_deref())?;
+    let prompts = prompts(&mut fields, served, sequences)?;
+    let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
+    if prompts.len() * params.n > sequences {
+        let message = format!("{} prompts with n = {} exceed {sequences} texts", prompts.len(), params.n);
+        return Err(ApiError::invalid("n", message));
+    }
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    // Nothing is generated where only the prompt is asked for.
+    let least = i64::from(!echo);
+    let max = fields.integer("max_tokens", least..=MAX_TOKENS)?;
+    params.max_tokens = Some(max.map_or(DEFAULT_TOKENS, |n| n as usize));
+    params.logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
+    params.constraint = params::response_format(&mut fields)?;
+    if let Some(best) = fields.integer("best_of", 1..=sequences as i64)?
+        && best as usize != params.n
+    {
+        return Err(ApiError::unsupported("best_of", "best_of is supported only with the same value as n"));
+    }
+    let (stream, include_usage) = stream(&mut fields)?;
+    params::labels(&mut fields)?;
+    fields.finish()?;
+    Ok(Completions { params, prompts, echo, stream, include_usage })
+}
+
+/// Reads `prompt`: a text, tokens, or a list of either.
+fn prompts(fields: &mut Fields, served: &Served, max: usize) -> Result<Vec<Prompt>> {
+    let Some(value) = fields.take("prompt") else { return Err(ApiError::invalid("prompt", "a prompt is required")) };
+    let list = match value {
+        // A list of numbers is one prompt.
+        Value::Array(list) if !list.is_empty() && !list[0].is_number() => list,
+        one => return Ok(vec![prompt(one, served, "prompt")?]),
+    };
+    if list.len() > max {
+        return Err(ApiError::invalid("prompt", format!("at most {max} prompts are supported")));
+    }
+    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("prompt[{i}]"))).collect()
+}
+
+fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
+    match value {
+        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, true, name)?, text }),
+        Value::Array(ids) if ids.is_empty() => Err(ApiError::invalid(name, format!("{name} must not be empty"))),
+        Value::Array(ids) => {
+            let tokens = ids.iter().map(|id| token(id, name, served.vocab())).collect::<Result<Vec<_>>>()?;
+            Ok(Prompt { text: served.tokenizer()?.decode(&tokens, true), tokens })
+        }
+        other => Err(wrong(name, "a string or a list of tokens", &other)),
+    }
+}
+
+/// Writes the chunks of a streamed response.
+struct Chunks {
+    id: String,
+    created: u64,
+    model: String,
+    n: usize,
+    choices: Vec<Choice>,
+    include_usage: bool,
+    total: Total,
+}
+
+struct Choice {
+    /// The prompt, until it is sent.
+    echo: Option<String>,
+    /// The text of the prompt's first token, which has no probability.
+    first: String,
+    logprobs: Completion,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        });
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn text(&mut self, index: usize, text: &str, finish: Option<&str>, out: &mut String) {
+        let echo = self.choices[index].echo.take().unwrap_or_default();
+        let logprobs = self.choices[index].logprobs.take();
+        let text = format!("{echo}{text}");
+        let choice = json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish }]);
+        data(&self.chunk(choice), out);
+    }
+}
+
+impl Writer for Chunks {
+    fn event(&mut self, index: usize, event: Event, out: &mut String) {
+        match event {
+            Event::Started { .. } => {}
+            Event::Prompt { logprobs } => {
+                let Choice { first, logprobs: all, .. } = &mut self.choices[index];
+                logprobs.iter().for_each(|token| all.push(token.as_ref(), first));
+            }
+            Event::Token { text, logprobs, .. } => {
+                logprobs.iter().for_each(|token| self.choices[index].logprobs.push(Some(token), ""));
+                if !text.is_empty() {
+                    self.text(index, &text, None, out);
+                }
+            }
+            Event::Finished { reason, usage, .. } => {
+                self.total.add(usage, index.is_multiple_of(self.n));
+                self.text(index, "", Some(finish_reason(Some(reason))), out);
+            }
+            Event::Failed(failure) => data(&job::failed(&failure).openai(), out),
+        }
+    }
+
+    fn end(&mut self, out: &mut String) {
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = self.total.json();
+            data(&chunk, out);
+        }
+        *out += "data: [DONE]\n\n";
+    }
+}

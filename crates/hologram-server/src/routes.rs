@@ -1,0 +1,213 @@
+//! The routes: one table, from which requests are dispatched and `/openapi.json` is written.
+
+use std::sync::Arc;
+
+use hologram_llm::Request;
+use hyper::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::error::{ApiError, Result};
+use crate::params::Params;
+use crate::server::Shared;
+use crate::{info, metrics, openai, openapi, tokens};
+
+/// A request that passed the guard.
+pub struct Call {
+    /// The server.
+    pub shared: Arc<Shared>,
+    /// The number of the key, if the server has keys.
+    pub tenant: Option<usize>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Call {
+    /// Reads the body, which may take long, beside the threads that serve connections.
+    ///
+    /// # Errors
+    /// Those of `parse`.
+    pub async fn prepare<T: Send + 'static>(
+        mut self,
+        parse: impl FnOnce(&Arc<Shared>, &[u8]) -> Result<T> + Send + 'static,
+    ) -> Result<(T, Call)> {
+        let (shared, body) = (self.shared.clone(), std::mem::take(&mut self.body));
+        let parsed = tokio::task::spawn_blocking(move || parse(&shared, &body)).await;
+        let parsed = parsed.map_err(|_| ApiError::internal("the server failed to read the request"))?;
+        Ok((parsed?, self))
+    }
+
+    /// The engine's request for a reply.
+    pub fn request(&self, params: &Params, prompt: Vec<u32>, reply: usize) -> Request {
+        let mut request = params.request(prompt, reply);
+        let tenant = match (self.tenant, &params.salt) {
+            (None, None) => None,
+            (tenant, salt) => Some(format!("{tenant:?} {salt:?}")),
+        };
+        request.tenant = tenant;
+        request
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    Health,
+    Ready,
+    Version,
+    ServerInfo,
+    Props,
+    Slots,
+    Metrics,
+    OpenApi,
+    Models,
+    Model(String),
+    Chat,
+    Completions,
+    Tokenize,
+    Detokenize,
+    ApplyTemplate,
+}
+
+/// A row of the table.
+pub struct Row {
+    /// The method.
+    pub method: Method,
+    /// The path; `{name}` at its end stands for the rest.
+    pub path: &'static str,
+    /// What it does, for `/openapi.json`.
+    pub summary: &'static str,
+    route: fn(&str) -> Route,
+}
+
+const fn row(method: Method, path: &'static str, route: fn(&str) -> Route, summary: &'static str) -> Row {
+    Row { method, path, summary, route }
+}
+
+/// All routes.
+pub static TABLE: &[Row] = &[
+    row(Method::GET, "/health", |_| Route::Health, "Whether the process is alive"),
+    row(Method::GET, "/ready", |_| Route::Ready, "Whether requests are taken"),
+    row(Method::GET, "/version", |_| Route::Version, "The version of the server"),
+    row(Method::GET, "/server_info", |_| Route::ServerInfo, "The server, its model and its engine"),
+    row(Method::GET, "/props", |_| Route::Props, "The model's properties, in llama.cpp's form"),
+    row(Method::GET, "/slots", |_| Route::Slots, "Places for texts, in llama.cpp's form"),
+    row(Method::GET, "/metrics", |_| Route::Metrics, "Metrics in Prometheus's form, with vLLM's names"),
+    row(Method::GET, "/openapi.json", |_| Route::OpenApi, "This document"),
+    row(Method::GET, "/v1/models", |_| Route::Models, "The models"),
+    row(Method::GET, "/v1/models/{model}", |name| Route::Model(name.into()), "A model"),
+    row(Method::POST, "/v1/chat/completions", |_| Route::Chat, "Continues a conversation"),
+    row(Method::POST, "/v1/completions", |_| Route::Completions, "Continues texts"),
+    row(Method::POST, "/tokenize", |_| Route::Tokenize, "The tokens of a text or a conversation"),
+    row(Method::POST, "/detokenize", |_| Route::Detokenize, "The text of tokens"),
+    row(Method::POST, "/apply-template", |_| Route::ApplyTemplate, "The text of a conversation"),
+];
+
+impl Row {
+    /// Whether it needs no key.
+    pub fn is_open(&self) -> bool {
+        self.path == "/health"
+    }
+
+    /// Whether its requests have a body.
+    pub fn takes_body(&self) -> bool {
+        self.method == Method::POST
+    }
+}
+
+/// The route of a path.
+///
+/// # Errors
+/// 404 for an unknown path, 405 for an unknown method of a known one.
+pub fn find(method: &Method, path: &str) -> Result<(&'static Row, Route)> {
+    // A name never matches a path with its own row.
+    let exact = |row: &&Row| row.path == path;
+    let named = |row: &&Row| !rest(row, path).is_empty();
+    let rows: Vec<&'static Row> = TABLE.iter().filter(exact).collect();
+    let rows = if rows.is_empty() { TABLE.iter().filter(named).collect() } else { rows };
+    // A response to HEAD is that to GET without its body, which hyper leaves out.
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    match rows.iter().find(|row| row.method == *method) {
+        Some(row) => Ok((row, (row.route)(rest(row, path)))),
+        None if rows.is_empty() => Err(ApiError::no_route(path)),
+        None => {
+            let methods: Vec<&str> = rows.iter().map(|row| row.method.as_str()).collect();
+            Err(ApiError::method(&methods.join(" or ")))
+        }
+    }
+}
+
+/// The part of a path that the row's `{name}` stands for.
+fn rest<'p>(row: &Row, path: &'p str) -> &'p str {
+    let prefix = row.path.split_once('{').map(|(prefix, _)| prefix);
+    prefix.and_then(|prefix| path.strip_prefix(prefix)).unwrap_or("")
+}
+
+/// Runs a route.
+///
+/// # Errors
+/// When the request is at fault, or the server cannot serve it.
+pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
+    match route {
+        Route::Health => Ok(info::health()),
+        Route::Ready => info::ready(&call),
+        Route::Version => Ok(info::version()),
+        Route::ServerInfo => info::server(&call),
+        Route::Props => info::props(&call),
+        Route::Slots => info::slots(&call),
+        Route::Metrics => metrics::get(&call),
+        Route::OpenApi => Ok(body::json(StatusCode::OK, &openapi::document())),
+        Route::Models => openai::models::list(&call),
+        Route::Model(name) => openai::models::get(&call, &name),
+        Route::Chat => openai::chat::run(call).await,
+        Route::Completions => openai::completions::run(call).await,
+        Route::Tokenize => tokens::tokenize(call).await,
+        Route::Detokenize => tokens::detokenize(call).await,
+        Route::ApplyTemplate => tokens::apply_template(call).await,
+    }
+}
+
+/// Whose forms a path's clients expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OpenAI's, also of the server's own routes.
+    OpenAi,
+}
+
+impl Protocol {
+    /// The protocol of a path.
+    pub fn of(_path: &str) -> Protocol {
+        Protocol::OpenAi
+    }
+
+    /// An error in the protocol's form.
+    pub fn error(self, error: &ApiError) -> Value {
+        match self {
+            Protocol::OpenAi => error.openai(),
+        }
+    }
+}
+
+/// A response that names the server's state.
+pub fn status(text: &str) -> Value {
+    json!({ "status": text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found() {
+        let status = |method, path| find(&method, path).map(|(_, route)| route).map_err(|e| e.status.as_u16());
+        assert_eq!(status(Method::GET, "/health"), Ok(Route::Health));
+        assert_eq!(status(Method::HEAD, "/health"), Ok(Route::Health));
+        assert_eq!(status(Method::GET, "/v1/models"), Ok(Route::Models));
+        assert_eq!(status(Method::GET, "/v1/models/a/b"), Ok(Route::Model("a/b".into())));
+        assert_eq!(status(Method::POST, "/v1/models/a"), Err(405));
+        assert_eq!(status(Method::GET, "/v1/chat/completions"), Err(405));
+        assert_eq!(status(Method::GET, "/v1/models/"), Err(404));
+        assert_eq!(status(Method::GET, "/"), Err(404));
+        assert_eq!(status(Method::GET, "/health/x"), Err(404));
+    }
+}

@@ -1,0 +1,123 @@
+//! `/tokenize`, `/detokenize` and `/apply-template`, in the forms of vLLM and of llama.cpp.
+
+use std::sync::Arc;
+
+use hologram_llm::Conversation;
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::openai::messages;
+use crate::params::token;
+use crate::routes::Call;
+use crate::served::Served;
+use crate::server::Shared;
+use crate::talk;
+
+async fn answer(call: Call, parse: fn(&Arc<Shared>, &[u8]) -> Result<Value>) -> Result<Response<Body>> {
+    let (value, _) = call.prepare(parse).await?;
+    Ok(body::json(StatusCode::OK, &value))
+}
+
+/// The tokens of a text (`prompt`, or llama.cpp's `content`) or of a conversation (`messages`).
+///
+/// # Errors
+/// Names the parameter at fault.
+pub async fn tokenize(call: Call) -> Result<Response<Body>> {
+    answer(call, |shared, body| {
+        let served = shared.served()?;
+        let mut fields = Fields::new(crate::json::object(body)?);
+        served.check_name(fields.text("model")?.as_deref())?;
+        match fields.text("content")? {
+            Some(text) => tokenize_content(served, fields, &text),
+            None => tokenize_prompt(served, fields),
+        }
+    })
+    .await
+}
+
+/// llama.cpp's form.
+fn tokenize_content(served: &Served, mut fields: Fields, text: &str) -> Result<Value> {
+    let special = fields.boolean("add_special")?.unwrap_or(false);
+    let parse = fields.boolean("parse_special")?.unwrap_or(true);
+    let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+    fields.finish()?;
+    let tokenizer = served.tokenizer()?;
+    let tokens = tokenizer.encode_with(text, special, parse);
+    let tokens = tokens.map_err(|e| ApiError::invalid("content", e.to_string()))?;
+    if !pieces {
+        return Ok(json!({ "tokens": tokens }));
+    }
+    let piece = |id: u32| {
+        // Bytes where they are not text.
+        let bytes = tokenizer.token_bytes(id);
+        let piece = std::str::from_utf8(&bytes).map_or_else(|_| json!(bytes), |text| json!(text));
+        json!({ "id": id, "piece": piece })
+    };
+    Ok(json!({ "tokens": tokens.into_iter().map(piece).collect::<Vec<_>>() }))
+}
+
+/// vLLM's form.
+fn tokenize_prompt(served: &Served, mut fields: Fields) -> Result<Value> {
+    let spell = fields.boolean("return_token_strs")?.unwrap_or(false);
+    let special = fields.boolean("add_special_tokens")?;
+    let tokens = match fields.text("prompt")? {
+        Some(text) => {
+            let tokens = served.tokenizer()?.encode_with(&text, special.unwrap_or(true), true);
+            tokens.map_err(|e| ApiError::invalid("prompt", e.to_string()))?
+        }
+        None => {
+            let text = conversation(served, &mut fields)?;
+            served.encode(&text, special.unwrap_or(false), "messages")?
+        }
+    };
+    fields.finish()?;
+    let tokenizer = served.tokenizer()?;
+    let spelled = spell.then(|| tokens.iter().map(|id| tokenizer.token_text(*id)).collect::<Vec<_>>());
+    Ok(json!({ "count": tokens.len(), "max_model_len": served.context, "tokens": tokens, "token_strs": spelled }))
+}
+
+/// The text of tokens.
+///
+/// # Errors
+/// Names the parameter at fault.
+pub async fn detokenize(call: Call) -> Result<Response<Body>> {
+    answer(call, |shared, body| {
+        let served = shared.served()?;
+        let mut fields = Fields::new(crate::json::object(body)?);
+        served.check_name(fields.text("model")?.as_deref())?;
+        let Some(ids) = fields.list("tokens")? else { return Err(ApiError::invalid("tokens", "tokens are required")) };
+        fields.finish()?;
+        let ids = ids.iter().map(|id| token(id, "tokens", served.vocab())).collect::<Result<Vec<_>>>()?;
+        let text = served.tokenizer()?.decode(&ids, true);
+        // vLLM's name and llama.cpp's.
+        Ok(json!({ "prompt": text, "content": text }))
+    })
+    .await
+}
+
+/// The text of a conversation.
+///
+/// # Errors
+/// Names the parameter at fault.
+pub async fn apply_template(call: Call) -> Result<Response<Body>> {
+    answer(call, |shared, body| {
+        let served = shared.served()?;
+        let mut fields = Fields::new(crate::json::object(body)?);
+        served.check_name(fields.text("model")?.as_deref())?;
+        let text = conversation(served, &mut fields)?;
+        fields.finish()?;
+        Ok(json!({ "prompt": text }))
+    })
+    .await
+}
+
+fn conversation(served: &Served, fields: &mut Fields) -> Result<String> {
+    let messages = messages::parse(fields)?;
+    let tools = fields.list("tools")?.unwrap_or_default();
+    let variables = talk::variables(fields, served)?;
+    let reply = fields.boolean("add_generation_prompt")?.unwrap_or(true);
+    served.render(&Conversation { messages, tools, variables }, reply)
+}

@@ -1,0 +1,260 @@
+//! OpenAI's interface over real sockets with a tiny model.
+
+mod common;
+
+use common::{Running, options, serve};
+use serde_json::{Value, json};
+
+fn server() -> Running {
+    serve(options(), |engine| engine.max_sequences = 8)
+}
+
+/// A request that gives the same text each time.
+fn chat(extra: Value) -> Value {
+    let mut body = json!({
+        "model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 12,
+    });
+    merge(&mut body, extra);
+    body
+}
+
+fn merge(body: &mut Value, extra: Value) {
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+}
+
+fn completion(extra: Value) -> Value {
+    let mut body = json!({"model": "tiny", "prompt": "Hello", "temperature": 0, "max_tokens": 12});
+    merge(&mut body, extra);
+    body
+}
+
+#[test]
+fn models_are_listed() {
+    let server = server();
+    let list = server.get("/v1/models").json();
+    let names: Vec<&str> = list["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["tiny", "alias"]);
+    assert_eq!(server.get("/v1/models/alias").json()["root"], "tiny");
+    let missing = server.get("/v1/models/gpt");
+    assert_eq!((missing.status, &missing.json()["error"]["code"]), (404, &json!("model_not_found")));
+    assert_eq!(server.get("/ready").status, 200);
+    assert_eq!(server.get("/version").json()["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn streams_equal_whole_responses() {
+    let server = server();
+    for extra in [
+        json!({}),
+        json!({"n": 3, "temperature": 1.2, "seed": 5}),
+        json!({"logprobs": true, "top_logprobs": 3}),
+        json!({"stop": ["a", "e"], "max_tokens": 40}),
+        json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "top_k": 5, "repetition_penalty": 1.3}),
+    ] {
+        let whole = server.post("/v1/chat/completions", &chat(extra.clone()));
+        assert_eq!(whole.status, 200, "{extra}: {}", whole.body);
+        let whole = whole.json();
+        let mut request = chat(extra.clone());
+        merge(&mut request, json!({"stream": true, "stream_options": {"include_usage": true}}));
+        let chunks = server.post("/v1/chat/completions", &request).events();
+        let choices = whole["choices"].as_array().unwrap();
+        for (i, choice) in choices.iter().enumerate() {
+            let own = |chunk: &&Value| chunk["choices"][0]["index"] == i;
+            let own: Vec<&Value> = chunks.iter().filter(own).map(|chunk| &chunk["choices"][0]).collect();
+            assert_eq!(own[0]["delta"]["role"], "assistant");
+            let text: String = own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect();
+            assert_eq!(choice["message"]["content"], text, "{extra}");
+            assert_eq!(choice["finish_reason"], own.last().unwrap()["finish_reason"]);
+            let logprobs: Vec<&Value> =
+                own.iter().filter_map(|c| c["logprobs"]["content"].as_array()).flatten().collect();
+            let want = choice["logprobs"]["content"].as_array();
+            assert_eq!(logprobs, want.into_iter().flatten().collect::<Vec<_>>(), "{extra}");
+        }
+        let last = chunks.last().unwrap();
+        assert_eq!(
+            (&last["choices"], &last["usage"]["completion_tokens"]),
+            (&json!([]), &whole["usage"]["completion_tokens"])
+        );
+        assert_eq!(last["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+        assert!(chunks[..chunks.len() - 1].iter().all(|chunk| chunk["usage"].is_null()));
+    }
+}
+
+#[test]
+fn probabilities_are_of_the_tokens() {
+    let server = server();
+    let answer = server
+        .post("/v1/chat/completions", &chat(json!({"logprobs": true, "top_logprobs": 4, "ignore_eos": true})))
+        .json();
+    let choice = &answer["choices"][0];
+    let tokens = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(tokens.len(), answer["usage"]["completion_tokens"].as_u64().unwrap() as usize);
+    for token in tokens {
+        // Greedy: the chosen token is the best.
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 4);
+        assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"]);
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    let bytes: Vec<u8> =
+        tokens.iter().flat_map(|t| t["bytes"].as_array().unwrap()).map(|b| b.as_u64().unwrap() as u8).collect();
+    assert!(String::from_utf8_lossy(&bytes).starts_with(choice["message"]["content"].as_str().unwrap()));
+}
+
+#[test]
+fn completions_take_texts_and_tokens() {
+    let server = server();
+    let whole = server.post("/v1/completions", &completion(json!({}))).json();
+    let text = whole["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(whole["object"], "text_completion");
+    let tokens: Vec<Value> = {
+        let echoed = server.post("/v1/completions", &completion(json!({"echo": true, "logprobs": 2}))).json();
+        let choice = &echoed["choices"][0];
+        let logprobs = &choice["logprobs"];
+        assert!(choice["text"].as_str().unwrap().ends_with(text));
+        let (prompt, all) =
+            (echoed["usage"]["prompt_tokens"].as_u64().unwrap(), logprobs["tokens"].as_array().unwrap());
+        assert_eq!(all.len() as u64, prompt + echoed["usage"]["completion_tokens"].as_u64().unwrap());
+        assert!(logprobs["token_logprobs"][0].is_null() && logprobs["top_logprobs"][0].is_null());
+        assert!(logprobs["token_logprobs"][1].as_f64().unwrap() < 0.0);
+        // The offsets are where the tokens lie.
+        let spelled: String = all.iter().map(|t| t.as_str().unwrap()).collect();
+        for (token, offset) in all.iter().zip(logprobs["text_offset"].as_array().unwrap()) {
+            let rest: String = spelled.chars().skip(offset.as_u64().unwrap() as usize).collect();
+            assert!(rest.starts_with(token.as_str().unwrap()));
+        }
+        all.clone()
+    };
+    assert!(tokens.len() > 12);
+    // Several prompts with several replies each, in order.
+    let many = completion(json!({"prompt": ["Hello", "World"], "n": 2, "echo": true}));
+    let many = server.post("/v1/completions", &many).json();
+    let texts: Vec<&str> = many["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
+    assert_eq!(texts.len(), 4);
+    assert_eq!(texts[0], format!("Hello{text}"));
+    assert_eq!((texts[0], &texts[2][..5]), (texts[1], "World"));
+    // Only the prompt's probabilities.
+    let scored = completion(json!({"prompt": [70, 71, 72], "echo": true, "logprobs": 0, "max_tokens": 0}));
+    let scored = server.post("/v1/completions", &scored).json();
+    assert_eq!(scored["usage"]["completion_tokens"], 0, "{scored}");
+    assert_eq!(scored["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 3);
+    // A stream of both.
+    let stream = completion(json!({"prompt": ["Hello", "World"], "echo": true, "stream": true}));
+    let chunks = server.post("/v1/completions", &stream).events();
+    let of = |i: usize| -> String {
+        let own = chunks.iter().map(|c| &c["choices"][0]).filter(|c| c["index"] == i);
+        own.map(|c| c["text"].as_str().unwrap()).collect()
+    };
+    assert_eq!((of(0).as_str(), of(1).as_str()), (texts[0], texts[2]));
+}
+
+#[test]
+fn bad_requests_name_the_parameter() {
+    let server = server();
+    let user = |content: Value| json!([{"role": "user", "content": content}]);
+    let image = json!([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "x"}}]);
+    let chats = [
+        (json!({"messages": null}), "messages"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": "x"}), "messages"),
+        (json!({"messages": ["x"]}), "messages[0]"),
+        (json!({"messages": [{"role": "robot", "content": "x"}]}), "messages[0].role"),
+        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (json!({"messages": user(json!(1))}), "messages[0].content"),
+        (json!({"messages": user(image)}), "messages[0].content[1].type"),
+        (json!({"messages": [{"role": "user", "content": "x", "y": 1}]}), "messages[0].y"),
+        (json!({"messages": [{"role": "system", "content": "refuse"}]}), "messages"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"temperature": true}), "temperature"),
+        (json!({"top_p": 1.5}), "top_p"),
+        (json!({"top_k": 1.5}), "top_k"),
+        (json!({"min_p": -0.1}), "min_p"),
+        (json!({"presence_penalty": 3}), "presence_penalty"),
+        (json!({"frequency_penalty": []}), "frequency_penalty"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 9223372036854775808u64}), "max_tokens"),
+        (json!({"max_completion_tokens": 1e300}), "max_completion_tokens"),
+        (json!({"n": 1000000000}), "n"),
+        (json!({"n": 0}), "n"),
+        (json!({"seed": 1e30}), "seed"),
+        (json!({"seed": "x"}), "seed"),
+        (json!({"stop": vec!["x"; 10000]}), "stop"),
+        (json!({"stop": ""}), "stop"),
+        (json!({"stop": [1]}), "stop"),
+        (json!({"logit_bias": {"99999999": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"a": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"5": 101}}), "logit_bias"),
+        (json!({"logit_bias": [1]}), "logit_bias"),
+        (json!({"logprobs": 3}), "logprobs"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (json!({"top_logprobs": 2}), "top_logprobs"),
+        (json!({"stream": "yes"}), "stream"),
+        (json!({"stream_options": {"include_usage": true}}), "stream_options"),
+        (json!({"stream": true, "stream_options": {"x": 1}}), "stream_options.x"),
+        (json!({"response_format": {"type": "xml"}}), "response_format.type"),
+        (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+            "response_format.json_schema.schema",
+        ),
+        (json!({"reasoning_effort": "high"}), "reasoning_effort"),
+        (json!({"functions": [{"name": "f"}]}), "functions"),
+        (json!({"audio": {"voice": "x"}}), "audio"),
+        (json!({"store": true}), "store"),
+        (json!({"no_such_thing": 1}), "no_such_thing"),
+    ];
+    let completions = [
+        (json!({"prompt": null}), "prompt"),
+        (json!({"prompt": {}}), "prompt"),
+        (json!({"prompt": []}), "prompt"),
+        (json!({"prompt": [1, "x"]}), "prompt"),
+        (json!({"prompt": ["x", 1]}), "prompt[1]"),
+        (json!({"prompt": [99999999]}), "prompt"),
+        (json!({"prompt": [[1], [-1]]}), "prompt[1]"),
+        (json!({"prompt": vec!["x"; 9]}), "prompt"),
+        (json!({"prompt": ["x", "y", "z"], "n": 3}), "n"),
+        (json!({"suffix": "x"}), "suffix"),
+        (json!({"logprobs": 21}), "logprobs"),
+        (json!({"logprobs": true}), "logprobs"),
+        (json!({"best_of": 2}), "best_of"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"echo": 1}), "echo"),
+    ];
+    let chats = chats.into_iter().map(|(extra, param)| ("/v1/chat/completions", chat(extra), param));
+    let completions = completions.into_iter().map(|(extra, param)| ("/v1/completions", completion(extra), param));
+    for (path, body, param) in chats.chain(completions) {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{body}: {}", answer.body);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], param, "{body}: {error}");
+        assert_eq!(error["type"], "invalid_request_error");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+    }
+    let other = server.post("/v1/chat/completions", &chat(json!({"model": "gpt-4o"})));
+    assert_eq!((other.status, &other.json()["error"]["param"]), (404, &json!("model")));
+    // It works after all that, also by its other name and without one.
+    for model in [json!("alias"), Value::Null] {
+        assert_eq!(server.post("/v1/chat/completions", &chat(json!({"model": model}))).status, 200);
+    }
+}
+
+#[test]
+fn a_full_context_is_an_error_with_both_numbers() {
+    let server = serve(options(), |engine| engine.context = 64);
+    let answer = server.post("/v1/completions", &completion(json!({"prompt": vec![70; 64]})));
+    let error = answer.json()["error"].clone();
+    assert_eq!(
+        (answer.status, &error["code"], &error["param"]),
+        (400, &json!("context_length_exceeded"), &json!("prompt"))
+    );
+    assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(64), &json!(64)));
+    let answer =
+        server.post("/v1/completions", &completion(json!({"prompt": vec![70; 63], "ignore_eos": true}))).json();
+    assert_eq!(
+        (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(1))
+    );
+}
