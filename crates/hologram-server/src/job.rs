@@ -24,16 +24,38 @@ pub struct Replies {
     _running: Running,
 }
 
+/// The parameters that errors of the engine are about.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Holds the prompt.
+    pub prompt: &'static str,
+    /// Holds the constraint.
+    pub constraint: &'static str,
+}
+
 /// Submits requests. Returns when all have started or one has failed, so that the response begins with the right
 /// status.
 ///
 /// # Errors
-/// When the engine does not take one, or one fails at once. `prompt` is the parameter that holds the prompt.
-pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, prompt: &str) -> Result<Replies> {
-    let served = shared.served()?;
+/// When the engine does not take one, or one fails at once.
+pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, names: Names) -> Result<Replies> {
     let running = shared.running()?;
-    let submit = |request| served.engine.submit(request).map_err(|e| rejected(e, prompt)).map(Some);
-    let events: Vec<Option<Events>> = requests.into_iter().map(submit).collect::<Result<_>>()?;
+    let taken = |e| rejected(e, names);
+    let submit =
+        move |shared: &Shared, requests: Vec<Request>| -> Result<Vec<std::result::Result<Events, SubmitError>>> {
+            let served = shared.served()?;
+            Ok(requests.into_iter().map(|request| served.engine.submit(request)).collect())
+        };
+    let submitted = match requests.iter().any(|request| request.constraint.is_some()) {
+        false => submit(shared, requests)?,
+        // Compiling a constraint takes long.
+        true => {
+            let shared = shared.clone();
+            let submitted = tokio::task::spawn_blocking(move || submit(&shared, requests)).await;
+            submitted.map_err(|_| ApiError::internal("the server failed to submit the request"))??
+        }
+    };
+    let events = submitted.into_iter().map(|events| events.map(Some).map_err(taken)).collect::<Result<Vec<_>>>()?;
     let waiting = events.len();
     let clocks = events.iter().map(|_| Clock::start()).collect();
     let mut replies = Replies { events, first: Vec::new(), turn: 0, clocks, shared: shared.clone(), _running: running };
@@ -41,7 +63,11 @@ pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, prompt: &str) 
     let mut started = 0;
     while started < waiting {
         match replies.next().await {
-            Some((_, Event::Failed(failure))) => return Err(failed(&failure)),
+            Some((_, Event::Failed(failure))) => {
+                let error = failed(&failure);
+                let constraint = error.param.is_some().then(|| names.constraint.into());
+                return Err(ApiError { param: constraint, ..error });
+            }
             Some((choice, event)) => {
                 started += usize::from(matches!(event, Event::Started { .. }));
                 first.push((choice, event));
@@ -136,23 +162,25 @@ impl Replies {
 const RETRY: u32 = 1;
 
 /// The engine did not take a request.
-fn rejected(error: SubmitError, prompt: &str) -> ApiError {
+fn rejected(error: SubmitError, names: Names) -> ApiError {
     let message = error.to_string();
     match error {
-        SubmitError::ContextFull { prompt: tokens, context } => ApiError::context_exceeded(prompt, tokens, context),
+        SubmitError::ContextFull { prompt: tokens, context } => {
+            ApiError::context_exceeded(names.prompt, tokens, context)
+        }
         SubmitError::QueueFull { .. } => ApiError::unavailable(message, RETRY),
         SubmitError::Draining => ApiError::unavailable(message, RETRY),
-        SubmitError::Invalid { field, .. } => ApiError::invalid(param(field, prompt), message),
-        SubmitError::Unsupported { field, .. } => ApiError::unsupported(param(field, prompt), message),
+        SubmitError::Invalid { field, .. } => ApiError::invalid(param(field, names), message),
+        SubmitError::Unsupported { field, .. } => ApiError::unsupported(param(field, names), message),
         _ => ApiError::internal(message),
     }
 }
 
 /// The parameter of a field of [`Request`].
-fn param(field: &str, prompt: &str) -> String {
+fn param(field: &str, names: Names) -> String {
     match field {
-        "prompt" => prompt.into(),
-        "constraint" => "response_format".into(),
+        "prompt" => names.prompt.into(),
+        "constraint" => names.constraint.into(),
         "top-p" | "min-p" | "repeat-penalty" | "presence-penalty" | "frequency-penalty" => field.replace('-', "_"),
         other => other.into(),
     }

@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod anthropic;
 mod body;
 mod error;
 mod fields;
@@ -33,11 +34,13 @@ mod keys;
 mod listen;
 pub mod log;
 mod metrics;
+mod ollama;
 mod openai;
 mod openapi;
 mod options;
 mod params;
 mod reply;
+mod responses;
 mod routes;
 mod served;
 mod server;

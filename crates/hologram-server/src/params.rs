@@ -43,6 +43,8 @@ pub struct Params {
     pub priority: i32,
     /// Separates cached prefixes.
     pub salt: Option<String>,
+    /// Whether replies spell out control tokens.
+    pub show_control: bool,
 }
 
 impl Params {
@@ -77,6 +79,7 @@ impl Params {
             constraint: None,
             priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
             salt: fields.text("cache_salt")?,
+            show_control: false,
         })
     }
 
@@ -93,6 +96,7 @@ impl Params {
         request.logprobs = self.logprobs;
         request.constraint = self.constraint.clone();
         request.priority = self.priority;
+        request.show_control = self.show_control;
         request
     }
 }

@@ -10,7 +10,7 @@ use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::params::Params;
 use crate::server::Shared;
-use crate::{info, metrics, openai, openapi, tokens};
+use crate::{anthropic, info, metrics, ollama, openai, openapi, responses, tokens};
 
 /// A request that passed the guard.
 pub struct Call {
@@ -64,6 +64,13 @@ pub enum Route {
     Model(String),
     Chat,
     Completions,
+    Responses,
+    Messages,
+    CountTokens,
+    OllamaChat,
+    OllamaGenerate,
+    OllamaShow,
+    OllamaTags,
     Tokenize,
     Detokenize,
     ApplyTemplate,
@@ -98,6 +105,14 @@ pub static TABLE: &[Row] = &[
     row(Method::GET, "/v1/models/{model}", |name| Route::Model(name.into()), "A model"),
     row(Method::POST, "/v1/chat/completions", |_| Route::Chat, "Continues a conversation"),
     row(Method::POST, "/v1/completions", |_| Route::Completions, "Continues texts"),
+    row(Method::POST, "/v1/responses", |_| Route::Responses, "Continues a conversation, as items"),
+    row(Method::POST, "/v1/messages", |_| Route::Messages, "Continues a conversation, in Anthropic's form"),
+    row(Method::POST, "/v1/messages/count_tokens", |_| Route::CountTokens, "The number of tokens of a conversation"),
+    row(Method::POST, "/api/chat", |_| Route::OllamaChat, "Continues a conversation, in Ollama's form"),
+    row(Method::POST, "/api/generate", |_| Route::OllamaGenerate, "Answers a prompt, in Ollama's form"),
+    row(Method::POST, "/api/show", |_| Route::OllamaShow, "A model, in Ollama's form"),
+    row(Method::GET, "/api/tags", |_| Route::OllamaTags, "The models, in Ollama's form"),
+    row(Method::GET, "/api/version", |_| Route::Version, "The version of the server"),
     row(Method::POST, "/tokenize", |_| Route::Tokenize, "The tokens of a text or a conversation"),
     row(Method::POST, "/detokenize", |_| Route::Detokenize, "The text of tokens"),
     row(Method::POST, "/apply-template", |_| Route::ApplyTemplate, "The text of a conversation"),
@@ -161,6 +176,13 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
         Route::Model(name) => openai::models::get(&call, &name),
         Route::Chat => openai::chat::run(call).await,
         Route::Completions => openai::completions::run(call).await,
+        Route::Responses => responses::run(call).await,
+        Route::Messages => anthropic::run(call).await,
+        Route::CountTokens => anthropic::count(call).await,
+        Route::OllamaChat => ollama::chat(call).await,
+        Route::OllamaGenerate => ollama::generate(call).await,
+        Route::OllamaShow => ollama::show(call).await,
+        Route::OllamaTags => ollama::tags(&call),
         Route::Tokenize => tokens::tokenize(call).await,
         Route::Detokenize => tokens::detokenize(call).await,
         Route::ApplyTemplate => tokens::apply_template(call).await,
@@ -172,18 +194,28 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
 pub enum Protocol {
     /// OpenAI's, also of the server's own routes.
     OpenAi,
+    /// Anthropic's.
+    Anthropic,
+    /// Ollama's.
+    Ollama,
 }
 
 impl Protocol {
     /// The protocol of a path.
-    pub fn of(_path: &str) -> Protocol {
-        Protocol::OpenAi
+    pub fn of(path: &str) -> Protocol {
+        match path {
+            "/v1/messages" | "/v1/messages/count_tokens" => Protocol::Anthropic,
+            _ if path.starts_with("/api/") => Protocol::Ollama,
+            _ => Protocol::OpenAi,
+        }
     }
 
     /// An error in the protocol's form.
     pub fn error(self, error: &ApiError) -> Value {
         match self {
             Protocol::OpenAi => error.openai(),
+            Protocol::Anthropic => anthropic::error(error),
+            Protocol::Ollama => ollama::error(error),
         }
     }
 }

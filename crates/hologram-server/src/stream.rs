@@ -34,9 +34,19 @@ pub fn sse(replies: Replies, writer: impl Writer + 'static) -> Response<Body> {
     body::stream("text/event-stream", Streamed { replies: Some(replies), writer, ping: Some(ping) })
 }
 
+/// A response of one JSON object per line.
+pub fn lines(replies: Replies, writer: impl Writer + 'static) -> Response<Body> {
+    body::stream("application/x-ndjson", Streamed { replies: Some(replies), writer, ping: None })
+}
+
 /// Appends a server-sent event.
 pub fn data(value: &Value, out: &mut String) {
     *out += &format!("data: {value}\n\n");
+}
+
+/// Appends a server-sent event with a name.
+pub fn named(name: &str, value: &Value, out: &mut String) {
+    *out += &format!("event: {name}\ndata: {value}\n\n");
 }
 
 struct Streamed<W> {

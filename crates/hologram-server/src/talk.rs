@@ -5,11 +5,13 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::job::Names;
 use crate::params::Params;
 use crate::reply::Splitter;
 use crate::served::Served;
 use crate::tools::calls::Calls;
-use crate::tools::{Choice, Format, Tools};
+use crate::tools::required::required;
+use crate::tools::{Format, Tools};
 
 /// The tag that begins thoughts.
 const THINK: &str = "<think>";
@@ -22,6 +24,8 @@ pub struct Talk {
     pub prompt: Vec<u32>,
     /// Takes replies apart.
     pub splitter: Splitter,
+    /// For errors of the engine.
+    pub names: Names,
 }
 
 impl Talk {
@@ -29,15 +33,20 @@ impl Talk {
     ///
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
-    pub fn new(served: &Served, mut conversation: Conversation, tools: &Tools, params: Params) -> Result<Talk> {
+    pub fn new(served: &Served, mut conversation: Conversation, tools: &Tools, mut params: Params) -> Result<Talk> {
         let template = served.template()?;
-        let calls = match tools.offered() {
-            [] => None,
-            _ => Some(Calls::new(Format::of(template)?, tools)),
-        };
-        if !matches!(tools.choice, Choice::Auto | Choice::None) {
-            let message = "the engine cannot require a call yet; tool_choice must be auto or none";
-            return Err(ApiError::unsupported("tool_choice", message));
+        let (mut calls, mut begin) = (None, "");
+        if !tools.offered().is_empty() {
+            let format = Format::of(template)?;
+            if params.constraint.is_some() {
+                let message = "response_format cannot be combined with tools; tool_choice none turns them off";
+                return Err(ApiError::unsupported("response_format", message));
+            }
+            calls = Some(Calls::new(format, tools));
+            if let Some((text, constraint)) = required(tools, format) {
+                begin = text;
+                params.constraint = Some(constraint);
+            }
         }
         conversation.tools = tools.offered().iter().map(|tool| tool.value.clone()).collect();
         let constrained = params.constraint.is_some();
@@ -50,9 +59,17 @@ impl Talk {
             // The constraint holds for all that follows.
             text += "\n\n</think>\n\n";
         }
+        text += begin;
+        if let Some(calls) = &mut calls {
+            // It is part of the call, but not of what the model adds.
+            calls.push(begin);
+        }
         let thinks = template.source().contains("think>") && !constrained;
         let prompt = served.encode(&text, false, "messages")?;
-        Ok(Talk { splitter: Splitter::new(&text, thinks, calls), prompt, params })
+        let names = Names { prompt: "messages", constraint: if calls.is_some() { "tools" } else { "response_format" } };
+        // Marks of calls may be control tokens.
+        params.show_control = calls.is_some();
+        Ok(Talk { splitter: Splitter::new(&text, thinks, calls), prompt, params, names })
     }
 }
 

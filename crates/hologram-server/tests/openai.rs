@@ -97,9 +97,6 @@ fn probabilities_are_of_the_tokens() {
         assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"]);
         assert!(token["logprob"].as_f64().unwrap() <= 0.0);
     }
-    let bytes: Vec<u8> =
-        tokens.iter().flat_map(|t| t["bytes"].as_array().unwrap()).map(|b| b.as_u64().unwrap() as u8).collect();
-    assert!(String::from_utf8_lossy(&bytes).starts_with(choice["message"]["content"].as_str().unwrap()));
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub struct ServeArgs {
     /// File with such keys, one per line
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Let pages of this origin call the server from a browser, such as https://example.org; * is any; may be given
-    /// several times
+    /// Let pages of this origin, a scheme and a host, call the server from a browser; * is any; may be given several
+    /// times
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
     /// Let clients call the server by this host name, besides addresses and localhost; * is any; a server with keys

@@ -33,9 +33,9 @@ struct Chat {
 pub async fn run(call: Call) -> Result<Response<Body>> {
     let shared = call.shared.clone();
     let (Chat { talk, stream, include_usage }, call) = call.prepare(parse).await?;
-    let Talk { params, prompt, splitter } = talk;
+    let Talk { params, prompt, splitter, names } = talk;
     let requests = (0..params.n).map(|i| call.request(&params, prompt.clone(), i)).collect();
-    let replies = job::submit(&shared, requests, "messages").await?;
+    let replies = job::submit(&shared, requests, names).await?;
     let (id, created, model) = (shared.new_id("chatcmpl-"), now(), shared.served()?.names[0].clone());
     if stream {
         let replied = |_| Choice { splitter: splitter.clone(), began: false, logprobs: Vec::new() };

@@ -11,7 +11,7 @@ use super::{Total, finish_reason, now, stream};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::job;
+use crate::job::{self, Names};
 use crate::params::{self, MAX_TOKENS, Params, token};
 use crate::routes::Call;
 use crate::served::Served;
@@ -54,7 +54,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
         request
     };
     let requests = (0..prompts.len() * n).map(request).collect();
-    let replies = job::submit(&shared, requests, "prompt").await?;
+    let replies = job::submit(&shared, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
     let (id, created, model) = (shared.new_id("cmpl-"), now(), shared.served()?.names[0].clone());
     let first_of = |prompt: &Prompt| -> Result<String> {
         let first = prompt.tokens.first().copied();

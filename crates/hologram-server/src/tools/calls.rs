@@ -59,7 +59,8 @@ impl Calls {
         }
         let pending = std::mem::take(&mut self.pending);
         // Between and after calls are only their marks.
-        let marks = matches!(self.state, State::After) && pending.trim_matches([',', ';', ']', ' ', '\n']).is_empty();
+        let marks =
+            matches!(self.state, State::After) && pending.chars().all(|c| c.is_whitespace() || ",;]".contains(c));
         if !marks {
             answer(pending, &mut deltas);
         }
@@ -187,8 +188,8 @@ impl Calls {
         }
         let mark = self.format.begin();
         let skipped = match self.format {
-            Format::Mistral => text.trim_start_matches([',', ']', ' ', '\n']),
-            Format::Llama => text.trim_start_matches([';', ',', ' ', '\n']),
+            Format::Mistral => text.trim_start_matches(|c: char| c.is_whitespace() || ",]".contains(c)),
+            Format::Llama => text.trim_start_matches(|c: char| c.is_whitespace() || ";,".contains(c)),
             Format::Hermes => text,
         };
         if skipped.is_empty()
@@ -304,6 +305,7 @@ mod tests {
                 &[f, g],
             ),
             (Mistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}]", "", &[f]),
+            (Mistral, "[TOOL_CALLS][\t{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n \t\t]\t", "", &[f]),
             (Mistral, "[TOOL", "[TOOL", &[]),
         ];
         for (format, text, answer, calls) in cases {

@@ -1,6 +1,7 @@
 //! Tools: which ones a request offers, how its model writes calls, and how calls are read.
 
 pub mod calls;
+pub mod required;
 pub mod scan;
 
 use hologram_llm::ChatTemplate;
@@ -55,6 +56,11 @@ impl Tool {
         function.extend(description.map(|text| ("description".into(), text.into())));
         function.insert("parameters".into(), parameters);
         Ok(Tool { name, value: json!({ "type": "function", "function": function }) })
+    }
+
+    /// The JSON schema of its arguments.
+    pub fn parameters(&self) -> &Value {
+        &self.value["function"]["parameters"]
     }
 }
 
@@ -206,6 +212,14 @@ impl Format {
             Format::Hermes => "<tool_call>",
             Format::Llama => "",
             Format::Mistral => "[TOOL_CALLS]",
+        }
+    }
+
+    /// The key of the arguments.
+    pub fn arguments(self) -> &'static str {
+        match self {
+            Format::Llama => "parameters",
+            Format::Hermes | Format::Mistral => "arguments",
         }
     }
 }

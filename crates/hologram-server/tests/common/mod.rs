@@ -47,12 +47,19 @@ pub fn loading(options: Options) -> Running {
 
 /// A server of the tiny chat model, called `tiny` and `alias`.
 pub fn serve(options: Options, engine: impl FnOnce(&mut EngineOptions)) -> Running {
+    serve_with(options, engine, None)
+}
+
+/// As [`serve`], with another chat template.
+pub fn serve_with(options: Options, engine: impl FnOnce(&mut EngineOptions), template: Option<&str>) -> Running {
     let running = loading(options);
     let executor = Executor::open("cpu", Some(1)).unwrap();
     let model = Arc::new(Model::load_on(fixture("chat-tiny.gguf"), &executor).unwrap());
+    let template = template.map(|source| ("template.jinja".as_ref(), source));
     let mut options = EngineOptions::for_model(&model);
     engine(&mut options);
-    let served = Served::new(vec!["tiny".into(), "alias".into()], model, options, None).unwrap();
+    let served = Served::new(vec!["tiny".into(), "alias".into()], model, options, template);
+    let served = served.unwrap();
     running.server.as_ref().unwrap().provide(served);
     running
 }

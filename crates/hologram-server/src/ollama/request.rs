@@ -1,0 +1,153 @@
+//! Requests in Ollama's form.
+
+use std::sync::Arc;
+
+use hologram_llm::Conversation;
+use hologram_llm::engine::Constraint;
+use serde_json::{Map, Value, json};
+
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, wrong};
+use crate::job::Names;
+use crate::params::Params;
+use crate::reply::Splitter;
+use crate::served::Served;
+use crate::server::Shared;
+use crate::talk::Talk;
+use crate::tools::Tools;
+
+/// A request, ready for the engine.
+pub struct Request {
+    /// The conversation, or the text to continue.
+    pub talk: Talk,
+    /// Whether to stream.
+    pub streams: bool,
+    /// Whether the reply is a message.
+    pub is_chat: bool,
+}
+
+/// Reads a request of `/api/chat`.
+///
+/// # Errors
+/// Names the member at fault.
+pub fn chat(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
+    let served = shared.served()?;
+    let mut fields = Fields::new(crate::json::object(body)?);
+    let (params, streams, variables) = common(&mut fields, served)?;
+    let Some(list) = fields.list("messages")? else {
+        return Err(ApiError::invalid("messages", "messages are required"));
+    };
+    let mut messages = Vec::new();
+    for (i, value) in list.into_iter().enumerate() {
+        messages.push(message(value, &format!("messages[{i}]"))?);
+    }
+    let tools = Tools::parse(&mut fields)?;
+    fields.finish()?;
+    let talk = Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &tools, params)?;
+    Ok(Request { talk, streams, is_chat: true })
+}
+
+fn message(value: Value, name: &str) -> Result<Value> {
+    let mut fields = Fields::of(value, name)?;
+    let Some(role) = fields.one_of("role", &["system", "user", "assistant", "tool"])? else {
+        return Err(ApiError::invalid(format!("{name}.role"), "every message has a role"));
+    };
+    let mut message = json!({ "role": role, "content": fields.text("content")?.unwrap_or_default() });
+    if let Some(thought) = fields.text("thinking")? {
+        message["reasoning_content"] = thought.into();
+    }
+    if let Some(calls) = fields.list("tool_calls")? {
+        let call = |value: Value| json!({ "type": "function", "function": value["function"] });
+        message["tool_calls"] = calls.into_iter().map(call).collect();
+    }
+    if let Some(tool) = fields.text("tool_name")?.or(fields.text("name")?) {
+        message["name"] = tool.into();
+    }
+    fields.finish()?;
+    Ok(message)
+}
+
+/// Reads a request of `/api/generate`.
+///
+/// # Errors
+/// Names the member at fault.
+pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
+    let served = shared.served()?;
+    let mut fields = Fields::new(crate::json::object(body)?);
+    let (params, streams, variables) = common(&mut fields, served)?;
+    let prompt = fields.text("prompt")?.unwrap_or_default();
+    let system = fields.text("system")?;
+    let raw = fields.boolean("raw")?.unwrap_or(false);
+    fields.finish()?;
+    let talk = if raw || served.template().is_err() {
+        if system.is_some() {
+            return Err(ApiError::unsupported("system", "a text that is continued has no system message"));
+        }
+        let names = Names { prompt: "prompt", constraint: "format" };
+        let splitter = Splitter::new("", false, None);
+        Talk { prompt: served.encode(&prompt, true, "prompt")?, params, splitter, names }
+    } else {
+        let mut messages: Vec<Value> =
+            system.map(|text| json!({ "role": "system", "content": text })).into_iter().collect();
+        messages.push(json!({ "role": "user", "content": prompt }));
+        Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &Tools::default(), params)?
+    };
+    Ok(Request { talk, streams, is_chat: false })
+}
+
+/// Reads a request of `/api/show`.
+///
+/// # Errors
+/// 404 for an unknown model.
+pub fn show(served: &Served, body: &[u8]) -> Result<()> {
+    let mut fields = Fields::new(crate::json::object(body)?);
+    let name = fields.text("model")?.or(fields.text("name")?);
+    fields.only("verbose", &[false.into()])?;
+    fields.finish()?;
+    check_name(served, name)
+}
+
+/// Ollama's names have a tag, which may be left out.
+fn check_name(served: &Served, name: Option<String>) -> Result<()> {
+    let Some(name) = name else { return Err(ApiError::invalid("model", "a model is required")) };
+    served.check_name(Some(name.strip_suffix(":latest").unwrap_or(&name)))
+}
+
+/// Reads what both routes have: model, options, format, thoughts, whether to stream.
+fn common(fields: &mut Fields, served: &Served) -> Result<(Params, bool, Map<String, Value>)> {
+    check_name(served, fields.text("model")?)?;
+    let mut options = fields.map("options")?.unwrap_or_default();
+    let limit = options.shift_remove("num_predict").filter(|v| !v.is_null());
+    let limit = limit.map(|v| crate::fields::integer(&v, "options.num_predict", -2..=1 << 31)).transpose()?;
+    if let Some(context) = options.shift_remove("num_ctx").filter(|v| !v.is_null()) {
+        // A smaller one is no promise that needs keeping; a larger one would be.
+        crate::fields::integer(&context, "options.num_ctx", 1..=served.context as i64)?;
+    }
+    for (name, default) in [("temperature", json!(0.8)), ("top_k", json!(40)), ("top_p", json!(0.9))] {
+        options.entry(name).or_insert(default);
+    }
+    let prefixed = |e: ApiError| ApiError { param: e.param.map(|p| format!("options.{p}")), ..e };
+    let mut options = Fields::new(options);
+    let mut params = Params::parse(&mut options, served.vocab(), 1).map_err(prefixed)?;
+    options.finish().map_err(prefixed)?;
+    params.max_tokens = limit.and_then(|n| usize::try_from(n).ok());
+    params.constraint = match fields.take("format") {
+        None => None,
+        Some(Value::String(word)) if word.is_empty() => None,
+        Some(Value::String(word)) if word == "json" => Some(Constraint::JsonObject),
+        Some(schema @ Value::Object(_)) => Some(Constraint::JsonSchema(schema)),
+        Some(other) => return Err(wrong("format", "\"json\" or a schema", &other)),
+    };
+    let mut variables = Map::new();
+    if let Some(think) = fields.boolean("think")? {
+        let has_switch = served.template().is_ok_and(|template| template.has_thinking_switch());
+        if think && !has_switch {
+            return Err(ApiError::unsupported("think", "the model's chat template cannot turn thinking on"));
+        }
+        variables.insert("enable_thinking".into(), think.into());
+    }
+    // The model stays loaded.
+    fields.ignore(&["keep_alive"]);
+    let streams = fields.boolean("stream")?.unwrap_or(true);
+    Ok((params, streams, variables))
+}

@@ -1,0 +1,272 @@
+//! Tools, schemas and thoughts, in OpenAI's and Anthropic's form.
+
+mod common;
+
+use common::{Answer, Running, options, serve_with};
+use serde_json::{Value, json};
+
+/// Writes tools and calls as Hermes and Qwen do.
+const HERMES: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}\
+    {% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}\
+    {% if add_generation_prompt %}assistant: {% endif %}";
+const LLAMA: &str = "<|start_header_id|>{{ tools | length }} \"parameters\" {{ messages[0].content }}";
+const MISTRAL: &str = "[TOOL_CALLS]{{ tools | length }}{{ messages[0].content }}";
+
+fn server(template: &str) -> Running {
+    serve_with(options(), |engine| engine.max_sequences = 4, Some(template))
+}
+
+fn weather() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"],
+        "additionalProperties": false,
+    })
+}
+
+fn openai(choice: Value, extra: Value) -> Value {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": weather()}});
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 120, "temperature": 1.5, "seed": 3,
+        "tools": [tool("weather"), tool("climate")], "tool_choice": choice,
+    });
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// Checks arguments against the schema of [`weather`].
+fn check(arguments: &Value) {
+    assert!(["Paris", "Rome"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
+    assert!((1..=9).contains(&arguments["days"].as_u64().unwrap()), "{arguments}");
+    assert_eq!(arguments.as_object().unwrap().len(), 2);
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[test]
+fn required_calls_keep_their_schema() {
+    for template in [HERMES, LLAMA, MISTRAL] {
+        let server = server(template);
+        for (choice, names) in [
+            (json!("required"), &["weather", "climate"][..]),
+            (json!({"type": "function", "function": {"name": "climate"}}), &["climate"]),
+        ] {
+            let whole = server.post(CHAT, &openai(choice.clone(), json!({"parallel_tool_calls": false})));
+            assert_eq!(whole.status, 200, "{}", whole.body);
+            let whole = whole.json();
+            let choice_of = &whole["choices"][0];
+            assert_eq!(choice_of["finish_reason"], "tool_calls", "{template}: {whole}");
+            assert!(choice_of["message"]["content"].is_null(), "{whole}");
+            let calls = choice_of["message"]["tool_calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 1);
+            let function = &calls[0]["function"];
+            assert!(names.contains(&function["name"].as_str().unwrap()));
+            check(&serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap());
+            // The stream gives the same call in pieces.
+            let stream = openai(choice, json!({"parallel_tool_calls": false, "stream": true}));
+            let chunks = server.post(CHAT, &stream).events();
+            let deltas: Vec<&Value> =
+                chunks.iter().filter_map(|c| c["choices"][0]["delta"]["tool_calls"].get(0)).collect();
+            assert_eq!(deltas[0]["function"]["name"], function["name"]);
+            assert!(deltas[0]["id"].is_string() && deltas.len() > 3);
+            let pieces: String = deltas.iter().filter_map(|d| d["function"]["arguments"].as_str()).collect();
+            assert_eq!(function["arguments"], pieces);
+            assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+        }
+    }
+}
+
+#[test]
+fn schemas_hold_for_replies() {
+    let server = server(HERMES);
+    let format = json!({"type": "json_schema", "json_schema": {"name": "w", "strict": true, "schema": weather()}});
+    let request = json!({
+        "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 120, "temperature": 1.5, "n": 4, "seed": 1,
+        "response_format": format,
+    });
+    let answer = server.post(CHAT, &request);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for choice in answer.json()["choices"].as_array().unwrap() {
+        check(&serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap());
+    }
+    // What cannot be kept is refused before anything is generated.
+    let refused = [
+        (json!({"type": "integer", "minimum": 5, "maximum": 3}), "response_format"),
+        (json!({"$ref": "https://example.org/schema"}), "response_format"),
+        (json!({"type": "no such type"}), "response_format"),
+    ];
+    for (schema, param) in refused {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": schema}});
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "response_format": format});
+        let answer = server.post(CHAT, &body);
+        assert_eq!(
+            (answer.status, answer.json()["error"]["param"].as_str()),
+            (400, Some(param)),
+            "{schema}: {}",
+            answer.body
+        );
+    }
+}
+
+#[test]
+fn faulty_tools_are_named() {
+    let server = server(HERMES);
+    let function = |function: Value| json!([{"type": "function", "function": function}]);
+    let many: Vec<Value> = (0..129).map(|i| function(json!({"name": format!("f{i}")}))[0].clone()).collect();
+    let cases = [
+        (json!({"tools": "x"}), "tools"),
+        (json!({"tools": [{"type": "retrieval"}]}), "tools[0].type"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
+        (json!({"tools": function(json!({}))}), "tools[0].function.name"),
+        (json!({"tools": function(json!({"name": "a b"}))}), "tools[0].function.name"),
+        (json!({"tools": function(json!({"name": "f", "parameters": []}))}), "tools[0].function.parameters"),
+        (json!({"tools": function(json!({"name": "f", "x": 1}))}), "tools[0].function.x"),
+        (json!({"tools": many}), "tools"),
+        (json!({"tool_choice": "any"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "none"}}}), "tool_choice"),
+        (json!({"tools": null, "tool_choice": "required"}), "tool_choice"),
+        (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].tool_call_id"),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}),
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ];
+    for (extra, param) in cases {
+        let answer = server.post(CHAT, &openai(json!("auto"), extra.clone()));
+        assert_eq!(
+            (answer.status, answer.json()["error"]["param"].as_str()),
+            (400, Some(param)),
+            "{extra}: {}",
+            answer.body
+        );
+    }
+    let plain = common::serve(options(), |_| ());
+    let answer = plain.post(CHAT, &openai(json!("auto"), json!({})));
+    assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some("tools")));
+}
+
+#[test]
+fn conversations_with_calls_are_written() {
+    let server = server(HERMES);
+    let call =
+        json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Rome\"}"}});
+    let body = json!({"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "sun"},
+    ]});
+    let text = server.post("/apply-template", &body).json()["prompt"].as_str().unwrap().to_string();
+    let want = "user: Helloassistant: <tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>\
+                tool: sunassistant: ";
+    assert_eq!(text, want);
+    let tokens = server.post("/tokenize", &body).json();
+    assert_eq!(tokens["count"].as_u64().unwrap() as usize, tokens["tokens"].as_array().unwrap().len());
+    let back = server.post("/detokenize", &json!({"tokens": tokens["tokens"]})).json();
+    assert_eq!(back["prompt"], want);
+    let pieces = server.post("/tokenize", &json!({"content": "Hello", "with_pieces": true})).json();
+    let spelled: String = pieces["tokens"].as_array().unwrap().iter().filter_map(|t| t["piece"].as_str()).collect();
+    assert_eq!(spelled.trim_start(), "Hello");
+}
+
+fn anthropic(extra: Value) -> Value {
+    let mut body = json!({
+        "model": "tiny", "max_tokens": 120, "temperature": 1.5, "seed": 3, "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": "Hello"}],
+    });
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// Names and data of events.
+fn named(answer: &Answer) -> Vec<(String, Value)> {
+    let mut events = Vec::new();
+    for event in answer.body.split("\n\n").filter(|e| !e.is_empty()) {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(data["type"], name.strip_prefix("event: ").unwrap());
+        events.push((data["type"].as_str().unwrap().to_string(), data));
+    }
+    events
+}
+
+#[test]
+fn anthropic_messages() {
+    let server = server(HERMES);
+    let whole = server.post("/v1/messages", &anthropic(json!({"max_tokens": 10})));
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    let count = server.post("/v1/messages/count_tokens", &{
+        let mut body = anthropic(json!({}));
+        ["max_tokens", "temperature", "seed"].iter().for_each(|key| drop(body.as_object_mut().unwrap().remove(*key)));
+        body
+    });
+    let usage = &whole["usage"];
+    let input = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(count.json()["input_tokens"], input);
+    assert_eq!((&whole["type"], &whole["content"][0]["type"]), (&json!("message"), &json!("text")));
+    let streamed = named(&server.post("/v1/messages", &anthropic(json!({"max_tokens": 10, "stream": true}))));
+    assert_eq!((streamed[0].0.as_str(), streamed.last().unwrap().0.as_str()), ("message_start", "message_stop"));
+    let text: String = streamed.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
+    assert_eq!(whole["content"][0]["text"], text);
+    let end = &streamed[streamed.len() - 2].1;
+    assert_eq!(
+        (&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]),
+        (&whole["stop_reason"], &usage["output_tokens"])
+    );
+    // A call, whole and streamed, and its result.
+    let tools = json!({"tools": [{"name": "weather", "input_schema": weather()}], "tool_choice": {"type": "any"}});
+    let called = server.post("/v1/messages", &anthropic(tools.clone())).json();
+    assert_eq!(called["stop_reason"], "tool_use", "{called}");
+    check(&called["content"][0]["input"]);
+    let mut streaming = anthropic(tools);
+    streaming["stream"] = true.into();
+    let events = named(&server.post("/v1/messages", &streaming));
+    let input: String = events.iter().filter_map(|(_, data)| data["delta"]["partial_json"].as_str()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), called["content"][0]["input"]);
+    let back = anthropic(json!({"max_tokens": 1, "messages": [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": called["content"]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "sun"}]}]},
+    ]}));
+    assert_eq!(server.post("/v1/messages", &back).status, 200);
+    let cases = [
+        (json!({"max_tokens": null}), "max_tokens"),
+        (json!({"stop_sequences": [""]}), "stop"),
+        (json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}), "messages[0].content[0].type"),
+        (json!({"container": "x"}), "container"),
+    ];
+    for (extra, named) in cases {
+        let answer = server.post("/v1/messages", &anthropic(extra));
+        let error = answer.json();
+        assert_eq!(
+            (answer.status, &error["type"], &error["error"]["type"]),
+            (400, &json!("error"), &json!("invalid_request_error"))
+        );
+        assert!(error["error"]["message"].as_str().unwrap().contains(named), "{error}");
+    }
+}
+
+#[test]
+fn thoughts_are_apart() {
+    // The template begins them, and the tiny model never ends them.
+    let thinking = "{{ messages[0].content }}<think>\n{# think> #}";
+    let server = server(thinking);
+    let body = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0, "ignore_eos": true});
+    let answer = server.post(CHAT, &body).json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["content"], "");
+    assert!(!message["reasoning_content"].as_str().unwrap().is_empty());
+    // A constraint leaves no room for them.
+    let mut body = body;
+    body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "yes"}}});
+    let answer = server.post(CHAT, &body).json();
+    let message = &answer["choices"][0]["message"];
+    assert!(message["content"].as_str().unwrap().starts_with("\"yes"), "{answer}");
+    assert!(message["reasoning_content"].is_null());
+}
