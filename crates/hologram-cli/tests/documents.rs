@@ -4,8 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 fn document(name: &str) -> String {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name);
+    let path = root().join(name);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -122,4 +126,49 @@ fn the_changelog_has_its_four_sections() {
         let places: Vec<_> = release.iter().map(|h| order.iter().position(|o| o == h)).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{release:?}");
     }
+}
+
+/// The pages: those at the root, and those of `docs`.
+fn pages() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut pages: Vec<String> = docs.filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")).collect();
+    pages.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"].map(String::from));
+    pages
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let (mut links, mut broken) = (0, Vec::new());
+    for page in pages() {
+        let folder = root().join(&page).parent().unwrap().to_path_buf();
+        let text = document(&page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|t| !t.contains("://") && !t.starts_with('#') && !t.contains(char::is_whitespace))
+        {
+            links += 1;
+            if !folder.join(target.split('#').next().unwrap()).exists() {
+                broken.push(format!("{page}: {target}"));
+            }
+        }
+    }
+    assert!(links > 20 && broken.is_empty(), "{links} links, of which lead nowhere: {broken:#?}");
+}
+
+#[test]
+fn files_that_the_internals_name_exist() {
+    let (mut files, mut missing) = (0, Vec::new());
+    for page in ["docs/internals.md", "docs/adding.md"] {
+        let text = document(page);
+        for word in text.split('`').skip(1).step_by(2).filter(|w| w.contains('/') && !w.contains([' ', '…', '*'])) {
+            let (first, rest) = word.split_once('/').unwrap();
+            let crates = root().join("crates").join(format!("hologram-{first}"));
+            if crates.exists() {
+                files += 1;
+                if !crates.join(rest).exists() {
+                    missing.push(format!("{page}: {word}"));
+                }
+            }
+        }
+    }
+    assert!(files > 60 && missing.is_empty(), "{files} files, of which are missing: {missing:#?}");
 }
