@@ -59,6 +59,12 @@ pub enum Command {
     Cache(CacheArgs),
     /// Check that a device computes correct results
     Selftest(SelftestArgs),
+    /// Describe this installation on one screen, for a report
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages
+    Man(ManArgs),
     /// Print help for a command
     Help(HelpArgs),
 }
@@ -585,6 +591,29 @@ pub struct DevicesArgs {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Options of `man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Folder for the pages, one per command; it is made if it does not exist
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 /// Options of `cache`.

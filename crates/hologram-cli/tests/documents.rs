@@ -111,7 +111,8 @@ fn the_readme_is_short_and_lines_are_narrow() {
     let readme = document("README.md");
     assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
     assert!(readme.split_whitespace().count() <= 1500, "{} words", readme.split_whitespace().count());
-    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"] {
+    // The page on Atlas is made from the instruction table.
+    for name in pages().iter().filter(|name| *name != "docs/atlas.md") {
         assert_eq!(wide(&document(name)), [""; 0], "{name}");
     }
 }
@@ -171,4 +172,57 @@ fn files_that_the_internals_name_exist() {
         }
     }
     assert!(files > 60 && missing.is_empty(), "{files} files, of which are missing: {missing:#?}");
+}
+
+/// The calls of the command that pages show: in `code`, and as lines of a shell.
+fn calls(page: &str) -> Vec<String> {
+    let (mut calls, mut shell, mut code) = (Vec::new(), false, false);
+    for line in page.lines() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            code = !code;
+            shell = code && ["sh", "console", "text"].contains(&language);
+        } else if shell {
+            calls.push(line.trim_start().trim_start_matches("$ ").to_string());
+        } else if !code {
+            calls.extend(line.split('`').skip(1).step_by(2).map(String::from));
+        }
+    }
+    calls.retain(|call| call.starts_with("hologram "));
+    calls
+}
+
+#[test]
+fn documented_commands_and_options_exist() {
+    let help = |words: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_hologram")).args(words).arg("--help").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let (mut helps, mut options, mut unknown) = (std::collections::HashMap::new(), 0, Vec::new());
+    for page in pages().iter().filter(|page| *page != "CHANGELOG.md") {
+        for call in calls(&document(page)) {
+            // Up to a comment or the next command of a pipe; what stands in quotes is the user's.
+            let unquoted: String = call.split(['"', '\'']).step_by(2).collect();
+            let words: Vec<&str> =
+                unquoted.split_whitespace().take_while(|w| !["#", "|", ">", "&&", "…"].contains(w)).skip(1).collect();
+            let command: Vec<&str> = match words[..] {
+                ["bench", "ops", ..] => vec!["bench", "ops"],
+                [first, ..] if first.chars().all(char::is_lowercase) => vec![first],
+                _ => Vec::new(),
+            };
+            let known = helps.entry(command.join(" ")).or_insert_with(|| help(&command));
+            if known.is_empty() {
+                unknown.push(format!("{page}: {call}: there is no such command"));
+            }
+            for word in words.iter().filter(|w| w.starts_with('-') && w.len() > 1) {
+                let option = word.trim_end_matches([',', ']', ')']).split('=').next().unwrap();
+                options += 1;
+                // Visible in the help, or an alias as in llama.cpp.
+                let listed = known.split(|c: char| c.is_whitespace() || ",[]=".contains(c)).any(|w| w == option);
+                if !(listed || ["--temp", "--ctx-size"].contains(&option)) {
+                    unknown.push(format!("{page}: {call}: {option}"));
+                }
+            }
+        }
+    }
+    assert!(options > 60 && unknown.is_empty(), "{options} options, of which unknown: {unknown:#?}");
 }

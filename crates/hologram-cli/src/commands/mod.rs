@@ -9,6 +9,7 @@ mod cache;
 mod chat;
 mod check;
 mod devices;
+mod doctor;
 mod exec;
 mod exec_help;
 mod inspect;
@@ -18,6 +19,7 @@ mod perplexity;
 mod program;
 mod run;
 mod selftest;
+mod shell;
 mod shipped;
 mod thinking;
 mod tokenize;
@@ -54,6 +56,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Completions(args)) => shell::completions(&args),
+        Some(Command::Man(args)) => shell::man(&args),
         Some(Command::Help(args)) => {
             check_command(&args.command)?;
             let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);
