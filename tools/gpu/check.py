@@ -23,7 +23,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.join(HERE, "tree")
 HOLOGRAM = os.path.join(HERE, "hologram")
-MODEL = os.path.join(TREE, "assets", "rust-docs-bitnet.gguf")
+MODEL = os.path.join(TREE, "crates", "hologram-cli", "assets", "rust-docs-bitnet.gguf")
 FIXTURES = os.path.join(TREE, "crates", "hologram-llm", "tests", "fixtures")
 # Model file without its ending -> greatest relative error of its logits.
 MODELS = {"llama-tiny": 1e-3, "llama3-tiny": 1e-3, "bitnet-tiny": 1e-3}

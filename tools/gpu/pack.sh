@@ -38,9 +38,10 @@ tar -C "$out" -c tests | xz -9 > "$out/tests.tar.xz"
 rm -r "$out/tests"
 
 tree="$out/tree"
-mkdir -p "$tree/crates/hologram-llm/tests" "$tree/crates/hologram-core" "$tree/crates/hologram-backends" "$tree/crates/hologram-isa"
+mkdir -p "$tree/crates/hologram-llm/tests" "$tree/crates/hologram-core" "$tree/crates/hologram-backends" "$tree/crates/hologram-isa" "$tree/crates/hologram-cli"
 cp -r crates/hologram-llm/tests/fixtures "$tree/crates/hologram-llm/tests/fixtures"
-cp -r examples assets "$tree/"
+cp -r crates/hologram-cli/assets "$tree/crates/hologram-cli/assets"
+cp -r examples "$tree/"
 cp tools/gpu/check.py tools/gpu/held-out.json "$out/"
 # Tests find their files by the path at which they were built.
 echo "$root" > "$out/root"

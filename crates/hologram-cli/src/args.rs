@@ -65,6 +65,12 @@ pub enum Command {
     Cache(CacheArgs),
     /// Check that a device computes correct results
     Selftest(SelftestArgs),
+    /// Describe this installation on one screen, for a report
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages
+    Man(ManArgs),
     /// Print help for a command
     Help(HelpArgs),
 }
@@ -593,6 +599,29 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
+/// Options of `doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Options of `man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Folder for the pages, one per command; it is made if it does not exist
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
 /// Options of `cache`.
 #[derive(Args)]
 pub struct CacheArgs {
@@ -661,13 +690,11 @@ fn sentence(text: &str) -> String {
             tips.for_each(|tip| hints += &format!("; {tip}"));
         }
     }
-    let unexpected = sentence.strip_prefix("unexpected argument '").and_then(|rest| rest.strip_suffix("' found"));
-    let remedy = match (unexpected, command.as_str()) {
-        (Some("-m" | "--model"), "hologram") => "; use `hologram run -m MODEL` or `hologram chat -m MODEL`",
-        (Some(word), "hologram run") if !word.starts_with('-') => "; put the prompt in quotes",
-        _ => "",
-    };
-    sentence + remedy + &hints
+    // A hint of our own instead of the parser's tips.
+    if let Some(hint) = crate::hints::hint(&sentence, &command) {
+        hints = format!("; {hint}; see {command} --help");
+    }
+    sentence + &hints
 }
 
 /// Replaces Rust's number errors in a line of clap by what is expected. All whole numbers here are 0 or more.
@@ -680,6 +707,11 @@ fn plain(line: &str) -> String {
         ("invalid float literal", "it must be a number"),
         ("cannot parse float from empty string", "it must be a number"),
     ];
+    let range = line.rsplit_once(" is not in ").and_then(|(start, range)| Some((start, range.split_once("..=")?)));
+    if let Some((start, (least, most))) = range {
+        let start = start.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-');
+        return format!("{start}it must be a whole number from {least} to {most}");
+    }
     let found = words.iter().find_map(|(rust, said)| Some(line.strip_suffix(rust)?.to_string() + said));
     found.unwrap_or_else(|| line.to_string())
 }

@@ -3,6 +3,7 @@
 mod args;
 mod capture;
 mod commands;
+mod hints;
 mod output;
 mod progress;
 mod status;

@@ -4,8 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 fn document(name: &str) -> String {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name);
+    let path = root().join(name);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -107,7 +111,8 @@ fn the_readme_is_short_and_lines_are_narrow() {
     let readme = document("README.md");
     assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
     assert!(readme.split_whitespace().count() <= 1500, "{} words", readme.split_whitespace().count());
-    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"] {
+    // The page on Atlas is made from the instruction table.
+    for name in pages().iter().filter(|name| *name != "docs/atlas.md") {
         assert_eq!(wide(&document(name)), [""; 0], "{name}");
     }
 }
@@ -122,4 +127,102 @@ fn the_changelog_has_its_four_sections() {
         let places: Vec<_> = release.iter().map(|h| order.iter().position(|o| o == h)).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{release:?}");
     }
+}
+
+/// The pages: those at the root, and those of `docs`.
+fn pages() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut pages: Vec<String> = docs.filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")).collect();
+    pages.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/RESULTS.md"].map(String::from));
+    pages
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let (mut links, mut broken) = (0, Vec::new());
+    for page in pages() {
+        let folder = root().join(&page).parent().unwrap().to_path_buf();
+        let text = document(&page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|t| !t.contains("://") && !t.starts_with('#') && !t.contains(char::is_whitespace))
+        {
+            links += 1;
+            if !folder.join(target.split('#').next().unwrap()).exists() {
+                broken.push(format!("{page}: {target}"));
+            }
+        }
+    }
+    assert!(links > 20 && broken.is_empty(), "{links} links, of which lead nowhere: {broken:#?}");
+}
+
+#[test]
+fn files_that_the_internals_name_exist() {
+    let (mut files, mut missing) = (0, Vec::new());
+    for page in ["docs/internals.md", "docs/adding.md"] {
+        let text = document(page);
+        for word in text.split('`').skip(1).step_by(2).filter(|w| w.contains('/') && !w.contains([' ', '…', '*'])) {
+            let (first, rest) = word.split_once('/').unwrap();
+            let crates = root().join("crates").join(format!("hologram-{first}"));
+            if crates.exists() {
+                files += 1;
+                if !crates.join(rest).exists() {
+                    missing.push(format!("{page}: {word}"));
+                }
+            }
+        }
+    }
+    assert!(files > 60 && missing.is_empty(), "{files} files, of which are missing: {missing:#?}");
+}
+
+/// The calls of the command that pages show: in `code`, and as lines of a shell.
+fn calls(page: &str) -> Vec<String> {
+    let (mut calls, mut shell, mut code) = (Vec::new(), false, false);
+    for line in page.lines() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            code = !code;
+            shell = code && ["sh", "console", "text"].contains(&language);
+        } else if shell {
+            calls.push(line.trim_start().trim_start_matches("$ ").to_string());
+        } else if !code {
+            calls.extend(line.split('`').skip(1).step_by(2).map(String::from));
+        }
+    }
+    calls.retain(|call| call.starts_with("hologram "));
+    calls
+}
+
+#[test]
+fn documented_commands_and_options_exist() {
+    let help = |words: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_hologram")).args(words).arg("--help").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let (mut helps, mut options, mut unknown) = (std::collections::HashMap::new(), 0, Vec::new());
+    for page in pages().iter().filter(|page| *page != "CHANGELOG.md") {
+        for call in calls(&document(page)) {
+            // Up to a comment or the next command of a pipe; what stands in quotes is the user's.
+            let unquoted: String = call.split(['"', '\'']).step_by(2).collect();
+            let words: Vec<&str> =
+                unquoted.split_whitespace().take_while(|w| !["#", "|", ">", "&&", "…"].contains(w)).skip(1).collect();
+            let command: Vec<&str> = match words[..] {
+                ["bench", "ops", ..] => vec!["bench", "ops"],
+                [first, ..] if first.chars().all(char::is_lowercase) => vec![first],
+                _ => Vec::new(),
+            };
+            let known = helps.entry(command.join(" ")).or_insert_with(|| help(&command));
+            if known.is_empty() {
+                unknown.push(format!("{page}: {call}: there is no such command"));
+            }
+            for word in words.iter().filter(|w| w.starts_with('-') && w.len() > 1) {
+                let option = word.trim_end_matches([',', ']', ')']).split('=').next().unwrap();
+                options += 1;
+                // Visible in the help, or an alias as in llama.cpp.
+                let listed = known.split(|c: char| c.is_whitespace() || ",[]=".contains(c)).any(|w| w == option);
+                if !(listed || ["--temp", "--ctx-size"].contains(&option)) {
+                    unknown.push(format!("{page}: {call}: {option}"));
+                }
+            }
+        }
+    }
+    assert!(options > 60 && unknown.is_empty(), "{options} options, of which unknown: {unknown:#?}");
 }

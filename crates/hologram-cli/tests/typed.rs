@@ -8,7 +8,7 @@ use common::*;
 use serde_json::Value;
 
 /// A model that continues text, and a chat model.
-const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/rust-docs-bitnet.gguf");
+const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/rust-docs-bitnet.gguf");
 const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
 
 const ON: [&str; 4] = ["--device", "cpu", "-t", "1"];

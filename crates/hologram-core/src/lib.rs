@@ -57,4 +57,6 @@ pub use half::{bf16, f16};
 pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, Metrics, OpenOptions};
 pub use pool::Pool;
 pub use program::{Argument, CompiledProgram};
-pub use tensor::{Axis, Dim, Dims, Element, Operand, Tensor, TensorAttention, TensorType, bytes_of, bytes_of_mut};
+pub use tensor::{
+    Axis, Dim, Dims, Element, Nested, Operand, Tensor, TensorAttention, TensorType, bytes_of, bytes_of_mut,
+};

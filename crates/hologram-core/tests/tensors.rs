@@ -32,6 +32,20 @@ fn run(gpu: bool) -> Result<()> {
     for device in &tested(gpu) {
         let x = matrix(device)?;
         // Made of numbers and of each other.
+        let (rows, flat) = (vec![vec![1.0f32, 2.0], vec![3.0, 4.0]], [1.0, 2.0, 3.0, 4.0]);
+        for (tensor, shape) in [
+            (Tensor::new(device, &[[1.0f32, 2.0], [3.0, 4.0]])?, &[2, 2][..]),
+            (Tensor::new(device, &rows)?, &[2, 2]),
+            (Tensor::new(device, &[[[1.0f32], [2.0], [3.0], [4.0]]])?, &[1, 4, 1]),
+            (Tensor::new(device, &[1.0f32, 2.0, 3.0, 4.0][..])?, &[4]),
+        ] {
+            close(&tensor, &flat)?;
+            assert_eq!(tensor.shape(), shape);
+        }
+        assert_eq!(Tensor::new(device, &7u32)?.shape(), [0usize; 0]);
+        assert_eq!(Tensor::new(device, &[[0.0f32; 3]; 0])?.shape(), [0, 3]);
+        let ragged = Tensor::new(device, &[vec![1.0f32, 2.0], vec![3.0], vec![4.0, 5.0, 6.0]]);
+        assert!(ragged.unwrap_err().to_string().contains("must have one shape"));
         close(&Tensor::zeros(device, DType::F32, &[2])?, &[0.0; 2])?;
         close(&(Tensor::ones(device, DType::F32, &[2])? + x.ones_like()?.sum(1))?, &[4.0; 2])?;
         close(&Tensor::cat(&[&x, &x], -1)?.slice(0, 0, 1)?, &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])?;

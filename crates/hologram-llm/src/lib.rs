@@ -43,4 +43,5 @@ pub use session::{Input, Logits, Session, SessionOptions};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/rust.md")]
+#[doc = include_str!("../../../docs/migrating.md")]
 struct Documents;

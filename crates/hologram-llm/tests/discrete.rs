@@ -35,7 +35,7 @@ fn weights_in_other_layouts_give_the_same_logits() {
     let cpu = Executor::open("cpu", Some(2)).unwrap();
     let discrete = Executor::from_backend(Arc::new(Discrete::new(2, None)));
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
-    let shipped = "../../assets/rust-docs-bitnet.gguf";
+    let shipped = "../hologram-cli/assets/rust-docs-bitnet.gguf";
     // The shipped model's tied head is in 8 bits. With many outputs its activations are bf16 on one device and 8-bit
     // codes on the other.
     for (model, n, bound) in [

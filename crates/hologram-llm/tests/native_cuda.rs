@@ -57,7 +57,7 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
         found.extend(compiled(&model, &format!("{shape} {} {kv:?}", types.name()), kv));
     }
     let executor = Executor::open("cuda", None).unwrap();
-    let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../assets/rust-docs-bitnet.gguf");
+    let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../hologram-cli/assets/rust-docs-bitnet.gguf");
     let before = executor.backend().measure().metrics().pipelines_compiled;
     let model = Model::load_on(shipped, &executor).unwrap();
     if executor.backend().measure().metrics().pipelines_compiled > before {

@@ -10,7 +10,7 @@ use hologram_llm::{Finish, GenerateOptions, Logits, Model, SessionOptions};
 use serde_json::Value;
 
 fn asset(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../assets").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../hologram-cli/assets").join(name)
 }
 
 fn expected() -> Value {

@@ -18,13 +18,13 @@ pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         if args.json {
             let line = match device {
                 Ok(info) => in_json(&name, &info),
-                Err(error) => json!({ "device": name, "error": reason(error) }),
+                Err(error) => json!({ "device": name, "error": reason(&error) }),
             };
             writeln!(out, "{line}")?;
         } else {
             let line = match device {
                 Ok(info) => in_words(&info),
-                Err(error) => reason(error),
+                Err(error) => reason(&error),
             };
             writeln!(out, "{name:<10} {}", text::printable(&line, text::MESSAGE))?;
         }
@@ -33,14 +33,14 @@ pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
 }
 
 /// Why a device is unavailable; its name is printed before it.
-fn reason(error: BackendError) -> String {
+pub(super) fn reason(error: &BackendError) -> String {
     match error {
-        BackendError::Unavailable { reason, .. } => reason,
+        BackendError::Unavailable { reason, .. } => reason.clone(),
         error => error.to_string(),
     }
 }
 
-fn in_json(name: &str, info: &DeviceInfo) -> Value {
+pub(super) fn in_json(name: &str, info: &DeviceInfo) -> Value {
     let mut line = Map::new();
     line.insert("device".into(), name.into());
     line.insert("name".into(), info.name.clone().into());
@@ -62,7 +62,7 @@ pub(super) fn workers(info: &DeviceInfo) -> Option<String> {
     }
 }
 
-fn in_words(info: &DeviceInfo) -> String {
+pub(super) fn in_words(info: &DeviceInfo) -> String {
     let gib = info.memory_bytes as f64 / f64::from(1u32 << 30);
     let mut words = vec![info.name.clone()];
     words.extend(workers(info));

@@ -9,6 +9,7 @@ mod cache;
 mod chat;
 mod check;
 mod devices;
+mod doctor;
 mod exec;
 mod exec_help;
 mod inspect;
@@ -19,6 +20,7 @@ mod program;
 mod run;
 mod selftest;
 mod serve;
+mod shell;
 mod shipped;
 mod thinking;
 mod tokenize;
@@ -56,6 +58,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Cache(args)) => cache::run(&args),
         Some(Command::Selftest(args)) => selftest::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Completions(args)) => shell::completions(&args),
+        Some(Command::Man(args)) => shell::man(&args),
         Some(Command::Help(args)) => {
             check_command(&args.command)?;
             let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
-static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../../assets/rust-docs-bitnet.gguf"));
+static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/rust-docs-bitnet.gguf"));
 
 /// The name shown instead of a path.
 const NAME: &str = "rust-docs-bitnet (shipped)";

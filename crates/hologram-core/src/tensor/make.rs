@@ -3,12 +3,26 @@
 use hologram_backends::DType;
 use hologram_isa::Type;
 
-use super::{Axis, Dim, Tensor};
+use super::{Axis, Dim, Nested, Tensor};
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 
 impl Tensor {
+    /// A tensor of the numbers and the shape of `data`: `Tensor::new(&executor, &[[1.0f32, 2.0], [3.0, 4.0]])`.
+    ///
+    /// # Errors
+    /// When rows of slices or vectors differ in length; errors of the device.
+    pub fn new<A: Nested + ?Sized>(executor: &Executor, data: &A) -> Result<Tensor> {
+        let Some(mut shape) = A::reversed_shape(Some(data)) else {
+            return Err(CoreError::Tensor("the rows of a tensor must have one shape".into()));
+        };
+        shape.reverse();
+        let mut numbers = Vec::with_capacity(shape.iter().product());
+        data.append_to(&mut numbers);
+        Tensor::from_slice(executor, &shape, &numbers)
+    }
+
     /// A tensor in which every element is `value`, rounded to nearest even for floats.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod along;
 mod dims;
 mod files;
 mod make;
+mod nested;
 mod ops;
 mod print;
 mod reductions;
@@ -12,6 +13,7 @@ mod view;
 pub use along::TensorAttention;
 pub use dims::{Axis, Dims};
 pub(crate) use make::plain;
+pub use nested::Nested;
 pub use ops::Operand;
 
 use std::fmt;

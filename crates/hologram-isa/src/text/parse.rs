@@ -391,7 +391,7 @@ impl<'a> Parser<'a> {
         let near = nearest
             .map(|known| (distance(text, known).min(distance(name, known)), known))
             .min_by_key(|(distance, _)| *distance)
-            .filter(|(distance, known)| *distance <= 2 && *distance < known.len());
+            .filter(|(distance, known)| *distance <= 2 && *distance * 5 <= name.len().max(known.len()) * 2);
         let hint = near.map(|(_, known)| format!("; the nearest is `{known}`")).unwrap_or_default();
         error(self.token.line, format!("expected {what}, found {}{hint}", self.token))
     }
@@ -541,20 +541,24 @@ fn error<T>(line: u32, mut message: String) -> Result<T, IsaError> {
     Err(IsaError::Parse { line, message })
 }
 
-/// The Levenshtein distance of two words; large for words too long for a typing error.
+/// How many letters must be typed, left out, changed or swapped with their neighbour to make one word the other; large
+/// for words too long for a typing error.
 fn distance(a: &str, b: &str) -> usize {
     if a.len() > 32 {
         return usize::MAX;
     }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let (mut before, mut above, mut row) = (vec![0; b.len() + 1], Vec::new(), (0..=b.len()).collect::<Vec<usize>>());
+    for i in 0..a.len() {
+        above.clone_from(&row);
         row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        for j in 0..b.len() {
+            row[j + 1] = (above[j] + usize::from(a[i] != b[j])).min(row[j] + 1).min(above[j + 1] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                row[j + 1] = row[j + 1].min(before[j - 1] + 1);
+            }
         }
+        std::mem::swap(&mut before, &mut above);
     }
     row[b.len()]
 }

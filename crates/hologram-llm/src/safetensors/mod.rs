@@ -50,6 +50,12 @@ pub struct FolderTensor<'a> {
     pub file: &'a Path,
 }
 
+/// A GGUF file in a folder, the first by name.
+fn gguf_file(folder: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    files.filter(|file| file.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"))).min()
+}
+
 /// The model's name, by its folder's.
 fn name_of_folder(path: &Path) -> Option<String> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
@@ -71,7 +77,11 @@ impl Folder {
         let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
         let config_path = path.join("config.json");
         if !config_path.exists() {
-            return Err(bad("the folder has no config.json, which a safetensors model requires".into()));
+            let reason = "the folder has no config.json, which a safetensors model requires".to_string();
+            return Err(bad(match gguf_file(path) {
+                Some(file) => format!("{reason}; give the file {} in it instead", file.display()),
+                None => reason,
+            }));
         }
         let config = object(&config_path)?;
         let (single, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));

@@ -58,7 +58,7 @@ fn logits_of_fixtures(executor: &Executor) {
 
 fn shipped_model(executor: &Executor) {
     let text = |executor: &Executor| -> String {
-        let model = Model::load_on(root().join("assets/rust-docs-bitnet.gguf"), executor).unwrap();
+        let model = Model::load_on(root().join("crates/hologram-cli/assets/rust-docs-bitnet.gguf"), executor).unwrap();
         let options = GenerateOptions { max_tokens: 16, sampling: SamplerConfig::GREEDY, ..GenerateOptions::default() };
         let pieces: Result<Vec<_>, _> = model.generate("A closure in Rust is", &options).unwrap().collect();
         pieces.unwrap().into_iter().map(|p| p.text).collect()

@@ -1,0 +1,124 @@
+//! Plausible mistakes of somebody new, each answered by one sentence that says what is wrong or what to do instead.
+
+mod common;
+
+use std::fs;
+
+use common::*;
+
+/// A working folder with what people have lying about.
+fn folder() -> Folder {
+    let folder = Folder::new("mistakes");
+    for name in ["full", "mlx", "empty"] {
+        fs::create_dir_all(folder.path(name)).unwrap();
+    }
+    fs::copy(LLAMA, folder.path("L.gguf")).unwrap();
+    fs::copy(LLAMA, folder.path("full/model-Q8_0.gguf")).unwrap();
+    fs::copy(VECTOR_ADD, folder.path("add.atlas")).unwrap();
+    let long = |start: &[u8]| [start, &[b'a'; 64]].concat();
+    folder.write("model.pth", long(b"PK\x03\x04"));
+    folder.write("pointer.gguf", long(b"version https://git-lfs.github.com/spec/v1\n"));
+    folder.write("page.gguf", long(b"<!DOCTYPE html>"));
+    folder.write("model.gguf.gz", long(b"\x1f\x8b\x08"));
+    folder.write("model.safetensors", "");
+    folder.write("text.txt", "Hello");
+    let kernel = |line: &str| {
+        format!(
+            "kernel f(x: buffer<f32, write>) workgroup(64) {{\n %v = load.f32 x[0]\n {line}\n store.f32 x[0], %w\n}}\n"
+        )
+    };
+    folder.write("relu.atlas", kernel("%w = relu.f32 %v"));
+    folder.write("dvi.atlas", kernel("%w = dvi.f32 %v, %v"));
+    folder.write("write.atlas", kernel("%w = add.f32 %v, %v"));
+    folder
+}
+
+#[test]
+fn every_mistake_is_answered_in_a_sentence() {
+    let folder = folder();
+    let cases: &[(&[&str], i32, &str)] = &[
+        // A model without its command, and in other tools' ways.
+        (&["L.gguf"], 2, "use `hologram run L.gguf` or `hologram chat L.gguf`"),
+        (&["L.gguf", "Hello"], 2, "use `hologram run L.gguf`"),
+        (&["hf:org/model"], 2, "use `hologram run hf:org/model`"),
+        (&["-m", "L.gguf", "-p", "Hi"], 2, "use `hologram run -m MODEL`"),
+        (&["run", "missing.gguf"], 1, "cannot open missing.gguf"),
+        (&["run", "missing.gguf", "Hello"], 1, "cannot open missing.gguf"),
+        (&["chat", "missing.gguf"], 1, "cannot open missing.gguf"),
+        (&["chat"], 2, "give a chat model"),
+        (&["run", "hello", "world"], 2, "put the prompt in quotes"),
+        (&["run", "L.gguf", "hello", "world"], 2, "put the prompt in quotes"),
+        (&["run", "org/model", "Hi"], 2, "-m hf:org/model takes it from Hugging Face"),
+        (&["run", "https://huggingface.co/a/b/resolve/main/c.gguf", "Hi"], 2, "give hf:a/b:c.gguf instead"),
+        (&["run", "-m", "L.gguf", "full/model-Q8_0.gguf"], 2, "one model at a time"),
+        (&["bench", "L.gguf", "L.gguf"], 2, "one model at a time"),
+        (&["run", "-m", "-", "Hi"], 2, "cannot be read from standard input"),
+        // Files of another kind.
+        (&["run", "model.pth", "Hi"], 1, "perhaps a PyTorch checkpoint: convert it to GGUF"),
+        (&["run", "pointer.gguf", "Hi"], 1, "run `git lfs pull`"),
+        (&["run", "page.gguf", "Hi"], 1, "it is a web page, not a model"),
+        (&["run", "model.gguf.gz", "Hi"], 1, "instead of \"GGUF\""),
+        (&["run", "model.safetensors", "Hi"], 1, "give the folder that contains its files"),
+        (&["run", "empty", "Hi"], 1, "has no config.json"),
+        (&["run", "full", "Hi"], 1, "give the file full/model-Q8_0.gguf in it instead"),
+        (&["run", "text.txt", "Hi"], 1, "text.txt"),
+        // Words of other tools.
+        (&["list"], 2, "use `hologram models`"),
+        (&["ls"], 2, "use `hologram models`"),
+        (&["download", "org/model"], 2, "use `hologram pull`"),
+        (&["remove", "org/model"], 2, "use `hologram rm`"),
+        (&["show", "L.gguf"], 2, "use `hologram inspect`"),
+        (&["generate", "Hi"], 2, "use `hologram run`"),
+        (&["benchmark"], 2, "use `hologram bench`"),
+        (&["version"], 2, "use `hologram --version`"),
+        (&["run", "L.gguf", "Hi", "-ngl", "99"], 2, "`--device cpu` keeps it off"),
+        (&["run", "L.gguf", "Hi", "--n-gpu-layers", "99"], 2, "`--device cpu` keeps it off"),
+        (&["run", "L.gguf", "Hi", "--top_p", "0.9"], 2, "'--top-p'"),
+        (&["run", "L.gguf", "Hi", "--device", "gpu"], 2, "use one of: auto"),
+        (&["perplexity", "L.gguf", "text.txt"], 2, "use --file text.txt"),
+        // Values.
+        (&["run", "L.gguf", "Hi", "-t", "0"], 2, "it must be a whole number from 1 to 1024"),
+        (&["run", "L.gguf", "Hi", "-t", "two"], 2, "it must be a whole number"),
+        (&["run", "L.gguf", "Hi", "-c", "0"], 2, "it must be a whole number from 1 to"),
+        (&["run", "L.gguf", "Hi", "-c", "2"], 1, "shorten the prompt or increase --ctx"),
+        (&["run", "L.gguf", "Hi", "--temp", "warm"], 2, "it must be a number"),
+        (&["run", "L.gguf", "Hi", "--temp=-1"], 2, "must be 0 or more"),
+        (&["run", "L.gguf", "Hi", "--kv", "q4"], 2, "possible values: f32, f16, q8"),
+        (&["run", "L.gguf"], 2, "the prompt on standard input is empty"),
+        (&["bench", "L.gguf", "-p", "x"], 2, "it must be a whole number"),
+        (&["bench", "--shape", "llama-1b"], 2, "for example --type Q8_0"),
+        (&["bench", "--type", "Q4_0"], 2, "requires --shape"),
+        (&["logits", "L.gguf", "--tokens", "999", "--out", "o.npy"], 1, "must be below 384"),
+        (&["perplexity", "L.gguf", "--file", "none.txt"], 1, "cannot read none.txt"),
+        (&["rm", "L.gguf"], 2, "it must be hf:OWNER/NAME"),
+        (&["selftest", "--device", "cuda:99"], 1, "not available"),
+        // Programs.
+        (&["exec", "add.atlas"], 2, "give the number of workgroups"),
+        (&["exec", "add.atlas", "--grid", "4"], 2, "x=… is missing: a buffer of f32"),
+        (&["exec", "add.atlas", "--grid", "4", "--arg", "a=1"], 2, "it has x: buffer of f32"),
+        (&["exec", "add.atlas", "--emit", "cuda"], 2, "possible values: ptx, msl"),
+        (&["check", "dvi.atlas"], 1, "the nearest is `div`"),
+        (&["check", "write.atlas"], 1, "x is write-only and cannot be loaded from"),
+        (&["check", "L.gguf"], 1, "neither a binary program nor text"),
+        (&["disasm", "add.atlas"], 1, "`hologram asm` converts text to binary form"),
+    ];
+    let mut wrong = Vec::new();
+    for (args, code, words) in cases {
+        let output = command(args).current_dir(&folder.0).output().unwrap();
+        let (got, message) = (output.status.code(), text(&output.stderr));
+        let sentence = message.starts_with("hologram: ") && message.lines().count() == 1;
+        if got != Some(*code) || !message.contains(words) || !sentence {
+            wrong.push(format!("{args:?} gave {got:?}: {message}wanted {code}: {words}"));
+        }
+    }
+    assert!(cases.len() >= 50 && wrong.is_empty(), "{}", wrong.join("\n"));
+    // A word that is close to nothing gets no tip.
+    let output = command(&["check", "relu.atlas"]).current_dir(&folder.0).output().unwrap();
+    assert!(!text(&output.stderr).contains("nearest"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn without_a_home_folder_the_cache_says_what_to_set() {
+    let output = command(&["cache"]).env_clear().output().unwrap();
+    assert!(text(&output.stdout).contains("set HOLOGRAM_CACHE"), "{}", text(&output.stdout));
+}
