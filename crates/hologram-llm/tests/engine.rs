@@ -1,9 +1,13 @@
 //! The engine: many requests at once are as each alone, its memory is bounded and comes back, and no request ends in
 //! silence.
 
+#[path = "common/discrete.rs"]
+mod discrete_device;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use discrete_device::Discrete;
 use hologram_core::Executor;
 use hologram_llm::engine::{Constraint, EngineStats, Failure, SubmitError, TokenLogprobs, Usage};
 use hologram_llm::sampling::SamplerConfig;
@@ -192,6 +196,36 @@ fn prefixes_are_reused_by_the_same_tenant_only() {
     // Another token at the start: nothing is the same.
     assert_eq!(tenant(&[&[9], &long[1..]].concat(), Some("a")).cached, 0);
     assert_eq!(engine.stats().prefix_hits, 96 + 64 + 96 + 128);
+}
+
+#[test]
+fn the_same_prompt_at_once_is_computed_once() {
+    let engine = engine_with(|o| o.step_tokens = 48);
+    let requests: Vec<Request> = (0..4).map(|_| greedy(prompt(1, 200), 8)).collect();
+    let answers = at_once(&engine, &requests);
+    let mut cached: Vec<usize> = answers.iter().map(|a| a.cached).collect();
+    cached.sort_unstable();
+    assert_eq!(cached, [0, 192, 192, 192]);
+    assert!(answers.iter().all(|a| a.ids == answers[0].ids));
+    // 200 tokens once, 8 of the end three times, and the generated ones.
+    assert_eq!(engine.stats().step_tokens, 200 + 3 * 8 + 4 * 7);
+}
+
+/// A device that computes long steps in another precision than short ones.
+#[test]
+fn deterministic_texts_do_not_depend_on_their_neighbours() {
+    let executor = Executor::from_backend(Arc::new(Discrete::new(1, None)));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/llama-tiny.gguf");
+    let model = Arc::new(Model::load_on(path, &executor).unwrap());
+    let engine = |sequences: usize| {
+        let mut options = EngineOptions::for_model(&model);
+        (options.context, options.max_sequences, options.deterministic) = (256, sequences, true);
+        Engine::new(model.clone(), options).unwrap()
+    };
+    let requests = mixture(12, 20);
+    let alone = engine(1);
+    let alone: Vec<Answer> = requests.iter().map(|request| run(&alone, request.clone())).collect();
+    assert_eq!(texts(&at_once(&engine(12), &requests)), texts(&alone));
 }
 
 #[test]

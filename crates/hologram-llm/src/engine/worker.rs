@@ -248,7 +248,7 @@ impl Worker {
     }
 
     /// What the cache holds of these tokens, if there are blocks for the rest and for what the running sequences still
-    /// have to compute, with one token more for each.
+    /// have to compute, with one token more for each; and if none of those is just computing more of the same.
     fn fit(&self, tokens: &[u32], request: &Request) -> Option<Prefix> {
         let cache = self.session.cache();
         // All logits of a prompt are wanted only if nothing of it is reused.
@@ -258,6 +258,16 @@ impl Worker {
         let own = blocks(tokens.len()) - prefix.tokens() / BLOCK_SIZE + prefix.idle;
         let rest = |s: &Sequence| blocks(s.tokens.len()).saturating_sub(cache.blocks_of(s.slot));
         let others: usize = self.running.iter().map(rest).sum();
+        let soon = |s: &Sequence| {
+            let shared = s.tokens.iter().zip(reused).take_while(|(a, b)| a == b).count();
+            // The last token of a prompt is never reused.
+            let shared = shared.min(reused.len().saturating_sub(1)) / BLOCK_SIZE * BLOCK_SIZE;
+            shared > prefix.tokens().max(self.session.len(s.slot))
+        };
+        let same = |s: &&Sequence| s.paused.is_none() && s.request.tenant == request.tenant && self.pending(s) > 1;
+        if self.running.iter().filter(same).any(soon) {
+            return None;
+        }
         (self.running.is_empty() || own + others <= cache.available_blocks()).then_some(prefix)
     }
 
