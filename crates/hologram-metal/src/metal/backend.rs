@@ -20,7 +20,7 @@ use super::bandwidth;
 use super::builder::Builder;
 use super::capture::Capture;
 use super::device::Device;
-use super::library::{Kernel, Modules};
+use super::library::{Kernel, LANGUAGE, Modules};
 use super::memory::{Allocator, DeviceSource, MetalMemory, Slice, slice};
 use super::queue::Queue;
 use super::record::Recording;
@@ -68,8 +68,6 @@ pub(super) struct NativePipeline {
     pub(super) rules: Vec<Rule>,
 }
 
-/// The version of the language in which texts are printed: macOS 14 supports it.
-const LANGUAGE: (u32, u32) = (3, 1);
 /// Bytes of the widest access of native kernels.
 const VECTOR: usize = 16;
 

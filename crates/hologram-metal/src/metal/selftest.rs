@@ -11,6 +11,7 @@ use hologram_isa::Type;
 
 use super::backend::{MetalBackend, NativePipeline};
 use super::device::Device;
+use super::library::compiled_for;
 use crate::selftest::{CASES, Case, TestBinding, read};
 
 /// The stored verdict of a correct text; for others the failure is stored.
@@ -33,7 +34,7 @@ fn key(device: &Device, text: &str) -> Option<String> {
     let source = texts::text(text)?;
     let quoted = format!("\"{text}\"");
     let of_text: String = CASES.lines().filter(|line| line.contains(&quoted)).collect();
-    Some(format!("verdict, metal, {}, {}, safe math\n{source}\n{of_text}", device.name, device.stamp))
+    Some(format!("verdict, {}\n{source}\n{of_text}", compiled_for(device)))
 }
 
 impl Verdicts {

@@ -48,6 +48,7 @@ void misuse(const char *format, ...) __attribute__((noreturn, format(printf, 1, 
 - (NSString *)localizedDescription;
 @end
 
+NSInteger metal_double_system(void);
 id objc_retain(id);
 void objc_release(id);
 id objc_autorelease(id);

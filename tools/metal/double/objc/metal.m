@@ -1,6 +1,7 @@
 // Classes that answer to the selectors of the Metal protocols. Command buffers run on a thread of their queue, after `commit`, in order;
 // the dispatches of a concurrent encoder between two barriers run in an order that is not the encoder's.
 #include "double.h"
+#include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -91,13 +92,51 @@ static long allocated;
 }
 @end
 
-@interface MTLCompileOptions : NSObject { @public NSInteger mode, functions; }
+// Language versions: the major number's 16 bits above the minor's. A program that names none, and was built for no later system, as Rust
+// builds for, gets 2.3.
+#define VERSION(major, minor) ((NSUInteger)(major) << 16 | (minor))
+enum { SAFE = 0, FAST = 2 };
+@interface MTLCompileOptions : NSObject { @public NSUInteger version; NSInteger mode, functions; }
 @end
 @implementation MTLCompileOptions
-- (id)init { mode = 2; return self; }
-- (void)setMathMode:(NSInteger)m { mode = m; }
-- (void)setMathFloatingPointFunctions:(NSInteger)f { functions = f; }
+- (id)init {
+  version = VERSION(2, 3);
+  mode = FAST;
+  return self;
+}
+- (void)setLanguageVersion:(NSUInteger)v { version = v; }
+// macOS 14 has one switch for the mode and for the functions.
+- (BOOL)respondsToSelector:(SEL)s {
+  if (metal_double_system() < 15 && (sel_isEqual(s, @selector(setMathMode:)) || sel_isEqual(s, @selector(setMathFloatingPointFunctions:)))) return NO;
+  return [super respondsToSelector:s];
+}
+- (void)setMathMode:(NSInteger)m {
+  CHECK(metal_double_system() >= 15, "setMathMode on macOS 14, which lacks it");
+  mode = m;
+}
+- (void)setMathFloatingPointFunctions:(NSInteger)f {
+  CHECK(metal_double_system() >= 15, "setMathFloatingPointFunctions on macOS 14, which lacks it");
+  functions = f;
+}
+- (void)setFastMathEnabled:(BOOL)on {
+  mode = on ? FAST : SAFE;
+  functions = !on;
+}
 @end
+// The first name of a text that its language version lacks.
+static const char *lacking(const char *text, NSUInteger version) {
+  static const struct { const char *name; NSUInteger since; } names[] = {
+    {"bfloat", VERSION(3, 1)}, {"bfloat2", VERSION(3, 1)}, {"bfloat4", VERSION(3, 1)}, {"atomic_float", VERSION(3, 0)}, {"simdgroup_float8x8", VERSION(2, 3)}, {"simdgroup_half8x8", VERSION(2, 3)},
+  };
+#define PART(c) (isalnum((unsigned char)(c)) || (c) == '_')
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (version >= names[i].since) continue;
+    const size_t n = strlen(names[i].name);
+    for (const char *at = text; (at = strstr(at, names[i].name)); at += n)
+      if ((at == text || !PART(at[-1])) && !PART(at[n])) return names[i].name;
+  }
+  return NULL;
+}
 
 @interface DoubleLibrary : NSObject { @public void *image; }
 @end
@@ -555,7 +594,15 @@ static void *serve(void *of) {
   return b;
 }
 - (id)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error {
-  CHECK(options && options->mode == 0 && options->functions == 1, "kernels are compiled with other than safe, precise math");
+  CHECK(options && options->mode == SAFE && options->functions == 1, "kernels are compiled with other than safe, precise math");
+  CHECK(options->version <= (metal_double_system() < 15 ? VERSION(3, 1) : VERSION(3, 2)), "the system does not know the language version %lx", options->version);
+  const char *lacks = lacking([source UTF8String], options->version);
+  if (lacks) {
+    char why[100];
+    snprintf(why, sizeof why, "error: unknown type name '%s'", lacks);
+    if (error) *error = [NSError message:why];
+    return nil;
+  }
   char *message = NULL, *text = planted([source UTF8String]), *path = compile(text, &message);
   free(text);
   void *image = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
