@@ -157,8 +157,8 @@ impl MetalBackend {
 
     /// The device's seconds for a copy of this many bytes from the start of one buffer to the start of another.
     pub(super) fn timed_copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<f64> {
-        let source = self.slice("timing a copy", from, 0, bytes, false)?;
-        let target = self.slice("timing a copy", to, 0, bytes, true)?;
+        let source = self.slice("timing a copy", from, 0, bytes, Access::Read)?;
+        let target = self.slice("timing a copy", to, 0, bytes, Access::Write)?;
         let commands = self.queue().copy(&source, &target, [from.clone(), to.clone()])?;
         self.synchronize()?;
         Ok(commands.map_or(0.0, |commands| commands.seconds()))
@@ -174,7 +174,13 @@ impl MetalBackend {
     ) -> Result<Vec<Argument<Slice>>> {
         let usages = RefCell::new(Vec::new());
         let arguments = resolve_with(BackendType::Metal, &launch.pipeline.name, rules, &launch.bindings, |w| {
-            let found = self.slice(w.operation, w.buffer, w.offset, w.bytes, w.write)?;
+            let found = self.slice(
+                w.operation,
+                w.buffer,
+                w.offset,
+                w.bytes,
+                if w.write { Access::Write } else { Access::Read },
+            )?;
             usages.borrow_mut().extend(found.usages.iter().cloned());
             let address = found.data.addr();
             Ok((found, address))
@@ -276,12 +282,12 @@ impl Backend for MetalBackend {
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
-        let to = self.slice("copy_to_buffer", buffer, offset, data.len(), true)?;
+        let to = self.slice("copy_to_buffer", buffer, offset, data.len(), Access::Write)?;
         Counters::timed(&self.counters.writing, || self.write(&to, data))
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        let from = self.slice("copy_from_buffer", buffer, offset, data.len(), false)?;
+        let from = self.slice("copy_from_buffer", buffer, offset, data.len(), Access::Host)?;
         Counters::timed(&self.counters.reading, || {
             self.pass(from.last_use())?;
             self.allocator.failures().check(from.addresses())?;
@@ -300,8 +306,8 @@ impl Backend for MetalBackend {
         to_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let source = self.slice("copy_buffer", from, from_offset, bytes, false)?;
-        let target = self.slice("copy_buffer", to, to_offset, bytes, true)?;
+        let source = self.slice("copy_buffer", from, from_offset, bytes, Access::Read)?;
+        let target = self.slice("copy_buffer", to, to_offset, bytes, Access::Write)?;
         check_apart(BackendType::Metal, (from, from_offset), (to, to_offset), bytes)?;
         self.queue().copy(&source, &target, [from.clone(), to.clone()]).map(drop)
     }
@@ -309,7 +315,7 @@ impl Backend for MetalBackend {
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
         // Submitted work may still fail.
         self.pass_all()?;
-        let range = self.slice("clear_error", buffer, offset, bytes, false)?;
+        let range = self.slice("clear_error", buffer, offset, bytes, Access::Host)?;
         self.allocator.failures().clear(range.addresses());
         Ok(())
     }

@@ -79,8 +79,9 @@ static long allocated;
 - (NSUInteger)length { return length; }
 - (void)dealloc {
   freed = YES;
+  // Memory that is somebody else's counts: Metal wires the pages of every buffer that a command buffer uses.
+  __atomic_sub_fetch(&allocated, length, __ATOMIC_RELAXED);
   if (owned) {
-    __atomic_sub_fetch(&allocated, length, __ATOMIC_RELAXED);
     memset(bytes, 0xdd, length);
     free(bytes);
   }
@@ -591,6 +592,7 @@ static void *serve(void *of) {
   b->bytes = p;
   b->length = n;
   b->deallocator = _Block_copy((void *)deallocator);
+  __atomic_add_fetch(&allocated, n, __ATOMIC_RELAXED);
   return b;
 }
 - (id)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error {
