@@ -21,7 +21,7 @@ use super::builder::Builder;
 use super::capture::Capture;
 use super::device::Device;
 use super::library::{Kernel, LANGUAGE, Modules};
-use super::memory::{Allocator, DeviceSource, MetalMemory, Slice, slice};
+use super::memory::{Access, Allocator, DeviceSource, MetalMemory, Slice, slice};
 use super::queue::Queue;
 use super::record::Recording;
 use super::selftest::Verdicts;
@@ -65,6 +65,8 @@ pub(super) struct ProgramPipeline {
 /// The contents of a [`Pipeline`] of a native kernel.
 pub(super) struct NativePipeline {
     pub(super) kernel: NativeKernel,
+    /// Its arithmetic, at the most.
+    pub(super) flops: u64,
     pub(super) rules: Vec<Rule>,
 }
 
@@ -128,8 +130,8 @@ impl MetalBackend {
         self.pass(last)
     }
 
-    fn slice(&self, operation: &str, buffer: &Buffer, offset: usize, bytes: usize, write: bool) -> Result<Slice> {
-        slice(&self.allocator, operation, buffer, offset, bytes, write)
+    fn slice(&self, operation: &str, buffer: &Buffer, offset: usize, bytes: usize, access: Access) -> Result<Slice> {
+        slice(&self.allocator, operation, buffer, offset, bytes, access)
     }
 
     fn invalid(&self, operation: String, reason: &str) -> BackendError {
@@ -326,7 +328,7 @@ impl Backend for MetalBackend {
             if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
                 let arguments = self.checked(index, launch, &native.rules, &mut builder)?;
                 self.check_alignment(launch, &native.rules, &arguments)?;
-                builder.native(launch, &native.kernel, arguments);
+                builder.native(launch, native, arguments);
             } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
                 let arguments = self.checked(index, launch, &program.rules, &mut builder)?;
                 builder.program(launch, program, arguments)?;
@@ -374,12 +376,18 @@ impl Kernels for MetalBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = self.admit(gpu::find(spec, Target::APPLE)?)?;
-        Some(Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::native(
+            spec.op.name(),
+            NativePipeline { kernel, flops: gpu::Work::of_spec(spec).flops(), rules: rules_of_spec(spec) },
+        ))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = self.admit(gpu::find_group(group, Target::APPLE)?)?;
-        Some(Pipeline::native(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::native(
+            &group.name(),
+            NativePipeline { kernel, flops: gpu::Work::of_group(group).flops(), rules: rules_of_group(group) },
+        ))
     }
 
     fn prefers_fixed(&self, _spec: &KernelSpec) -> bool {

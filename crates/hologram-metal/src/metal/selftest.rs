@@ -129,7 +129,7 @@ impl MetalBackend {
             let rules = launch.bindings.iter().enumerate().map(|(i, b)| rule(i, b)).collect();
             let kernel = launch.kernel().map_err(broken)?;
             launches.push(Launch {
-                pipeline: Pipeline::native(&case.name, NativePipeline { kernel, rules }),
+                pipeline: Pipeline::native(&case.name, NativePipeline { kernel, flops: 0, rules }),
                 bindings: bindings.ok_or_else(|| broken("a binding lies outside its buffer".into()))?,
                 config: LaunchConfig { grid: [1, 1, 1] },
             });
