@@ -109,7 +109,7 @@ impl Device {
 
     /// Bytes still available within the recommended working set.
     pub(super) fn available(&self) -> u64 {
-        self.working_set.saturating_sub(self.raw.currentAllocatedSize() as u64)
+        self.working_set.saturating_sub(autoreleasepool(|_| self.raw.currentAllocatedSize()) as u64)
     }
 
     pub(super) fn error(&self, operation: &str, reason: &str) -> BackendError {

@@ -57,14 +57,14 @@ impl MetalBuffer {
         }
         // SAFETY: the pages are whole, and the owner of the bytes keeps the used ones mapped for the buffer's life.
         // Kernels only read, and only the owner's bytes.
-        let buffer = unsafe {
+        let buffer = autoreleasepool(|_| unsafe {
             device.raw.newBufferWithBytesNoCopy_length_options_deallocator(
                 start,
                 length,
                 MTLResourceOptions::StorageModeShared,
                 None,
             )
-        };
+        });
         buffer.map(|b| (MetalBuffer(b), offset))
     }
 

@@ -44,7 +44,7 @@ unsafe impl Sync for Commands {}
 impl Commands {
     /// Waits until the device is done with it.
     pub(super) fn wait(&self) {
-        self.0.waitUntilCompleted();
+        autoreleasepool(|_| self.0.waitUntilCompleted());
     }
 
     /// The device's seconds for the command buffer, which must have ended.
@@ -180,9 +180,11 @@ impl Queue {
         let handler = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             done.fetch_max(number, Ordering::Release);
         });
-        // SAFETY: the handler may run on any thread, and its captured values may be used from any thread.
-        unsafe { commands.0.addCompletedHandler(RcBlock::as_ptr(&handler)) };
-        commands.0.commit();
+        autoreleasepool(|_| {
+            // SAFETY: the handler may run on any thread, and its captured values may be used from any thread.
+            unsafe { commands.0.addCompletedHandler(RcBlock::as_ptr(&handler)) };
+            commands.0.commit();
+        });
         self.flights.push_back((number, commands));
         number
     }

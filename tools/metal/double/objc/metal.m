@@ -456,6 +456,7 @@ static void run_all(DoubleCommands *c, uint64_t order) {
   handlers[handler_count++] = _Block_copy((void *)handler);
 }
 - (void)commit {
+  metal_double_in_pool("commit");
   CHECK(!encoding, "commit without endEncoding");
   CHECK(status == NOT_ENQUEUED, "commit twice");
   COUNT(commits);
@@ -469,6 +470,7 @@ static void run_all(DoubleCommands *c, uint64_t order) {
   pthread_mutex_unlock(&queue->lock);
 }
 - (void)waitUntilCompleted {
+  metal_double_in_pool("waitUntilCompleted");
   CHECK(status != NOT_ENQUEUED, "waitUntilCompleted before commit: it would wait for ever");
   pthread_mutex_lock(&queue->lock);
   if (status < COMPLETED) COUNT(waits);
@@ -564,7 +566,10 @@ static void *serve(void *of) {
 - (NSUInteger)maxBufferLength { return max_buffer(); }
 - (NSUInteger)maxThreadgroupMemoryLength { return SHARED_BYTES; }
 - (Size)maxThreadsPerThreadgroup { return (Size){THREADS, THREADS, THREADS}; }
-- (NSUInteger)currentAllocatedSize { return __atomic_load_n(&allocated, __ATOMIC_RELAXED); }
+- (NSUInteger)currentAllocatedSize {
+  metal_double_in_pool("currentAllocatedSize");
+  return __atomic_load_n(&allocated, __ATOMIC_RELAXED);
+}
 - (id)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)n {
   DoubleQueue *q = [DoubleQueue new];
   q->most = n;
@@ -590,6 +595,7 @@ static void *serve(void *of) {
   return b;
 }
 - (id)newBufferWithBytesNoCopy:(void *)p length:(NSUInteger)n options:(NSUInteger)options deallocator:(void (^)(void *, NSUInteger))deallocator {
+  metal_double_in_pool("newBufferWithBytesNoCopy");
   NSUInteger page = getpagesize();
   if ((uintptr_t)p % page || n % page || !n || n > max_buffer()) return nil;
   DoubleBuffer *b = [DoubleBuffer new];
