@@ -44,12 +44,14 @@ class Object:
         magic, self.processor, _, self.kind, commands = struct.unpack_from("<5I", data)
         if magic != 0xFEEDFACF:
             raise ValueError("not a Mach-O file for 64 bits")
-        self.libraries, self.defined, self.undefined, at = [], set(), {}, 32
+        self.libraries, self.defined, self.undefined, self.oldest, at = [], set(), {}, None, 32
         for _ in range(commands):
             command, size = struct.unpack_from("<2I", data, at)
             if command in (0xC, 0x80000018, 0x8000001F):  # LC_LOAD_DYLIB, …_WEAK_…, LC_REEXPORT_DYLIB
                 name = at + struct.unpack_from("<I", data, at + 8)[0]
                 self.libraries.append(data[name:data.index(0, name)].decode())
+            elif command == 0x32:  # LC_BUILD_VERSION: the platform, and the oldest version of it
+                self.oldest = struct.unpack_from("<2I", data, at + 8)
             elif command == 2:  # LC_SYMTAB
                 self.symbols(data, *struct.unpack_from("<4I", data, at + 8))
             at += size
@@ -156,6 +158,7 @@ def main():
     target = os.environ.get("CARGO_TARGET_DIR", os.path.join(root, "target"))
     found = Object(open(os.path.join(target, TARGET, "debug/hologram"), "rb").read())
     check((found.processor, found.kind) == (0x100000C, 2), "the command is no executable for arm64")
+    check(found.oldest == (1, 14 << 16), f"the command is for other systems than macOS 14 and later: {found.oldest}")
     for name in NEEDED:
         check(LIBRARIES[name][0] in found.libraries, f"the command does not name {name}: {found.libraries}")
     check(found.library("_MTLCreateSystemDefaultDevice") == LIBRARIES["Metal"][0], "the device does not come from Metal")

@@ -337,8 +337,16 @@ def function_constants(tokens):
 def threadgroup_variables(tokens, problems):
     i, slot = 0, 0
     while i < len(tokens):
+        # A variable may ask for more alignment than its type has: alignas(16) threadgroup float x[9];
+        first, least = i, "1"
+        if tokens[i].kind == "name" and tokens[i].text == "threadgroup":
+            back = [i]
+            for _ in range(5):
+                back.append(before(tokens, back[-1]))
+            if [tokens[b].text for b in (back[4], back[3], back[1])] == ["alignas", "(", ")"]:
+                first, least = back[4], tokens[back[2]].text
         starts = tokens[i].kind == "name" and tokens[i].text == "threadgroup" and \
-            tokens[before(tokens, i)].text.rstrip()[-1:] in ("{", "}", ";")
+            tokens[before(tokens, first)].text.rstrip()[-1:] in ("{", "}", ";")
         if not starts:
             i += 1
             continue
@@ -367,10 +375,12 @@ def threadgroup_variables(tokens, problems):
                 code += (f"typedef {ty} {name}_tgt_ {text_of(part[dims:])}; "
                          f"static_assert(sizeof({name}_tgt_) <= 32768, \"threadgroup memory\"); "
                          f"threadgroup {name}_tgt_ &{name} = *(threadgroup {name}_tgt_ *)(ulong)"
-                         f"msl_rt_tg_slot({slot}, sizeof({name}_tgt_), alignof({name}_tgt_)); ")
+                         f"msl_rt_tg_slot({slot}, sizeof({name}_tgt_), "
+                         f"alignof({name}_tgt_) > {least} ? alignof({name}_tgt_) : {least}); ")
                 slot += 1
             lines = sum(x.text.count("\n") for x in tokens[i:j])
-            tokens[i:j + 1] = [Token("raw", code + "\n" * lines, tokens[i].line)]
+            tokens[first:j + 1] = [Token("raw", code + "\n" * lines, tokens[i].line)]
+            i = first
         i += 1
 
 

@@ -45,6 +45,9 @@ kernel void rows(device const float *x [[buffer(0)]], device float *y [[buffer(1
     if (tid == 0) { y[group] = sum; atomic_fetch_add_explicit(&hits[0], 1u, memory_order_relaxed); }
 }
 """
+# The same sums by four, in an array behind one of nine floats: it needs the alignment of its accesses.
+FOURS = ROWS.replace("    threadgroup float part[4];\n", "    threadgroup float odd[9];\n    alignas(16) threadgroup float part[4];\n    if (tid == 0) odd[8] = 0;\n") \
+    .replace("lane < 4 ? part[lane] : 0.0f", "lane == 0 ? dot(*(threadgroup const float4 *)part, float4(1.0f)) : 0.0f")
 # A text, what is changed in it, and what the fault must say.
 BUGS = [
     (MATMUL, "        threadgroup_barrier(mem_flags::mem_threadgroup);\n        for", "        for", "threadgroup memory byte"),
@@ -61,6 +64,7 @@ BUGS = [
     (ROWS, "y[group]", "y[group / 2]", "race between threadgroups: buffer(1)"),
     (ROWS, "sum = simd_sum(sum)", "if (tid < 77) sum = simd_sum(sum)", "divergent SIMD-group operation"),
     (ROWS, "atomic_fetch_add_explicit(&hits[0], 1u, memory_order_relaxed)", "((device uint *)hits)[0] += 1", "race between threadgroups: buffer(3)"),
+    (FOURS, "alignas(16) ", "", "misaligned access: threadgroup memory"),
     (ROWS, "part[4]", "part[8000], more[8000]", "threadgroup memory: 64000 bytes"),
 ]
 
@@ -116,14 +120,14 @@ def main():
         def built(item):
             return planted(*item)
 
-        for name, text, checked in [("matmul", MATMUL, True), ("rows", ROWS, True), ("matmul0", MATMUL, False)]:
+        for name, text, checked in [("matmul", MATMUL, True), ("rows", ROWS, True), ("fours", FOURS, True), ("matmul0", MATMUL, False)]:
             path, out = write(name, text), os.path.join(folder, name + ".so")
             if mslc.check(path):
                 wrong.append(f"{name}: {mslc.check(path)}")
             mslc.build(path, out, checked=checked)
             for seed in (0, 7):
                 done = launch(Library(out), text, seed)
-            if checked and name == "rows" and (done.loaded[0], done.unique[0]) != (7200, 7200):
+            if checked and name in ("rows", "fours") and (done.loaded[0], done.unique[0]) != (7200, 7200):
                 wrong.append(f"rows loads {done.loaded[0]} bytes, {done.unique[0]} different")
         try:
             Library(os.path.join(folder, "rows.so")).run("rows", (6,), (128,), [array.array("f", [0] * 1800), None, array.array("I", [300]), array.array("I", [0])])

@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use hologram_device::host::Counters;
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, DeviceLimits, DeviceMemory, Event,
-    Extent, ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics,
-    Operation, Pipeline, Policy, Pool, Result, TensorSpec, check_apart, check_range,
+    ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Pipeline,
+    Policy, Pool, Result, check_apart, check_range,
 };
 use hologram_isa::{Capability, Program};
 
-use super::{Target, Vendor, find, find_group, policy};
+use super::{Target, Vendor, Work, find, find_group, policy};
 
 /// The work of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,34 +98,6 @@ impl DryGpu {
             reason: "it was made by another device".into(),
         }
     }
-}
-
-fn most(extent: &Extent) -> u64 {
-    match extent {
-        Extent::Fixed(n) => *n as u64,
-        Extent::Step { max, .. } => *max as u64,
-    }
-}
-
-/// Operations of the product of `x [n, k]` with `w [m, k]`.
-fn product(x: &TensorSpec, w: &TensorSpec) -> u64 {
-    let m = w.shape.first().map_or(1, most);
-    x.shape.iter().map(most).product::<u64>().saturating_mul(2).saturating_mul(m)
-}
-
-fn of_spec(spec: &KernelSpec) -> u64 {
-    match spec.inputs.as_slice() {
-        [x, w] if spec.op == Operation::Matmul => product(x, w),
-        _ => 0,
-    }
-}
-
-fn of_group(group: &GroupSpec) -> u64 {
-    let one = |node: &hologram_device::GroupNode| match node.operands[..] {
-        [x, w] if node.op == Operation::Matmul => product(group.operand(x), group.operand(w)),
-        _ => 0,
-    };
-    group.nodes.iter().map(one).sum()
 }
 
 /// `parts`: launches of a native kernel; `None` for a program.
@@ -233,13 +205,13 @@ impl Kernels for DryGpu {
 
     /// A pipeline for every product, so that its operations are counted even if a program computes it.
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        let (parts, flops) = (find(spec, self.target).map(|kernel| kernel.parts.len()), of_spec(spec));
+        let (parts, flops) = (find(spec, self.target).map(|kernel| kernel.parts.len()), Work::of_spec(spec).products);
         (parts.is_some() || flops > 0).then(|| pipeline(spec.op.name(), parts, flops))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = find_group(group, self.target)?;
-        Some(pipeline(&group.name(), Some(kernel.parts.len()), of_group(group)))
+        Some(pipeline(&group.name(), Some(kernel.parts.len()), Work::of_group(group).products))
     }
 
     fn prefers_fixed(&self, _spec: &KernelSpec) -> bool {

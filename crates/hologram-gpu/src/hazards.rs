@@ -50,8 +50,8 @@ mod tests {
             // Uses before the barrier no longer count.
             (&[(20..30, "r"), (40..50, "w")], false),
             // Written after it was read, and written twice.
-            (&[(29..31, "w")], true),
-            (&[(30..31, "w")], true),
+            (&[(25..26, "w")], true),
+            (&[(25..26, "w")], true),
             (&[(31..31, "w"), (30..30, "r")], false),
             (&[(0..10, "r"), (50..60, "rw")], false),
         ];

@@ -77,6 +77,33 @@ fn every_instruction_has_a_form() {
     });
 }
 
+/// Loops have variables of their own, in a plain loop and in one whose threads leave apart, beside registers and arrays.
+#[test]
+fn no_name_is_declared_twice() {
+    let arrays = (0..12).map(|i| format!("a{i}: f32[4]")).collect::<Vec<_>>().join(", ");
+    let text = kernel(&format!(
+        "kernel k(y: buffer<f32, write>, n: u32) workgroup(64) shared({arrays}) {{
+            for %i: u32 = 0 to n step 2 {{
+                for %j: u32 = 0 to n step n {{\n%v = cvt.f32 %j\nstore.f32 a11[%i], %v\n}}
+            }}
+            %t = thread.x
+            for %k: u32 = %t to n step 3 {{\n%v = cvt.f32 %k\n%s = subgroup.add.f32 %v\nstore.f32 y[%k], %s\n}}
+        }}"
+    ));
+    let text = text.unwrap().text;
+    let mut names = Vec::new();
+    for line in text.lines() {
+        let mut words = line.trim().trim_start_matches("const ").trim_start_matches("threadgroup ").split(' ');
+        if matches!(words.next(), Some("uint" | "int" | "float" | "bool")) {
+            names.extend(words.next().map(|name| name.split(['[', ';']).next().unwrap_or(name).to_string()));
+        }
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert!(count > 20 && names.len() == count, "{text}");
+}
+
 #[test]
 fn what_metal_lacks_is_rejected_by_name() {
     let wide = "kernel k(x: buffer<f64>) workgroup(32) {\n}";

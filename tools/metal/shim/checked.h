@@ -116,10 +116,15 @@ __attribute__((noinline)) static void access(char *p, uint size, bool write, ulo
     b->reader = me; b->read_in = now; b->reader_sub = sub; b->reader_pc = at;
   }
 }
+// The compiler took the address for a multiple of the access's size, or of 8 for more; an array has no more than its elements' alignment.
+static void aligned(char *p, uint size, ulong pc) {
+  if (!((ulong)p & ((size < 8 ? size : 8) - 1)) || !K || M->failed || (ulong)(p - M->cur->stack) < STACK) return;
+  if (Region *r = find(p, false, pc)) report("misaligned access", pc, 0, (int)(r - K->reg), p - r->base, 0);
+}
 } // namespace msl_rt
 #define MSL_PC (ulong)__builtin_return_address(0)
 #define X(n) \
-  MSL_API void __tsan_read##n(void *p) { msl_rt::access((char *)p, n, false, MSL_PC); } MSL_API void __tsan_write##n(void *p) { msl_rt::access((char *)p, n, true, MSL_PC); } \
+  MSL_API void __tsan_read##n(void *p) { msl_rt::aligned((char *)p, n, MSL_PC); msl_rt::access((char *)p, n, false, MSL_PC); } MSL_API void __tsan_write##n(void *p) { msl_rt::aligned((char *)p, n, MSL_PC); msl_rt::access((char *)p, n, true, MSL_PC); } \
   MSL_API void __tsan_unaligned_read##n(void *p) { msl_rt::access((char *)p, n, false, MSL_PC); } MSL_API void __tsan_unaligned_write##n(void *p) { msl_rt::access((char *)p, n, true, MSL_PC); } \
   MSL_API void __tsan_read_write##n(void *p) { msl_rt::access((char *)p, n, true, MSL_PC); } MSL_API void __tsan_unaligned_read_write##n(void *p) { msl_rt::access((char *)p, n, true, MSL_PC); }
 X(1) X(2) X(4) X(8) X(16)

@@ -110,13 +110,13 @@ MSL_API void *msl_rt_simd_xchg(const void *mine, uint size, int line, ulong *act
   return s->slot[p];
 }
 MSL_API uint msl_rt_lane(void) { return msl_rt::M->cur->lane; }
-// The place of a threadgroup variable.
-MSL_API void *msl_rt_tg_slot(int id, ulong size, ulong) {
+// The place of a threadgroup variable: as near to the one before as its alignment lets it, which is all that MSL promises.
+MSL_API void *msl_rt_tg_slot(int id, ulong size, ulong align) {
   using namespace msl_rt;
   if ((uint)id >= SLOTS) { fail("more than %u threadgroup variables", SLOTS); to_main(); }
   auto &s = M->slot[id];
   if (!s.set) {
-    s.set = true; s.off = (M->used + 15) & ~15u; M->used = s.off + (uint)size;
+    s.set = true; s.off = (M->used + (uint)align - 1) & ~((uint)align - 1); M->used = s.off + (uint)size;
 #if MSL_CHECK
     K->reg[32].len = M->used; // arrays stand next to each other: one that runs into the next shows as a race or an unwritten read
 #endif

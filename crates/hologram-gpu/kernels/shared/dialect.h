@@ -130,7 +130,8 @@ FN void tile_store(float *p, const TileC &c, uint ld) { nvcuda::wmma::store_matr
 #include <metal_stdlib>
 using namespace metal;
 #define FN METAL_FUNC
-#define SHARED(T, n, dims) threadgroup T n dims
+// Kernels access arrays 16 bytes at a time, and MSL gives them only the alignment of their elements.
+#define SHARED(T, n, dims) alignas(16) threadgroup T n dims
 #define DEPENDENCY_WAIT()
 #define DEPENDENCY_LAUNCH()
 #define DYNAMIC_SHARED(n) threadgroup uchar *n = shared_bytes

@@ -88,7 +88,7 @@ impl Printer<'_> {
                 if matches!(step, Operand::Const(_, 1)) {
                     self.open(format_args!("for ({ty} {now} = {}; {now} < {last}; ++{now})", values[0]));
                 } else {
-                    let (by, go) = (self.name("s"), self.name("g"));
+                    let (by, go) = (self.name("by"), self.name("g"));
                     line!(self, "const {ty} {by} = {};", values[2]);
                     line!(self, "{ty} {now} = {};", values[0]);
                     let good = self.checked_step(*step, &by, stmt.line);
@@ -225,7 +225,7 @@ impl Printer<'_> {
         let level = self.loops.len();
         let body = inner(&stmt.kind).next().unwrap_or(&[]);
         let (go, round) = (self.name("g"), self.name("m"));
-        let (now, end, step) = (self.name("c"), self.name("e"), self.name("s"));
+        let (now, end, step) = (self.name("c"), self.name("e"), self.name("by"));
         line!(self, "bool {go} = {};", active.unwrap_or("true"));
         let (counter, var) = if let StmtKind::For { var, start, end: last, step: by, .. } = &stmt.kind {
             let ty = register_type(self.type_of(*start));

@@ -20,8 +20,8 @@ use super::bandwidth;
 use super::builder::Builder;
 use super::capture::Capture;
 use super::device::Device;
-use super::library::{Kernel, Modules};
-use super::memory::{Allocator, DeviceSource, MetalMemory, Slice, slice};
+use super::library::{Kernel, LANGUAGE, Modules};
+use super::memory::{Access, Allocator, DeviceSource, MetalMemory, Slice, slice};
 use super::queue::Queue;
 use super::record::Recording;
 use super::selftest::Verdicts;
@@ -65,11 +65,11 @@ pub(super) struct ProgramPipeline {
 /// The contents of a [`Pipeline`] of a native kernel.
 pub(super) struct NativePipeline {
     pub(super) kernel: NativeKernel,
+    /// Its arithmetic, at the most.
+    pub(super) flops: u64,
     pub(super) rules: Vec<Rule>,
 }
 
-/// The version of the language in which texts are printed: macOS 14 supports it.
-const LANGUAGE: (u32, u32) = (3, 1);
 /// Bytes of the widest access of native kernels.
 const VECTOR: usize = 16;
 
@@ -130,8 +130,8 @@ impl MetalBackend {
         self.pass(last)
     }
 
-    fn slice(&self, operation: &str, buffer: &Buffer, offset: usize, bytes: usize, write: bool) -> Result<Slice> {
-        slice(&self.allocator, operation, buffer, offset, bytes, write)
+    fn slice(&self, operation: &str, buffer: &Buffer, offset: usize, bytes: usize, access: Access) -> Result<Slice> {
+        slice(&self.allocator, operation, buffer, offset, bytes, access)
     }
 
     fn invalid(&self, operation: String, reason: &str) -> BackendError {
@@ -159,8 +159,8 @@ impl MetalBackend {
 
     /// The device's seconds for a copy of this many bytes from the start of one buffer to the start of another.
     pub(super) fn timed_copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<f64> {
-        let source = self.slice("timing a copy", from, 0, bytes, false)?;
-        let target = self.slice("timing a copy", to, 0, bytes, true)?;
+        let source = self.slice("timing a copy", from, 0, bytes, Access::Read)?;
+        let target = self.slice("timing a copy", to, 0, bytes, Access::Write)?;
         let commands = self.queue().copy(&source, &target, [from.clone(), to.clone()])?;
         self.synchronize()?;
         Ok(commands.map_or(0.0, |commands| commands.seconds()))
@@ -176,7 +176,13 @@ impl MetalBackend {
     ) -> Result<Vec<Argument<Slice>>> {
         let usages = RefCell::new(Vec::new());
         let arguments = resolve_with(BackendType::Metal, &launch.pipeline.name, rules, &launch.bindings, |w| {
-            let found = self.slice(w.operation, w.buffer, w.offset, w.bytes, w.write)?;
+            let found = self.slice(
+                w.operation,
+                w.buffer,
+                w.offset,
+                w.bytes,
+                if w.write { Access::Write } else { Access::Read },
+            )?;
             usages.borrow_mut().extend(found.usages.iter().cloned());
             let address = found.data.addr();
             Ok((found, address))
@@ -278,12 +284,12 @@ impl Backend for MetalBackend {
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
-        let to = self.slice("copy_to_buffer", buffer, offset, data.len(), true)?;
+        let to = self.slice("copy_to_buffer", buffer, offset, data.len(), Access::Write)?;
         Counters::timed(&self.counters.writing, || self.write(&to, data))
     }
 
     fn copy_from_buffer(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
-        let from = self.slice("copy_from_buffer", buffer, offset, data.len(), false)?;
+        let from = self.slice("copy_from_buffer", buffer, offset, data.len(), Access::Host)?;
         Counters::timed(&self.counters.reading, || {
             self.pass(from.last_use())?;
             self.allocator.failures().check(from.addresses())?;
@@ -302,8 +308,8 @@ impl Backend for MetalBackend {
         to_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let source = self.slice("copy_buffer", from, from_offset, bytes, false)?;
-        let target = self.slice("copy_buffer", to, to_offset, bytes, true)?;
+        let source = self.slice("copy_buffer", from, from_offset, bytes, Access::Read)?;
+        let target = self.slice("copy_buffer", to, to_offset, bytes, Access::Write)?;
         check_apart(BackendType::Metal, (from, from_offset), (to, to_offset), bytes)?;
         self.queue().copy(&source, &target, [from.clone(), to.clone()]).map(drop)
     }
@@ -311,7 +317,7 @@ impl Backend for MetalBackend {
     fn clear_error(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
         // Submitted work may still fail.
         self.pass_all()?;
-        let range = self.slice("clear_error", buffer, offset, bytes, false)?;
+        let range = self.slice("clear_error", buffer, offset, bytes, Access::Host)?;
         self.allocator.failures().clear(range.addresses());
         Ok(())
     }
@@ -322,7 +328,7 @@ impl Backend for MetalBackend {
             if let Some(native) = launch.pipeline.downcast::<NativePipeline>() {
                 let arguments = self.checked(index, launch, &native.rules, &mut builder)?;
                 self.check_alignment(launch, &native.rules, &arguments)?;
-                builder.native(launch, &native.kernel, arguments);
+                builder.native(launch, native, arguments);
             } else if let Some(program) = launch.pipeline.downcast::<ProgramPipeline>() {
                 let arguments = self.checked(index, launch, &program.rules, &mut builder)?;
                 builder.program(launch, program, arguments)?;
@@ -370,12 +376,18 @@ impl Kernels for MetalBackend {
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
         let kernel = self.admit(gpu::find(spec, Target::APPLE)?)?;
-        Some(Pipeline::native(spec.op.name(), NativePipeline { kernel, rules: rules_of_spec(spec) }))
+        Some(Pipeline::native(
+            spec.op.name(),
+            NativePipeline { kernel, flops: gpu::Work::of_spec(spec).flops(), rules: rules_of_spec(spec) },
+        ))
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
         let kernel = self.admit(gpu::find_group(group, Target::APPLE)?)?;
-        Some(Pipeline::native(&group.name(), NativePipeline { kernel, rules: rules_of_group(group) }))
+        Some(Pipeline::native(
+            &group.name(),
+            NativePipeline { kernel, flops: gpu::Work::of_group(group).flops(), rules: rules_of_group(group) },
+        ))
     }
 
     fn prefers_fixed(&self, _spec: &KernelSpec) -> bool {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use hologram_device::host::{Argument, Faulty, Use, buffers_of};
 use hologram_device::{BackendError, BackendType, Launch, Result};
-use hologram_gpu::{Arg, Hazards, KernelLaunch, Memory as At, NativeKernel, Part};
+use hologram_gpu::{Arg, Hazards, KernelLaunch, Memory as At, Part, split};
 use hologram_isa::ParamKind;
 
-use super::backend::ProgramPipeline;
+use super::backend::{NativePipeline, ProgramPipeline};
 use super::device::Device;
 use super::library::Modules;
 use super::memory::{MetalMemory, Slice, Usage};
+use super::parts;
 use super::record::{FAULT_BYTES, Faults, Recording, SHARED_ALIGN, Step};
 
 /// Alignment of each kernel's counters in their shared block.
@@ -31,7 +32,7 @@ pub(super) struct Builder<'a> {
 
 enum Work<'a> {
     Native {
-        kernel: &'a NativeKernel,
+        pipeline: &'a NativePipeline,
         arguments: Vec<Argument<Slice>>,
         counters: usize,
         record: usize,
@@ -78,7 +79,8 @@ impl<'a> Builder<'a> {
         self.uses.extend(uses);
     }
 
-    pub(super) fn native(&mut self, launch: &Launch, kernel: &'a NativeKernel, arguments: Vec<Argument<Slice>>) {
+    pub(super) fn native(&mut self, launch: &Launch, pipeline: &'a NativePipeline, arguments: Vec<Argument<Slice>>) {
+        let kernel = &pipeline.kernel;
         let (counters, record) = (self.counters, self.faulty.len());
         self.scratch = self.scratch.max(kernel.scratch);
         self.counters += kernel.counters.next_multiple_of(COUNTERS_ALIGN);
@@ -89,7 +91,7 @@ impl<'a> Builder<'a> {
         if kernel.parts.iter().any(has_record) {
             self.faulty.push((self.work.len(), Faulty::Native(launch.pipeline.name.clone())));
         }
-        self.work.push(Work::Native { kernel, arguments, counters, record });
+        self.work.push(Work::Native { pipeline, arguments, counters, record });
     }
 
     /// # Errors
@@ -153,10 +155,12 @@ impl<'a> Builder<'a> {
         let (counters_at, zeroed_all) = (self.counters_at(), zeroed.all());
         let scratch_all = scratch.as_ref().map(|memory| memory.all());
         let (mut hazards, mut steps) = (Hazards::default(), Vec::with_capacity(self.work.len()));
+        let mut seconds = Vec::with_capacity(self.work.len());
         for (launch, work) in self.work.iter().enumerate() {
             let first = self.uses.partition_point(|u| (u.launch as usize) < launch);
             let mut uses: Vec<Use> =
                 self.uses[first..].iter().take_while(|u| u.launch as usize == launch).copied().collect();
+            let bytes = uses.iter().map(|u| u.end - u.start).sum();
             let mut memory = Memory {
                 arguments: &[],
                 record: (&zeroed_all, 0),
@@ -171,8 +175,10 @@ impl<'a> Builder<'a> {
                     let mut step = program_step(pipeline, *grid, &memory);
                     (step.launch, step.barrier) = (launch, hazards.needs_barrier(uses.iter()));
                     steps.push(step);
+                    seconds.push(parts::seconds(0, bytes));
                 }
-                Work::Native { kernel, arguments, counters, record } => {
+                Work::Native { pipeline, arguments, counters, record } => {
+                    let kernel = &pipeline.kernel;
                     memory = Memory {
                         arguments,
                         record: (&zeroed_all, record * FAULT_BYTES),
@@ -189,6 +195,7 @@ impl<'a> Builder<'a> {
                         let mut step = self.native_step(name, part, &memory)?;
                         (step.launch, step.barrier) = (launch, hazards.needs_barrier(uses.iter()));
                         steps.push(step);
+                        seconds.push(parts::seconds(pipeline.flops, bytes) / kernel.parts.len() as f64);
                     }
                 }
             }
@@ -200,6 +207,7 @@ impl<'a> Builder<'a> {
         Ok(Recording {
             device: self.device.clone(),
             names: self.launches.iter().map(|l| l.pipeline.name.clone()).collect(),
+            parts: split(&seconds, self.device.command_seconds),
             steps,
             usages,
             uses: self.uses,

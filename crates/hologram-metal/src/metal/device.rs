@@ -1,5 +1,7 @@
 //! Finds the GPU and opens it.
 
+use std::sync::Once;
+
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSOperatingSystemVersion, NSProcessInfo};
@@ -8,6 +10,8 @@ use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 use hologram_device::{BackendError, BackendType, DeviceInfo, DeviceLimits, Result};
 use hologram_isa::Capability;
 
+use super::parts;
+
 // A command-line program gets a default device only when it is linked with CoreGraphics.
 #[cfg(target_os = "macos")]
 #[link(name = "CoreGraphics", kind = "framework")]
@@ -15,6 +19,9 @@ unsafe extern "C" {}
 
 /// The least version of macOS: the first whose shading language (3.1) has `bfloat`.
 const MIN_SYSTEM: isize = 14;
+
+/// The variable of [`relax_watchdog`].
+const RELAXED: &str = "AGX_RELAX_CDM_CTXSTORE_TIMEOUT";
 
 /// GPU families by their chips, newest first, from Apple's "Metal Feature Set Tables"; a newer family counts as the
 /// newest here.
@@ -34,8 +41,22 @@ pub(super) struct Device {
     pub(super) stamp: String,
     /// The maximum working set that the system recommends, in bytes.
     pub(super) working_set: u64,
+    /// The most seconds of a base M1 per command buffer.
+    pub(super) command_seconds: f64,
     /// The most bytes per buffer.
     pub(super) max_buffer: usize,
+}
+
+/// Lets the GPU's context switches take their time: the driver reads this when it makes a device, and otherwise may end
+/// long kernels. The user's own value stays.
+fn relax_watchdog() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os(RELAXED).is_none() {
+            // SAFETY: macOS locks the environment in `getenv` and `setenv`, so other threads may read it.
+            unsafe { std::env::set_var(RELAXED, "1") };
+        }
+    });
 }
 
 fn unavailable(reason: String) -> BackendError {
@@ -48,6 +69,7 @@ impl Device {
     /// # Errors
     /// [`BackendError::Unavailable`] if there is none, or if it lacks a feature that the kernels need.
     pub(super) fn open() -> Result<(Device, DeviceInfo)> {
+        relax_watchdog();
         autoreleasepool(|_| {
             let raw = MTLCreateSystemDefaultDevice()
                 .ok_or_else(|| unavailable("the system names no Metal device to this process".into()))?;
@@ -80,13 +102,14 @@ impl Device {
                 details: vec![("family", format!("Apple {number} ({chips})")), ("system", system.clone())],
             };
             let stamp = format!("system {system}, family {number}");
-            Ok((Device { raw, name, stamp, working_set, max_buffer }, info))
+            let command_seconds = parts::command_seconds();
+            Ok((Device { raw, name, stamp, working_set, command_seconds, max_buffer }, info))
         })
     }
 
     /// Bytes still available within the recommended working set.
     pub(super) fn available(&self) -> u64 {
-        self.working_set.saturating_sub(self.raw.currentAllocatedSize() as u64)
+        self.working_set.saturating_sub(autoreleasepool(|_| self.raw.currentAllocatedSize()) as u64)
     }
 
     pub(super) fn error(&self, operation: &str, reason: &str) -> BackendError {

@@ -8,8 +8,8 @@ use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
 use objc2_foundation::{NSError, NSString};
 use objc2_metal::{
-    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDevice, MTLLibrary,
-    MTLMathFloatingPointFunctions, MTLMathMode, MTLPipelineOption,
+    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDevice, MTLLanguageVersion,
+    MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode, MTLPipelineOption,
 };
 
 use super::archive::Archive;
@@ -19,6 +19,16 @@ use hologram_device::cache::DiskCache;
 use hologram_device::{BackendError, Result};
 use hologram_gpu::texts;
 use hologram_isa::SUBGROUP_SIZE;
+
+/// The version of the language in which texts are printed and compiled: the first with `bfloat`; macOS 14 supports it.
+pub(super) const LANGUAGE: (u32, u32) = (3, 1);
+
+/// Everything apart from the text that machine code depends on: the device, the system, [`LANGUAGE`] and the compiler
+/// options. It begins the key of whatever is kept on disk.
+pub(super) fn compiled_for(device: &Device) -> String {
+    let (major, minor) = LANGUAGE;
+    format!("metal, {}, {}, language {major}.{minor}, safe math, precise functions", device.name, device.stamp)
+}
 
 /// The compiler of a device. Each native kernel is compiled once and kept; machine code is cached on disk.
 pub(super) struct Modules {
@@ -90,9 +100,11 @@ fn text_of(error: &NSError) -> String {
 }
 
 /// Compiler options: every operation is rounded as the language specifies, nothing is reassociated, no value is assumed
-/// not to occur.
+/// not to occur. Without a version, Metal takes that of the oldest system that the executable runs on: 2.3 for Rust's
+/// default of macOS 11.
 fn options() -> Retained<MTLCompileOptions> {
     let options = MTLCompileOptions::new();
+    options.setLanguageVersion(MTLLanguageVersion((LANGUAGE.0 as usize) << 16 | LANGUAGE.1 as usize));
     if options.respondsToSelector(sel!(setMathMode:)) {
         options.setMathMode(MTLMathMode::Safe);
         options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
@@ -115,7 +127,7 @@ fn library(device: &Device, name: &str, text: &str) -> Result<Library> {
             .newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options()))
             .map_err(|e| refused(device, name, &text_of(&e)))
     })?;
-    Ok(Library { raw, key: format!("metal, {}, {}, safe math\n{text}", device.name, device.stamp).into() })
+    Ok(Library { raw, key: format!("{}\n{text}", compiled_for(device)).into() })
 }
 
 impl Kernel {

@@ -57,14 +57,14 @@ impl MetalBuffer {
         }
         // SAFETY: the pages are whole, and the owner of the bytes keeps the used ones mapped for the buffer's life.
         // Kernels only read, and only the owner's bytes.
-        let buffer = unsafe {
+        let buffer = autoreleasepool(|_| unsafe {
             device.raw.newBufferWithBytesNoCopy_length_options_deallocator(
                 start,
                 length,
                 MTLResourceOptions::StorageModeShared,
                 None,
             )
-        };
+        });
         buffer.map(|b| (MetalBuffer(b), offset))
     }
 
@@ -154,12 +154,16 @@ enum Place {
     Foreign(Foreign),
 }
 
-/// Memory with an owner outside the device.
+/// Ranges of foreign memory of fewer bytes are copied.
+const COPIED_BELOW: usize = 1 << 20;
+
+/// Memory with an owner outside the device, such as a mapped file.
+///
+/// A range that kernels use has a buffer of its own over its pages, or a copy if it is small: Metal wires all pages of a
+/// buffer that a command buffer uses, and most of a file may be in the device's memory already, in another layout.
 struct Foreign {
     device: Arc<Device>,
-    /// The pages, in one buffer with the offset of the first byte. If they exceed Metal's limit for a buffer, `parts`
-    /// has a buffer per requested range instead.
-    whole: Option<(MetalBuffer, usize)>,
+    /// Buffers by the range's start and end, each with the offset of its first byte.
     parts: Mutex<BTreeMap<(usize, usize), (MetalBuffer, usize)>>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
@@ -197,19 +201,15 @@ impl MetalMemory {
         Ok(memory)
     }
 
-    /// Foreign memory in place; `None` if Metal does not accept its pages.
+    /// Foreign memory in place; `None` if Metal does not accept its pages, of which the first is tried.
     pub(super) fn wrap(
         device: &Arc<Device>,
         allocator: &Arc<Allocator>,
         memory: &ForeignMemory,
     ) -> Option<MetalMemory> {
         let (data, bytes) = (memory.as_bytes().as_ptr(), memory.as_bytes().len());
-        let whole = MetalBuffer::over(device, data, bytes);
-        if whole.is_none() && bytes < device.max_buffer / 2 {
-            return None;
-        }
-        let foreign =
-            Foreign { device: device.clone(), whole, parts: Mutex::default(), _owner: memory.owner().clone() };
+        MetalBuffer::over(device, data, bytes.min(1))?;
+        let foreign = Foreign { device: device.clone(), parts: Mutex::default(), _owner: memory.owner().clone() };
         let usages: Box<[Arc<Usage>]> = Box::new([Arc::default()]);
         let (data, allocator) = (data.cast_mut(), allocator.clone());
         let (part, place) = (bytes.max(1), Place::Foreign(foreign));
@@ -245,16 +245,24 @@ impl MetalMemory {
 }
 
 impl Foreign {
+    /// The buffer of a range that begins at `data`, and the offset in it.
     fn metal(&self, data: *const u8, offset: usize, bytes: usize) -> Option<(MetalBuffer, usize)> {
-        if let Some((buffer, start)) = &self.whole {
-            return Some((buffer.clone(), start + offset));
-        }
+        let end = offset.checked_add(bytes)?;
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(part) = parts.get(&(offset, bytes)) {
-            return Some(part.clone());
+        // A tensor's views begin with or after the tensor.
+        let around = parts.range(..=(offset, usize::MAX)).next_back().filter(|((_, last), _)| *last >= end);
+        if let Some(((first, _), (buffer, start))) = around {
+            return Some((buffer.clone(), start + offset - first));
         }
-        let part = MetalBuffer::over(&self.device, data, bytes)?;
-        parts.insert((offset, bytes), part.clone());
+        let part = if bytes < COPIED_BELOW {
+            let copy = MetalBuffer::new(&self.device, bytes)?;
+            // SAFETY: the owner keeps the bytes mapped and unchanged; the new buffer has as many.
+            unsafe { copy.contents().copy_from_nonoverlapping(data, bytes) };
+            (copy, 0)
+        } else {
+            MetalBuffer::over(&self.device, data, bytes)?
+        };
+        parts.insert((offset, end), part.clone());
         Some(part)
     }
 }
@@ -284,13 +292,24 @@ impl DeviceMemory for MetalMemory {
     }
 }
 
+/// Who accesses a range, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// The host reads it: foreign memory stays the host's alone.
+    Host,
+    /// The device reads it.
+    Read,
+    /// The host or the device writes it.
+    Write,
+}
+
 /// A checked range of a buffer of this device.
 #[derive(Clone)]
 pub(super) struct Slice {
     /// The first byte's host address, which also stands for the device's address in lists of uses.
     pub(super) data: *mut u8,
     pub(super) bytes: usize,
-    /// Metal's buffer and the offset in it; `None` for no bytes.
+    /// Metal's buffer and the offset in it; `None` for no bytes, and for the host alone.
     pub(super) metal: Option<(MetalBuffer, usize)>,
     /// The last uses of the parts that it lies in.
     pub(super) usages: Vec<Arc<Usage>>,
@@ -338,7 +357,7 @@ pub(super) fn slice(
     buffer: &Buffer,
     offset: usize,
     bytes: usize,
-    write: bool,
+    access: Access,
 ) -> Result<Slice> {
     let invalid = |reason: String| BackendError::InvalidArgument {
         device: BackendType::Metal.to_string(),
@@ -351,11 +370,12 @@ pub(super) fn slice(
         None => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
     };
     check_range(BackendType::Metal, operation, buffer, offset, bytes)?;
-    if write && !memory.writable {
+    if access == Access::Write && !memory.writable {
         return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
     }
-    let metal = if bytes == 0 { None } else { memory.metal(offset, bytes) };
-    if bytes > 0 && metal.is_none() {
+    let on_device = bytes > 0 && access != Access::Host;
+    let metal = if on_device { memory.metal(offset, bytes) } else { None };
+    if on_device && metal.is_none() {
         return Err(invalid(format!("Metal does not take the pages of bytes {offset}..+{bytes}")));
     }
     let last = (offset + bytes).div_ceil(memory.part).clamp(1, memory.usages.len());

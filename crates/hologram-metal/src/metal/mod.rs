@@ -8,6 +8,7 @@ mod capture;
 mod device;
 mod library;
 mod memory;
+mod parts;
 mod queue;
 mod record;
 mod selftest;

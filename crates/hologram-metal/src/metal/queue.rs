@@ -2,7 +2,7 @@
 //! failures.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,10 +20,13 @@ use objc2_metal::{
 
 use super::device::Device;
 use super::memory::{MetalBuffer, Slice, Usage};
+use super::parts::VARIABLE;
 use super::record::{Recording, Step};
 
 /// The most command buffers that exist at a time: creating one more waits for the first.
 const MAX_BUFFERS: usize = 256;
+/// The most command buffers of a run that are encoded while its predecessor runs.
+const MAX_AHEAD: usize = 8;
 /// Slots of the ring for small writes, and their bytes.
 const SLOTS: usize = 32;
 pub(super) const SLOT: usize = 128 << 10;
@@ -41,7 +44,7 @@ unsafe impl Sync for Commands {}
 impl Commands {
     /// Waits until the device is done with it.
     pub(super) fn wait(&self) {
-        self.0.waitUntilCompleted();
+        autoreleasepool(|_| self.0.waitUntilCompleted());
     }
 
     /// The device's seconds for the command buffer, which must have ended.
@@ -54,8 +57,8 @@ impl Commands {
 
 /// A submission that is not settled: whether it failed is not known.
 enum Running {
-    /// A run of a recording.
-    Recording { number: u64, recording: Arc<Recording> },
+    /// A run of a recording, with the submissions of its command buffers.
+    Recording { numbers: RangeInclusive<u64>, recording: Arc<Recording> },
     /// The host wrote to bytes that an earlier recording writes; or the device copied the host's bytes, with this
     /// submission.
     Written { number: u64, bytes: Range<u64>, by_device: bool },
@@ -66,9 +69,8 @@ enum Running {
 impl Running {
     fn number(&self) -> u64 {
         match self {
-            Running::Recording { number, .. } | Running::Written { number, .. } | Running::Copied { number, .. } => {
-                *number
-            }
+            Running::Recording { numbers, .. } => *numbers.end(),
+            Running::Written { number, .. } | Running::Copied { number, .. } => *number,
         }
     }
 
@@ -98,7 +100,7 @@ pub(super) struct Queue {
     /// The last submitted recording.
     last: Weak<Recording>,
     /// Its next run, encoded while the device works. Like every command buffer here it keeps nothing alive.
-    ready: Option<Commands>,
+    ready: Option<Vec<Commands>>,
     ring: Option<MetalBuffer>,
     /// The submission that last read each slot.
     slots: [u64; SLOTS],
@@ -107,8 +109,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(device: &Arc<Device>, failures: &Arc<Failures>) -> Result<Queue> {
-        let raw = autoreleasepool(|_| device.raw.newCommandQueueWithMaxCommandBufferCount(MAX_BUFFERS))
-            .ok_or_else(|| device.error("opening the device", "Metal gave no command queue"))?;
+        let raw = command_queue(device)?;
         Ok(Queue {
             device: device.clone(),
             raw,
@@ -179,9 +180,11 @@ impl Queue {
         let handler = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             done.fetch_max(number, Ordering::Release);
         });
-        // SAFETY: the handler may run on any thread, and its captured values may be used from any thread.
-        unsafe { commands.0.addCompletedHandler(RcBlock::as_ptr(&handler)) };
-        commands.0.commit();
+        autoreleasepool(|_| {
+            // SAFETY: the handler may run on any thread, and its captured values may be used from any thread.
+            unsafe { commands.0.addCompletedHandler(RcBlock::as_ptr(&handler)) };
+            commands.0.commit();
+        });
         self.flights.push_back((number, commands));
         number
     }
@@ -196,25 +199,39 @@ impl Queue {
             return self.run_steps(recording).map(|(number, _)| number);
         }
         let again = self.last.as_ptr() == Arc::as_ptr(recording);
-        let ready = self.ready.take().filter(|_| again);
-        let commands = match ready {
-            Some(commands) => commands,
-            None => self.encoded(&recording.steps)?,
+        let first = self.submitted + 1;
+        let number = match self.ready.take().filter(|_| again) {
+            Some(parts) => {
+                let commit = |_, commands| self.commit(commands, recording.usages.iter());
+                parts.into_iter().fold(first, commit)
+            }
+            None => {
+                let mut number = first;
+                for part in &recording.parts {
+                    // Making a command buffer beyond the last waits, and the device begins with the first.
+                    while self.flights.len() >= MAX_BUFFERS / 2 {
+                        self.land();
+                    }
+                    let commands = self.encoded(&recording.steps[part.clone()])?;
+                    number = self.commit(commands, recording.usages.iter());
+                }
+                number
+            }
         };
-        let number = self.commit(commands, recording.usages.iter());
-        self.ran(number, recording);
-        if again {
+        self.ran(first..=number, recording);
+        if again && recording.parts.len() <= MAX_AHEAD {
             // A recording that ran twice will likely run again: the host encodes the next run while the device works.
-            self.ready = Some(self.encoded(&recording.steps)?);
+            let parts = recording.parts.iter().map(|part| self.encoded(&recording.steps[part.clone()]));
+            self.ready = Some(parts.collect::<Result<_>>()?);
         }
         self.last = Arc::downgrade(recording);
         Ok(number)
     }
 
-    fn ran(&mut self, number: u64, recording: &Arc<Recording>) {
+    fn ran(&mut self, numbers: RangeInclusive<u64>, recording: &Arc<Recording>) {
         // Assume success until a failure is known.
         self.failures.succeed(&recording.uses);
-        self.running.push_back(Running::Recording { number, recording: recording.clone() });
+        self.running.push_back(Running::Recording { numbers, recording: recording.clone() });
     }
 
     /// Runs the steps one by one, each in a command buffer of its own, and waits for each; returns the last one's
@@ -236,7 +253,7 @@ impl Queue {
             }
             seconds.push(commands.seconds());
         }
-        self.ran(number, recording);
+        self.ran(number..=number, recording);
         Ok((number, seconds))
     }
 
@@ -368,10 +385,23 @@ impl Queue {
             while !self.flights.is_empty() {
                 self.land();
             }
+            let broken = !self.errors.is_empty();
             self.settle();
+            if broken {
+                self.renew();
+            }
         }
         while self.running.front().is_some_and(|r| r.number() <= self.passed) {
             self.running.pop_front();
+        }
+    }
+
+    /// A new queue in place of one with an error, which may ignore all further submissions. Nothing is in flight.
+    fn renew(&mut self) {
+        self.ready = None;
+        // Without another queue the same goes on.
+        if let Ok(raw) = command_queue(&self.device) {
+            self.raw = raw;
         }
     }
 
@@ -385,7 +415,10 @@ impl Queue {
             }
         }
         let errors = std::mem::take(&mut self.errors);
-        let why = |number: &u64| errors.iter().find(|(of, _)| of == number).map(|(_, reason)| reason.clone());
+        let why_any = |numbers: &RangeInclusive<u64>| {
+            errors.iter().find(|(of, _)| numbers.contains(of)).map(|(_, reason)| reason.clone())
+        };
+        let why = |number: &u64| why_any(&(*number..=*number));
         // Bytes that the device was to copy from the host or from another buffer.
         let copy_failed = |number: u64, to: Range<u64>, reason: String| {
             let (device, operation) = (self.device.name.clone(), "copying".into());
@@ -394,17 +427,17 @@ impl Queue {
         };
         for one in &self.running {
             match one {
-                Running::Recording { number, recording } => {
+                Running::Recording { numbers, recording } => {
                     let uses = &recording.uses;
-                    let broken = why(number).map(|reason| {
+                    let broken = why_any(numbers).map(|reason| {
                         let (device, kernel) = (self.device.name.clone(), recording.suspects());
                         (0, BackendError::Kernel { device, kernel, reason })
                     });
                     let fault =
                         found.iter().find(|(of, _)| *of == Arc::as_ptr(recording)).map(|(_, fault)| fault.clone());
                     match fault.or(broken) {
-                        Some((launch, error)) => self.failures.fail(*number..=*number, uses, launch, error),
-                        None if self.failures.derive(*number..=*number, uses) => {}
+                        Some((launch, error)) => self.failures.fail(numbers.clone(), uses, launch, error),
+                        None if self.failures.derive(numbers.clone(), uses) => {}
                         None => self.failures.succeed(uses),
                     }
                 }
@@ -421,13 +454,30 @@ impl Queue {
     }
 }
 
+fn command_queue(device: &Device) -> Result<Retained<ProtocolObject<dyn MTLCommandQueue>>> {
+    autoreleasepool(|_| device.raw.newCommandQueueWithMaxCommandBufferCount(MAX_BUFFERS))
+        .ok_or_else(|| device.error("opening the device", "Metal gave no command queue"))
+}
+
+/// Explains Metal's words for errors that are not the kernel's.
+fn explained(reason: String) -> String {
+    if reason.contains("ImpactingInteractivity") {
+        let remedy = format!("a lower {VARIABLE} than 100 or a smaller --batch makes its work shorter");
+        return format!("{reason}: macOS ended it because the display waited; {remedy}");
+    }
+    if reason.contains("SubmissionsIgnored") {
+        return format!("{reason}: macOS ignores what follows an error; another run starts anew");
+    }
+    reason
+}
+
 /// The error of a command buffer that has ended, if any.
 fn error_of(commands: &Commands) -> Option<String> {
     if commands.0.status() != MTLCommandBufferStatus::Error {
         return None;
     }
     let text = autoreleasepool(|_| commands.0.error().map(|e| e.localizedDescription().to_string()));
-    Some(text.unwrap_or_else(|| "the command buffer failed, and Metal does not say why".into()))
+    Some(text.map(explained).unwrap_or_else(|| "the command buffer failed, and Metal does not say why".into()))
 }
 
 impl Drop for Queue {

@@ -1,6 +1,7 @@
 //! Recorded lists: launches with every argument fixed, encoded again for each run.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub(super) struct Recording {
     /// The launches' names, in order.
     pub(super) names: Vec<KernelName>,
     pub(super) steps: Vec<Step>,
+    /// The steps of each command buffer of a run.
+    pub(super) parts: Vec<Range<usize>>,
     /// Everything that the steps use.
     pub(super) usages: Vec<Arc<Usage>>,
     /// The memory of the launches' arguments, in their order.

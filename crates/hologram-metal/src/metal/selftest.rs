@@ -11,6 +11,7 @@ use hologram_isa::Type;
 
 use super::backend::{MetalBackend, NativePipeline};
 use super::device::Device;
+use super::library::compiled_for;
 use crate::selftest::{CASES, Case, TestBinding, read};
 
 /// The stored verdict of a correct text; for others the failure is stored.
@@ -33,7 +34,7 @@ fn key(device: &Device, text: &str) -> Option<String> {
     let source = texts::text(text)?;
     let quoted = format!("\"{text}\"");
     let of_text: String = CASES.lines().filter(|line| line.contains(&quoted)).collect();
-    Some(format!("verdict, metal, {}, {}, safe math\n{source}\n{of_text}", device.name, device.stamp))
+    Some(format!("verdict, {}\n{source}\n{of_text}", compiled_for(device)))
 }
 
 impl Verdicts {
@@ -128,7 +129,7 @@ impl MetalBackend {
             let rules = launch.bindings.iter().enumerate().map(|(i, b)| rule(i, b)).collect();
             let kernel = launch.kernel().map_err(broken)?;
             launches.push(Launch {
-                pipeline: Pipeline::native(&case.name, NativePipeline { kernel, rules }),
+                pipeline: Pipeline::native(&case.name, NativePipeline { kernel, flops: 0, rules }),
                 bindings: bindings.ok_or_else(|| broken("a binding lies outside its buffer".into()))?,
                 config: LaunchConfig { grid: [1, 1, 1] },
             });

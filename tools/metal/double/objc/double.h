@@ -48,6 +48,8 @@ void misuse(const char *format, ...) __attribute__((noreturn, format(printf, 1, 
 - (NSString *)localizedDescription;
 @end
 
+NSInteger metal_double_system(void);
+void metal_double_in_pool(const char *call);
 id objc_retain(id);
 void objc_release(id);
 id objc_autorelease(id);

@@ -77,6 +77,12 @@ void metal_double_dead(void);
 - (NSString *)localizedDescription { return message; }
 @end
 
+// The version of macOS.
+NSInteger metal_double_system(void) {
+  const char *version = getenv("METAL_DOUBLE_SYSTEM");
+  return version ? atoi(version) : 15;
+}
+
 // Foundation's struct has no name in its encoding: {?=qqq}.
 typedef struct { NSInteger major, minor, patch; } Version;
 @interface NSProcessInfo : NSObject
@@ -84,7 +90,7 @@ typedef struct { NSInteger major, minor, patch; } Version;
 @implementation NSProcessInfo
 + (id)processInfo { return [[self new] autorelease]; }
 - (Version)operatingSystemVersion {
-  Version version = {15, 0, 0};
+  Version version = {metal_double_system(), 0, 0};
   return version;
 }
 @end

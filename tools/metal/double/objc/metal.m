@@ -1,6 +1,7 @@
 // Classes that answer to the selectors of the Metal protocols. Command buffers run on a thread of their queue, after `commit`, in order;
 // the dispatches of a concurrent encoder between two barriers run in an order that is not the encoder's.
 #include "double.h"
+#include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -78,8 +79,9 @@ static long allocated;
 - (NSUInteger)length { return length; }
 - (void)dealloc {
   freed = YES;
+  // Memory that is somebody else's counts: Metal wires the pages of every buffer that a command buffer uses.
+  __atomic_sub_fetch(&allocated, length, __ATOMIC_RELAXED);
   if (owned) {
-    __atomic_sub_fetch(&allocated, length, __ATOMIC_RELAXED);
     memset(bytes, 0xdd, length);
     free(bytes);
   }
@@ -91,13 +93,51 @@ static long allocated;
 }
 @end
 
-@interface MTLCompileOptions : NSObject { @public NSInteger mode, functions; }
+// Language versions: the major number's 16 bits above the minor's. A program that names none, and was built for no later system, as Rust
+// builds for, gets 2.3.
+#define VERSION(major, minor) ((NSUInteger)(major) << 16 | (minor))
+enum { SAFE = 0, FAST = 2 };
+@interface MTLCompileOptions : NSObject { @public NSUInteger version; NSInteger mode, functions; }
 @end
 @implementation MTLCompileOptions
-- (id)init { mode = 2; return self; }
-- (void)setMathMode:(NSInteger)m { mode = m; }
-- (void)setMathFloatingPointFunctions:(NSInteger)f { functions = f; }
+- (id)init {
+  version = VERSION(2, 3);
+  mode = FAST;
+  return self;
+}
+- (void)setLanguageVersion:(NSUInteger)v { version = v; }
+// macOS 14 has one switch for the mode and for the functions.
+- (BOOL)respondsToSelector:(SEL)s {
+  if (metal_double_system() < 15 && (sel_isEqual(s, @selector(setMathMode:)) || sel_isEqual(s, @selector(setMathFloatingPointFunctions:)))) return NO;
+  return [super respondsToSelector:s];
+}
+- (void)setMathMode:(NSInteger)m {
+  CHECK(metal_double_system() >= 15, "setMathMode on macOS 14, which lacks it");
+  mode = m;
+}
+- (void)setMathFloatingPointFunctions:(NSInteger)f {
+  CHECK(metal_double_system() >= 15, "setMathFloatingPointFunctions on macOS 14, which lacks it");
+  functions = f;
+}
+- (void)setFastMathEnabled:(BOOL)on {
+  mode = on ? FAST : SAFE;
+  functions = !on;
+}
 @end
+// The first name of a text that its language version lacks.
+static const char *lacking(const char *text, NSUInteger version) {
+  static const struct { const char *name; NSUInteger since; } names[] = {
+    {"bfloat", VERSION(3, 1)}, {"bfloat2", VERSION(3, 1)}, {"bfloat4", VERSION(3, 1)}, {"atomic_float", VERSION(3, 0)}, {"simdgroup_float8x8", VERSION(2, 3)}, {"simdgroup_half8x8", VERSION(2, 3)},
+  };
+#define PART(c) (isalnum((unsigned char)(c)) || (c) == '_')
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (version >= names[i].since) continue;
+    const size_t n = strlen(names[i].name);
+    for (const char *at = text; (at = strstr(at, names[i].name)); at += n)
+      if ((at == text || !PART(at[-1])) && !PART(at[n])) return names[i].name;
+  }
+  return NULL;
+}
 
 @interface DoubleLibrary : NSObject { @public void *image; }
 @end
@@ -270,11 +310,11 @@ static BOOL is_capturing(void) { return __atomic_load_n(&capturing, __ATOMIC_SEQ
 @end
 
 @class DoubleQueue;
-@interface DoubleCommands : NSObject { @public DoubleQueue *queue; Work *work; size_t n; BOOL encoding; NSInteger status; double start, end; BOOL captured;
+@interface DoubleCommands : NSObject { @public DoubleQueue *queue; Work *work; size_t n; BOOL encoding; NSInteger status; const char *why; double start, end; BOOL captured;
   void (**handlers)(void *, void *); size_t handler_count; DoubleCommands *next; }
 @end
 @interface DoubleQueue : NSObject { @public pthread_t thread; pthread_mutex_t lock; pthread_cond_t changed; DoubleCommands *first, *last;
-  BOOL closing; NSUInteger most, made; uint64_t order; }
+  BOOL closing, ignores; NSUInteger most, made; uint64_t order; }
 @end
 
 @interface DoubleEncoder : NSObject { @public DoubleCommands *commands; Work now; BOOL ended, concurrent; }
@@ -416,6 +456,7 @@ static void run_all(DoubleCommands *c, uint64_t order) {
   handlers[handler_count++] = _Block_copy((void *)handler);
 }
 - (void)commit {
+  metal_double_in_pool("commit");
   CHECK(!encoding, "commit without endEncoding");
   CHECK(status == NOT_ENQUEUED, "commit twice");
   COUNT(commits);
@@ -429,6 +470,7 @@ static void run_all(DoubleCommands *c, uint64_t order) {
   pthread_mutex_unlock(&queue->lock);
 }
 - (void)waitUntilCompleted {
+  metal_double_in_pool("waitUntilCompleted");
   CHECK(status != NOT_ENQUEUED, "waitUntilCompleted before commit: it would wait for ever");
   pthread_mutex_lock(&queue->lock);
   if (status < COMPLETED) COUNT(waits);
@@ -441,7 +483,7 @@ static void run_all(DoubleCommands *c, uint64_t order) {
   pthread_mutex_unlock(&queue->lock);
   return now;
 }
-- (id)error { return status == FAILED ? [NSError message:failure] : nil; }
+- (id)error { return status == FAILED ? [NSError message:why] : nil; }
 - (double)GPUStartTime { return start; }
 - (double)GPUEndTime { return end; }
 - (void)dealloc {
@@ -471,6 +513,10 @@ static void *serve(void *of) {
     while (__atomic_load_n(&held, __ATOMIC_SEQ_CST)) usleep(100);
     c->start = now_in_seconds();
     BOOL fails = !counted_down(&run_next) && counted_down(&fail_next);
+    if (fails) c->why = failure;
+    else if (q->ignores) fails = YES, c->why = "Ignored (for causing prior/excessive GPU errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)";
+    // What kept the display waiting is not let in again by its queue.
+    if (fails && strstr(c->why, "ImpactingInteractivity")) q->ignores = YES;
     if (!fails) run_all(c, order);
     c->end = now_in_seconds();
     for (size_t i = 0; i < c->handler_count; i++) ((void (^)(id))c->handlers[i])(c);
@@ -520,7 +566,10 @@ static void *serve(void *of) {
 - (NSUInteger)maxBufferLength { return max_buffer(); }
 - (NSUInteger)maxThreadgroupMemoryLength { return SHARED_BYTES; }
 - (Size)maxThreadsPerThreadgroup { return (Size){THREADS, THREADS, THREADS}; }
-- (NSUInteger)currentAllocatedSize { return __atomic_load_n(&allocated, __ATOMIC_RELAXED); }
+- (NSUInteger)currentAllocatedSize {
+  metal_double_in_pool("currentAllocatedSize");
+  return __atomic_load_n(&allocated, __ATOMIC_RELAXED);
+}
 - (id)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)n {
   DoubleQueue *q = [DoubleQueue new];
   q->most = n;
@@ -546,16 +595,26 @@ static void *serve(void *of) {
   return b;
 }
 - (id)newBufferWithBytesNoCopy:(void *)p length:(NSUInteger)n options:(NSUInteger)options deallocator:(void (^)(void *, NSUInteger))deallocator {
+  metal_double_in_pool("newBufferWithBytesNoCopy");
   NSUInteger page = getpagesize();
   if ((uintptr_t)p % page || n % page || !n || n > max_buffer()) return nil;
   DoubleBuffer *b = [DoubleBuffer new];
   b->bytes = p;
   b->length = n;
   b->deallocator = _Block_copy((void *)deallocator);
+  __atomic_add_fetch(&allocated, n, __ATOMIC_RELAXED);
   return b;
 }
 - (id)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error {
-  CHECK(options && options->mode == 0 && options->functions == 1, "kernels are compiled with other than safe, precise math");
+  CHECK(options && options->mode == SAFE && options->functions == 1, "kernels are compiled with other than safe, precise math");
+  CHECK(options->version <= (metal_double_system() < 15 ? VERSION(3, 1) : VERSION(3, 2)), "the system does not know the language version %lx", options->version);
+  const char *lacks = lacking([source UTF8String], options->version);
+  if (lacks) {
+    char why[100];
+    snprintf(why, sizeof why, "error: unknown type name '%s'", lacks);
+    if (error) *error = [NSError message:why];
+    return nil;
+  }
   char *message = NULL, *text = planted([source UTF8String]), *path = compile(text, &message);
   free(text);
   void *image = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -593,4 +652,7 @@ static void *serve(void *of) {
   return p;
 }
 @end
-id MTLCreateSystemDefaultDevice(void) { return [DoubleDevice new]; }
+id MTLCreateSystemDefaultDevice(void) {
+  CHECK(getenv("AGX_RELAX_CDM_CTXSTORE_TIMEOUT"), "a device is made before AGX_RELAX_CDM_CTXSTORE_TIMEOUT is set");
+  return [DoubleDevice new];
+}

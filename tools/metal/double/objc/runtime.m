@@ -41,6 +41,8 @@ id objc_retain(id o) { return o ? [(NSObject *)o retain] : nil; }
 void objc_release(id o) { if (o) [(NSObject *)o release]; }
 
 static _Thread_local struct { id *objects; size_t n, capacity, depth; } pool;
+// What Metal autoreleases within a call without a pool stays until the thread's end.
+void metal_double_in_pool(const char *call) { CHECK(pool.depth, "%s without an autorelease pool", call); }
 // A token is the number of objects before the pool, and one: never null.
 void *objc_autoreleasePoolPush(void) {
   pool.depth++;

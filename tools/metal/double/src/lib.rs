@@ -55,6 +55,8 @@ pub enum Failure {
     Timeout,
     /// Another's fault ended it.
     InnocentVictim,
+    /// It kept the display waiting; its queue ignores what comes after it.
+    ImpactingInteractivity,
 }
 
 impl Failure {
@@ -67,6 +69,9 @@ impl Failure {
             }
             Failure::Timeout => c"Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
             Failure::InnocentVictim => c"Innocent Victim (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
+            Failure::ImpactingInteractivity => {
+                c"Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+            }
         }
     }
 }

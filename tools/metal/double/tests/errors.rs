@@ -6,7 +6,13 @@ use hologram_backends::{Backend, Binding, Buffer, CommandList, Launch, LaunchCon
 use hologram_isa::parse;
 use metal_double::{Failure, fail, hold};
 
-const CLASSES: [Failure; 4] = [Failure::OutOfMemory, Failure::PageFault, Failure::Timeout, Failure::InnocentVictim];
+const CLASSES: [Failure; 5] = [
+    Failure::OutOfMemory,
+    Failure::PageFault,
+    Failure::Timeout,
+    Failure::InnocentVictim,
+    Failure::ImpactingInteractivity,
+];
 
 /// What is to fail is told to the whole process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -61,6 +67,8 @@ fn each_class_comes_with_the_kernel_sticks_and_goes() {
             let error = device.wait(event).unwrap_err().to_string();
             assert!(error.contains("kernel seven: ") && error.contains(words), "{class:?}: {error}");
         }
+        let error = device.wait(event).unwrap_err().to_string();
+        assert_eq!(error.contains("HOLOGRAM_COMMAND_MS"), matches!(class, Failure::ImpactingInteractivity), "{error}");
         // It sticks to what was to be written and to what would be computed from it; others are not concerned.
         for result in [read(device, &a), run(device, &second).map(|()| 0), read(device, &c)] {
             let error = result.unwrap_err();

@@ -49,6 +49,20 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     assert!(first >= 3 && again == 1, "{first} {again}");
     assert_eq!(softmax(), [1, 1]);
     assert_eq!(take_notes(), [""; 0]);
+    // What is kept belongs to a system, a language version and compiler options.
+    let kept: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+    for entry in &kept {
+        let key = "system 15.0.0, family 7, language 3.1, safe math, precise functions";
+        assert!(entry.windows(key.len()).any(|part| part == key.as_bytes()), "{}", String::from_utf8_lossy(entry));
+    }
+    assert!(kept.len() >= 3, "a program, a kernel and a verdict");
+    // macOS 14 has another switch for safe math.
+    // SAFETY: no other thread reads the environment now.
+    unsafe { std::env::set_var("METAL_DOUBLE_SYSTEM", "14") };
+    let [first, again] = softmax();
+    assert!(first >= 3 && again == 1, "{first} {again}");
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("METAL_DOUBLE_SYSTEM") };
 
     // One that computes something else: the program runs in its place, which is said with the first result at each start.
     fresh();
