@@ -1,4 +1,4 @@
-//! Packed rows dequantized to `bf16`, for products on tiles, or unpacked to codes in order, for panels.
+//! Packed rows dequantized to `bf16`, for products on tiles.
 
 use std::arch::x86_64::*;
 
@@ -26,53 +26,6 @@ fn of_super<B: SuperBlock>() -> Decode {
 
 fn of_block<B: Block32>() -> Decode {
     blocks_of_32::<B>
-}
-
-/// Unpacks up to 256 elements of a row, whole blocks: (row, the first element, their number, the destination of their
-/// unsigned codes). Returns a scale and an addend per run; an element is scale·code + addend.
-pub type Taker = unsafe fn(*const u8, usize, usize, *mut u8) -> ([f32; 16], [f32; 16]);
-
-/// The unpacker of a format. Requires AVX-512 with VNNI, and rows of a multiple of 64 elements.
-pub fn taker(format: DType) -> Option<Taker> {
-    for_format!(format, super take_super, block take_block, half_bytes take_block)
-}
-
-fn take_super<B: SuperBlock>() -> Taker {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn take<B: SuperBlock>(row: *const u8, first: usize, _: usize, to: *mut u8) -> ([f32; 16], [f32; 16]) {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let block = row.add(first / 256 * B::BYTES);
-            for v in 0..4 {
-                _mm512_storeu_si512(
-                    to.add(64 * v).cast(),
-                    codes_super::<Vnni, B>(Vnni::assume(), block, [2 * v, 2 * v + 1], [0; 8]),
-                );
-            }
-            let (scales, mut minimums) = factors::<B>(block);
-            if B::RUN == 32 {
-                minimums.rotate_left(8);
-            }
-            (scales, minimums)
-        }
-    }
-    take::<B>
-}
-
-fn take_block<B: Block32>() -> Taker {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn take<B: Block32>(row: *const u8, first: usize, count: usize, to: *mut u8) -> ([f32; 16], [f32; 16]) {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let unit = first / 32;
-            for pair in 0..count / 64 {
-                let codes = B::codes(Vnni::assume(), row, [unit + 2 * pair, unit + 2 * pair + 1]);
-                _mm512_storeu_si512(to.add(64 * pair).cast(), codes);
-            }
-            unit_factors::<B>(row, unit, count / 32)
-        }
-    }
-    take::<B>
 }
 
 /// The scale and the addend of each run of a block. With runs of 32, the addends are the second eight values.

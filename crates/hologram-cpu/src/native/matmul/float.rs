@@ -32,6 +32,10 @@ pub enum Element {
 /// output at the first token and row, its stride, rows, whether these are the first words of the rows).
 pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut f32, usize, usize, bool);
 
+/// Interleaves rows of `f16` or `bf16` by elements, which become `f32`: (the rows' type, the first row, bytes of a row,
+/// rows that exist, elements, rows written, the destination).
+pub type Widen = unsafe fn(Element, *const u8, usize, usize, usize, usize, *mut u8);
+
 /// The kernels of one instruction set.
 ///
 /// The functions are unsafe because they use pointers, and instructions that the processor must have.
@@ -50,6 +54,8 @@ pub struct Kernels {
     /// Interleaves rows by 32-bit words: (the first row, bytes of a row, rows that exist, words, rows written, the
     /// destination).
     pub transpose: unsafe fn(*const u8, usize, usize, usize, usize, *mut u8),
+    /// If `None`, rows of `f16` and `bf16` are dequantized before they are interleaved.
+    pub widen: Option<Widen>,
     pub multiply: Multiply,
 }
 
@@ -85,10 +91,15 @@ impl FloatMatmul {
         if self.words == Words::F32 { 1 } else { 2 }
     }
 
-    /// The most tokens that are multiplied row by row. Beside a row of `f32` weights fewer rows of activations fit the
-    /// nearest cache.
+    /// The most tokens that are multiplied row by row: for more, panels take less time. `benches/RESULTS.md` compares
+    /// both.
     fn few(&self, kernels: &Kernels) -> usize {
-        if self.problem.w == DType::F32 { kernels.few.min(2) } else { kernels.few }
+        let most = match (self.words, self.problem.w) {
+            (Words::Bf16Pairs, _) | (Words::F32, DType::F32) => 2,
+            (Words::F32, DType::F16) => 3,
+            (Words::F32, _) => kernels.few,
+        };
+        kernels.few.min(most)
     }
 
     /// Words of a row, padded to whole transposition steps.
@@ -123,6 +134,12 @@ impl FloatMatmul {
         let (words, count) = (len.div_ceil(per_word).next_multiple_of(4), rows.len() / row_bytes);
         let packed =
             from / format.block_len() * format.block_bytes()..(from + len) / format.block_len() * format.block_bytes();
+        let element = element(format).filter(|element| *element != Element::F32 && self.words == Words::F32);
+        if let (Some(element), Some(widen)) = (element, kernels.widen.filter(|_| len == words)) {
+            // SAFETY: `count` rows of `len` elements exist; the caller promises the rest.
+            unsafe { widen(element, rows[packed.start..].as_ptr(), row_bytes, count, words, lanes, to) };
+            return words;
+        }
         let in_place = len == words * per_word && (self.words == Words::Bf16Pairs || format == DType::F32);
         let (source, source_bytes) = if in_place {
             (rows[packed.start..].as_ptr(), row_bytes)
@@ -219,16 +236,6 @@ impl FloatMatmul {
         }
     }
 
-    /// The weights' type, if the row kernels read them in place.
-    fn element(&self) -> Option<Element> {
-        match self.problem.w {
-            DType::F32 => Some(Element::F32),
-            DType::F16 => Some(Element::F16),
-            DType::BF16 => Some(Element::Bf16),
-            _ => None,
-        }
-    }
-
     /// Activations as the row kernels read them: in place, or `bf16` converted into `buffer`.
     fn row_activations<'a>(&self, o: &Operands<'a>, buffer: &'a mut [f32]) -> &'a [u8] {
         if self.words == Words::Bf16Pairs || self.problem.x.format == DType::F32 {
@@ -258,7 +265,7 @@ impl FloatMatmul {
                     (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
                 }
             };
-            if let Some(element) = self.element() {
+            if let Some(element) = element(self.problem.w) {
                 multiply(element, o.row(rows.start).as_ptr(), o.row(next).as_ptr(), rows);
                 continue;
             }
@@ -330,6 +337,16 @@ impl NativeKernel for FloatMatmul {
             self.pack(kernels, &o, worker);
         }
         Ok(())
+    }
+}
+
+/// The type of plain elements that kernels read in place.
+fn element(format: DType) -> Option<Element> {
+    match format {
+        DType::F32 => Some(Element::F32),
+        DType::F16 => Some(Element::F16),
+        DType::BF16 => Some(Element::Bf16),
+        _ => None,
     }
 }
 

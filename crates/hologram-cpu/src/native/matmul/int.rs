@@ -88,6 +88,9 @@ pub struct Kernels {
     pub rows: usize,
     /// Whether panels exist for every format, not only for `Q8_0`, `Q4_0` and `TQ2_0`.
     pub all_formats: bool,
+    /// The most tokens, at most [`TOGETHER`], that row kernels multiply with weights of a format: for more, panels take
+    /// less time. `benches/RESULTS.md` compares both.
+    pub most_by_row: fn(DType) -> usize,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
     pub together: usize,
     /// The most tokens of a tile.
@@ -158,7 +161,7 @@ impl IntMatmul {
             in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream),
             ..kernels
         });
-        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && k.is_multiple_of(64));
+        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats);
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
         Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }
@@ -169,7 +172,8 @@ impl IntMatmul {
 
     /// The row kernels, if they compute a run of `n` tokens.
     fn row_kernels(&self, n: usize) -> Option<&RowKernels> {
-        self.rows.as_ref().filter(|_| n <= TOGETHER || self.panels.is_none())
+        let most = self.panels.as_ref().map_or(usize::MAX, |(_, kernels)| (kernels.most_by_row)(self.problem.w));
+        self.rows.as_ref().filter(|_| n <= most)
     }
 
     /// The most panels of a piece.

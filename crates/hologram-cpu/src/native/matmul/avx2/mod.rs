@@ -10,11 +10,13 @@ use std::arch::x86_64::*;
 use super::Rows;
 use super::float::Kernels as FloatKernels;
 use super::int::Kernels as IntKernels;
+use super::rows::TOGETHER;
 
 /// Quantised kernels.
 pub const INT: IntKernels = IntKernels {
     all_formats: false,
     rows: 8,
+    most_by_row: |_| TOGETHER,
     together: 1,
     tokens: 4,
     pack: int::pack,
@@ -31,6 +33,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     few: float::FEW,
     by_row: float::multiply_rows,
     transpose: float::transpose_words,
+    widen: None,
     multiply: float::multiply,
 };
 

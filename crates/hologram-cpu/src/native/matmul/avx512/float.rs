@@ -53,6 +53,68 @@ pub unsafe fn transpose_words(
     }
 }
 
+/// Writes elements of `count` rows interleaved as `f32`, as [`transpose_words`] does words.
+///
+/// # Safety
+/// The processor has AVX-512; `elements` (a multiple of 4) elements of each row can be read and `elements * lanes`
+/// written.
+pub unsafe fn widen(
+    element: Element,
+    first: *const u8,
+    row_bytes: usize,
+    count: usize,
+    elements: usize,
+    lanes: usize,
+    to: *mut u8,
+) {
+    let rows = Rows::new(first, row_bytes, count);
+    // SAFETY: promised by the caller.
+    unsafe {
+        match element {
+            Element::F16 => widen_rows::<true>(rows, elements, lanes, to),
+            _ => widen_rows::<false>(rows, elements, lanes, to),
+        }
+    }
+}
+
+/// [`widen`] for `f16`, or for `bf16`.
+///
+/// # Safety
+/// As [`widen`].
+#[target_feature(enable = "avx512f")]
+unsafe fn widen_rows<const F16: bool>(rows: Rows, elements: usize, lanes: usize, to: *mut u8) {
+    let (mask, mut to) = (first_lanes(lanes), to.cast::<f32>());
+    let whole = elements / 32 * 32;
+    let pair = |words: __m512i| {
+        if F16 {
+            let half = |words| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
+            [half(words), half(_mm512_srli_epi32::<16>(words))]
+        } else {
+            let high = _mm512_and_si512(words, _mm512_set1_epi32(-0x1_0000));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(high)]
+        }
+    };
+    // SAFETY: promised by the caller; the last elements of a row are read two by two.
+    unsafe {
+        for at in (0..whole * 2).step_by(64) {
+            for words in transpose_lines(rows, at) {
+                for element in pair(words) {
+                    _mm512_mask_storeu_ps(to, mask, element);
+                    to = to.add(lanes);
+                }
+            }
+        }
+        for at in (whole..elements).step_by(2) {
+            let word = |row: usize| rows.at::<false>(row, 2 * at).cast::<i32>().read_unaligned();
+            let words: [i32; 16] = std::array::from_fn(word);
+            for element in pair(_mm512_loadu_si512(words.as_ptr().cast())) {
+                _mm512_mask_storeu_ps(to, mask, element);
+                to = to.add(lanes);
+            }
+        }
+    }
+}
+
 /// Transposes 64 bytes at `at` of each of 16 rows: register `j` holds 32-bit word `j` of every row. Rows whose distance
 /// is a power of two share few sets of a cache, so a line is best read at once.
 ///

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use hologram_device::DType;
 
-use super::super::decode::{Taker, taker};
 use super::super::int::{Activations, Layout};
 use super::super::{Rows, fetch};
+use super::unpack::unpacker;
 use super::{first_lanes, scales, transpose};
 
 /// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
@@ -92,146 +92,44 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     let rows = Rows::new(first, row_bytes, count);
     // SAFETY: promised by the caller.
     unsafe {
-        match (layout.weights, rows.whole(16)) {
-            (DType::Q8_0, true) => unpack_blocks::<Q8_0, true>(layout, rows, to),
-            (DType::Q8_0, false) => unpack_blocks::<Q8_0, false>(layout, rows, to),
-            (DType::Q4_0, true) => unpack_blocks::<Q4_0, true>(layout, rows, to),
-            (DType::Q4_0, false) => unpack_blocks::<Q4_0, false>(layout, rows, to),
-            (DType::TQ2_0, true) => unpack_blocks::<TQ2_0, true>(layout, rows, to),
-            (DType::TQ2_0, false) => unpack_blocks::<TQ2_0, false>(layout, rows, to),
-            (format, _) => {
-                if let Some(taker) = taker(format) {
-                    unpack_any(layout, taker, rows, to);
-                }
-            }
+        if layout.weights == DType::TQ2_0 {
+            tq2_0(layout, rows, to);
+        } else if let Some(unpack) = unpacker(layout.weights) {
+            unpack(layout, rows, to);
         }
     }
 }
 
-/// Unpacks rows of any format that has a [`Taker`]: each row's codes in order, 256 elements at a time, then interleaves
-/// the rows.
+/// Unpacks `TQ2_0`, whose spans may be shorter than its runs.
 ///
 /// # Safety
 /// As [`unpack`].
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn unpack_any(layout: &Layout, take: Taker, rows: Rows, to: *mut u8) {
-    // 64 bytes more than a row's codes: rows whose distance is a power of two share few sets of a cache.
-    const APART: usize = 320;
-    let run = layout.weights.scale_len();
-    let (mut codes, mut to) = ([0u8; 16 * APART], to);
-    let (mut scales, mut minimums) = ([[0f32; 16]; 16], [[0f32; 16]; 16]);
-    for first in (0..layout.k).step_by(256) {
-        let count = (layout.k - first).min(256);
-        for row in 0..16 {
-            // SAFETY: the row has these elements, and `codes` has room for a row's codes.
-            let (of_runs, minimums_of_runs) =
-                unsafe { take(rows.at::<false>(row, 0), first, count, codes.as_mut_ptr().add(row * APART)) };
-            for r in 0..count / run {
-                (scales[r][row], minimums[r][row]) = (of_runs[r], minimums_of_runs[r]);
-            }
-        }
-        let from = Rows::new(codes.as_ptr(), APART, 16);
-        for at in (0..count).step_by(layout.span) {
-            // SAFETY: `codes` holds the codes of every row; the spans lie in the panel.
-            unsafe {
-                for step in (at..at + layout.span).step_by(16) {
-                    for words in transpose::<true>(from, step) {
-                        _mm512_storeu_si512(to.cast(), words);
-                        to = to.add(64);
-                    }
-                }
-                to.cast::<[f32; 16]>().write_unaligned(scales[at / run]);
-                to = to.add(64);
-                if layout.minimums {
-                    to.cast::<[f32; 16]>().write_unaligned(minimums[at / run]);
-                    to = to.add(64);
-                }
-            }
-        }
-    }
-}
-
-const Q8_0: u8 = 0;
-const Q4_0: u8 = 1;
-const TQ2_0: u8 = 2;
-
-/// # Safety
-/// As [`unpack`].
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, rows: Rows, to: *mut u8) {
-    let (block_len, block_bytes) = (layout.weights.block_len(), layout.weights.block_bytes());
-    let unpacked = (layout.span + 4) * 16 * (block_len / layout.span);
-    for block in 0..layout.k / block_len {
-        let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
-        fetch(rows.at::<true>(16, block * 16 * block_bytes), 16 * block_bytes);
+unsafe fn tq2_0(layout: &Layout, rows: Rows, to: *mut u8) {
+    let (span, bytes) = (layout.span, layout.weights.block_bytes());
+    let (span_bytes, low) = ((span + 4) * 16, _mm512_set1_epi8(3));
+    for block in 0..layout.k / 256 {
+        let (at, to) = (block * bytes, to.wrapping_add(block * 256 / span * span_bytes));
+        fetch(rows.at::<true>(16, 16 * at), 16 * bytes);
+        // Step `i` holds elements 4i..4i + 4 of the block.
+        let place =
+            |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {
-            match FORMAT {
-                Q8_0 => q8_0::<WHOLE>(rows, at, to),
-                Q4_0 => q4_0::<WHOLE>(rows, at, to),
-                _ => tq2_0::<WHOLE>(rows, at, layout.span, to),
+            for quarter in 0..4 {
+                for (j, words) in transpose::<false>(rows, at + 16 * quarter).into_iter().enumerate() {
+                    let word = 4 * quarter + j;
+                    let step = 32 * (word / 8) + word % 8;
+                    place(step).write_unaligned(_mm512_and_si512(words, low));
+                    place(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
+                    place(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
+                    place(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
+                }
             }
-        }
-    }
-}
-
-/// # Safety
-/// A block can be read at byte `at` of each row and a span of 32 written.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q8_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
-    let to = to.cast::<__m512i>();
-    // SAFETY: promised by the caller.
-    unsafe {
-        for half in 0..2 {
-            for (j, words) in transpose::<WHOLE>(rows, at + 2 + 16 * half).into_iter().enumerate() {
-                to.add(4 * half + j).write_unaligned(_mm512_xor_si512(words, _mm512_set1_epi8(-128)));
+            let scales = scales::<false>(rows, at + 64);
+            for s in 0..256 / span {
+                to.add(s * span_bytes + span * 16).cast::<__m512>().write_unaligned(scales);
             }
-        }
-        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
-    }
-}
-
-/// # Safety
-/// As [`q8_0`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn q4_0<const WHOLE: bool>(rows: Rows, at: usize, to: *mut u8) {
-    let (to, low) = (to.cast::<__m512i>(), _mm512_set1_epi8(15));
-    // SAFETY: promised by the caller.
-    unsafe {
-        for (j, words) in transpose::<WHOLE>(rows, at + 2).into_iter().enumerate() {
-            to.add(j).write_unaligned(_mm512_and_si512(words, low));
-            to.add(4 + j).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
-        }
-        to.add(8).cast::<__m512>().write_unaligned(scales::<WHOLE>(rows, at));
-    }
-}
-
-/// # Safety
-/// A block can be read at byte `at` of each row and 256 elements in spans written.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn tq2_0<const WHOLE: bool>(rows: Rows, at: usize, span: usize, to: *mut u8) {
-    let low = _mm512_set1_epi8(3);
-    let span_bytes = (span + 4) * 16;
-    // Step `i` holds elements 4i..4i + 4 of the block.
-    let place = |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
-    // SAFETY: promised by the caller.
-    unsafe {
-        for quarter in 0..4 {
-            for (j, words) in transpose::<WHOLE>(rows, at + 16 * quarter).into_iter().enumerate() {
-                let word = 4 * quarter + j;
-                let step = 32 * (word / 8) + word % 8;
-                place(step).write_unaligned(_mm512_and_si512(words, low));
-                place(step + 8).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<2>(words), low));
-                place(step + 16).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<4>(words), low));
-                place(step + 24).write_unaligned(_mm512_and_si512(_mm512_srli_epi16::<6>(words), low));
-            }
-        }
-        let scales = scales::<WHOLE>(rows, at + 64);
-        for s in 0..256 / span {
-            to.add(s * span_bytes + span * 16).cast::<__m512>().write_unaligned(scales);
         }
     }
 }

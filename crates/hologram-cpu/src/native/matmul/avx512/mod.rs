@@ -5,8 +5,11 @@
 mod float;
 mod int_direct;
 mod int_panel;
+mod unpack;
 
 use std::arch::x86_64::*;
+
+use hologram_device::DType;
 
 use super::Rows;
 use super::float::Kernels as FloatKernels;
@@ -16,6 +19,10 @@ use super::int::Kernels as IntKernels;
 pub const INT: IntKernels = IntKernels {
     all_formats: true,
     rows: 16,
+    most_by_row: |weights| match weights {
+        DType::Q8_0 | DType::Q3_K | DType::Q6_K | DType::IQ4_XS => 4,
+        _ => 2,
+    },
     together: 2,
     tokens: 12,
     pack: int_panel::pack,
@@ -32,6 +39,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     few: float::FEW,
     by_row: float::multiply_rows,
     transpose: float::transpose_words,
+    widen: Some(float::widen),
     multiply: float::multiply,
 };
 
