@@ -1,13 +1,14 @@
 //! `matmul` for steps of many tokens: on tensor cores, alone or fused with the operation after it, or in plain `f32`.
 //!
-//! A [`Product`] describes the request of a spec or a group; [`wgmma`], [`mma`], [`simdgroup`] and [`plain`] each
-//! decide which products their kernels serve, and [`blas`] which are faster with the library.
+//! A [`Product`] describes the request of a spec or a group; [`few`], [`wgmma`], [`mma`], [`simdgroup`] and [`plain`]
+//! each decide which products their kernels serve, and [`blas`] which are faster with the library.
 
 use hologram_device::{
     AfterProducts, BlockType, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
 mod blas;
+mod few;
 mod mma;
 mod packed;
 mod plain;
@@ -86,6 +87,9 @@ pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(Blas
 }
 
 fn find_call(product: &Product, target: Target) -> Option<(BlasCall, Unpacked)> {
+    if few::find(product, target).is_some() {
+        return None;
+    }
     let unpacked = packed::unpack(product)?;
     Some((blas::find(&unpacked.product, target)?, unpacked))
 }
@@ -94,6 +98,9 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
     if target.is_apple()
         && let Some(kernel) = simdgroup::find(product)
     {
+        return Some(kernel);
+    }
+    if let Some(kernel) = few::find(product, target) {
         return Some(kernel);
     }
     let unpacked = packed::unpack(product)?;

@@ -2,6 +2,7 @@ use hologram_device::{
     BlockType, DType, Elementwise, Extent, GroupNode, GroupSpec, KernelSpec, Operand, Operation, TensorSpec,
 };
 
+use super::super::kernels::cuda::gemm_few::Few;
 use super::super::kernels::cuda::gemm_wgmma::Multiply;
 use super::super::kernels::metal::matmul_simdgroup::Matmul;
 use super::super::kernels::packed::Unpack;
@@ -279,6 +280,61 @@ fn products_of_the_library() {
         two.outputs = vec![0, 1];
     });
     assert!(find_blas_group(&two.expect("a group"), H200).is_none());
+}
+
+/// With up to 32 tokens packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters
+/// share groups of rows where there are few.
+#[test]
+fn few_tokens_with_packed_matrices() {
+    let of = |spec: &KernelSpec, target| launch(find(spec, target)).map(|l| (l.entry.clone(), l.grid[0], l.cluster));
+    let cases = [
+        (BlockType::Q4_K, 8, 4096, 4096, "few_q4_k_8", (128, 2), 64),
+        (BlockType::Q6_K, 8, 4096, 14336, "few_q6_k_8", (256, 4), 64),
+        (BlockType::Q6_K, 9, 4096, 14336, "few_q6_k_32", (128, 2), 64),
+        (BlockType::IQ4_XS, 32, 28672, 4096, "few_iq4_xs_32", (448, 1), 448),
+        (BlockType::Q5_0, 2, 72, 96, "few_q5_0_8", (2, 1), 2),
+    ];
+    for (packed, n, m, k, name, (grid, cluster), one) in cases {
+        let spec = spec(DType::BF16, DType::Planes(packed), n, m, k);
+        assert_eq!(of(&spec, H200), Some((name.into(), grid, cluster)), "{name} {m} {k}");
+        assert_eq!(of(&spec, A100), Some((name.into(), one, 1)), "{name} {m} {k}");
+        assert!(find_blas(&spec, H200).is_none());
+    }
+    let q4 = DType::Planes(BlockType::Q4_K);
+    assert_eq!(of(&spec(DType::BF16, q4, 33, 64, 512), H200).unwrap().0, "unpack_q4_k");
+
+    // Two types: the third matrix is the second launch's first.
+    let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(512)]);
+    let product = |w, m| {
+        let output = tensor(DType::F32, [tokens(8), Extent::Fixed(m)]);
+        GroupNode {
+            op: Operation::Matmul,
+            operands: vec![Operand::Input(0), Operand::Input(w)],
+            output,
+            in_place: None,
+        }
+    };
+    let (x, q6) = (tensor(DType::BF16, [tokens(8), Extent::Fixed(512)]), DType::Planes(BlockType::Q6_K));
+    let inputs = vec![x, matrix(q4, 128), matrix(q4, 64), matrix(q6, 32)];
+    let qkv = GroupSpec::new(inputs, vec![product(1, 128), product(2, 64), product(3, 32)], vec![0, 1, 2]);
+    let kernel = find_group(&qkv.expect("a group"), H200).unwrap();
+    let parts: Vec<_> = kernel
+        .parts
+        .iter()
+        .map(|part| {
+            let Part::Kernel(l) = part else { panic!("a kernel") };
+            let a = l.filled::<Few>();
+            (l.entry.as_str(), [a.w0, a.w1, a.h0, a.s0, a.y0, a.y1, a.step], [a.m0, a.m1])
+        })
+        .collect();
+    let at = |places: [usize; 7]| places.map(|p| Memory::optional((p < 99).then_some(p)));
+    assert_eq!(
+        parts,
+        [
+            ("few_q4_k_8", at([1, 4, 99, 2, 11, 12, 14]), [128, 64]),
+            ("few_q6_k_8", at([7, 99, 8, 9, 13, 99, 14]), [32, 0]),
+        ]
+    );
 }
 
 /// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.
