@@ -414,6 +414,9 @@ pub struct BenchArgs {
     /// Number of sequences in the decode test, each extended by one token per step
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
+    /// Measure the engine instead: N users, each with a request of -p tokens and an answer of -n at a time
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["depth", "batch", "profile", "capture"], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub concurrency: Option<u32>,
     /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
     /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]
@@ -427,7 +430,7 @@ pub struct BenchArgs {
     pub repetitions: u32,
     /// Count the kernel launches per token on an Apple GPU and bound its speed by each chip's memory bandwidth; runs
     /// nothing, works on any machine
-    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "repetitions", "threads"])]
+    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "concurrency", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
     pub device: DeviceArgs,

@@ -244,6 +244,30 @@ fn json_lines_have_their_fields() {
 }
 
 #[test]
+fn bench_measures_many_users() {
+    let many = ["bench", LLAMA, "-p", "40", "-n", "6", "-r", "2", "--threads", "2", "--concurrency", "5"];
+    let lines = objects(&ok(&[&many[..], &["--json"]].concat()));
+    assert_eq!(lines.len(), 1);
+    let line = &lines[0];
+    assert_eq!(
+        (&line["concurrency"], &line["requests"], &line["test"]),
+        (&5.into(), &10.into(), &"pp40+tg6 x5".into())
+    );
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert!((number(&line["tokens_per_s"]) / number(&line["requests_per_s"]) - 6.0).abs() < 1e-6, "{line:?}");
+    for times in ["first_token_ms", "gap_ms"] {
+        let [half, most] = ["p50", "p99"].map(|p| number(&line[times][p]));
+        assert!(0.0 < half && half <= most, "{line:?}");
+    }
+    // Users share steps: each of the ten would need six of its own.
+    assert!(number(&line["steps"]) < 50.0, "{line:?}");
+    let table = ok(&many);
+    assert!(table.contains("10 requests of 5 users at once: 40 tokens in, 6 out"), "{table}");
+    rejected(&["bench", LLAMA, "--concurrency", "2", "-n", "0"], 2, &["-n must be at least 1"]);
+    rejected(&["bench", LLAMA, "--concurrency", "2", "-b", "2"], 2, &["--batch"]);
+}
+
+#[test]
 fn tables_for_people() {
     let table = ok(&["bench", LLAMA, "-p", "8", "-n", "0", "-r", "1"]);
     assert!(table.contains("tokens/s") && table.contains("\npp8 ") && !table.contains("tg"), "{table}");

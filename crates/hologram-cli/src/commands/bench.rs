@@ -13,6 +13,7 @@ use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, Weight
 use serde_json::json;
 
 use super::bench_bytes::{self, Reads};
+use super::bench_engine;
 use super::devices::workers;
 use super::shipped;
 use crate::args::{BenchArgs, usage};
@@ -83,6 +84,10 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (model, name)
         }
     };
+    if let Some(users) = args.concurrency {
+        bench_engine::run(args, users, model, &name)?;
+        return Ok(Vec::new());
+    }
     let (depth, batch) = (args.depth as usize, args.batch as usize);
     let options = SessionOptions { context: depth + prompt.max(decode), sequences: batch, ..SessionOptions::default() };
     let context = model.config().context;

@@ -4,6 +4,7 @@ mod asm;
 mod bench;
 mod bench_bytes;
 mod bench_dry;
+mod bench_engine;
 mod bench_ops;
 mod cache;
 mod chat;

@@ -1,0 +1,72 @@
+//! `hologram serve`: its one line, its answers, its end.
+
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+const HOLOGRAM: &str = env!("CARGO_BIN_EXE_hologram");
+
+/// A server that is killed with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn request(address: &str, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address.strip_prefix("http://").unwrap()).unwrap();
+    write!(
+        stream,
+        "{head} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_built_in_model_is_served_until_a_signal() {
+    let command = ["serve", "--port", "0", "--device", "cpu", "--threads", "1", "--log", "info"];
+    let mut child = Command::new(HOLOGRAM).args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut server = Server(child);
+    let mut lines = BufReader::new(stdout).lines();
+    let address = lines.next().unwrap().unwrap();
+    assert!(address.starts_with("http://127.0.0.1:"), "{address}");
+    assert!(request(&address, "GET /ready", "").starts_with("HTTP/1.1 200 OK"));
+    let text = request(&address, "POST /v1/completions", r#"{"prompt": "A closure in Rust is", "max_tokens": 4}"#);
+    assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("\"model\":\"rust-docs-bitnet\""), "{text}");
+    // It has no chat template, and says so.
+    let chat = request(&address, "POST /v1/chat/completions", r#"{"messages": [{"role": "user", "content": "Hi"}]}"#);
+    assert!(chat.starts_with("HTTP/1.1 400") && chat.contains("/v1/completions"), "{chat}");
+    // The port is taken.
+    let port = address.rsplit_once(':').unwrap().1;
+    let other = Command::new(HOLOGRAM).args(["serve", "--port", port]).output().unwrap();
+    assert_eq!(other.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&other.stderr).contains(&format!("cannot listen on 127.0.0.1, port {port}")));
+    let pid = server.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert!(lines.next().is_none(), "more than one line on standard output");
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    let requests = log.lines().filter(|line| line.starts_with('{') && line.contains("\"path\":\"/v1/"));
+    assert_eq!(requests.count(), 2, "{log}");
+}
+
+#[test]
+fn faulty_options_are_usage_errors() {
+    for options in [&["--port", "x"][..], &["--unix-socket", "s", "--port", "1"], &["--api-key", ""], &["--ctx", "0"]] {
+        let output = Command::new(HOLOGRAM).arg("serve").args(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let missing = Command::new(HOLOGRAM).args(["serve", "--api-key-file", "no-such-file"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+}
