@@ -17,7 +17,7 @@ use crate::text;
 
 /// The operations that are tested: those of which a step of a language model consists, and one of each other kind.
 const OPERATIONS: [&str; 10] =
-    ["add", "matmul", "rms_norm", "softmax", "silu", "sum", "gather", "concat", "sort", "uniform"];
+    ["add", "matmul", "rms_norm", "softmax", "silu", "reduce_sum", "gather", "concat", "sort_blocks", "random_uniform"];
 /// Largest test case, in multiplications.
 const WORK: usize = 20_000;
 /// Random programs per device.
