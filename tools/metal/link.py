@@ -14,9 +14,9 @@ TARGET = "aarch64-apple-darwin"
 FRAMEWORKS = "/System/Library/Frameworks"
 # What crates beside std call of libSystem: C's library, signals, terminals, maps, and the blocks of Objective-C.
 SYSTEM = """
-    _Block_copy _Block_release _NSConcreteGlobalBlock _NSConcreteStackBlock getentropy getpagesize madvise
-    select statvfs tcgetattr tcsetattr
-    cos exp exp2 exp2f expf expm1 log log1p log2 logf pow powf sin tan tanh
+    _Block_copy _Block_release _NSConcreteGlobalBlock _NSConcreteStackBlock getentropy getpagesize kevent
+    kqueue madvise select statvfs tcgetattr tcsetattr
+    acos asin atan atan2 cos cosh exp exp2 exp2f expf expm1 hypot log log1p log2 logf pow powf sin sinh tan tanh
 """
 # Other libraries: the install name of each, and its functions and data.
 LIBRARIES = {
