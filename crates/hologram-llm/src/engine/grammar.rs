@@ -62,6 +62,7 @@ impl Compiler {
         let (sender, receiver) = channel();
         let (name, constraint_of_thread) = ("hologram-constraint".into(), constraint.clone());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
+            // The library panics on some grammars; that must reach the request, not end the thread in silence.
             let compiled = catch_unwind(AssertUnwindSafe(|| Grammar::compile(&constraint_of_thread, &factory)));
             let _ = sender.send(compiled.unwrap_or_else(|_| Err("it cannot be compiled".into())));
             drop(place);

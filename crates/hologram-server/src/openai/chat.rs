@@ -6,7 +6,7 @@ use hologram_llm::{Conversation, Event};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Total, finish_reason, logprobs, messages, now, stream};
+use super::{Head, Total, finish_reason, logprobs, messages, now, stream};
 use crate::body::{self, Body};
 use crate::error::Result;
 use crate::fields::Fields;
@@ -42,7 +42,8 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
         let choices = (0..params.n).map(replied).collect();
         let wants_logprobs = params.logprobs.is_some();
         let total = Total::default();
-        return Ok(sse(replies, Chunks { id, created, model, choices, wants_logprobs, include_usage, total }));
+        let head = Head { id, object: "chat.completion.chunk", created, model, include_usage };
+        return Ok(sse(replies, Chunks { head, choices, wants_logprobs, total }));
     }
     let texts = replies.collect().await?;
     let mut total = Total::default();
@@ -128,12 +129,9 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Chat> {
 
 /// Writes `chat.completion.chunk`s.
 struct Chunks {
-    id: String,
-    created: u64,
-    model: String,
+    head: Head,
     choices: Vec<Choice>,
     wants_logprobs: bool,
-    include_usage: bool,
     total: Total,
 }
 
@@ -146,20 +144,6 @@ struct Choice {
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = json!({
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        });
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
-    }
-
     fn delta(&mut self, index: usize, delta: Value, finish: Option<&str>, out: &mut String) {
         let choice = &mut self.choices[index];
         if !std::mem::replace(&mut choice.began, true) {
@@ -170,7 +154,7 @@ impl Chunks {
         let logprobs =
             (self.wants_logprobs && !pending.is_empty()).then(|| json!({ "content": pending, "refusal": null }));
         let choice = json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]);
-        data(&self.chunk(choice), out);
+        data(&self.head.chunk(choice), out);
     }
 
     fn deltas(&mut self, index: usize, deltas: Vec<Delta>, out: &mut String) {
@@ -213,11 +197,6 @@ impl Writer for Chunks {
     }
 
     fn end(&mut self, out: &mut String) {
-        if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = self.total.json();
-            data(&chunk, out);
-        }
-        *out += "data: [DONE]\n\n";
+        self.head.end(&self.total, out);
     }
 }

@@ -7,7 +7,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::logprobs::Completion;
-use super::{Total, finish_reason, now, stream};
+use super::{Head, Total, finish_reason, now, stream};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
@@ -69,7 +69,8 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
         };
         let choices = (0..prompts.len() * n).map(choice).collect();
         let total = Total::default();
-        return Ok(sse(replies, Chunks { id, created, model, n, choices, include_usage, total }));
+        let head = Head { id, object: "text_completion", created, model, include_usage };
+        return Ok(sse(replies, Chunks { head, n, choices, total }));
     }
     let texts = replies.collect().await?;
     let (mut total, mut choices) = (Total::default(), Vec::new());
@@ -154,12 +155,9 @@ fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
 
 /// Writes the chunks of a streamed response.
 struct Chunks {
-    id: String,
-    created: u64,
-    model: String,
+    head: Head,
     n: usize,
     choices: Vec<Choice>,
-    include_usage: bool,
     total: Total,
 }
 
@@ -172,26 +170,12 @@ struct Choice {
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        });
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
-    }
-
     fn text(&mut self, index: usize, text: &str, finish: Option<&str>, out: &mut String) {
         let echo = self.choices[index].echo.take().unwrap_or_default();
         let logprobs = self.choices[index].logprobs.take();
         let text = format!("{echo}{text}");
         let choice = json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish }]);
-        data(&self.chunk(choice), out);
+        data(&self.head.chunk(choice), out);
     }
 }
 
@@ -218,11 +202,6 @@ impl Writer for Chunks {
     }
 
     fn end(&mut self, out: &mut String) {
-        if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = self.total.json();
-            data(&chunk, out);
-        }
-        *out += "data: [DONE]\n\n";
+        self.head.end(&self.total, out);
     }
 }

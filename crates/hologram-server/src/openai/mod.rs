@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::stream::data;
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
@@ -57,6 +58,43 @@ impl Total {
             "prompt_tokens_details": { "cached_tokens": self.cached },
             "completion_tokens_details": { "reasoning_tokens": self.thought },
         })
+    }
+}
+
+/// What the chunks of a streamed response have in common.
+struct Head {
+    id: String,
+    /// The kind of the chunks, such as `text_completion`.
+    object: &'static str,
+    created: u64,
+    model: String,
+    /// Whether the numbers of tokens come at the end.
+    include_usage: bool,
+}
+
+impl Head {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        });
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    /// Appends the response's end.
+    fn end(&self, total: &Total, out: &mut String) {
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = total.json();
+            data(&chunk, out);
+        }
+        *out += "data: [DONE]\n\n";
     }
 }
 
