@@ -147,9 +147,9 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
 
 /// The formats that the processor prefers.
 fn policy(features: Features) -> Policy {
-    let any: fn(DType) -> bool = |_| true;
-    // For the tokens of a prompt, bf16 tiles are faster than products of codes.
-    let tiles = Preference { format: DType::BF16, weights: any, tokens: TILED_TOKENS..=usize::MAX };
+    // For the tokens of a prompt, bf16 tiles are faster than products of codes. Of f16 they multiply all bits.
+    let tiled: fn(DType) -> bool = |format| format != DType::F16;
+    let tiles = Preference { format: DType::BF16, weights: tiled, tokens: TILED_TOKENS..=usize::MAX };
     // Codes are multiplied where a kernel can; weights of the other formats are dequantized.
     let decoded =
         Preference { format: DType::F32, weights: |format| !native::multiplies_codes(format), tokens: 0..=usize::MAX };

@@ -2,17 +2,34 @@
 
 use hologram_device::{DType, Policy, Preference};
 
-use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, Target, Vendor};
+use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, Target, Vendor};
 
 /// The preferences of a GPU.
 pub fn policy(target: Target) -> Policy {
     let any: fn(DType) -> bool = |_| true;
     let codes: fn(DType) -> bool = |weights| matches!(weights, DType::Planes(_)) && !weights.is_ternary();
-    // With few tokens codes are multiplied. With more, tensor cores multiply dequantized weights faster than integer
+    let packed: fn(DType) -> bool = |weights| weights.packed().is_some();
+    let f16: fn(DType) -> bool = |weights| weights == DType::F16;
+    let prefer = |format, weights, tokens| Preference { format, weights, tokens };
+    let as_codes = DType::I8Groups { group: 32 };
+    // With few tokens codes are multiplied, where tensor cores do that with more of them. With more, tensor cores multiply dequantized weights faster than integer
     // kernels multiply codes; on Apple GPUs packed weights have kernels for f32 activations only.
-    let (few, many) = match target.vendor {
-        Vendor::Nvidia { .. } => (FEW_TOKENS_AS_CODES, DType::BF16),
-        Vendor::Apple => (FEW_TOKENS, DType::F32),
+    let (few, few_packed) = match target.is(90) {
+        true => (FEW_TOKENS, FEW_TOKENS),
+        false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES),
+    };
+    let activations = match target.vendor {
+        Vendor::Nvidia { .. } => vec![
+            prefer(as_codes, packed, 0..=few_packed),
+            prefer(DType::BF16, packed, few_packed + 1..=usize::MAX),
+            prefer(as_codes, codes, 0..=few),
+            prefer(DType::BF16, codes, few + 1..=usize::MAX),
+            prefer(DType::F32, f16, 0..=FEW_TOKENS_AS_F32),
+            prefer(DType::BF16, f16, FEW_TOKENS_AS_F32 + 1..=usize::MAX),
+        ],
+        Vendor::Apple => {
+            vec![prefer(as_codes, codes, 0..=FEW_TOKENS), prefer(DType::F32, codes, FEW_TOKENS + 1..=usize::MAX)]
+        }
     };
     let attention = Preference { format: DType::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };
     Policy {
@@ -20,10 +37,7 @@ pub fn policy(target: Target) -> Policy {
         // Memory moves vectors of four f32 the fastest.
         elements_per_thread: 4,
         weight_layout: DType::in_planes,
-        activations: vec![
-            Preference { format: DType::I8Groups { group: 32 }, weights: codes, tokens: 0..=few },
-            Preference { format: many, weights: codes, tokens: few + 1..=usize::MAX },
-        ],
+        activations,
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
         // Decoding reads the whole cache for every token.
         cache: Some(DType::F16),

@@ -352,6 +352,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             (DType::Q4_0, Convert::BF16),
             (DType::TQ2_0, i8(256, 0.0)),
             (DType::TQ2_0, i8(k, 1e-5)),
+            (DType::F16, Convert::BF16),
         ]
     };
     let forms: [(&[usize], End); 6] = [
@@ -386,7 +387,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products(tokens, i == 2, 256, &[64, 64], End::SwigluConverted(convert), pair);
     }
     // Rows and tokens of several tiles of any kernel.
-    for i in [2, 3, 4, 8] {
+    for i in [2, 3, 4, 8, 9] {
         products((1, 1), true, 2048, &[128, 64, 64], End::Products, pairs(2048)[i]);
         products((40, 33), false, 256, &[0], End::Add { first: true }, pairs(256)[i]);
         products((160, 130), true, 256, &[64, 64], End::Relu2, pairs(256)[i]);
@@ -395,6 +396,15 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for i in [3, 5, 8] {
         products((1, 1), true, 512, &[2300, 40, 41], End::Products, pairs(512)[i]);
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
+    }
+    // A few tokens' codes, with rows for tiles of several matrices.
+    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
+        let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
+        products((8, 7), false, 512, &[72, 24, 40], End::Products, codes);
+        products((8, 8), true, 512, &[72, 72], End::Swiglu, codes);
+        products((6, 3), false, 256, &[0], End::Add { first: true }, codes);
+        products((8, 6), false, 9216, &[40], End::Products, codes);
     }
     // Types that devices may lay out in planes of codes, factors and records.
     for weights in DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {

@@ -21,8 +21,8 @@ impl Graph {
     /// A linear layer without bias: the product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are dequantized; products and sums are in `f32`.
-    /// - `x` in `bf16`, `w` in `bf16` or a block format that is not ternary: quantized weights are dequantized to `f32`
-    ///   and rounded to `bf16`, to nearest even; products and sums are in `f32`.
+    /// - `x` in `bf16`, `w` in `bf16`, `f16` or a block format that is not ternary: quantized weights are dequantized to
+    ///   `f32`; weights are rounded to `bf16`, to nearest even; products and sums are in `f32`.
     /// - `x` in [`DType::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as
     ///   integers and summed exactly within each group and each run of weights that share a scale (in native kernels at
     ///   least four products at a time). Per run, the activations' scale · (weights' scale · sum of products −
@@ -43,7 +43,7 @@ impl Graph {
 fn fits(x: DType, w: DType) -> bool {
     match (x, w) {
         (DType::Plain(Type::F32), w) => is_weight(w),
-        (DType::Plain(Type::BF16), DType::Plain(Type::BF16)) => true,
+        (DType::Plain(Type::BF16), DType::Plain(Type::BF16 | Type::F16)) => true,
         (DType::Plain(Type::BF16), w) => w.is_quantized_weight() && !w.is_ternary(),
         (DType::I8Groups { group }, w) if w.is_ternary() => {
             group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
@@ -51,6 +51,11 @@ fn fits(x: DType, w: DType) -> bool {
         (DType::I8Groups { group }, w) if w.is_quantized_weight() => group == 32 || group as usize == w.block_len(),
         _ => false,
     }
+}
+
+/// Whether weights are rounded to `bf16`, the activations' format.
+fn rounds(x: DType, w: DType) -> bool {
+    x == DType::BF16 && w != DType::BF16
 }
 
 /// The number of products that are summed before a scale is applied.
@@ -92,7 +97,7 @@ impl Op for Matmul {
         let b = &mut k.b;
         let load_weight = |b: &mut Builder, at: Value| {
             let v = w.load(b, at);
-            if x.spec.format == DType::BF16 && w.spec.format.is_quantized_weight() {
+            if rounds(x.spec.format, w.spec.format) {
                 let rounded = b.cvt(Type::BF16, v);
                 b.cvt(Type::F32, rounded)
             } else {
@@ -201,8 +206,7 @@ impl Op for Matmul {
         let k = x.row_len();
         // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
         let exact = if matches!(x.format, DType::I8Groups { .. }) { 4 } else { 1 };
-        let rounds = x.format == DType::BF16 && w.format.is_quantized_weight();
-        let weight = |v: &f64| if rounds { rounded(*v, DType::BF16) } else { *v };
+        let weight = |v: &f64| if rounds(x.format, w.format) { rounded(*v, DType::BF16) } else { *v };
         let weights: Vec<f64> = w.values.iter().map(weight).collect();
         // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
         // values.
@@ -249,8 +253,10 @@ pub(super) fn cases() -> Vec<Case> {
             .input(CaseInput::normal(w, &[Dim::Fixed(m), Dim::Fixed(k)]))
     };
     let mut cases = Vec::new();
-    let plain =
-        [(DType::F32, DType::F32), (DType::F32, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::BF16)];
+    let plain = [DType::F32, DType::F16, DType::BF16]
+        .map(|w| (DType::F32, w))
+        .into_iter()
+        .chain([DType::BF16, DType::F16].map(|w| (DType::BF16, w)));
     for (x, w) in plain {
         cases.push(case(x, w, 1, 1, 1, 1));
         for (n, max, m, k) in [(0, 2, 3, 8), (1, 4, 67, 131), (5, 7, 33, 64), (37, 40, 70, 320), (130, 160, 96, 256)] {
@@ -278,6 +284,7 @@ pub(super) fn cases() -> Vec<Case> {
             (5, 7, 33, 2 * block),
             (37, 40, 70, 768),
             (3, 3, 256, 1024),
+            (7, 8, 72, 1280),
             (130, 160, 96, 256),
         ] {
             for w in w.layouts() {
@@ -295,7 +302,7 @@ pub(super) fn cases() -> Vec<Case> {
         formats.extend((!w.is_ternary()).then_some(DType::BF16));
         formats.extend(groups.iter().map(|group| i8(*group)));
         for x in formats {
-            for (n, max, m, k) in [(1, 1, 9, 2048), (5, 7, 33, 256), (37, 40, 70, 256)] {
+            for (n, max, m, k) in [(1, 1, 9, 2048), (5, 7, 33, 256), (7, 8, 72, 1280), (37, 40, 70, 256)] {
                 for w in w.layouts() {
                     cases.push(case(x, w, n, max, m, k));
                 }

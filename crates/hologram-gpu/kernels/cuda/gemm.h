@@ -15,7 +15,8 @@ typedef unsigned long long ulong;
 #define ARGUMENTS_OVERLAP
 #include "arguments.h"
 
-enum Weights { BF16, Q8, Q4, T2 };
+enum Weights { BF16, F16, Q8, Q4, T2 };
+constexpr bool is_plain(int weights) { return weights == BF16 || weights == F16; }
 // What happens to sums before they are stored.
 enum Mode { STORE, ADD, SWIGLU, RELU2 };
 
@@ -32,7 +33,7 @@ FN void dependency_launch() {}
 #endif
 
 // Bytes of a weight row in a stage: 64 elements with bf16 activations, 128 with 8-bit ones; 128 bytes of activations both times.
-template <int W, bool I8> constexpr int row_bytes() { return (W == BF16 ? 128 : W == Q8 ? 64 : W == Q4 ? 32 : 16) * (I8 ? 2 : 1); }
+template <int W, bool I8> constexpr int row_bytes() { return (is_plain(W) ? 128 : W == Q8 ? 64 : W == Q4 ? 32 : 16) * (I8 ? 2 : 1); }
 
 // Byte of 16-byte chunk c in row r of a tile with rows of 128, 64 or 32 bytes, as the copy engine's swizzle modes of the same width
 // lay it out: eight rows' same chunk falls into different banks.
@@ -108,10 +109,13 @@ template <int W, bool I8> FN void load_fragments(uint (&a)[4][4], uint base, uin
 {
     constexpr int BYTES = row_bytes<W, I8>();
     const uint t = lane & 3;
-    if constexpr (W == BF16) {
+    if constexpr (is_plain(W)) {
         // Lane l gives the address of row l % 8 of matrix l / 8: the two row halves, then the second 8 columns.
         const uint r = row - (lane >> 2) + (lane & 7) + (lane >> 3 & 1) * pair;
         for (uint s = 0; s < 4; ++s) load_matrices(a[s], base + swizzle<BYTES>(r, 2 * s + (lane >> 4)));
+        if constexpr (W == F16)
+            for (uint s = 0; s < 4; ++s)
+                for (uint i = 0; i < 4; ++i) a[s][i] = pack_bf16(half_bits(a[s][i] & 0xffff), half_bits(a[s][i] >> 16));
     } else if constexpr (W == Q8 && !I8) {
         for (uint h = 0; h < 2; ++h) {
             const uint r = row + h * pair, d2 = load32(scales + r * 4);

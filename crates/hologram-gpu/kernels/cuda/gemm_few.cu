@@ -69,7 +69,13 @@ template <uint W> struct Stored : planes::Chunk<W> {
             second = pack_bf16(v.z, v.w);
         } else {
             const uint codes = planes::code_word<W>(*this, j);
-            const auto value = [&](uint order) { return fmaf(__uint_as_float(__byte_perm(codes, 0x43000000u, order)), line.x, line.y); };
+            // A minimum that is no multiple of the scale's last bit would be rounded in the sum with 128 scales.
+            constexpr bool EXACT = planes::has_minimum<W>() && planes::factors_of<W>() == planes::ONE;
+            const float least = EXACT ? planes::scale_of<W>(*this, j / 4).y : 0.0f;
+            const auto value = [&](uint order) {
+                const float code = __uint_as_float(__byte_perm(codes, 0x43000000u, order));
+                return EXACT ? fmaf(code - 128.0f, line.x, -least) : fmaf(code, line.x, line.y);
+            };
             first = pack_bf16(value(0x7044), value(0x7144));
             second = pack_bf16(value(0x7244), value(0x7344));
         }

@@ -53,7 +53,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     if (token >= n) return;
     const Group g0 = locate(w, blockIdx.y * 2), g1 = locate(w, blockIdx.y * 2 + 1);
     const bool gated = w.gated();
-    const uint x_bytes = in.k * (I8 ? 1 : 2), code_bytes = W == BF16 ? 2 * in.k : W == Q8 ? in.k : W == Q4 ? in.k / 2 : in.k / 4;
+    const uint x_bytes = in.k * (I8 ? 1 : 2), code_bytes = is_plain(W) ? 2 * in.k : W == Q8 ? in.k : W == Q4 ? in.k / 2 : in.k / 4;
     const uint steps = x_bytes / 128;
 
     auto fill = [&](uint step) {
@@ -196,6 +196,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     }
 MULTIPLY(mma_bf16_128, BF16, false, 128, 2)
 MULTIPLY(mma_bf16_32, BF16, false, 32, 2)
+MULTIPLY(mma_f16_128, F16, false, 128, 2)
+MULTIPLY(mma_f16_32, F16, false, 32, 2)
 MULTIPLY(mma_q8_128, Q8, false, 128, 1)
 MULTIPLY(mma_q8_32, Q8, false, 32, 2)
 MULTIPLY(mma_q4_128, Q4, false, 128, 1)

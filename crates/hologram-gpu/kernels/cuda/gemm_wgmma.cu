@@ -103,7 +103,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     row[g] = group.m ? group.row : w.m0;
                 }
                 for (uint step = 0; step < steps; ++step) {
-                    const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (W == BF16 ? BYTES / 2 : BYTES);
+                    const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (is_plain(W) ? BYTES / 2 : BYTES);
                     barrier_wait(empty + stage * 8, phase ^ 1);
                     barrier_expect(full + stage * 8, L::CODES);
                     #pragma unroll
@@ -331,6 +331,11 @@ MULTIPLY(wgmma_bf16_2_128, BF16, false, 2, 128)
 MULTIPLY(wgmma_bf16_3_128, BF16, false, 3, 128)
 MULTIPLY(wgmma_bf16_2_64, BF16, false, 2, 64)
 MULTIPLY(wgmma_bf16_2_32, BF16, false, 2, 32)
+MULTIPLY(wgmma_f16_2_256, F16, false, 2, 256)
+MULTIPLY(wgmma_f16_2_128, F16, false, 2, 128)
+MULTIPLY(wgmma_f16_3_128, F16, false, 3, 128)
+MULTIPLY(wgmma_f16_2_64, F16, false, 2, 64)
+MULTIPLY(wgmma_f16_2_32, F16, false, 2, 32)
 MULTIPLY(wgmma_q8_2_256, Q8, false, 2, 256)
 MULTIPLY(wgmma_q8_2_128, Q8, false, 2, 128)
 MULTIPLY(wgmma_q8_3_128, Q8, false, 3, 128)

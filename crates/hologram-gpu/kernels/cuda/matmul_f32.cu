@@ -1,5 +1,5 @@
 #include "dialect.h"
-// x f32 [n, k] · w [m, k]ᵀ -> f32 [n, m] for many tokens, products and sums in f32. A workgroup computes 64 tokens × 128 rows of w in stages of
+// x f32 or bf16 [n, k] · w [m, k]ᵀ -> f32 [n, m] for many tokens, products and sums in f32. A workgroup computes 64 tokens × 128 rows of w in stages of
 // 16 elements; a thread 4 tokens × 8 rows. Rows are read four elements at a time where k allows.
 
 // Elements i to i + 4 of a row of length k that begins at element `row`; those from k on are zero.
@@ -35,14 +35,18 @@ FN float4 four(device const Trits *w, device const half *d, ulong row, uint i, u
     return i < k ? codes(w[at / 256 * 16 + at / 128 % 2 * 8 + at % 32 / 4].word >> (at / 32 % 4 * 2), 2, 1, f32(d[at / 256])) : make_float4(0, 0, 0, 0);
 }
 
+// Weights in the precision of the activations.
+FN float4 as(float4 v, float) { return v; }
+FN float4 as(float4 v, bfloat) { return make_float4(f32(to<bfloat>(v.x)), f32(to<bfloat>(v.y)), f32(to<bfloat>(v.z)), f32(to<bfloat>(v.w))); }
+
 #define ROWS 128
 #define TOKENS 64
 #define DEEP 16
 #define W_STRIDE 132
 #define X_STRIDE 68
 
-#define MATMUL(name, T) \
-KERNEL(name, 256, IN(0, float, x), IN(1, T, w), IN(2, half, d), OUT(3, float, y), COUNT(4, tokens), VAL(8, uint, m), VAL(9, uint, k)) \
+#define MATMUL(name, X, T) \
+KERNEL(name, 256, IN(0, X, x), IN(1, T, w), IN(2, half, d), OUT(3, float, y), COUNT(4, tokens), VAL(8, uint, m), VAL(9, uint, k)) \
 { \
     SHARED(float, ws, [2][DEEP * W_STRIDE]); \
     SHARED(float, xs, [2][DEEP * X_STRIDE]); \
@@ -57,8 +61,8 @@ KERNEL(name, 256, IN(0, float, x), IN(1, T, w), IN(2, half, d), OUT(3, float, y)
     float4 sum[4][2]; \
     UNROLL for (uint t = 0; t < 4; ++t) sum[t][0] = sum[t][1] = zero; \
     float4 a = token + line < n ? four(x, d, ulong(token + line) * k, part, k) : zero; \
-    float4 b0 = row + line < m ? four(w, d, ulong(row + line) * k, part, k) : zero; \
-    float4 b1 = row + line + 64 < m ? four(w, d, ulong(row + line + 64) * k, part, k) : zero; \
+    float4 b0 = row + line < m ? as(four(w, d, ulong(row + line) * k, part, k), X()) : zero; \
+    float4 b1 = row + line + 64 < m ? as(four(w, d, ulong(row + line + 64) * k, part, k), X()) : zero; \
     ROLLED for (uint i = 0, buffer = 0; i < k; i += DEEP, buffer ^= 1) { \
         threadgroup float *xb = xs[buffer]; \
         threadgroup float *wb = ws[buffer]; \
@@ -68,8 +72,8 @@ KERNEL(name, 256, IN(0, float, x), IN(1, T, w), IN(2, half, d), OUT(3, float, y)
         BARRIER(); \
         if (i + DEEP < k) { \
             a = token + line < n ? four(x, d, ulong(token + line) * k, i + DEEP + part, k) : zero; \
-            b0 = row + line < m ? four(w, d, ulong(row + line) * k, i + DEEP + part, k) : zero; \
-            b1 = row + line + 64 < m ? four(w, d, ulong(row + line + 64) * k, i + DEEP + part, k) : zero; \
+            b0 = row + line < m ? as(four(w, d, ulong(row + line) * k, i + DEEP + part, k), X()) : zero; \
+            b1 = row + line + 64 < m ? as(four(w, d, ulong(row + line + 64) * k, i + DEEP + part, k), X()) : zero; \
         } \
         UNROLL for (uint e = 0; e < DEEP; ++e) { \
             const float4 xv = *(threadgroup const float4 *)(xb + e * X_STRIDE + own); \
@@ -97,9 +101,13 @@ FN void put(device float *y, uint i, uint m, float4 v)
     if (i + 2 < m) y[i + 2] = v.z;
     if (i + 3 < m) y[i + 3] = v.w;
 }
-MATMUL(matmul_f32_f32, float)
-MATMUL(matmul_f32_f16, half)
-MATMUL(matmul_f32_bf16, bfloat)
-MATMUL(matmul_f32_q8, char)
-MATMUL(matmul_f32_q4, Nibbles)
-MATMUL(matmul_f32_t2, Trits)
+MATMUL(matmul_f32_f32, float, float)
+MATMUL(matmul_f32_f16, float, half)
+MATMUL(matmul_f32_bf16, float, bfloat)
+MATMUL(matmul_f32_q8, float, char)
+MATMUL(matmul_f32_q4, float, Nibbles)
+MATMUL(matmul_f32_t2, float, Trits)
+MATMUL(matmul_bf16_f16, bfloat, half)
+MATMUL(matmul_bf16_bf16, bfloat, bfloat)
+MATMUL(matmul_bf16_q8, bfloat, char)
+MATMUL(matmul_bf16_q4, bfloat, Nibbles)

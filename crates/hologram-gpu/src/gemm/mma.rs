@@ -27,6 +27,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let few = product.tokens.max() <= 32;
     let (name, tile, codes, scales, x_scales) = match product.w {
         DType::BF16 if bf16 => ("bf16", if few { 32 } else { 128 }, 128, 0, 0),
+        DType::F16 if bf16 => ("f16", if few { 32 } else { 128 }, 128, 0, 0),
         DType::Q8Planes if bf16 => ("q8", if few { 32 } else { 128 }, 64, 4, 0),
         DType::Q4Planes if bf16 => ("q4", if few { 32 } else { 128 }, 32, 4, 0),
         DType::Q8Planes if group == 32 && k.is_multiple_of(128) => ("q8_i8", 64, 128, 8, 16),

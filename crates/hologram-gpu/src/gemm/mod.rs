@@ -1,6 +1,6 @@
 //! `matmul` for steps of many tokens: on tensor cores, alone or fused with the operation after it, or in plain `f32`.
 //!
-//! A [`Product`] describes the request of a spec or a group; [`few`], [`wgmma`], [`mma`], [`simdgroup`] and [`plain`]
+//! A [`Product`] describes the request of a spec or a group; [`codes`], [`few`], [`wgmma`], [`mma`], [`simdgroup`] and [`plain`]
 //! each decide which products their kernels serve, and [`blas`] which are faster with the library.
 
 use hologram_device::{
@@ -8,6 +8,7 @@ use hologram_device::{
 };
 
 mod blas;
+mod codes;
 mod few;
 mod mma;
 mod packed;
@@ -17,6 +18,7 @@ mod simdgroup;
 mod tests;
 mod wgmma;
 
+pub(super) use codes::serves as serves_codes;
 pub use packed::Unpacked;
 
 use super::launch::{Places, number};
@@ -67,7 +69,8 @@ struct Product {
 /// The native kernel for `matmul`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let product = Product::of(spec)?;
-    served(&product, target).or_else(|| plain::find(&product).filter(|_| product.packed == [None]))
+    let plain = || plain::find(&product).filter(|_| product.packed == [None] && !target.is_apple());
+    served(&product, target).or_else(plain)
 }
 
 /// The native kernel for two or three products that share x, for a product and an addition, and for two products and
@@ -100,7 +103,7 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
     {
         return Some(kernel);
     }
-    if let Some(kernel) = few::find(product, target) {
+    if let Some(kernel) = few::find(product, target).or_else(|| codes::find(product, target)) {
         return Some(kernel);
     }
     let unpacked = packed::unpack(product)?;
@@ -213,6 +216,11 @@ impl Product {
     /// Whether two matrices give one result.
     fn gated(&self) -> bool {
         matches!(self.mode, Mode::Swiglu | Mode::Relu2)
+    }
+
+    /// Whether the matrices' elements are floats.
+    fn plain(&self) -> bool {
+        matches!(self.w, DType::BF16 | DType::F16)
     }
 
     /// Groups of 64 rows that the kernels iterate over: see `gemm.h`.

@@ -1,4 +1,4 @@
-//! Products of `f32` activations in plain `f32`: `kernels/cuda/matmul_f32.cu`.
+//! Products of `f32` and `bf16` activations in plain `f32`, for any shape: `kernels/cuda/matmul_f32.cu`.
 
 use super::{Mode, Product};
 use crate::NativeKernel;
@@ -12,14 +12,19 @@ const TILE: [usize; 2] = [64, 128];
 
 /// The native kernel for a product of one matrix.
 pub(super) fn find(product: &Product) -> Option<NativeKernel> {
-    let ([m], Mode::Store, DType::F32) = (product.rows.as_slice(), product.mode, product.x) else { return None };
-    let name = match product.w {
+    let ([m], Mode::Store) = (product.rows.as_slice(), product.mode) else { return None };
+    let x = match product.x {
         DType::Plain(Type::F32) => "f32",
+        DType::Plain(Type::BF16) => "bf16",
+        _ => return None,
+    };
+    let name = match product.w {
+        DType::Plain(Type::F32) if product.x == DType::F32 => "f32",
         DType::Plain(Type::F16) => "f16",
         DType::Plain(Type::BF16) => "bf16",
         DType::Q8Planes => "q8",
         DType::Q4Planes => "q4",
-        DType::T2Planes => "t2",
+        DType::T2Planes if product.x == DType::F32 => "t2",
         _ => return None,
     };
     let [w, d] = *product.w_args.first()?;
@@ -35,5 +40,5 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
         k: size(product.k)?,
     };
     let grid = [product.tokens.max().div_ceil(TILE[0]), m.div_ceil(TILE[1])];
-    Some(single(launch(args, format!("matmul_f32_{name}"), grid, 256)?))
+    Some(single(launch(args, format!("matmul_{x}_{name}"), grid, 256)?))
 }

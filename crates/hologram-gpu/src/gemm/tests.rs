@@ -2,12 +2,13 @@ use hologram_device::{
     BlockType, DType, Elementwise, Extent, GroupNode, GroupSpec, KernelSpec, Operand, Operation, TensorSpec,
 };
 
+use super::super::kernels::cuda::gemm_codes::Codes;
 use super::super::kernels::cuda::gemm_few::Few;
 use super::super::kernels::cuda::gemm_wgmma::Multiply;
 use super::super::kernels::metal::matmul_simdgroup::Matmul;
 use super::super::kernels::packed::Unpack;
 use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
-use super::{find, find_blas, find_blas_group, find_group};
+use super::{Product, codes, find, find_blas, find_blas_group, find_group};
 
 const H200: Target = Target::nvidia(90, 132, 227 * 1024);
 const A100: Target = Target::nvidia(80, 108, 163 * 1024);
@@ -50,6 +51,7 @@ fn products_on_apple_gpus() {
         (DType::BF16, DType::BF16, 256, Some("matmul_bf16_bf16")),
         (DType::BF16, DType::Q4Planes, 256, Some("matmul_bf16_q4")),
         (DType::BF16, DType::F32, 256, None),
+        (DType::BF16, DType::F16, 256, None),
         (DType::I8Groups { group: 256 }, DType::T2Planes, 256, Some("matmul_i8_t2")),
         (DType::I8Groups { group: 6 }, DType::T2Planes, 768, None),
         (DType::BF16, DType::Q8_0, 256, None),
@@ -129,6 +131,8 @@ fn products() {
         (DType::BF16, DType::BF16, 512, 2048, 2048, Some(("wgmma_bf16_2_64", 1)), Some("mma_bf16_128")),
         (DType::BF16, DType::Q8Planes, 512, 2048, 8192, Some(("wgmma_q8_2_128", 2)), Some("mma_q8_128")),
         (DType::BF16, DType::BF16, 16, 2048, 2048, Some(("wgmma_bf16_2_32", 4)), Some("mma_bf16_32")),
+        (DType::BF16, DType::F16, 512, 6144, 4096, Some(("wgmma_f16_3_128", 1)), Some("mma_f16_128")),
+        (DType::BF16, DType::F16, 16, 2048, 2048, Some(("wgmma_f16_2_32", 4)), Some("mma_f16_32")),
         // A few tokens each of several sequences.
         (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
         (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
@@ -139,10 +143,10 @@ fn products() {
         // f32, whatever the shape.
         (DType::F32, DType::F32, 37, 67, 131, Some(("matmul_f32_f32", 1)), Some("matmul_f32_f32")),
         (DType::F32, DType::T2Planes, 37, 67, 768, Some(("matmul_f32_t2", 1)), Some("matmul_f32_t2")),
-        // Row counts that are no multiple of four, row lengths that are no whole stages, formats of files.
-        (DType::BF16, DType::BF16, 64, 70, 512, None, None),
-        (DType::BF16, DType::BF16, 64, 64, 131, None, None),
-        (DType::BF16, DType::Q8Planes, 64, 64, 96, None, None),
+        // Row counts that are no multiple of four, row lengths that are no whole stages; formats of files.
+        (DType::BF16, DType::F16, 64, 70, 512, Some(("matmul_bf16_f16", 1)), Some("matmul_bf16_f16")),
+        (DType::BF16, DType::BF16, 64, 64, 131, Some(("matmul_bf16_bf16", 1)), Some("matmul_bf16_bf16")),
+        (DType::BF16, DType::Q8Planes, 64, 64, 96, Some(("matmul_bf16_q8", 1)), Some("matmul_bf16_q8")),
         (DType::BF16, DType::Q8_0, 64, 64, 128, None, None),
         (i8(128), DType::T2Planes, 64, 64, 1024, None, None),
         (i8(64), DType::Q8Planes, 64, 64, 1024, None, None),
@@ -280,6 +284,38 @@ fn products_of_the_library() {
         two.outputs = vec![0, 1];
     });
     assert!(find_blas_group(&two.expect("a group"), H200).is_none());
+}
+
+/// Codes of up to 8 tokens are multiplied on compute capability 9.0: by a workgroup for each multiprocessor, and by a cluster
+/// where rows are too long for one, or tiles few.
+#[test]
+fn few_tokens_of_codes() {
+    let codes = DType::I8Groups { group: 32 };
+    let cases = [
+        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4", 132, 1, 4))),
+        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k", 132, 1, 4))),
+        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k", 132, 2, 2))),
+        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8", 132, 2, 2))),
+        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8", 128, 2, 3))),
+        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4", 24, 8, 4))),
+        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k", 2930, 1, 4))),
+        // More tokens; rows that are not whole units; ternary weights.
+        (DType::Q4Planes, 9, 4096, 4096, None),
+        (DType::Q4Planes, 8, 4096, 4096 + 128, None),
+        (DType::T2Planes, 8, 4096, 4096, None),
+    ];
+    for (w, n, m, k, want) in cases {
+        let spec = spec(codes, w, n, m, k);
+        let found = launch(codes::find(&Product::of(&spec).unwrap(), H200));
+        let found = found.map(|l| {
+            assert!(l.shared <= H200.max_shared);
+            let stages = l.filled::<Codes>().stages;
+            (l.entry.clone(), l.grid[0], l.cluster, stages)
+        });
+        let want = want.map(|(name, grid, cluster, stages)| (name.to_string(), grid, cluster, stages));
+        assert_eq!(found, want, "{} {n} {m} {k}", w.name());
+        assert!(codes::find(&Product::of(&spec).unwrap(), A100).is_none());
+    }
 }
 
 /// With up to 32 tokens packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters

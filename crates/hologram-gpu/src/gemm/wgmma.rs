@@ -26,6 +26,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let k = product.k;
     let (name, row_bytes, scales) = match (product.x, product.w) {
         (DType::BF16, DType::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
+        (DType::BF16, DType::F16) if k.is_multiple_of(8) => ("f16", 128, 0),
         (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 1024),
         (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 1024),
         (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
@@ -53,7 +54,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
             swizzle: u32::try_from(tile[0]).ok()?,
         })
     };
-    let (x_element, w_element) = if product.w == DType::BF16 { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
+    let (x_element, w_element) = if product.plain() { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
     let weights = |i: usize| {
@@ -119,7 +120,8 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
 /// Nanoseconds on an NVIDIA H200, fitted to measurements at 16 to 2048 tokens: the time of a stage of 128 bytes of
 /// activations per token, times the stages that workgroups compute one after the other.
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
-    let (stage, ends) = match (product.w, tile.groups, tile.tokens) {
+    let weights = if product.plain() { DType::BF16 } else { product.w };
+    let (stage, ends) = match (weights, tile.groups, tile.tokens) {
         (DType::Q8Planes, 1, _) => (305, 800),
         (_, 1, _) => (270, 800),
         (DType::BF16, _, 256) => (700, 4000),

@@ -12,6 +12,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use super::gemm;
 use super::kernels::matvec::Matvec;
 use super::launch::{launch, number, single};
 use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
@@ -52,11 +53,12 @@ struct Products<'a> {
     step: Option<usize>,
 }
 
-/// The most tokens of a step for which these kernels are the fastest. On an NVIDIA H200 tensor cores were faster with
-/// `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at 8.
-fn few_tokens(activations: DType, weights: DType) -> usize {
+/// The most tokens of a step for which these kernels are the fastest for rows of `k` elements. On an NVIDIA H200 tensor cores
+/// were faster with `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at 8.
+fn few_tokens(activations: DType, weights: DType, k: usize, target: Target) -> usize {
     match (activations, weights) {
         (DType::BF16, DType::BF16) | (DType::I8Groups { .. }, DType::T2Planes) => 2,
+        _ if gemm::serves_codes(activations, weights, k, target) => 1,
         _ => FEW_TOKENS,
     }
 }
@@ -64,7 +66,7 @@ fn few_tokens(activations: DType, weights: DType) -> usize {
 /// The native kernel for `matmul`, if it is the fastest.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [x, w] = spec.inputs.as_slice() else { return None };
-    product(spec, few_tokens(x.format, w.format), target)
+    product(spec, few_tokens(x.format, w.format, w.row_len(), target), target)
 }
 
 /// As [`find`], for products that only these kernels serve.
@@ -120,7 +122,8 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     };
     let outputs = bound.get(group.inputs.len()..)?.to_vec();
     let step = group.uses_step().then_some(step);
-    let few = few_tokens(converted.0.format, weights.first()?.0.format);
+    let first = weights.first()?.0;
+    let few = few_tokens(converted.0.format, first.format, first.row_len(), target);
     Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(few, target)
 }
 

@@ -149,8 +149,9 @@ fn groups_of_a_decoding_step_have_kernels() {
             let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
             for target in [H200, small] {
                 let found = find_group(&group(&s), target);
-                // With more than two tokens tensor cores are faster, except for 8-bit and 4-bit weights.
-                let served = max <= 2 || matches!(s.weights, DType::Q8Planes | DType::Q4Planes);
+                // With more than two tokens tensor cores are faster, for 8-bit and 4-bit weights only those of 9.0.
+                let codes = matches!(s.weights, DType::Q8Planes | DType::Q4Planes);
+                let served = if codes { target == small } else { max <= 2 };
                 assert_eq!(found.is_some(), served, "{max} {} {:?}", s.k, s.rows);
                 let Some(found) = found else { continue };
                 let launch = launch(&found);
@@ -265,9 +266,10 @@ fn products_alone_have_kernels() {
     ] {
         let found = find_rest(&spec(x, w, 3, k), H200).unwrap_or_else(|| panic!("{name} {k}"));
         assert_eq!(launch(&found).entry, name);
-        let fastest = !matches!((x, w), (DType::BF16, _) | (_, DType::T2Planes));
+        let as_codes = w == DType::Q8Planes && k == 4096;
+        let fastest = !as_codes && !matches!((x, w), (DType::BF16, _) | (_, DType::T2Planes));
         assert_eq!(find(&spec(x, w, 3, k), H200).is_some(), fastest, "{name} {k}");
-        assert!(find(&spec(x, w, 2, k), H200).is_some(), "{name} {k}");
+        assert_eq!(find(&spec(x, w, 2, k), H200).is_some(), !as_codes, "{name} {k}");
     }
     for (x, w, tokens, k) in [
         (DType::F32, DType::F32, 3, 131),
@@ -330,7 +332,9 @@ fn packed_weights_have_kernels() {
         output: tensor(DType::F32, &[tokens, 70]),
         in_place: None,
     };
-    for (tokens, k, served) in [(1, 96, true), (8, 28_672, true), (9, 96, false), (1, 1 << 20, false)] {
+    for (tokens, k, served) in
+        [(1, 96, true), (8, 28_704, true), (8, 28_672, false), (9, 96, false), (1, 1 << 20, false)]
+    {
         let found = find(&spec(tokens, k), H200);
         assert_eq!(found.is_some(), served, "{tokens} {k}");
         assert!(found.is_none_or(|f| launch(&f).grid == [70, tokens as u32, 1]));

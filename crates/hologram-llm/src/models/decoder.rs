@@ -39,7 +39,7 @@ impl Decoder {
             layers.push((c.architecture.layer)(&mut loader)?);
             progress(i + 1, parts);
         }
-        let low = |f: &DType| *f == DType::BF16 || (f.is_quantized_weight() && !f.is_ternary());
+        let low = |f: &DType| matches!(*f, DType::BF16 | DType::F16) || (f.is_quantized_weight() && !f.is_ternary());
         let low = loader.attention.iter().all(low);
         let embedding = weights.matrix("token_embd.weight", c.vocab, c.width)?;
         let output = match weights.optional_matrix("output.weight", c.vocab, c.width)? {
@@ -78,7 +78,7 @@ impl Decoder {
     }
 
     /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all
-    /// attention matrices are in `bf16` or in 8 or 4 bits. Ternary models keep `f32`: quantizing their activations
+    /// attention matrices are in 16 bits or fewer. Ternary models keep `f32`: quantizing their activations
     /// amplifies small differences.
     fn attention_choices(&self, lower: DType) -> Vec<DType> {
         if self.low { vec![DType::F32, lower] } else { vec![DType::F32] }

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use hologram_backends::DType;
+use hologram_backends::{DType, Policy};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
@@ -87,8 +87,10 @@ impl Case {
     /// times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be rounded too; with 8
     /// bits and a scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last
     /// product, follows the largest of some hundred values: s is 0.1 in two of the nine.
-    fn bound(&self) -> f64 {
+    fn bound(&self, policy: &Policy) -> f64 {
+        let in_bf16 = || policy.activations(DType::F16, usize::MAX, &[DType::F32, DType::BF16]) == Some(DType::BF16);
         match self.types.name().as_str() {
+            "F16" if in_bf16() => 2e-2,
             "F32" | "F16" => 1e-3,
             "BF16" => 2e-2,
             _ if is_ternary(self.types) => 1e-1,
@@ -199,7 +201,7 @@ pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
     for sequence in 0..all {
         many.feed(sequence, &context(sequence, vocab, work.longest), Logits::None).unwrap();
     }
-    let (name, bound) = (case.name(), case.bound());
+    let (name, bound) = (case.name(), case.bound(executor.backend().policy()));
     let mut found = Findings { wrong: Vec::new(), worst: 0.0, least_of_contexts: f64::INFINITY, by_blas: Vec::new() };
     for sequence in 2..all {
         let count = work.counts.iter().copied().find(|c| *c > sequence).unwrap_or(all);
@@ -258,12 +260,12 @@ pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
             }
         }
     }
-    pieces(case, work, &mut alone, &mut many, &mut found);
+    pieces(case, work, bound, &mut alone, &mut many, &mut found);
     found
 }
 
 /// Feeds pieces of a prompt to one of many sequences and compares all logits with those of a session of one sequence.
-fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, found: &mut Findings) {
+fn pieces(case: &Case, work: Work<'_>, bound: f64, alone: &mut Session, many: &mut Session, found: &mut Findings) {
     let (vocab, last) = (many.vocab(), work.counts.last().copied().unwrap_or(1) - 1);
     alone.fix_precision(work.precision);
     for (before, len) in PIECES.into_iter().filter(|(_, len)| *len <= work.longest) {
@@ -277,7 +279,7 @@ fn pieces(case: &Case, work: Work<'_>, alone: &mut Session, many: &mut Session, 
         let rows = got.chunks(vocab).zip(want.chunks(vocab)).map(|(got, want)| difference(got, want));
         let (at, off) = rows.enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
         found.worst = found.worst.max(off);
-        if off > case.bound() {
+        if off > bound {
             found.wrong.push(format!(
                 "{}: a piece of {len} tokens after {before}, beside {last} sequences, is wrong by {off:.1e} at token {at}",
                 case.name()

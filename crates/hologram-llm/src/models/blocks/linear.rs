@@ -65,6 +65,7 @@ impl Linears<'_> {
                 vec![DType::I8Groups { group: 256 }, DType::I8Groups { group: 32 }, DType::BF16, DType::F32]
             }
             DType::BF16 => vec![DType::BF16],
+            DType::F16 => vec![DType::F32, DType::BF16],
             _ => vec![DType::F32],
         };
         let chosen = self.backend.policy().activations(weight.dtype(), self.precision.unwrap_or(tokens), &choices);
