@@ -57,16 +57,30 @@ fn the_built_in_model_is_served_until_a_signal() {
     assert!(lines.next().is_none(), "more than one line on standard output");
     let mut log = String::new();
     stderr.read_to_string(&mut log).unwrap();
-    let requests = log.lines().filter(|line| line.starts_with('{') && line.contains("\"path\":\"/v1/"));
+    // With --log every line is an object.
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let requests = lines.iter().filter(|line| line["path"].as_str().is_some_and(|path| path.starts_with("/v1/")));
     assert_eq!(requests.count(), 2, "{log}");
+    assert!(lines[0]["message"].as_str().unwrap().starts_with("rust-docs-bitnet on cpu"), "{log}");
 }
 
 #[test]
 fn faulty_options_are_usage_errors() {
-    for options in [&["--port", "x"][..], &["--unix-socket", "s", "--port", "1"], &["--api-key", ""], &["--ctx", "0"]] {
+    let faulty = [
+        &["--port", "x"][..],
+        &["--unix-socket", "s", "--port", "1"],
+        &["--api-key", ""],
+        &["--ctx", "0"],
+        &["--cors-origin", "foo"],
+        &["--cors-origin", "https://a.example/path"],
+    ];
+    for options in faulty {
         let output = Command::new(HOLOGRAM).arg("serve").args(options).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let bench =
+        Command::new(HOLOGRAM).args(["bench", "--concurrency", "2", "-p", "0", "--device", "cpu"]).output().unwrap();
+    assert_eq!(bench.status.code(), Some(2), "{}", String::from_utf8_lossy(&bench.stderr));
     let missing = Command::new(HOLOGRAM).args(["serve", "--api-key-file", "no-such-file"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(1));
 }

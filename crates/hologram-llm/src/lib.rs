@@ -26,7 +26,7 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
 pub use engine::{Engine, EngineOptions, Event, Events, Request};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;

@@ -6,7 +6,7 @@ use hologram_llm::{Event, Request};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::logprobs::Completion;
+use super::logprobs::{Completion, characters};
 use super::{Head, Total, finish_reason, now, stream};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
@@ -39,6 +39,17 @@ struct Prompt {
     tokens: Vec<u32>,
 }
 
+impl Prompt {
+    /// The bytes of the first token, and how many characters of the tokens are not in the text: those of BOS, and of a
+    /// space that the vocabulary needs.
+    fn begin(&self, served: &Served) -> Result<(Vec<u8>, usize)> {
+        let tokenizer = served.tokenizer()?;
+        let first = self.tokens.first().map(|id| tokenizer.token_bytes(*id)).unwrap_or_default();
+        let spelled: usize = self.tokens.iter().map(|id| characters(&tokenizer.token_bytes(*id))).sum();
+        Ok((first, spelled.saturating_sub(self.text.chars().count())))
+    }
+}
+
 /// Answers a request.
 ///
 /// # Errors
@@ -56,16 +67,12 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     let requests = (0..prompts.len() * n).map(request).collect();
     let replies = job::submit(&shared, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
     let (id, created, model) = (shared.new_id("cmpl-"), now(), shared.served()?.names[0].clone());
-    let first_of = |prompt: &Prompt| -> Result<String> {
-        let first = prompt.tokens.first().copied();
-        Ok(first.map(|id| shared.served()?.tokenizer().map(|t| t.decode(&[id], true))).transpose()?.unwrap_or_default())
-    };
-    let firsts = prompts.iter().map(first_of).collect::<Result<Vec<_>>>()?;
+    let beginnings = prompts.iter().map(|prompt| prompt.begin(shared.served()?)).collect::<Result<Vec<_>>>()?;
     if stream {
         let choice = |i: usize| Choice {
             echo: echo.then(|| prompts[i / n].text.clone()),
-            first: firsts[i / n].clone(),
-            logprobs: Completion::default(),
+            first: beginnings[i / n].0.clone(),
+            logprobs: Completion::new(if echo { beginnings[i / n].1 } else { 0 }),
         };
         let choices = (0..prompts.len() * n).map(choice).collect();
         let total = Total::default();
@@ -76,9 +83,10 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     let (mut total, mut choices) = (Total::default(), Vec::new());
     for (i, text) in texts.iter().enumerate() {
         total.add(text.usage, i % n == 0);
-        let mut logprobs = Completion::default();
-        text.prompt.iter().for_each(|token| logprobs.push(token.as_ref(), &firsts[i / n]));
-        text.logprobs.iter().for_each(|token| logprobs.push(Some(token), ""));
+        let (first, hidden) = &beginnings[i / n];
+        let mut logprobs = Completion::new(if echo { *hidden } else { 0 });
+        text.prompt.iter().for_each(|token| logprobs.push(token.as_ref(), first));
+        text.logprobs.iter().for_each(|token| logprobs.push(Some(token), &[]));
         let prompt = if echo { prompts[i / n].text.as_str() } else { "" };
         choices.push(json!({
             "index": i,
@@ -100,7 +108,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 
 fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     let served = shared.served()?;
-    let sequences = shared.options.limits.sequences;
+    let sequences = served.max_texts(&shared.options.limits);
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
     let prompts = prompts(&mut fields, served, sequences)?;
@@ -143,7 +151,7 @@ fn prompts(fields: &mut Fields, served: &Served, max: usize) -> Result<Vec<Promp
 
 fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
     match value {
-        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, true, name)?, text }),
+        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, name)?, text }),
         Value::Array(ids) if ids.is_empty() => Err(ApiError::invalid(name, format!("{name} must not be empty"))),
         Value::Array(ids) => {
             let tokens = ids.iter().map(|id| token(id, name, served.vocab())).collect::<Result<Vec<_>>>()?;
@@ -164,8 +172,8 @@ struct Chunks {
 struct Choice {
     /// The prompt, until it is sent.
     echo: Option<String>,
-    /// The text of the prompt's first token, which has no probability.
-    first: String,
+    /// The bytes of the prompt's first token, which has no probability.
+    first: Vec<u8>,
     logprobs: Completion,
 }
 
@@ -188,7 +196,7 @@ impl Writer for Chunks {
                 logprobs.iter().for_each(|token| all.push(token.as_ref(), first));
             }
             Event::Token { text, logprobs, .. } => {
-                logprobs.iter().for_each(|token| self.choices[index].logprobs.push(Some(token), ""));
+                logprobs.iter().for_each(|token| self.choices[index].logprobs.push(Some(token), &[]));
                 if !text.is_empty() {
                     self.text(index, &text, None, out);
                 }
