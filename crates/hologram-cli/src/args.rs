@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod load;
 mod serve;
 
 use std::io::Write;
@@ -13,6 +14,7 @@ use hologram_backends::DType;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
+pub use load::LoadArgs;
 pub use serve::{Log, ServeArgs};
 
 /// Run language models and Atlas programs at hardware speed.
@@ -35,6 +37,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Serve a model over HTTP
     Serve(ServeArgs),
+    /// Put a load on a server of OpenAI's interface and measure it
+    Load(LoadArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
     /// Write the logits of given tokens

@@ -136,7 +136,7 @@ fn ask(engine: &Engine, prompt: usize, decode: usize, user: u32, round: u32) -> 
 }
 
 /// A percentile of sorted times, in milliseconds.
-fn milliseconds(sorted: &[Duration], percent: usize) -> f64 {
+pub fn milliseconds(sorted: &[Duration], percent: usize) -> f64 {
     let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }
