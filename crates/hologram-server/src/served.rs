@@ -1,11 +1,12 @@
 //! A model that is served: its names, its engine, its chat template.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hologram_llm::tokenizer::Tokenizer;
-use hologram_llm::{ChatTemplate, Conversation, Engine, EngineOptions, LlmError, Model, Written};
+use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, LlmError, Model, Pooling, Written};
 
 use crate::error::{ApiError, Result};
 use crate::options::Limits;
@@ -23,7 +24,15 @@ pub struct Served {
     /// Bytes of the longest token.
     longest_token: usize,
     template: std::result::Result<ChatTemplate, String>,
+    pooling: Pooling,
+    /// Made by the first request for embeddings.
+    embedder: Mutex<Option<Embedder>>,
+    /// Texts whose embedding is computed or waits.
+    embedding: AtomicUsize,
 }
+
+/// Texts that may wait for their embeddings.
+const MAX_EMBEDDING: usize = 64;
 
 impl Served {
     /// Starts an engine for a model. `names` are its names for clients, at least one; `template` replaces the model's
@@ -60,7 +69,9 @@ impl Served {
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
-        Ok(Served { names, engine, context, created, longest_token, template })
+        let pooling = Pooling::of(engine.model()).unwrap_or(Pooling::Last);
+        let (embedder, embedding) = (Mutex::new(None), AtomicUsize::new(0));
+        Ok(Served { names, engine, context, created, longest_token, template, pooling, embedder, embedding })
     }
 
     /// The tokenizer.
@@ -132,6 +143,29 @@ impl Served {
         limits.sequences.min(options.max_sequences.saturating_add(options.max_waiting))
     }
 
+    /// Pools the hidden states of a text in this way, whatever the model's file says.
+    pub fn set_pooling(&mut self, pooling: Pooling) {
+        self.pooling = pooling;
+    }
+
+    /// The vector of a text. Blocks the thread.
+    ///
+    /// # Errors
+    /// 503 when too many texts wait, 500 when the device fails.
+    pub fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let waiting = Counted::new(&self.embedding);
+        if waiting.0.load(Ordering::Relaxed) > MAX_EMBEDDING {
+            return Err(ApiError::unavailable("too many texts wait for their embeddings: try again later", 1));
+        }
+        let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |e: LlmError| ApiError::internal(e.to_string());
+        if embedder.is_none() {
+            *embedder = Some(Embedder::new(self.engine.model(), self.context).map_err(failed)?);
+        }
+        let Some(embedder) = embedder.as_mut() else { return Err(ApiError::internal("there is no embedder")) };
+        embedder.embed(tokens, self.pooling).map_err(failed)
+    }
+
     /// Checks the model's name in a request; without one it is this model.
     ///
     /// # Errors
@@ -141,5 +175,21 @@ impl Served {
             Some(name) if !self.names.iter().any(|n| n == name) => Err(ApiError::no_model(name, &self.names[0])),
             _ => Ok(()),
         }
+    }
+}
+
+/// Counts itself while it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Counted<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

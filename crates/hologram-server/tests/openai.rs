@@ -320,6 +320,51 @@ fn a_prompt_that_cannot_fit_is_not_tokenized() {
 }
 
 #[test]
+fn embeddings_are_the_models_own() {
+    let server = server();
+    let ask = |body: Value| server.post("/v1/embeddings", &body);
+    let vectors = |answer: Value| -> Vec<Vec<f64>> {
+        let rows = answer["data"].as_array().unwrap().iter().map(|row| row["embedding"].as_array().unwrap().clone());
+        rows.map(|row| row.iter().map(|v| v.as_f64().unwrap()).collect()).collect()
+    };
+    let whole = ask(json!({"model": "tiny", "input": ["Hello", "World", "Hello"]}));
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let usage = whole.json()["usage"].clone();
+    let rows = vectors(whole.json());
+    assert!(rows[0] == rows[2] && rows[0] != rows[1]);
+    // Computed by the session itself from the tokens that the server counts.
+    let tokens = server.post("/tokenize", &json!({"prompt": "Hello"})).json()["tokens"].clone();
+    let ids: Vec<u32> = tokens.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    let executor = hologram_core::Executor::open("cpu", Some(1)).unwrap();
+    let model = hologram_llm::Model::load_on(common::fixture("chat-tiny.gguf"), &executor).unwrap();
+    let mut session = model.session(hologram_llm::SessionOptions { context: 64, ..Default::default() }).unwrap();
+    let state = session.feed_hidden(0, &ids, hologram_llm::Logits::Last).unwrap().to_vec();
+    let length = state.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let close = |got: &[f64], scale: f64| got.iter().zip(&state).all(|(g, s)| (g - f64::from(*s) * scale).abs() < 1e-5);
+    assert!(rows[0].len() == state.len() && close(&rows[0], length.recip()), "{:?}", &rows[0][..4]);
+    // Tokens instead of a text; fewer dimensions, again of length 1; base64.
+    assert_eq!(vectors(ask(json!({"input": ids})).json())[0], rows[0]);
+    assert_eq!(usage["prompt_tokens"].as_u64().unwrap() as usize % ids.len(), 0);
+    let short = &vectors(ask(json!({"input": "Hello", "dimensions": 8})).json())[0];
+    assert!((short.iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-6 && short.len() == 8);
+    assert!((short[0] / short[1] - rows[0][0] / rows[0][1]).abs() < 1e-4);
+    let base64 = ask(json!({"input": "Hello", "encoding_format": "base64"})).json();
+    let text = base64["data"][0]["embedding"].as_str().unwrap();
+    assert_eq!(text.len(), (state.len() * 4).div_ceil(3) * 4);
+    for (body, param) in [
+        (json!({}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": ["x", 1]}), "input[1]"),
+        (json!({"input": "x", "dimensions": 1000000}), "dimensions"),
+        (json!({"input": "x", "encoding_format": "int8"}), "encoding_format"),
+        (json!({"input": "x", "prompt_name": "query"}), "prompt_name"),
+    ] {
+        let answer = ask(body);
+        assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{}", answer.body);
+    }
+}
+
+#[test]
 fn a_full_context_is_an_error_with_both_numbers() {
     let server = serve(options(), |engine| engine.context = 64);
     let answer = server.post("/v1/completions", &completion(json!({"prompt": vec![70; 64]})));

@@ -30,6 +30,24 @@ impl From<Log> for hologram_server::log::Level {
     }
 }
 
+/// How hidden states are pooled.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Pool {
+    /// That of the last token
+    Last,
+    /// The mean of all
+    Mean,
+}
+
+impl From<Pool> for hologram_llm::Pooling {
+    fn from(pool: Pool) -> hologram_llm::Pooling {
+        match pool {
+            Pool::Last => hologram_llm::Pooling::Last,
+            Pool::Mean => hologram_llm::Pooling::Mean,
+        }
+    }
+}
+
 /// An origin as browsers send it: `scheme://host` or `scheme://host:port`, or `*`.
 fn origin(text: &str) -> Result<String, String> {
     let is_host = |host: &str| {
@@ -114,6 +132,9 @@ pub struct ServeArgs {
     /// Seconds for requests to end after SIGTERM; a second SIGTERM cuts them off
     #[arg(long, value_name = "S", default_value_t = 120)]
     pub drain_timeout: u32,
+    /// How /v1/embeddings makes one vector of a text [default: what the model's file says, else last]
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub pooling: Option<Pool>,
     /// Give a seeded request the same text alone and beside others, at some cost in speed
     #[arg(long)]
     pub deterministic: bool,

@@ -104,7 +104,10 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
         }
     };
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
-    let served = Served::new(names, model, options, template)?;
+    let mut served = Served::new(names, model, options, template)?;
+    if let Some(pooling) = args.pooling {
+        served.set_pooling(pooling.into());
+    }
     let (name, backend, device) = (printable(&served.names[0], NAME), executor.info().backend, &executor.info().name);
     if args.log.is_some() {
         take_notes().iter().for_each(|note| log::warn(note));

@@ -33,10 +33,12 @@ struct Completions {
     include_usage: bool,
 }
 
+/// A text, or tokens that were given instead.
 #[derive(Clone)]
-struct Prompt {
+pub struct Prompt {
     text: String,
-    tokens: Vec<u32>,
+    /// Its tokens, at least one.
+    pub tokens: Vec<u32>,
 }
 
 impl Prompt {
@@ -111,7 +113,7 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     let sequences = served.max_texts(&shared.options.limits);
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
-    let prompts = prompts(&mut fields, served, sequences)?;
+    let prompts = prompts(&mut fields, "prompt", served, sequences)?;
     let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
     if prompts.len() * params.n > sequences {
         let message = format!("{} prompts with n = {} exceed {sequences} texts", prompts.len(), params.n);
@@ -135,18 +137,21 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     Ok(Completions { params, prompts, echo, stream, include_usage })
 }
 
-/// Reads `prompt`: a text, tokens, or a list of either.
-fn prompts(fields: &mut Fields, served: &Served, max: usize) -> Result<Vec<Prompt>> {
-    let Some(value) = fields.take("prompt") else { return Err(ApiError::invalid("prompt", "a prompt is required")) };
+/// Reads a member with one or several prompts: a text, tokens, or a list of either.
+///
+/// # Errors
+/// Names the prompt at fault.
+pub fn prompts(fields: &mut Fields, name: &str, served: &Served, max: usize) -> Result<Vec<Prompt>> {
+    let Some(value) = fields.take(name) else { return Err(ApiError::invalid(name, format!("{name} is required"))) };
     let list = match value {
         // A list of numbers is one prompt.
         Value::Array(list) if !list.is_empty() && !list[0].is_number() => list,
-        one => return Ok(vec![prompt(one, served, "prompt")?]),
+        one => return Ok(vec![prompt(one, served, name)?]),
     };
     if list.len() > max {
-        return Err(ApiError::invalid("prompt", format!("at most {max} prompts are supported")));
+        return Err(ApiError::invalid(name, format!("at most {max} texts are supported")));
     }
-    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("prompt[{i}]"))).collect()
+    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("{name}[{i}]"))).collect()
 }
 
 fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
