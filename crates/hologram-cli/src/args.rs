@@ -2,18 +2,20 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod load;
 mod serve;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use hologram_backends::DType;
 use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
-pub use serve::ServeArgs;
+pub use load::LoadArgs;
+pub use serve::{Log, ServeArgs};
 
 /// Run language models and Atlas programs at hardware speed.
 ///
@@ -35,6 +37,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Serve a model over HTTP
     Serve(ServeArgs),
+    /// Put a load on a server of OpenAI's interface and measure it
+    Load(LoadArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
     /// Write the logits of given tokens
@@ -146,11 +150,17 @@ fn named(name: &str, ending: &str) -> Result<PathBuf, String> {
 }
 
 /// Why `auto` fell back to another device.
-static NOTE: OnceLock<String> = OnceLock::new();
+static NOTE: Mutex<Option<String>> = Mutex::new(None);
 
-/// Prints once to stderr that the command fell back to another device, and why. Errors have their own messages.
+/// Takes what the user should know of the devices: that the command fell back to another one, and why.
+pub fn take_notes() -> Vec<String> {
+    let note = NOTE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    note.into_iter().chain(hologram_backends::take_notes()).collect()
+}
+
+/// Prints those notes to stderr. Errors have their own messages.
 pub fn print_note() {
-    for note in NOTE.get().cloned().into_iter().chain(hologram_backends::take_notes()) {
+    for note in take_notes() {
         let _ = writeln!(std::io::stderr(), "note: {}", crate::text::printable(&note, crate::text::MESSAGE));
     }
 }
@@ -167,7 +177,7 @@ impl DeviceArgs {
             opened => opened?,
         };
         if let Some(note) = note {
-            let _ = NOTE.set(note);
+            NOTE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(note);
         }
         Ok(hologram_core::Executor::from_backend(backend))
     }

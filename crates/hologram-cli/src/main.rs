@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) if e.is::<status::Logged>() => ExitCode::FAILURE,
         Err(e) => {
             // Other I/O errors already name their file; a bare one comes from standard output.
             let e = if e.chain().len() == 1 && e.is::<std::io::Error>() {

@@ -16,3 +16,8 @@ pub const INTERRUPTED: u8 = 130;
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
+
+/// The command failed, and its log says why.
+#[derive(Debug, thiserror::Error)]
+#[error("failed")]
+pub struct Logged;

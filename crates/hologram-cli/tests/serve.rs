@@ -46,6 +46,7 @@ fn the_built_in_model_is_served_until_a_signal() {
     // It has no chat template, and says so.
     let chat = request(&address, "POST /v1/chat/completions", r#"{"messages": [{"role": "user", "content": "Hi"}]}"#);
     assert!(chat.starts_with("HTTP/1.1 400") && chat.contains("/v1/completions"), "{chat}");
+    loads_are_measured(&address);
     // The port is taken.
     let port = address.rsplit_once(':').unwrap().1;
     let other = Command::new(HOLOGRAM).args(["serve", "--port", port]).output().unwrap();
@@ -57,16 +58,64 @@ fn the_built_in_model_is_served_until_a_signal() {
     assert!(lines.next().is_none(), "more than one line on standard output");
     let mut log = String::new();
     stderr.read_to_string(&mut log).unwrap();
-    let requests = log.lines().filter(|line| line.starts_with('{') && line.contains("\"path\":\"/v1/"));
-    assert_eq!(requests.count(), 2, "{log}");
+    // With --log every line is an object.
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let requests = lines.iter().filter(|line| line["path"].as_str().is_some_and(|path| path.starts_with("/v1/")));
+    assert!(requests.count() > 2, "{log}");
+    assert!(lines[0]["message"].as_str().unwrap().starts_with("rust-docs-bitnet on cpu"), "{log}");
+}
+
+/// Closed and open loops against the server.
+fn loads_are_measured(address: &str) {
+    let run = |options: &str| {
+        let options = options.split_whitespace();
+        let output = Command::new(HOLOGRAM).args(["load", address, "--ignore-eos"]).args(options).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let lengths = std::env::temp_dir().join(format!("hologram-lengths-{}", std::process::id()));
+    std::fs::write(&lengths, "{\"prompt_tokens\": 3, \"max_tokens\": 2}\n{\"prompt\": \"Rust\", \"max_tokens\": 5}\n")
+        .unwrap();
+    for (options, tokens) in [
+        ("--users 2 -n 5 -p 8 --max-tokens 4 --json", 20),
+        ("--rate 100 -n 4 -p 8 --max-tokens 4 --json", 16),
+        (&*format!("-n 4 --json --lengths {}", lengths.display()), 14),
+    ] {
+        let (code, out, err) = run(options);
+        assert_eq!(code, Some(0), "{options}: {err}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&report["tokens"], &report["failed"]), (&tokens.into(), &0.into()), "{report}");
+        let first = &report["first_token_ms"];
+        assert!(first["p50"].as_f64() <= first["p99"].as_f64() && first["p50"].as_f64() > Some(0.0), "{report}");
+        assert!(report["answer_ms"]["p50"].as_f64() >= first["p50"].as_f64(), "{report}");
+    }
+    std::fs::remove_file(lengths).unwrap();
+    let (code, out, _) = run("-n 2 -p 8 --max-tokens 2");
+    assert!(
+        code == Some(0) && out.starts_with("rust-docs-bitnet: 2 requests, 1 users") && out.contains("99 %"),
+        "{out}"
+    );
+    // The built-in model has no chat template: the server's reason is told.
+    let (code, _, err) = run("--chat -n 2");
+    assert!(code == Some(1) && err.contains("status 400") && err.contains("/v1/completions"), "{err}");
 }
 
 #[test]
 fn faulty_options_are_usage_errors() {
-    for options in [&["--port", "x"][..], &["--unix-socket", "s", "--port", "1"], &["--api-key", ""], &["--ctx", "0"]] {
+    let faulty = [
+        &["--port", "x"][..],
+        &["--unix-socket", "s", "--port", "1"],
+        &["--api-key", ""],
+        &["--ctx", "0"],
+        &["--cors-origin", "foo"],
+        &["--cors-origin", "https://a.example/path"],
+    ];
+    for options in faulty {
         let output = Command::new(HOLOGRAM).arg("serve").args(options).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let bench =
+        Command::new(HOLOGRAM).args(["bench", "--concurrency", "2", "-p", "0", "--device", "cpu"]).output().unwrap();
+    assert_eq!(bench.status.code(), Some(2), "{}", String::from_utf8_lossy(&bench.stderr));
     let missing = Command::new(HOLOGRAM).args(["serve", "--api-key-file", "no-such-file"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(1));
 }

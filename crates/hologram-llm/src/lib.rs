@@ -10,6 +10,7 @@
 //! ```
 
 mod chat;
+mod embed;
 pub mod engine;
 mod error;
 mod files;
@@ -26,7 +27,8 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
+pub use embed::{Embedder, Pooling, shortened};
 pub use engine::{Engine, EngineOptions, Event, Events, Request};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;

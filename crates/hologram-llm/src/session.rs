@@ -97,7 +97,7 @@ struct Scratch {
     slots: Vec<u32>,
     rows: Vec<u32>,
     table: Vec<u32>,
-    /// Buffer of logits, of which the first `filled` belong to the last call.
+    /// Buffer of logits or hidden states, of which the first `filled` belong to the last call.
     logits: Vec<f32>,
     filled: usize,
     /// Sampling parameters of the output tokens, and the tokens chosen.
@@ -113,6 +113,7 @@ enum Output<'a> {
     Logits,
     Tokens(&'a [SamplerConfig]),
     Both(&'a [SamplerConfig]),
+    Hidden,
 }
 
 /// The outputs of [`Session::rows`].
@@ -261,6 +262,17 @@ impl Session {
     /// When a token is not in the vocabulary, the context is full or the device fails. The sequence is then unchanged.
     pub fn feed(&mut self, sequence: usize, tokens: &[u32], logits: Logits) -> Result<&[f32]> {
         self.feed_inputs(&[Input { sequence, tokens, logits }])
+    }
+
+    /// As [`Session::feed`], but returns hidden states instead of logits: what the output matrix would be applied to,
+    /// after the output norm. Row-major `[outputs, width]`.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn feed_hidden(&mut self, sequence: usize, tokens: &[u32], outputs: Logits) -> Result<&[f32]> {
+        self.set_inputs(&[Input { sequence, tokens, logits: outputs }]);
+        self.run(Output::Hidden)?;
+        Ok(&self.scratch.logits[..self.scratch.filled])
     }
 
     /// Appends tokens to several sequences and computes them together, in steps of at most `batch` tokens: pieces of
@@ -497,6 +509,7 @@ impl Session {
         let results = match output {
             Output::Tokens(_) if requested > 0 => Results::Tokens,
             Output::Both(_) if requested > 0 => Results::Both,
+            Output::Hidden => Results::Hidden,
             _ => Results::Logits,
         };
         let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
@@ -540,11 +553,11 @@ impl Session {
             s.chosen.resize(from + requested, 0);
             plan.read_into("chosen", &mut s.chosen[from..])?;
         }
-        if results.has_logits() && requested > 0 {
-            let end = s.filled + requested * self.decoder.config.vocab;
+        if let Some((name, width)) = results.rows(&self.decoder.config).filter(|_| requested > 0) {
+            let end = s.filled + requested * width;
             // Not cleared between calls: that would write half a megabyte per token.
             s.logits.resize(end.max(s.logits.len()), 0.0);
-            plan.read_into("logits", &mut s.logits[s.filled..end])?;
+            plan.read_into(name, &mut s.logits[s.filled..end])?;
             s.filled = end;
         }
         Ok(())

@@ -512,8 +512,13 @@ fn a_constraint_that_cannot_be_kept_is_an_error() {
     }
     // A bias against all that it allows.
     let mut request = constrained(Constraint::Regex("a+".into()), 1);
-    request.logit_bias = (0..engine.model().config().vocab as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
-    assert!(matches!(run(&engine, request).failure, Some(Failure::Constraint { .. })));
+    let (tokenizer, vocab) = (engine.model().tokenizer().unwrap(), engine.model().config().vocab as u32);
+    let but_b = (0..vocab).filter(|id| tokenizer.token_bytes(*id) != b"b");
+    request.logit_bias = but_b.map(|id| (id, f32::NEG_INFINITY)).collect();
+    assert!(matches!(run(&engine, request.clone()).failure, Some(Failure::Constraint { .. })));
+    // A bias against everything.
+    request.logit_bias = (0..vocab).map(|id| (id, f32::NEG_INFINITY)).collect();
+    assert!(matches!(engine.submit(request), Err(SubmitError::Invalid { field: "logit_bias", .. })));
     // The engine goes on.
     assert_eq!(run(&engine, constrained(Constraint::Regex("[b]".into()), 1)).text, "b");
 }

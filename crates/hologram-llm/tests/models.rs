@@ -7,7 +7,7 @@ use half::f16;
 use hologram_core::Executor;
 use hologram_llm::gguf::GgufFile;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{LlmError, Logits, Model, SessionOptions};
+use hologram_llm::{Embedder, LlmError, Logits, Model, Pooling, SessionOptions};
 
 /// The fixtures with the maximum relative error of their logits. Weights are F32, F16, and ternary with F32.
 const MODELS: [(&str, f64); 3] = [("llama-tiny", 1e-5), ("llama3-tiny", 1e-5), ("bitnet-tiny", 1e-5)];
@@ -55,6 +55,50 @@ fn options(batch: usize) -> SessionOptions {
 fn logits_agree_with_the_reference_implementation() {
     for threads in [1, 2] {
         logits_agree(&Executor::open("cpu", Some(threads)).unwrap(), 0.0);
+    }
+}
+
+/// The residual stream after the last layer, which the reference implementation wrote before the output norm.
+#[test]
+fn hidden_states_and_embeddings_are_those_of_the_reference() {
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    for (name, bound) in MODELS {
+        let model = load(name, &executor);
+        let (width, tokens) = (model.config().width, tokens(name, "a"));
+        let file = GgufFile::open(fixture(&format!("{name}.gguf"))).unwrap();
+        let weight = file.tensor("output_norm.weight").unwrap().to_f32().unwrap();
+        let streams: Vec<f32> = npy(&format!("{name}.hidden-a.npy")).into_iter().map(f32::from_le_bytes).collect();
+        let last = &streams[streams.len() - tokens.len() * width..];
+        let norm = |state: &[f32]| {
+            let mean = state.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / width as f64;
+            let scale = (mean + f64::from(model.config().eps)).sqrt().recip();
+            let scaled = state.iter().zip(&weight).map(|(v, w)| (f64::from(*v) * scale * f64::from(*w)) as f32);
+            scaled.collect::<Vec<f32>>()
+        };
+        let want: Vec<f32> = last.chunks(width).flat_map(norm).collect();
+        let mut session = model.session(options(2)).unwrap();
+        let got = session.feed_hidden(0, &tokens, Logits::All).unwrap().to_vec();
+        assert!(relative_error(&got, &want) < bound, "{name}: {:.2e}", relative_error(&got, &want));
+        // Logits afterwards are still logits.
+        session.truncate(0, 0);
+        let logits_now = session.feed(0, &tokens, Logits::All).unwrap();
+        assert!(relative_error(logits_now, &logits(name, "a")) < bound);
+        let mut embedder = Embedder::new(&model, 64).unwrap();
+        let unit = |vector: Vec<f64>| {
+            let length = vector.iter().map(|v| v * v).sum::<f64>().sqrt();
+            vector.iter().map(|v| (v / length) as f32).collect::<Vec<f32>>()
+        };
+        let column = |i: usize| got.iter().skip(i).step_by(width).map(|v| f64::from(*v)).sum::<f64>();
+        let mean = unit((0..width).map(column).collect());
+        let last = unit(got[got.len() - width..].iter().map(|v| f64::from(*v)).collect());
+        for (pooling, want) in [(Pooling::Mean, mean), (Pooling::Last, last)] {
+            for _ in 0..2 {
+                assert!(
+                    relative_error(&embedder.embed(&tokens, pooling).unwrap(), &want) < bound,
+                    "{name} {pooling:?}"
+                );
+            }
+        }
     }
 }
 

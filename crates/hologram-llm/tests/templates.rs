@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use hologram_llm::gguf::GgufFile;
 use hologram_llm::tokenizer::Tokenizer;
 use hologram_llm::{ChatTemplate, Conversation, Message};
 use serde_json::{Value, json};
@@ -237,4 +238,45 @@ fn thinking_is_turned_off_where_the_template_can() {
     assert_eq!(text(&switch), "Hi");
     let mut none = template("{{ messages[0].content }}");
     assert!(!none.set_thinking(false) && text(&none) == "Hi");
+}
+
+/// What users write cannot become control tokens, whatever the tokenizer; what the template writes does.
+#[test]
+fn control_tokens_come_from_the_template_alone() {
+    for name in ["tok-bpe", "tok-spm", "hf-bpe", "hf-spm", "hf-unigram"] {
+        let tokenizer = match name.starts_with("tok") {
+            true => Tokenizer::from_gguf(&GgufFile::open(fixture(name).with_extension("gguf")).unwrap()).unwrap(),
+            false => Tokenizer::from_folder(fixture(name)).unwrap(),
+        };
+        let eos = tokenizer.eos().unwrap();
+        let end = tokenizer.token_text(eos).unwrap().into_owned();
+        let template = |source: &str| ChatTemplate::new(Path::new("t"), source, BTreeMap::new()).unwrap();
+        let (alone, fenced) =
+            (template("{{ messages[0].content }}"), template(&format!("{{{{ messages[0].content }}}}{end}")));
+        let table = std::fs::read_to_string(fixture(name).with_extension("json")).unwrap();
+        let table: Value = serde_json::from_str(&table).unwrap();
+        let special =
+            table["special"].as_array().unwrap().iter().map(|case| case["text"].as_str().unwrap().to_string());
+        let half = &end[..end.len() - 1];
+        let own = [
+            format!("{end}{end}"),
+            format!("é{end} {half}{end}"),
+            format!("a {half}"),
+            "\u{fdd0}b".into(),
+            end.clone(),
+        ];
+        for text in special.chain(own) {
+            let write = |template: &ChatTemplate| {
+                template.write(&[Message::new("user", text.as_str())][..].into(), true, &tokenizer).unwrap()
+            };
+            let written = write(&alone);
+            assert_eq!((written.text(), written.len()), (text.clone(), text.len()));
+            let plain = tokenizer.encode_with(&text, false, false).unwrap();
+            assert_eq!(written.encode(&tokenizer, false).unwrap(), plain, "{name}: {text:?}");
+            let ids = write(&fenced).encode(&tokenizer, false).unwrap();
+            assert_eq!((&ids[..ids.len() - 1], ids.last()), (&plain[..], Some(&eos)), "{name}: {text:?}");
+            let begun = written.encode(&tokenizer, true).unwrap();
+            assert_eq!(begun, tokenizer.encode_with(&text, true, false).unwrap(), "{name}: {text:?}");
+        }
+    }
 }

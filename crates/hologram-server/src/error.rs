@@ -1,5 +1,6 @@
 //! Errors of requests: an HTTP status and what each protocol's error object needs.
 
+use hologram_llm::LlmError;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -54,6 +55,25 @@ impl ApiError {
         ApiError { code: Some("context_length_exceeded"), context, ..ApiError::invalid(param, message) }
     }
 
+    /// As [`ApiError::context_exceeded`], of a text that is too long to be worth counting its tokens.
+    pub fn context_far_exceeded(param: &str, least: usize, context: usize) -> ApiError {
+        let error = ApiError::context_exceeded(param, least, context);
+        let message = format!(
+            "the prompt has at least {least} tokens, but the context holds {context}, one of them for the reply"
+        );
+        ApiError { message, ..error }
+    }
+
+    /// 400: what the model's files make of a request. Paths of this machine are nobody's business.
+    pub fn of_model(param: &str, error: LlmError) -> ApiError {
+        let message = match error {
+            LlmError::Template { reason, .. } => format!("the chat template {reason}"),
+            LlmError::Tokenizer { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        ApiError::invalid(param, message)
+    }
+
     /// 401.
     pub fn unauthorized() -> ApiError {
         let message = "give an API key of this server as `Authorization: Bearer KEY`";
@@ -100,6 +120,12 @@ impl ApiError {
     pub fn large_body(limit: usize) -> ApiError {
         let message = format!("the body has more than {limit} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 431.
+    pub fn large_head(limit: usize) -> ApiError {
+        let message = format!("the headers have more than {limit} bytes");
+        ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", message)
     }
 
     /// 503 with `Retry-After`: full, loading or draining.

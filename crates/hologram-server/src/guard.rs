@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode, Version};
 
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
@@ -39,10 +40,11 @@ pub async fn respond(
     let protocol = Protocol::of(&path);
     let work = async {
         let preflight = method == Method::OPTIONS && origin.is_some();
+        check_head(&shared, &head)?;
         check_host(&shared, &head.headers, unix)?;
         let cross = check_origin(&shared, &head.headers)?;
         if preflight && cross {
-            return Ok(preflighted());
+            return Ok(preflighted(head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)));
         }
         let found = routes::find(&method, &path);
         let tenant = match &found {
@@ -70,7 +72,7 @@ pub async fn respond(
     if let Some(allowed) = origin.filter(|origin| allows(&shared, origin)) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id"));
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
     }
     let ms = started.elapsed().as_secs_f64() * 1e3;
     if matches!(path.as_str(), "/health" | "/ready" | "/metrics") && status.is_success() {
@@ -123,6 +125,22 @@ fn host_name(host: &str) -> &str {
     }
 }
 
+/// The size of the request's line and headers, and the host, which HTTP/1.1 demands.
+fn check_head(shared: &Shared, head: &Parts) -> Result<()> {
+    // Between names and values are a colon and a space, after them the line's end.
+    let headers: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let limit = shared.options.limits.head;
+    if headers + target > limit {
+        return Err(ApiError::large_head(limit));
+    }
+    let hosts = head.headers.get_all(header::HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
+        return Err(ApiError::bad_request("a request has one Host header"));
+    }
+    Ok(())
+}
+
 /// A page of another site can let its own name resolve to this machine, but not an address or `localhost`.
 fn check_host(shared: &Shared, headers: &HeaderMap, unix: bool) -> Result<()> {
     let options = &shared.options;
@@ -154,12 +172,17 @@ fn allows(shared: &Shared, origin: &HeaderValue) -> bool {
     shared.options.origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
 }
 
-fn preflighted() -> Response<Body> {
+/// Says what a page of an allowed origin may send: the headers that its client asks for, since each library has some of
+/// its own.
+fn preflighted(wanted: Option<&HeaderValue>) -> Response<Body> {
     let mut response = body::response(StatusCode::NO_CONTENT, "text/plain", "");
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-    let allowed = "authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta";
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    let is_list =
+        |value: &&HeaderValue| value.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || b"-_, ".contains(b));
+    let usual = "authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta";
+    let allowed = wanted.filter(is_list).cloned().unwrap_or(HeaderValue::from_static(usual));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
 }

@@ -40,6 +40,12 @@ pub struct Names {
 /// When the engine does not take one, or one fails at once.
 pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, names: Names) -> Result<Replies> {
     let running = shared.running()?;
+    let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
+    let most = shared.served()?.engine.options().max_waiting_tokens;
+    if requests.len() > 1 && tokens > most {
+        let message = format!("the prompts have {tokens} tokens, counted for each text, but at most {most} can wait");
+        return Err(ApiError::invalid(names.prompt, message));
+    }
     let taken = |e| rejected(e, names);
     let submit =
         move |shared: &Shared, requests: Vec<Request>| -> Result<Vec<std::result::Result<Events, SubmitError>>> {
@@ -65,8 +71,9 @@ pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, names: Names) 
         match replies.next().await {
             Some((_, Event::Failed(failure))) => {
                 let error = failed(&failure);
-                let constraint = error.param.is_some().then(|| names.constraint.into());
-                return Err(ApiError { param: constraint, ..error });
+                let of_constraint = matches!(failure, Failure::Constraint { .. });
+                let param = if of_constraint { Some(names.constraint.into()) } else { error.param };
+                return Err(ApiError { param, ..error });
             }
             Some((choice, event)) => {
                 started += usize::from(matches!(event, Event::Started { .. }));
@@ -170,8 +177,14 @@ fn rejected(error: SubmitError, names: Names) -> ApiError {
         }
         SubmitError::QueueFull { .. } => ApiError::unavailable(message, RETRY),
         SubmitError::Draining => ApiError::unavailable(message, RETRY),
-        SubmitError::Invalid { field, .. } => ApiError::invalid(param(field, names), message),
-        SubmitError::Unsupported { field, .. } => ApiError::unsupported(param(field, names), message),
+        SubmitError::Invalid { field, reason } => {
+            let param = param(field, names);
+            ApiError::invalid(&param, format!("{param} {reason}"))
+        }
+        SubmitError::Unsupported { field, reason } => {
+            let param = param(field, names);
+            ApiError::unsupported(&param, format!("{param} is not supported: {reason}"))
+        }
         _ => ApiError::internal(message),
     }
 }
@@ -192,6 +205,7 @@ pub fn failed(failure: &Failure) -> ApiError {
     match failure {
         Failure::QueueTimeout { .. } | Failure::Stopped => ApiError::unavailable(message, RETRY),
         Failure::Constraint { .. } => ApiError::invalid("response_format", message),
+        Failure::NoToken => ApiError::invalid("logit_bias", message),
         _ => ApiError::internal(message),
     }
 }

@@ -19,6 +19,21 @@ pub fn install(level: Level) -> Result<(), tracing::subscriber::SetGlobalDefault
     tracing::subscriber::set_global_default(Lines { level })
 }
 
+/// Logs that something failed.
+pub fn error(message: &str) {
+    tracing::error!("{message}");
+}
+
+/// Logs what may be amiss.
+pub fn warn(message: &str) {
+    tracing::warn!("{message}");
+}
+
+/// Logs what happened.
+pub fn info(message: &str) {
+    tracing::info!("{message}");
+}
+
 struct Lines {
     level: Level,
 }

@@ -149,7 +149,13 @@ fn stop_tokens(fields: &mut Fields, vocab: usize) -> Result<Vec<u32>> {
 /// # Errors
 /// When it is not in the vocabulary.
 pub fn token(value: &Value, name: &str, vocab: usize) -> Result<u32> {
-    integer(value, name, 0..=vocab as i64 - 1).map(|id| id as u32)
+    match value.as_u64().filter(|id| *id >= vocab as u64) {
+        Some(id) => {
+            let last = vocab.saturating_sub(1);
+            Err(ApiError::invalid(name, format!("{name} has the token {id}, but the vocabulary ends at {last}")))
+        }
+        None => integer(value, name, 0..=vocab as i64 - 1).map(|id| id as u32),
+    }
 }
 
 fn logit_bias(fields: &mut Fields, vocab: usize) -> Result<Vec<(u32, f32)>> {

@@ -1,13 +1,15 @@
 //! A model that is served: its names, its engine, its chat template.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hologram_llm::tokenizer::Tokenizer;
-use hologram_llm::{ChatTemplate, Conversation, Engine, EngineOptions, LlmError, Model};
+use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, LlmError, Model, Pooling, Written};
 
 use crate::error::{ApiError, Result};
+use crate::options::Limits;
 
 /// A model that is served.
 pub struct Served {
@@ -19,8 +21,18 @@ pub struct Served {
     pub context: usize,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+    /// Bytes of the longest token.
+    longest_token: usize,
     template: std::result::Result<ChatTemplate, String>,
+    pooling: Pooling,
+    /// Made by the first request for embeddings.
+    embedder: Mutex<Option<Embedder>>,
+    /// Texts whose embedding is computed or waits.
+    embedding: AtomicUsize,
 }
+
+/// Texts that may wait for their embeddings.
+const MAX_EMBEDDING: usize = 64;
 
 impl Served {
     /// Starts an engine for a model. `names` are its names for clients, at least one; `template` replaces the model's
@@ -52,11 +64,14 @@ impl Served {
             }
             Err(e) => return Err(e),
         };
+        let longest_token = tokenizer.longest_token();
         let engine = Engine::new(model, options)?;
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
-        Ok(Served { names, engine, context, created, template })
+        let pooling = Pooling::of(engine.model()).unwrap_or(Pooling::Last);
+        let (embedder, embedding) = (Mutex::new(None), AtomicUsize::new(0));
+        Ok(Served { names, engine, context, created, longest_token, template, pooling, embedder, embedding })
     }
 
     /// The tokenizer.
@@ -80,27 +95,75 @@ impl Served {
         self.template.as_ref().map_err(|reason| ApiError::invalid("messages", reason))
     }
 
-    /// Writes a conversation as the model knows it.
+    /// Writes a conversation as the model knows it. What its messages hold is text: control tokens come from the
+    /// template.
     ///
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
-    pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<String> {
-        let text = self.template()?.render_conversation(conversation, reply);
-        text.map_err(|e| ApiError::invalid("messages", e.to_string()))
+    pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
+        let text = self.template()?.write(conversation, reply, self.tokenizer()?);
+        text.map_err(|e| ApiError::of_model("messages", e))
     }
 
-    /// The tokens of a text that a template wrote, or, with `plain`, of any text; an empty one begins with BOS.
+    /// The tokens of a text; an empty one begins with BOS. Control tokens that it spells out are recognised.
     ///
     /// # Errors
-    /// 400 when the vocabulary has no tokens for it.
-    pub fn encode(&self, text: &str, plain: bool, param: &str) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer()?;
-        let tokens = tokenizer.encode_with(text, plain, true);
-        let mut tokens = tokens.map_err(|e| ApiError::invalid(param, e.to_string()))?;
+    /// 400 when the vocabulary has no tokens for it, or it cannot fit the context.
+    pub fn encode(&self, text: &str, param: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len(), param)?;
+        self.tokens(self.tokenizer()?.encode_with(text, true, true), param)
+    }
+
+    /// The tokens of a conversation, `special` with BOS and EOS beside those that the template writes.
+    ///
+    /// # Errors
+    /// As [`Served::encode`].
+    pub fn encode_written(&self, written: &Written, special: bool, param: &str) -> Result<Vec<u32>> {
+        self.check_length(written.len(), param)?;
+        self.tokens(written.encode(self.tokenizer()?, special), param)
+    }
+
+    /// Rejects a text whose tokens cannot fit the context, before the time is spent to find them.
+    fn check_length(&self, bytes: usize, param: &str) -> Result<()> {
+        let least = bytes / self.longest_token.max(1);
+        if least > self.context { Err(ApiError::context_far_exceeded(param, least, self.context)) } else { Ok(()) }
+    }
+
+    fn tokens(&self, tokens: hologram_llm::Result<Vec<u32>>, param: &str) -> Result<Vec<u32>> {
+        let mut tokens = tokens.map_err(|e| ApiError::of_model(param, e))?;
         if tokens.is_empty() {
-            tokens.extend(tokenizer.bos());
+            tokens.extend(self.tokenizer()?.bos());
         }
         if tokens.is_empty() { Err(ApiError::invalid(param, format!("{param} must not be empty"))) } else { Ok(tokens) }
+    }
+
+    /// The most texts of one request: its prompts times `n`. More could never be admitted together.
+    pub fn max_texts(&self, limits: &Limits) -> usize {
+        let options = self.engine.options();
+        limits.sequences.min(options.max_sequences.saturating_add(options.max_waiting))
+    }
+
+    /// Pools the hidden states of a text in this way, whatever the model's file says.
+    pub fn set_pooling(&mut self, pooling: Pooling) {
+        self.pooling = pooling;
+    }
+
+    /// The vector of a text. Blocks the thread.
+    ///
+    /// # Errors
+    /// 503 when too many texts wait, 500 when the device fails.
+    pub fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let waiting = Counted::new(&self.embedding);
+        if waiting.0.load(Ordering::Relaxed) > MAX_EMBEDDING {
+            return Err(ApiError::unavailable("too many texts wait for their embeddings: try again later", 1));
+        }
+        let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |e: LlmError| ApiError::internal(e.to_string());
+        if embedder.is_none() {
+            *embedder = Some(Embedder::new(self.engine.model(), self.context).map_err(failed)?);
+        }
+        let Some(embedder) = embedder.as_mut() else { return Err(ApiError::internal("there is no embedder")) };
+        embedder.embed(tokens, self.pooling).map_err(failed)
     }
 
     /// Checks the model's name in a request; without one it is this model.
@@ -112,5 +175,21 @@ impl Served {
             Some(name) if !self.names.iter().any(|n| n == name) => Err(ApiError::no_model(name, &self.names[0])),
             _ => Ok(()),
         }
+    }
+}
+
+/// Counts itself while it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Counted<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

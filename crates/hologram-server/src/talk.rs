@@ -55,21 +55,21 @@ impl Talk {
             conversation.variables.insert("enable_thinking".into(), false.into());
         }
         let mut text = served.render(&conversation, true)?;
-        if constrained && text.trim_end().ends_with(THINK) {
+        if constrained && text.text().trim_end().ends_with(THINK) {
             // The constraint holds for all that follows.
-            text += "\n\n</think>\n\n";
+            text.push("\n\n</think>\n\n");
         }
-        text += begin;
+        text.push(begin);
         if let Some(calls) = &mut calls {
             // It is part of the call, but not of what the model adds.
             calls.push(begin);
         }
         let thinks = template.source().contains("think>") && !constrained;
-        let prompt = served.encode(&text, false, "messages")?;
+        let prompt = served.encode_written(&text, false, "messages")?;
         let names = Names { prompt: "messages", constraint: if calls.is_some() { "tools" } else { "response_format" } };
         // Marks of calls may be control tokens.
         params.show_control = calls.is_some();
-        Ok(Talk { splitter: Splitter::new(&text, thinks, calls), prompt, params, names })
+        Ok(Talk { splitter: Splitter::new(&text.text(), thinks, calls), prompt, params, names })
     }
 }
 

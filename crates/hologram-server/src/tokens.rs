@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_llm::Conversation;
+use hologram_llm::{Conversation, Written};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn tokenize_content(served: &Served, mut fields: Fields, text: &str) -> Result<V
     fields.finish()?;
     let tokenizer = served.tokenizer()?;
     let tokens = tokenizer.encode_with(text, special, parse);
-    let tokens = tokens.map_err(|e| ApiError::invalid("content", e.to_string()))?;
+    let tokens = tokens.map_err(|e| ApiError::of_model("content", e))?;
     if !pieces {
         return Ok(json!({ "tokens": tokens }));
     }
@@ -66,11 +66,11 @@ fn tokenize_prompt(served: &Served, mut fields: Fields) -> Result<Value> {
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let tokens = served.tokenizer()?.encode_with(&text, special.unwrap_or(true), true);
-            tokens.map_err(|e| ApiError::invalid("prompt", e.to_string()))?
+            tokens.map_err(|e| ApiError::of_model("prompt", e))?
         }
         None => {
             let text = conversation(served, &mut fields)?;
-            served.encode(&text, special.unwrap_or(false), "messages")?
+            served.encode_written(&text, special.unwrap_or(false), "messages")?
         }
     };
     fields.finish()?;
@@ -109,12 +109,12 @@ pub async fn apply_template(call: Call) -> Result<Response<Body>> {
         served.check_name(fields.text("model")?.as_deref())?;
         let text = conversation(served, &mut fields)?;
         fields.finish()?;
-        Ok(json!({ "prompt": text }))
+        Ok(json!({ "prompt": text.text() }))
     })
     .await
 }
 
-fn conversation(served: &Served, fields: &mut Fields) -> Result<String> {
+fn conversation(served: &Served, fields: &mut Fields) -> Result<Written> {
     let messages = messages::parse(fields)?;
     let tools = fields.list("tools")?.unwrap_or_default();
     let variables = talk::variables(fields, served)?;

@@ -88,9 +88,14 @@ fn other_sites_are_kept_out() {
     assert_eq!((good.status, good.header("access-control-allow-origin")), (200, Some("https://good.example")));
     let own = from("http://localhost");
     assert_eq!((own.status, own.header("access-control-allow-origin")), (200, None));
-    let preflight = server.request("OPTIONS", CHAT, "origin: https://good.example\r\n", b"");
-    assert_eq!(preflight.status, 204);
-    assert!(preflight.header("access-control-allow-headers").unwrap().contains("authorization"));
+    // Clients' libraries have headers of their own.
+    let wanted = "x-stainless-os, anthropic-dangerous-direct-browser-access, authorization";
+    let asks = format!("origin: https://good.example\r\naccess-control-request-headers: {wanted}\r\n");
+    for (headers, allowed) in [(asks.as_str(), wanted), ("origin: https://good.example\r\n", "authorization")] {
+        let preflight = server.request("OPTIONS", CHAT, headers, b"");
+        assert_eq!(preflight.status, 204);
+        assert!(preflight.header("access-control-allow-headers").unwrap().contains(allowed), "{}", preflight.head);
+    }
 }
 
 #[test]
@@ -137,6 +142,17 @@ fn faulty_bytes_end_only_their_connection() {
         // The rest of the request may reset the connection before the response arrives.
         assert!(bytes.is_empty() || answer(&bytes).status == 431);
     }
+    // Below the parser's buffer, but over the limit of 64 KiB; and a request that names no host, or two.
+    for (headers, status) in [
+        (format!("host: localhost\r\nx-long: {}\r\n", "a".repeat(66_000)), 431),
+        (format!("host: localhost\r\nx-long: {}\r\n", "a".repeat(60_000)), 200),
+        ("accept: */*\r\n".into(), 400),
+        ("host: localhost\r\nhost: localhost\r\n".into(), 400),
+    ] {
+        let bytes = server.raw(format!("GET /health HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").as_bytes());
+        assert_eq!(answer(&bytes).status, status, "{headers:.80}");
+    }
+    assert_eq!(answer(&server.raw(b"GET /health HTTP/1.0\r\n\r\n")).status, 200);
     // Other protocols, and noise.
     let mut state = 1u64;
     let mut noise = |n: usize| -> Vec<u8> {
@@ -216,6 +232,25 @@ fn a_full_queue_says_when_to_try_again() {
         assert_eq!(answer.json()["error"]["type"], "overloaded_error");
     }
     assert!(answers.iter().any(|a| a.status == 200));
+}
+
+#[test]
+fn all_places_are_given_and_more_are_never_promised() {
+    let server = serve(options(), |engine| (engine.max_sequences, engine.max_waiting) = (2, 2));
+    let several = |n: usize| {
+        let mut body = short();
+        body["n"] = n.into();
+        server.post(CHAT, &body)
+    };
+    // Two run and two wait, whether or not the engine has looked at the first ones.
+    for _ in 0..20 {
+        let answer = several(4);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let never = several(5);
+    assert_eq!((never.status, &never.json()["error"]["param"]), (400, &json!("n")), "{}", never.body);
+    let prompts = server.post("/v1/completions", &json!({"prompt": ["x", "x", "x", "x", "x"], "max_tokens": 1}));
+    assert_eq!((prompts.status, &prompts.json()["error"]["param"]), (400, &json!("prompt")));
 }
 
 #[test]

@@ -115,11 +115,13 @@ fn completions_take_texts_and_tokens() {
         assert_eq!(all.len() as u64, prompt + echoed["usage"]["completion_tokens"].as_u64().unwrap());
         assert!(logprobs["token_logprobs"][0].is_null() && logprobs["top_logprobs"][0].is_null());
         assert!(logprobs["token_logprobs"][1].as_f64().unwrap() < 0.0);
-        // The offsets are where the tokens lie.
-        let spelled: String = all.iter().map(|t| t.as_str().unwrap()).collect();
-        for (token, offset) in all.iter().zip(logprobs["text_offset"].as_array().unwrap()) {
-            let rest: String = spelled.chars().skip(offset.as_u64().unwrap() as usize).collect();
-            assert!(rest.starts_with(token.as_str().unwrap()));
+        // The offsets are where the tokens lie in the text, in which the first one, BOS, has no place.
+        let offsets: Vec<usize> =
+            logprobs["text_offset"].as_array().unwrap().iter().map(|o| o.as_u64().unwrap() as usize).collect();
+        assert_eq!((offsets[0], offsets[1]), (0, 0), "{choice}");
+        for (token, offset) in all.iter().zip(&offsets).skip(2) {
+            let rest: String = choice["text"].as_str().unwrap().chars().skip(*offset).collect();
+            assert!(rest.starts_with(token.as_str().unwrap()), "{choice}");
         }
         all.clone()
     };
@@ -146,10 +148,18 @@ fn completions_take_texts_and_tokens() {
     assert_eq!((of(0).as_str(), of(1).as_str()), (texts[0], texts[2]));
 }
 
+/// The number of the model's tokens.
+fn vocab(server: &Running) -> u64 {
+    server.get("/server_info").json()["model"]["vocab"].as_u64().unwrap()
+}
+
 #[test]
 fn bad_requests_name_the_parameter() {
     let server = server();
+    let vocab = vocab(&server);
     let user = |content: Value| json!([{"role": "user", "content": content}]);
+    let every_token: Value =
+        (0..vocab).map(|id| (id.to_string(), json!(-100))).collect::<serde_json::Map<_, _>>().into();
     let image = json!([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "x"}}]);
     let chats = [
         (json!({"messages": null}), "messages"),
@@ -176,6 +186,8 @@ fn bad_requests_name_the_parameter() {
         (json!({"max_completion_tokens": 1e300}), "max_completion_tokens"),
         (json!({"n": 1000000000}), "n"),
         (json!({"n": 0}), "n"),
+        (json!({"min_tokens": 5, "max_tokens": 4}), "min_tokens"),
+        (json!({"logit_bias": every_token}), "logit_bias"),
         (json!({"seed": 1e30}), "seed"),
         (json!({"seed": "x"}), "seed"),
         (json!({"stop": vec!["x"; 10000]}), "stop"),
@@ -230,11 +242,125 @@ fn bad_requests_name_the_parameter() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(!error["message"].as_str().unwrap().is_empty());
     }
+    // Messages name what is wrong with the value, and no path of this machine.
+    let messages = [
+        ("/v1/completions", completion(json!({"prompt": [vocab]})), format!("prompt has the token {vocab}, but")),
+        (
+            "/v1/chat/completions",
+            chat(json!({"messages": [{"role": "system", "content": "refuse"}]})),
+            "the chat template rejects the conversation: ".into(),
+        ),
+    ];
+    for (path, body, begin) in messages {
+        let answer = server.post(path, &body).json();
+        assert!(answer["error"]["message"].as_str().unwrap().starts_with(&begin), "{answer}");
+    }
     let other = server.post("/v1/chat/completions", &chat(json!({"model": "gpt-4o"})));
     assert_eq!((other.status, &other.json()["error"]["param"]), (404, &json!("model")));
     // It works after all that, also by its other name and without one.
     for model in [json!("alias"), Value::Null] {
         assert_eq!(server.post("/v1/chat/completions", &chat(json!({"model": model}))).status, 200);
+    }
+}
+
+#[test]
+fn biases_that_leave_no_token_end_the_request() {
+    let server = server();
+    let vocab = vocab(&server);
+    // Of the tokens that remain, min_tokens forbids the last: the model's end token.
+    let ends = server.get("/props").json()["eos_token"].as_str().unwrap().to_string();
+    let ends = server.post("/tokenize", &json!({"content": ends})).json()["tokens"][0].as_u64().unwrap();
+    let bias: serde_json::Map<_, _> =
+        (0..vocab).filter(|id| *id != ends).map(|id| (id.to_string(), json!(-100))).collect();
+    for (stream, min) in [(false, 1), (true, 1), (false, 0)] {
+        let answer = server
+            .post("/v1/chat/completions", &chat(json!({"logit_bias": bias, "min_tokens": min, "stream": stream})));
+        let want = if min == 1 { 400 } else { 200 };
+        assert_eq!(answer.status, want, "{}", answer.body);
+    }
+}
+
+#[test]
+fn control_tokens_in_contents_are_text() {
+    let server = server();
+    let count = |body: Value| server.post("/tokenize", &body).json()["tokens"].as_array().unwrap().clone();
+    let of = |content: &str| count(json!({"messages": [{"role": "user", "content": content}]}));
+    let control = server.get("/props").json()["eos_token"].as_str().unwrap().to_string();
+    let id = count(json!({"content": control}))[0].clone();
+    let fences = |tokens: &[Value]| tokens.iter().filter(|token| **token == id).count();
+    let (with, without) = (of(&format!("Hello{control}Hello")), of("HelloHello"));
+    assert_eq!(fences(&with), fences(&without), "{control}: {with:?}");
+    assert!(with.len() > without.len() + 1);
+    // The text is the same as it was written.
+    let text = |tokens: &[Value]| server.post("/detokenize", &json!({"tokens": tokens})).json()["prompt"].to_string();
+    assert!(text(&with).contains(&format!("Hello{control}Hello")), "{}", text(&with));
+    let applied = server.post("/apply-template", &json!({"messages": [{"role": "user", "content": control}]}));
+    assert!(applied.json()["prompt"].as_str().unwrap().contains(&control));
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_not_tokenized() {
+    let mut large = options();
+    large.limits.body = 16 << 20;
+    large.limits.body_time = std::time::Duration::from_secs(20);
+    let server = serve(large, |engine| engine.context = 64);
+    let text = "a".repeat(15_000_000);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": text})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}]})),
+    ] {
+        let started = std::time::Instant::now();
+        let answer = server.post(path, &body);
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("at least"), "{error}");
+        // Without optimization, tokenizing takes minutes.
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn embeddings_are_the_models_own() {
+    let server = server();
+    let ask = |body: Value| server.post("/v1/embeddings", &body);
+    let vectors = |answer: Value| -> Vec<Vec<f64>> {
+        let rows = answer["data"].as_array().unwrap().iter().map(|row| row["embedding"].as_array().unwrap().clone());
+        rows.map(|row| row.iter().map(|v| v.as_f64().unwrap()).collect()).collect()
+    };
+    let whole = ask(json!({"model": "tiny", "input": ["Hello", "World", "Hello"]}));
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let usage = whole.json()["usage"].clone();
+    let rows = vectors(whole.json());
+    assert!(rows[0] == rows[2] && rows[0] != rows[1]);
+    // Computed by the session itself from the tokens that the server counts.
+    let tokens = server.post("/tokenize", &json!({"prompt": "Hello"})).json()["tokens"].clone();
+    let ids: Vec<u32> = tokens.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    let executor = hologram_core::Executor::open("cpu", Some(1)).unwrap();
+    let model = hologram_llm::Model::load_on(common::fixture("chat-tiny.gguf"), &executor).unwrap();
+    let mut session = model.session(hologram_llm::SessionOptions { context: 64, ..Default::default() }).unwrap();
+    let state = session.feed_hidden(0, &ids, hologram_llm::Logits::Last).unwrap().to_vec();
+    let length = state.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let close = |got: &[f64], scale: f64| got.iter().zip(&state).all(|(g, s)| (g - f64::from(*s) * scale).abs() < 1e-5);
+    assert!(rows[0].len() == state.len() && close(&rows[0], length.recip()), "{:?}", &rows[0][..4]);
+    // Tokens instead of a text; fewer dimensions, again of length 1; base64.
+    assert_eq!(vectors(ask(json!({"input": ids})).json())[0], rows[0]);
+    assert_eq!(usage["prompt_tokens"].as_u64().unwrap() as usize % ids.len(), 0);
+    let short = &vectors(ask(json!({"input": "Hello", "dimensions": 8})).json())[0];
+    assert!((short.iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-6 && short.len() == 8);
+    assert!((short[0] / short[1] - rows[0][0] / rows[0][1]).abs() < 1e-4);
+    let base64 = ask(json!({"input": "Hello", "encoding_format": "base64"})).json();
+    let text = base64["data"][0]["embedding"].as_str().unwrap();
+    assert_eq!(text.len(), (state.len() * 4).div_ceil(3) * 4);
+    for (body, param) in [
+        (json!({}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": ["x", 1]}), "input[1]"),
+        (json!({"input": "x", "dimensions": 1000000}), "dimensions"),
+        (json!({"input": "x", "encoding_format": "int8"}), "encoding_format"),
+        (json!({"input": "x", "prompt_name": "query"}), "prompt_name"),
+    ] {
+        let answer = ask(body);
+        assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{}", answer.body);
     }
 }
 

@@ -98,6 +98,20 @@ fn schemas_hold_for_replies() {
         (json!({"$ref": "https://example.org/schema"}), "response_format"),
         (json!({"type": "no such type"}), "response_format"),
     ];
+    // In one sentence, without the library's own words.
+    let loops = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
+    let one_of = json!({"oneOf": [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object"}]});
+    for (schema, sentence) in [
+        (json!({"$ref": "#"}), "it has the $ref \"#\", which refers only to itself"),
+        (loops, "it has the $ref \"#/$defs/b\", which refers only to itself"),
+        (one_of, "the alternatives of a oneOf must visibly exclude each other; anyOf has no such limit"),
+    ] {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": schema}});
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "response_format": format});
+        let error = server.post(CHAT, &body).json()["error"].clone();
+        let want = format!("response_format is not supported: {sentence}");
+        assert_eq!((error["message"].as_str(), &error["param"]), (Some(&*want), &json!("response_format")));
+    }
     for (schema, param) in refused {
         let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": schema}});
         let body = json!({"messages": [{"role": "user", "content": "x"}], "response_format": format});
@@ -240,6 +254,7 @@ fn anthropic_messages() {
         (json!({"stop_sequences": [""]}), "stop"),
         (json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}), "messages[0].content[0].type"),
         (json!({"container": "x"}), "container"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}), "thinking"),
     ];
     for (extra, named) in cases {
         let answer = server.post("/v1/messages", &anthropic(extra));

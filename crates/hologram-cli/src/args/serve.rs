@@ -30,6 +30,45 @@ impl From<Log> for hologram_server::log::Level {
     }
 }
 
+/// How hidden states are pooled.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Pool {
+    /// That of the last token
+    Last,
+    /// The mean of all
+    Mean,
+}
+
+impl From<Pool> for hologram_llm::Pooling {
+    fn from(pool: Pool) -> hologram_llm::Pooling {
+        match pool {
+            Pool::Last => hologram_llm::Pooling::Last,
+            Pool::Mean => hologram_llm::Pooling::Mean,
+        }
+    }
+}
+
+/// An origin as browsers send it: `scheme://host` or `scheme://host:port`, or `*`.
+fn origin(text: &str) -> Result<String, String> {
+    let is_host = |host: &str| {
+        let (name, port) = match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+            Some((name, port)) => (name, port.parse::<u16>().is_ok()),
+            None => (host, true),
+        };
+        let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '[' | ']' | ':');
+        port && !name.is_empty() && name.chars().all(valid)
+    };
+    let is_scheme = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_lowercase())
+            && scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))
+    };
+    match text.split_once("://") {
+        _ if text == "*" => Ok(text.into()),
+        Some((scheme, host)) if is_scheme(scheme) && is_host(host) => Ok(text.to_ascii_lowercase()),
+        _ => Err("it must be an origin such as https://example.org or http://localhost:3000, or *".into()),
+    }
+}
+
 /// Options of `serve`.
 #[derive(Args)]
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
@@ -57,7 +96,7 @@ pub struct ServeArgs {
     pub api_key_file: Option<PathBuf>,
     /// Let pages of this origin, a scheme and a host, call the server from a browser; * is any; may be given several
     /// times
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors_origin: Vec<String>,
     /// Let clients call the server by this host name, besides addresses and localhost; * is any; a server with keys
     /// takes any name
@@ -93,15 +132,19 @@ pub struct ServeArgs {
     /// Seconds for requests to end after SIGTERM; a second SIGTERM cuts them off
     #[arg(long, value_name = "S", default_value_t = 120)]
     pub drain_timeout: u32,
+    /// How /v1/embeddings makes one vector of a text [default: what the model's file says, else last]
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub pooling: Option<Pool>,
     /// Give a seeded request the same text alone and beside others, at some cost in speed
     #[arg(long)]
     pub deterministic: bool,
     /// Compute every prompt anew instead of reusing beginnings that were computed before
     #[arg(long)]
     pub no_prefix_cache: bool,
-    /// What is logged, as one JSON object per line on standard error
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Log::Warn)]
-    pub log: Log,
+    /// What is logged, as one JSON object per line on standard error, which then holds nothing else [default: warn,
+    /// beside lines for people]
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub log: Option<Log>,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

@@ -26,7 +26,10 @@ struct Answer {
 /// # Errors
 /// When the requests do not fit the model or one fails.
 pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Result<()> {
-    let (prompt, decode, rounds) = (args.prompt.max(1) as usize, args.decode as usize, args.repetitions);
+    let (prompt, decode, rounds) = (args.prompt as usize, args.decode as usize, args.repetitions);
+    if prompt == 0 {
+        return usage("--concurrency measures requests, and each has a prompt: -p must be at least 1");
+    }
     if decode == 0 {
         return usage("--concurrency measures generated tokens: -n must be at least 1");
     }
@@ -133,7 +136,7 @@ fn ask(engine: &Engine, prompt: usize, decode: usize, user: u32, round: u32) -> 
 }
 
 /// A percentile of sorted times, in milliseconds.
-fn milliseconds(sorted: &[Duration], percent: usize) -> f64 {
+pub fn milliseconds(sorted: &[Duration], percent: usize) -> f64 {
     let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }

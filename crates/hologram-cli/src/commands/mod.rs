@@ -14,6 +14,7 @@ mod doctor;
 mod exec;
 mod exec_help;
 mod inspect;
+mod load;
 mod logits;
 mod models;
 mod perplexity;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Serve(args)) => serve::run(&args),
+        Some(Command::Load(args)) => load::run(&args),
         Some(Command::Bench(args)) => match &args.what {
             Some(BenchCommand::Ops(args)) => bench_ops::run(args),
             None => bench::run(&args),

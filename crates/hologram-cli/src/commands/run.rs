@@ -151,18 +151,17 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let mut notes = model.tokenizer()?.notes().to_vec();
     notes.extend(options.context.and_then(|n| beyond_trained(n, model.config().context)));
     notes.extend(template.as_mut().and_then(|template| thinking::apply(think, template)).map(String::from));
-    let asked = match &template {
+    let tokenizer = model.tokenizer()?;
+    let (asked, mut tokens) = match &template {
         Some(template) => {
             notes.extend(template.note().map(String::from));
-            super::chat::written(template, &[Message::new("user", prompt)])?
+            super::chat::written(template, &[Message::new("user", prompt)], tokenizer)?
         }
-        None => prompt.to_string(),
+        None => (prompt.to_string(), tokenizer.encode_with(prompt, true, true)?),
     };
-    // The template writes all control tokens, including BOS.
-    let mut tokens = model.tokenizer()?.encode_with(&asked, template.is_none(), true)?;
     if tokens.is_empty() {
         // An empty prompt starts from BOS.
-        tokens.extend(model.tokenizer()?.bos());
+        tokens.extend(tokenizer.bos());
     }
     let mut session = model.session_for(options)?;
     let mut generation = model.reply(&mut session, &tokens, options)?;

@@ -9,8 +9,8 @@ use hologram_llm::EngineOptions;
 use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, log};
 
 use super::shipped;
-use crate::args::{ServeArgs, usage};
-use crate::status::status;
+use crate::args::{Log, ServeArgs, UsageError, take_notes, usage};
+use crate::status::{Logged, status};
 use crate::text::{NAME, printable, read_file};
 
 /// Maximum bytes of a chat template's file.
@@ -24,6 +24,17 @@ const BUILT_IN: &str = "rust-docs-bitnet";
 /// # Errors
 /// When an option is out of range, the address is taken, or the device or the model fails.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    log::install(args.log.unwrap_or(Log::Warn).into()).context("cannot log")?;
+    match serve(args) {
+        Err(e) if args.log.is_some() && !e.is::<UsageError>() => {
+            log::error(&format!("{e:#}"));
+            Err(Logged.into())
+        }
+        done => done,
+    }
+}
+
+fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let listen = match &args.unix_socket {
         Some(path) => Listen::Unix(path.clone()),
         None => Listen::Tcp(args.host.clone(), args.port),
@@ -34,7 +45,6 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     if (file.is_some() || !args.api_key.is_empty()) && keys.is_empty() {
         return usage("--api-key must not be empty");
     }
-    log::install(args.log.into()).context("cannot log")?;
     let limits = Limits {
         body: (args.max_body as usize) << 20,
         connections: args.max_connections as usize,
@@ -94,8 +104,16 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
         }
     };
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
-    let served = Served::new(names, model, options, template)?;
-    let name = printable(&served.names[0], NAME);
-    status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+    let mut served = Served::new(names, model, options, template)?;
+    if let Some(pooling) = args.pooling {
+        served.set_pooling(pooling.into());
+    }
+    let (name, backend, device) = (printable(&served.names[0], NAME), executor.info().backend, &executor.info().name);
+    if args.log.is_some() {
+        take_notes().iter().for_each(|note| log::warn(note));
+        log::info(&format!("{name} on {backend} ({device})"));
+    } else {
+        status!("{name} on {backend} ({device})\n");
+    }
     Ok(served)
 }

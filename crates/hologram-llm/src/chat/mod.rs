@@ -9,6 +9,7 @@ mod bounds;
 mod python;
 mod source;
 mod thinking;
+mod written;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -21,6 +22,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
 pub use thinking::{Part, Thoughts};
+pub use written::Written;
 
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
@@ -57,6 +59,13 @@ pub struct Conversation {
     /// Further variables, such as `enable_thinking`. They replace the template's special tokens, but not the members
     /// above.
     pub variables: Map<String, Json>,
+}
+
+impl From<&[Message]> for Conversation {
+    fn from(messages: &[Message]) -> Conversation {
+        let message = |m: &Message| json!({ "role": m.role, "content": m.content });
+        Conversation { messages: messages.iter().map(message).collect(), ..Conversation::default() }
+    }
 }
 
 /// A compiled chat template.
@@ -219,9 +228,7 @@ impl ChatTemplate {
     /// # Errors
     /// When the template rejects the messages (with its own message) or fails (with the line).
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let message = |m: &Message| json!({ "role": m.role, "content": m.content });
-        let messages = messages.iter().map(message).collect();
-        self.render_conversation(&Conversation { messages, ..Conversation::default() }, add_generation_prompt)
+        self.render_conversation(&messages.into(), add_generation_prompt)
     }
 
     /// As [`ChatTemplate::render`], with tools and variables.

@@ -124,6 +124,9 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// The biases of the request leave no token.
+    #[error("the biases forbid every token that could follow")]
+    NoToken,
     /// The engine has stopped.
     #[error("the engine has stopped")]
     Stopped,

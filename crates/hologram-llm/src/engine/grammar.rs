@@ -146,7 +146,7 @@ impl Grammar {
         };
         let mut matcher = Matcher::new(factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
-            return Err(error);
+            return Err(sentence(&error));
         }
         // What it leaves out would be a constraint that is not kept.
         if let Some(warning) = matcher.grammar_warnings().into_iter().next() {
@@ -184,6 +184,15 @@ impl Grammar {
             None => Ok(self.matcher.is_stopped()),
         }
     }
+}
+
+/// A message of the grammar's library in one sentence, without what only its own callers can do.
+fn sentence(error: &str) -> String {
+    if error.contains("oneOf") {
+        return "the alternatives of a oneOf must visibly exclude each other; anyOf has no such limit".into();
+    }
+    let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("it cannot be compiled").trim();
+    line.chars().take(300).collect()
 }
 
 /// A fault of the grammar's library must not end the engine.

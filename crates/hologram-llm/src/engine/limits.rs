@@ -75,6 +75,9 @@ impl<'a> Schema<'a> {
                 return Err(format!("has an object of {optional} optional properties, more than {MAX_OPTIONAL}"));
             }
         }
+        if let Some(reference) = self.endless(object) {
+            return Err(format!("has the $ref {reference:?}, which refers only to itself"));
+        }
         if let Some(all) = object.get("allOf") {
             let mut visits = 0;
             let patterns = self.patterns(all, &mut visits) + object.keys().filter(|key| is_pattern(key)).count();
@@ -83,6 +86,22 @@ impl<'a> Schema<'a> {
             }
         }
         object.values().try_for_each(|child| self.check_node(child, depth + 1))
+    }
+
+    /// The reference of a schema whose references lead back to it without anything between.
+    fn endless(&self, start: &'a serde_json::Map<String, Value>) -> Option<&'a str> {
+        let target = |object: &'a serde_json::Map<String, Value>| {
+            let pointer = object.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'))?;
+            self.root.pointer(pointer).and_then(Value::as_object)
+        };
+        let mut at = start;
+        for _ in 0..MAX_DEPTH {
+            at = target(at)?;
+            if std::ptr::eq(at, start) {
+                return start.get("$ref").and_then(Value::as_str);
+            }
+        }
+        None
     }
 
     /// The number of patterns in a part of the schema and in what it refers to, counted a little beyond the limit.
@@ -187,6 +206,12 @@ mod tests {
             (patterns(3), ""),
             (json!({"$defs": {"a": {"pattern": "a"}}, "allOf": vec![json!({"$ref": "#/$defs/a"}); 4]}), "patterns"),
             (json!({"allOf": [{"$ref": "#"}]}), "patterns"),
+            (json!({"$ref": "#"}), "refers only to itself"),
+            (
+                json!({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+                "refers only",
+            ),
+            (json!({"items": {"$ref": "#"}}), ""),
             (nested, "nested more than 64"),
             (json!({"type": "string", "x-guidance": {"lenient": true}}), "x-guidance"),
         ];

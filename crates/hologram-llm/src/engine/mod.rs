@@ -108,6 +108,8 @@ impl Engine {
             None => None,
         };
         let (sender, events) = events::channel(options.unread_events, &shared.queue.bell);
+        // Who has read the end of a request finds its place free.
+        drop(lock(&shared.stats));
         shared.queue.push(request, grammar, sender, options)?;
         Ok(events)
     }

@@ -60,6 +60,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Tokens of the waiting prompts.
     tokens: usize,
+    /// Requests that no longer wait, and have not ended.
+    started: usize,
     submitted: u64,
     rejected: u64,
     phase: Phase,
@@ -104,7 +106,10 @@ impl Queue {
             Phase::Stopping | Phase::Stopped => return Err(SubmitError::Stopped),
         }
         let (waiting, tokens) = (state.waiting.len(), state.tokens.saturating_add(request.prompt.len()));
-        if waiting >= options.max_waiting || (waiting > 0 && tokens > options.max_waiting_tokens) {
+        // The engine may not have looked yet at those that will start at once.
+        let free = options.max_sequences.saturating_sub(state.started);
+        let full = waiting >= options.max_waiting.saturating_add(free);
+        if full || (waiting > 0 && tokens > options.max_waiting_tokens) {
             state.rejected += 1;
             return Err(SubmitError::QueueFull { waiting, limit: options.max_waiting });
         }
@@ -123,6 +128,11 @@ impl Queue {
         state.phase = state.phase.max(phase);
         drop(state);
         self.bell.ring();
+    }
+
+    /// Tells how many requests have started and not ended.
+    pub fn set_started(&self, started: usize) {
+        lock(&self.state).started = started;
     }
 
     pub fn phase(&self) -> Phase {
@@ -188,6 +198,7 @@ impl Queue {
         }
         let waiting = state.waiting.remove(at)?;
         state.tokens -= waiting.request.prompt.len();
+        state.started += 1;
         if state.served.len() >= MAX_TENANTS {
             state.served.clear();
         }
@@ -227,5 +238,23 @@ mod tests {
         assert_eq!(order, [5, 6, 3, 0, 4, 1, 2]);
         // A longer prompt may wait alone.
         assert_eq!((push("d", 0, 100), queue.counts()), (Ok(()), (1, 8, 1)));
+    }
+
+    #[test]
+    fn places_that_are_free_count() {
+        let queue = Queue::new();
+        let options = EngineOptions { max_waiting: 1, ..EngineOptions::of_sizes(2, 64) };
+        let mut events = Vec::new();
+        let mut push = || {
+            let (sender, reader) = channel(1, &queue.bell);
+            events.push(reader);
+            queue.push(Request::new(vec![0]), None, sender, &options).is_ok()
+        };
+        assert_eq!([push(), push(), push(), push()], [true, true, true, false]);
+        // One starts, and its place is no longer free.
+        assert!(queue.take_next(None, |_| true).is_some());
+        assert!(!push());
+        queue.set_started(0);
+        assert!(push());
     }
 }

@@ -164,6 +164,13 @@ impl Request {
         if let Some((_, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
             return invalid("logit_bias", format!("is {bias}, but must be a number"));
         }
+        if self.max_tokens.is_some_and(|max| self.min_tokens > max) {
+            let max = self.max_tokens.unwrap_or_default();
+            return invalid("min_tokens", format!("is {}, but max_tokens is {max}", self.min_tokens));
+        }
+        if self.forbids_all(model) {
+            return invalid("logit_bias", "forbids every token".into());
+        }
         // Without a tokenizer there is no text, so only tokens can end it.
         let needs_text = !self.stop.is_empty() || self.constraint.is_some();
         if let (true, Err(e)) = (needs_text, model.tokenizer()) {
@@ -171,6 +178,28 @@ impl Request {
             return Err(SubmitError::Unsupported { field, reason: e.to_string() });
         }
         Ok(())
+    }
+
+    /// Whether the biases leave no token for the first one.
+    fn forbids_all(&self, model: &Model) -> bool {
+        let vocab = model.config().vocab;
+        let banned = self.logit_bias.iter().filter(|(_, bias)| *bias == f32::NEG_INFINITY).map(|(id, _)| *id);
+        let mut banned: Vec<u32> = banned.collect();
+        if self.min_tokens > 0 && !banned.is_empty() {
+            banned.extend(self.ends(model));
+        }
+        if banned.len() < vocab {
+            return false;
+        }
+        banned.sort_unstable();
+        banned.dedup();
+        banned.len() >= vocab
+    }
+
+    /// The tokens that end the text, whether or not they are ignored.
+    pub(super) fn ends<'a>(&'a self, model: &'a Model) -> impl Iterator<Item = u32> + 'a {
+        let ends = model.end_tokens().iter().chain(&self.stop_tokens);
+        ends.chain(model.tokenizer().map(|t| t.ends()).unwrap_or_default()).copied()
     }
 
     /// The maximum number of tokens to generate, and whether it is the context that limits them.

@@ -220,19 +220,21 @@ impl Sequence {
             }
         }
         if early {
-            let ends = model.end_tokens().iter().chain(&self.request.stop_tokens);
-            let ends = ends.chain(model.tokenizer().map(|t| t.ends()).unwrap_or_default());
-            for id in ends {
-                if let Some(logit) = changed.get_mut(*id as usize) {
+            for id in self.request.ends(model) {
+                if let Some(logit) = changed.get_mut(id as usize) {
                     *logit = f32::NEG_INFINITY;
                 }
             }
+        }
+        let none_left = |logits: &[f32]| logits.iter().all(|logit| *logit == f32::NEG_INFINITY);
+        if none_left(&changed) && !none_left(logits) {
+            return Err(Failure::NoToken);
         }
         let Some(grammar) = &mut self.grammar else {
             return sampler.sample_after(&changed, &self.tokens, position).map_err(fail);
         };
         grammar.mask(&mut changed).map_err(|reason| Failure::Constraint { reason })?;
-        if changed.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+        if none_left(&changed) {
             let reason = "no token fulfils both it and the request's biases".into();
             return Err(Failure::Constraint { reason });
         }

@@ -150,6 +150,7 @@ impl Worker {
     fn count(&mut self) -> EngineStats {
         self.stats.running = self.running.len();
         self.stats.waiting = self.preempted.len();
+        self.shared.queue.set_started(self.running.len() + self.preempted.len());
         self.stats.blocks_used = self.stats.blocks_total - self.session.cache().available_blocks();
         self.stats
     }

@@ -121,8 +121,9 @@ impl Decoder {
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
     /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
-    /// `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`). `bucket.results` says which
-    /// outputs there are.
+    /// `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
+    /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs there
+    /// are.
     ///
     /// # Errors
     /// When weights do not fit together.
@@ -160,6 +161,10 @@ impl Decoder {
         let x = step.graph.gather(x, rows)?;
         let x = step.norm(x, &self.output_norm)?;
         let Step { graph: mut g, mut linears, .. } = step;
+        if bucket.results == Results::Hidden {
+            g.output("hidden", x)?;
+            return Ok(g);
+        }
         let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
         if bucket.results.has_tokens() {
             let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(2)])?;
@@ -167,8 +172,8 @@ impl Decoder {
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
         }
-        if bucket.results.has_logits() {
-            g.output("logits", logits)?;
+        if let Some((name, _)) = bucket.results.rows(c) {
+            g.output(name, logits)?;
         }
         Ok(g)
     }
@@ -198,14 +203,21 @@ pub(crate) enum Results {
     Tokens,
     /// Both.
     Both,
+    /// Normed hidden states.
+    Hidden,
 }
 
 impl Results {
     pub fn has_tokens(self) -> bool {
-        self != Results::Logits
+        matches!(self, Results::Tokens | Results::Both)
     }
 
-    pub fn has_logits(self) -> bool {
-        self != Results::Tokens
+    /// The name of the output with a row of numbers for each token, and the length of a row.
+    pub fn rows(self, config: &Config) -> Option<(&'static str, usize)> {
+        match self {
+            Results::Logits | Results::Both => Some(("logits", config.vocab)),
+            Results::Hidden => Some(("hidden", config.width)),
+            Results::Tokens => None,
+        }
     }
 }

@@ -8,6 +8,7 @@ mod bpe;
 mod decode;
 mod index;
 pub(crate) mod json;
+mod marked;
 mod merge;
 mod pre;
 mod special;
@@ -274,27 +275,44 @@ impl Tokenizer {
         }
         // Text at the start and after a control token is encoded like a new text.
         let mut fresh = true;
+        let mut failed = None;
         self.specials.split(text, parse_special, |fragment| match fragment {
             Fragment::Token(id) => {
                 out.push(id);
                 fresh = true;
             }
             Fragment::Text(text) => {
-                match &self.model {
-                    Model::Bpe(bpe) => bpe.encode(&self.index, text, &mut out),
-                    Model::Spm(spm) => spm.encode(&self.index, &self.types, text, fresh, &mut out),
-                    Model::Json(_) => {}
-                }
+                failed = self.encode_plain(text, fresh, &mut out).err().or(failed.take());
                 fresh = false;
             }
         });
-        if add_special && self.add_bos && (out.first().copied() != self.bos || out.is_empty()) {
-            out.splice(0..0, self.bos);
+        if let Some(e) = failed {
+            return Err(e);
         }
-        if add_special && self.add_eos {
-            out.extend(self.eos);
+        if add_special {
+            self.add_ends(&mut out);
         }
         Ok(out)
+    }
+
+    /// Appends the tokens of a text without control tokens. `fresh`: it is at the start or after a control token.
+    fn encode_plain(&self, text: &str, fresh: bool, out: &mut Vec<u32>) -> Result<()> {
+        match &self.model {
+            Model::Bpe(bpe) => bpe.encode(&self.index, text, out),
+            Model::Spm(spm) => spm.encode(&self.index, &self.types, text, fresh, out),
+            Model::Json(json) => out.extend(json.encode(text, false, false)?),
+        }
+        Ok(())
+    }
+
+    /// Adds BOS, unless the text begins with it, and EOS if the model expects them.
+    fn add_ends(&self, ids: &mut Vec<u32>) {
+        if self.add_bos && (ids.first().copied() != self.bos || ids.is_empty()) {
+            ids.splice(0..0, self.bos);
+        }
+        if self.add_eos {
+            ids.extend(self.eos);
+        }
     }
 
     /// Applies the settings for BOS and EOS, which may differ from the rules in `tokenizer.json`. BOS and EOS in the
@@ -399,6 +417,11 @@ impl Tokenizer {
     /// Whether generation ends with this token.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.binary_search(&id).is_ok()
+    }
+
+    /// The most bytes of text that a token stands for.
+    pub fn longest_token(&self) -> usize {
+        self.tokens.iter().map(<[u8]>::len).max().unwrap_or(0)
     }
 
     /// Whether `encode` with `add_special` adds BOS.

@@ -70,4 +70,19 @@ impl Specials {
             each(Fragment::Text(&text[from..]));
         }
     }
+
+    /// As [`Specials::split`] with control tokens, but none has a part that `mark` precedes. Pieces of text may follow
+    /// each other.
+    pub fn split_marked<'t>(&self, text: &'t str, mark: char, mut each: impl FnMut(Fragment<'t>)) {
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once(mark) {
+            self.split(before, true, &mut each);
+            // A mark that lost its character marks nothing.
+            let end = after.chars().next().filter(|c| *c != mark).map_or(0, char::len_utf8);
+            let (protected, after) = after.split_at(end);
+            each(Fragment::Text(protected));
+            rest = after;
+        }
+        self.split(rest, true, each);
+    }
 }

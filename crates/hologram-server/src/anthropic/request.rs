@@ -88,8 +88,22 @@ fn conversation(fields: &mut Fields, served: &Served) -> Result<(Conversation, T
         // The template has a switch, but no budget.
         thinking.ignore(&["budget_tokens", "display"]);
         thinking.finish()?;
-        if served.template()?.has_thinking_switch() {
-            variables.insert("enable_thinking".into(), (kind != Some("disabled")).into());
+        let template = served.template()?;
+        // A template without a switch either always lets the model think or never.
+        let thinks = template.source().contains("think>");
+        match kind {
+            _ if template.has_thinking_switch() => {
+                variables.insert("enable_thinking".into(), (kind != Some("disabled")).into());
+            }
+            Some("enabled") if !thinks => {
+                let message = "the model's chat template cannot turn thinking on";
+                return Err(ApiError::unsupported("thinking", message));
+            }
+            Some("disabled") if thinks => {
+                let message = "the model's chat template cannot turn thinking off";
+                return Err(ApiError::unsupported("thinking", message));
+            }
+            _ => {}
         }
     }
     let tools = tools(fields)?;

@@ -18,6 +18,7 @@ use crate::routes::Call;
 use crate::served::Served;
 use crate::stream::{Writer, lines};
 use crate::talk::Talk;
+use request::Asked;
 
 /// An error in Ollama's form.
 pub fn error(error: &ApiError) -> Value {
@@ -30,7 +31,10 @@ pub fn error(error: &ApiError) -> Value {
 /// When the request is at fault, or the engine does not take it.
 pub async fn chat(call: Call) -> Result<Response<Body>> {
     let (request, call) = call.prepare(request::chat).await?;
-    answer(call, request, "messages").await
+    match request {
+        Asked::Reply(request) => answer(call, *request, "messages").await,
+        Asked::Nothing(reason) => nothing(&call, reason, true),
+    }
 }
 
 /// `POST /api/generate`.
@@ -39,7 +43,21 @@ pub async fn chat(call: Call) -> Result<Response<Body>> {
 /// When the request is at fault, or the engine does not take it.
 pub async fn generate(call: Call) -> Result<Response<Body>> {
     let (request, call) = call.prepare(request::generate).await?;
-    answer(call, request, "prompt").await
+    match request {
+        Asked::Reply(request) => answer(call, *request, "prompt").await,
+        Asked::Nothing(reason) => nothing(&call, reason, false),
+    }
+}
+
+/// The reply to a request for nothing.
+fn nothing(call: &Call, reason: &str, is_chat: bool) -> Result<Response<Body>> {
+    let model = &call.shared.served()?.names[0];
+    let mut value = json!({ "model": model, "created_at": timestamp(now()), "done": true, "done_reason": reason });
+    match is_chat {
+        true => value["message"] = json!({ "role": "assistant", "content": "" }),
+        false => value["response"] = "".into(),
+    }
+    Ok(body::json(StatusCode::OK, &value))
 }
 
 async fn answer(call: Call, request: request::Request, prompt_name: &'static str) -> Result<Response<Body>> {

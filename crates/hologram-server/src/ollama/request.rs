@@ -26,13 +26,23 @@ pub struct Request {
     pub is_chat: bool,
 }
 
+/// What a request asks for.
+pub enum Asked {
+    /// A reply.
+    Reply(Box<Request>),
+    /// Nothing: without a prompt, Ollama's clients load a model, or with `keep_alive: 0` unload it. Here it is loaded,
+    /// and stays. The reason of the reply's end.
+    Nothing(&'static str),
+}
+
 /// Reads a request of `/api/chat`.
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn chat(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
+pub fn chat(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
     let served = shared.served()?;
     let mut fields = Fields::new(crate::json::object(body)?);
+    let reason = reason_of_nothing(&mut fields);
     let (params, streams, variables) = common(&mut fields, served)?;
     let Some(list) = fields.list("messages")? else {
         return Err(ApiError::invalid("messages", "messages are required"));
@@ -43,8 +53,21 @@ pub fn chat(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
     }
     let tools = Tools::parse(&mut fields)?;
     fields.finish()?;
+    if messages.is_empty() {
+        return Ok(Asked::Nothing(reason));
+    }
     let talk = Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &tools, params)?;
-    Ok(Request { talk, streams, is_chat: true })
+    Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: true })))
+}
+
+/// Takes `keep_alive`: how long the model stays loaded, a number of seconds or a text such as `5m`.
+fn reason_of_nothing(fields: &mut Fields) -> &'static str {
+    let zero = match fields.take("keep_alive") {
+        Some(Value::String(time)) => time.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse() == Ok(0.0),
+        Some(seconds) => seconds.as_f64() == Some(0.0),
+        None => false,
+    };
+    if zero { "unload" } else { "load" }
 }
 
 fn message(value: Value, name: &str) -> Result<Value> {
@@ -71,28 +94,32 @@ fn message(value: Value, name: &str) -> Result<Value> {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
+pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
     let served = shared.served()?;
     let mut fields = Fields::new(crate::json::object(body)?);
+    let reason = reason_of_nothing(&mut fields);
     let (params, streams, variables) = common(&mut fields, served)?;
     let prompt = fields.text("prompt")?.unwrap_or_default();
     let system = fields.text("system")?;
     let raw = fields.boolean("raw")?.unwrap_or(false);
     fields.finish()?;
+    if prompt.is_empty() {
+        return Ok(Asked::Nothing(reason));
+    }
     let talk = if raw || served.template().is_err() {
         if system.is_some() {
             return Err(ApiError::unsupported("system", "a text that is continued has no system message"));
         }
         let names = Names { prompt: "prompt", constraint: "format" };
         let splitter = Splitter::new("", false, None);
-        Talk { prompt: served.encode(&prompt, true, "prompt")?, params, splitter, names }
+        Talk { prompt: served.encode(&prompt, "prompt")?, params, splitter, names }
     } else {
         let mut messages: Vec<Value> =
             system.map(|text| json!({ "role": "system", "content": text })).into_iter().collect();
         messages.push(json!({ "role": "user", "content": prompt }));
         Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &Tools::default(), params)?
     };
-    Ok(Request { talk, streams, is_chat: false })
+    Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: false })))
 }
 
 /// Reads a request of `/api/show`.
@@ -146,8 +173,6 @@ fn common(fields: &mut Fields, served: &Served) -> Result<(Params, bool, Map<Str
         }
         variables.insert("enable_thinking".into(), think.into());
     }
-    // The model stays loaded.
-    fields.ignore(&["keep_alive"]);
     let streams = fields.boolean("stream")?.unwrap_or(true);
     Ok((params, streams, variables))
 }

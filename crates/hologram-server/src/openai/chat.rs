@@ -112,7 +112,7 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Chat> {
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
     let messages = messages::parse(&mut fields)?;
-    let mut params = Params::parse(&mut fields, served.vocab(), shared.options.limits.sequences)?;
+    let mut params = Params::parse(&mut fields, served.vocab(), served.max_texts(&shared.options.limits))?;
     let older = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
     params.max_tokens = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?.or(older).map(|n| n as usize);
     params.logprobs = params::chat_logprobs(&mut fields)?;

@@ -6,7 +6,7 @@ use hologram_llm::{Event, Request};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::logprobs::Completion;
+use super::logprobs::{Completion, characters};
 use super::{Head, Total, finish_reason, now, stream};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
@@ -33,10 +33,23 @@ struct Completions {
     include_usage: bool,
 }
 
+/// A text, or tokens that were given instead.
 #[derive(Clone)]
-struct Prompt {
+pub struct Prompt {
     text: String,
-    tokens: Vec<u32>,
+    /// Its tokens, at least one.
+    pub tokens: Vec<u32>,
+}
+
+impl Prompt {
+    /// The bytes of the first token, and how many characters of the tokens are not in the text: those of BOS, and of a
+    /// space that the vocabulary needs.
+    fn begin(&self, served: &Served) -> Result<(Vec<u8>, usize)> {
+        let tokenizer = served.tokenizer()?;
+        let first = self.tokens.first().map(|id| tokenizer.token_bytes(*id)).unwrap_or_default();
+        let spelled: usize = self.tokens.iter().map(|id| characters(&tokenizer.token_bytes(*id))).sum();
+        Ok((first, spelled.saturating_sub(self.text.chars().count())))
+    }
 }
 
 /// Answers a request.
@@ -56,16 +69,12 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     let requests = (0..prompts.len() * n).map(request).collect();
     let replies = job::submit(&shared, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
     let (id, created, model) = (shared.new_id("cmpl-"), now(), shared.served()?.names[0].clone());
-    let first_of = |prompt: &Prompt| -> Result<String> {
-        let first = prompt.tokens.first().copied();
-        Ok(first.map(|id| shared.served()?.tokenizer().map(|t| t.decode(&[id], true))).transpose()?.unwrap_or_default())
-    };
-    let firsts = prompts.iter().map(first_of).collect::<Result<Vec<_>>>()?;
+    let beginnings = prompts.iter().map(|prompt| prompt.begin(shared.served()?)).collect::<Result<Vec<_>>>()?;
     if stream {
         let choice = |i: usize| Choice {
             echo: echo.then(|| prompts[i / n].text.clone()),
-            first: firsts[i / n].clone(),
-            logprobs: Completion::default(),
+            first: beginnings[i / n].0.clone(),
+            logprobs: Completion::new(if echo { beginnings[i / n].1 } else { 0 }),
         };
         let choices = (0..prompts.len() * n).map(choice).collect();
         let total = Total::default();
@@ -76,9 +85,10 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     let (mut total, mut choices) = (Total::default(), Vec::new());
     for (i, text) in texts.iter().enumerate() {
         total.add(text.usage, i % n == 0);
-        let mut logprobs = Completion::default();
-        text.prompt.iter().for_each(|token| logprobs.push(token.as_ref(), &firsts[i / n]));
-        text.logprobs.iter().for_each(|token| logprobs.push(Some(token), ""));
+        let (first, hidden) = &beginnings[i / n];
+        let mut logprobs = Completion::new(if echo { *hidden } else { 0 });
+        text.prompt.iter().for_each(|token| logprobs.push(token.as_ref(), first));
+        text.logprobs.iter().for_each(|token| logprobs.push(Some(token), &[]));
         let prompt = if echo { prompts[i / n].text.as_str() } else { "" };
         choices.push(json!({
             "index": i,
@@ -100,10 +110,10 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 
 fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     let served = shared.served()?;
-    let sequences = shared.options.limits.sequences;
+    let sequences = served.max_texts(&shared.options.limits);
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
-    let prompts = prompts(&mut fields, served, sequences)?;
+    let prompts = prompts(&mut fields, "prompt", served, sequences)?;
     let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
     if prompts.len() * params.n > sequences {
         let message = format!("{} prompts with n = {} exceed {sequences} texts", prompts.len(), params.n);
@@ -127,23 +137,26 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     Ok(Completions { params, prompts, echo, stream, include_usage })
 }
 
-/// Reads `prompt`: a text, tokens, or a list of either.
-fn prompts(fields: &mut Fields, served: &Served, max: usize) -> Result<Vec<Prompt>> {
-    let Some(value) = fields.take("prompt") else { return Err(ApiError::invalid("prompt", "a prompt is required")) };
+/// Reads a member with one or several prompts: a text, tokens, or a list of either.
+///
+/// # Errors
+/// Names the prompt at fault.
+pub fn prompts(fields: &mut Fields, name: &str, served: &Served, max: usize) -> Result<Vec<Prompt>> {
+    let Some(value) = fields.take(name) else { return Err(ApiError::invalid(name, format!("{name} is required"))) };
     let list = match value {
         // A list of numbers is one prompt.
         Value::Array(list) if !list.is_empty() && !list[0].is_number() => list,
-        one => return Ok(vec![prompt(one, served, "prompt")?]),
+        one => return Ok(vec![prompt(one, served, name)?]),
     };
     if list.len() > max {
-        return Err(ApiError::invalid("prompt", format!("at most {max} prompts are supported")));
+        return Err(ApiError::invalid(name, format!("at most {max} texts are supported")));
     }
-    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("prompt[{i}]"))).collect()
+    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("{name}[{i}]"))).collect()
 }
 
 fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
     match value {
-        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, true, name)?, text }),
+        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, name)?, text }),
         Value::Array(ids) if ids.is_empty() => Err(ApiError::invalid(name, format!("{name} must not be empty"))),
         Value::Array(ids) => {
             let tokens = ids.iter().map(|id| token(id, name, served.vocab())).collect::<Result<Vec<_>>>()?;
@@ -164,8 +177,8 @@ struct Chunks {
 struct Choice {
     /// The prompt, until it is sent.
     echo: Option<String>,
-    /// The text of the prompt's first token, which has no probability.
-    first: String,
+    /// The bytes of the prompt's first token, which has no probability.
+    first: Vec<u8>,
     logprobs: Completion,
 }
 
@@ -188,7 +201,7 @@ impl Writer for Chunks {
                 logprobs.iter().for_each(|token| all.push(token.as_ref(), first));
             }
             Event::Token { text, logprobs, .. } => {
-                logprobs.iter().for_each(|token| self.choices[index].logprobs.push(Some(token), ""));
+                logprobs.iter().for_each(|token| self.choices[index].logprobs.push(Some(token), &[]));
                 if !text.is_empty() {
                     self.text(index, &text, None, out);
                 }

@@ -25,7 +25,13 @@ pub fn chat(logprobs: &TokenLogprobs) -> Value {
     value
 }
 
-/// The tokens of a completion, or of a piece of it that begins at character `offset`.
+/// The number of characters that begin in these bytes.
+pub fn characters(bytes: &[u8]) -> usize {
+    // The other bytes of a character begin with the bits 10.
+    bytes.iter().filter(|byte| **byte >> 6 != 0b10).count()
+}
+
+/// The tokens of a completion.
 #[derive(Debug, Default)]
 pub struct Completion {
     tokens: Vec<Value>,
@@ -34,14 +40,22 @@ pub struct Completion {
     offsets: Vec<usize>,
     /// Characters so far.
     offset: usize,
+    /// Characters of the first tokens that are not in the text.
+    hidden: usize,
 }
 
 impl Completion {
-    /// Adds a token, `None` for the prompt's first, whose text is `first`.
-    pub fn push(&mut self, logprobs: Option<&TokenLogprobs>, first: &str) {
-        let spelled = logprobs.map_or(first.to_string(), |logprobs| text(&logprobs.token));
-        self.offsets.push(self.offset);
-        self.offset += spelled.chars().count();
+    /// Without the first `hidden` characters of its tokens, the text of the tokens is that of the completion.
+    pub fn new(hidden: usize) -> Completion {
+        Completion { hidden, ..Completion::default() }
+    }
+
+    /// Adds a token, `None` for the prompt's first, whose bytes are `first`.
+    pub fn push(&mut self, logprobs: Option<&TokenLogprobs>, first: &[u8]) {
+        let bytes = logprobs.map_or(first, |logprobs| &logprobs.token.bytes);
+        let spelled = String::from_utf8_lossy(bytes).into_owned();
+        self.offsets.push(self.offset.saturating_sub(self.hidden));
+        self.offset += characters(bytes);
         self.tokens.push(spelled.into());
         match logprobs {
             None => {

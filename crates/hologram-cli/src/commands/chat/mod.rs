@@ -69,7 +69,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let first = |system: Option<&str>| -> Vec<Message> {
         system.map(|text| Message::new("system", text)).into_iter().chain([Message::new("user", "Hello")]).collect()
     };
-    written(&template, &first(args.system.as_deref()))?;
+    written(&template, &first(args.system.as_deref()), &tokenizer)?;
 
     let executor = args.device.open()?;
     let model = shipped::load(files, &executor)?;
@@ -144,14 +144,18 @@ fn is_full(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(LlmError::PromptTooLong { .. } | LlmError::ContextFull { .. }))
 }
 
-/// The text of a conversation.
+/// The text of a conversation and its tokens. Control tokens come from the template alone, BOS among them.
 ///
 /// # Errors
 /// When the template rejects it or writes nothing.
-pub fn written(template: &ChatTemplate, messages: &[Message]) -> anyhow::Result<String> {
-    let text = template.render(messages, true)?;
-    ensure!(!text.is_empty(), "the chat template produces no text: it is empty or damaged");
-    Ok(text)
+pub fn written(
+    template: &ChatTemplate,
+    messages: &[Message],
+    tokenizer: &hologram_llm::tokenizer::Tokenizer,
+) -> anyhow::Result<(String, Vec<u32>)> {
+    let written = template.write(&messages.into(), true, tokenizer)?;
+    ensure!(!written.is_empty(), "the chat template produces no text: it is empty or damaged");
+    Ok((written.text(), written.encode(tokenizer, false)?))
 }
 
 /// Whether standard output failed, so that the chat cannot continue.
@@ -259,7 +263,8 @@ impl Chat {
             },
             Command::System(text) => {
                 let old = self.system.replace(text.into());
-                if let Err(e) = written(&self.template, &self.messages(Some(Message::new("user", "Hello")))) {
+                let next = self.messages(Some(Message::new("user", "Hello")));
+                if let Err(e) = written(&self.template, &next, self.model.tokenizer()?) {
                     self.system = old;
                     return Err(e);
                 }
@@ -350,9 +355,7 @@ impl Chat {
         let room = (context / 8).clamp(1, 256);
         let mut dropped = 0;
         loop {
-            let text = written(&self.template, &self.messages(None))?;
-            // The template writes all control tokens, including BOS.
-            let tokens = self.model.tokenizer()?.encode_with(&text, false, true)?;
+            let (text, tokens) = written(&self.template, &self.messages(None), self.model.tokenizer()?)?;
             if tokens.len() + room <= context || self.turns.len() < 3 {
                 if dropped > 0 {
                     status!("note: the context is full: the oldest {} dropped\n", counted(dropped, "turn"));

@@ -1,0 +1,32 @@
+//! Ollama's interface.
+
+mod common;
+
+use common::{options, serve};
+use serde_json::json;
+
+#[test]
+fn empty_requests_load_and_unload() {
+    let server = serve(options(), |_| ());
+    let cases = [
+        ("/api/generate", json!({"model": "tiny"}), "load"),
+        ("/api/generate", json!({"model": "tiny", "prompt": "", "keep_alive": 0, "stream": false}), "unload"),
+        ("/api/chat", json!({"model": "tiny", "messages": []}), "load"),
+        ("/api/chat", json!({"model": "tiny", "messages": [], "keep_alive": "0s"}), "unload"),
+    ];
+    for (path, body, reason) in cases {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        // One object, streamed or not.
+        let value = answer.json();
+        assert_eq!((&value["done"], &value["done_reason"]), (&json!(true), &json!(reason)), "{value}");
+        let text = if path == "/api/chat" { &value["message"]["content"] } else { &value["response"] };
+        assert_eq!((text, &value["model"]), (&json!(""), &json!("tiny")));
+    }
+    let unknown = server.post("/api/generate", &json!({"model": "other"}));
+    assert_eq!(unknown.status, 404);
+    let asked = server.post("/api/chat", &json!({
+        "model": "tiny", "stream": false, "options": {"num_predict": 3}, "messages": [{"role": "user", "content": "Hello"}],
+    }));
+    assert_eq!((asked.status, &asked.json()["done_reason"]), (200, &json!("length")), "{}", asked.body);
+}
