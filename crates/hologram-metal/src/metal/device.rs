@@ -9,6 +9,7 @@ use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
 use hologram_device::{BackendError, BackendType, DeviceInfo, DeviceLimits, Result};
 use hologram_isa::Capability;
+use hologram_isa::meaning::Subnormals;
 
 use super::parts;
 
@@ -98,8 +99,13 @@ impl Device {
                     ..DeviceLimits::PROGRAM
                 },
                 capabilities: vec![Capability::MatrixTile],
+                subnormals: Subnormals::Flushed,
                 features: Vec::new(),
-                details: vec![("family", format!("Apple {number} ({chips})")), ("system", system.clone())],
+                details: vec![
+                    ("family", format!("Apple {number} ({chips})")),
+                    ("system", system.clone()),
+                    ("subnormal f32", "flushed".into()),
+                ],
             };
             let stamp = format!("system {system}, family {number}");
             let command_seconds = parts::command_seconds();
