@@ -50,7 +50,7 @@ pub(super) struct Device {
 
 /// Lets the GPU's context switches take their time: the driver reads this when it makes a device, and otherwise may end
 /// long kernels. The user's own value stays.
-fn relax_watchdog() {
+pub(super) fn relax_watchdog() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os(RELAXED).is_none() {
@@ -60,7 +60,7 @@ fn relax_watchdog() {
     });
 }
 
-fn unavailable(reason: String) -> BackendError {
+pub(super) fn unavailable(reason: String) -> BackendError {
     BackendError::Unavailable { device: BackendType::Metal.to_string(), reason }
 }
 
