@@ -92,13 +92,34 @@ def images(nvrtc, path, source):
     return out, log
 
 
+def for_cuda(lines):
+    """The lines without those that only Metal compiles, where __CUDACC_RTC__ is not defined."""
+    # Of each open condition, whether CUDA compiles the lines: None where it is another condition.
+    open_ifs = []
+    for line in lines:
+        words = re.sub(r"//.*", "", line).replace("#", "# ").split()
+        if words[:2] in (["#", "ifdef"], ["#", "ifndef"], ["#", "if"]):
+            named = words[2:] == ["__CUDACC_RTC__"]
+            open_ifs.append(words[1] == "ifdef" if named else None)
+        elif words[:2] == ["#", "else"] and open_ifs[-1] is not None:
+            open_ifs[-1] = not open_ifs[-1]
+        elif words[:2] == ["#", "endif"]:
+            open_ifs.pop()
+        elif False not in open_ifs:
+            yield line
+            continue
+        # A condition of CUDA's own is part of its text.
+        if False not in open_ifs:
+            yield line
+
+
 def text_of(path, seen):
-    """A source with what it includes, without comments and blank lines."""
+    """A source with what it includes, as CUDA compiles it, without comments and blank lines."""
     if path in seen:
         return ""
     seen.add(path)
     text = []
-    for line in open(path):
+    for line in for_cuda(open(path)):
         include = re.match(r'\s*#include "(.+)"', line)
         found = include and next((f for d in (SHARED, CUDA) if os.path.exists(f := os.path.join(d, include[1]))), None)
         line = text_of(found, seen) if found else re.sub(r"//.*", "", line).strip() + "\n"
@@ -112,7 +133,10 @@ def record_of(source, files):
     pins = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")).read()
     pins = "".join(re.findall(r"^nvidia.*\n", pins, re.M))
     digest = lambda data: hashlib.sha256(data).hexdigest()
-    lines = [f"text {digest((pins + text_of(source, set())).encode())}"]
+    text = text_of(source, set())
+    if "metal_stdlib" in text or "simdgroup_" in text:
+        sys.exit(f"{source}: Metal's half is part of its record")
+    lines = [f"text {digest((pins + text).encode())}"]
     return "\n".join(lines + [f"{file} {digest(files[file])}" for file in sorted(files)]) + "\n"
 
 

@@ -36,7 +36,7 @@ class Case:
         """What is wrong, or None."""
         for seed in (0, 3):
             buffers = [bytearray(1) if a is None else a[:] for a in self.args]
-            done = library.run(self.kernel, self.grid, self.threads, buffers, [self.shared] if self.shared else (), seed)
+            done = library.run(self.kernel, self.grid, self.threads, buffers, [self.shared] if self.shared else (), seed, flush=seed != 0)
             for place, want in self.results.items():
                 got = self.read.get(place, list)(buffers[place])
                 size = max(max(map(abs, want)), 1e-30)
@@ -56,7 +56,8 @@ class Case:
 
 
 def rms_norm():
-    for n, rows, threads, v in [(512, 3, 64, 2), (2048, 2, 256, 2), (4096, 1, 128, 8), (260, 2, 64, 2)]:
+    # The last: a row is one group, so the norm and the scale of its codes are maxima and sums of the same threads.
+    for n, rows, threads, v in [(512, 3, 64, 2), (2048, 2, 256, 2), (4096, 1, 128, 8), (260, 2, 64, 2), (1024, 2, 128, 2)]:
         x, w = floats(n * rows), floats(n)
         want = []
         for row in rows_of(x, n):
@@ -66,7 +67,7 @@ def rms_norm():
         for ty, out, read, bound in [("f32", floats(n * rows + 4), list, 1e-6), ("f16", halves([0] * n * rows), of_halves, 1e-3),
                                      ("bf16", bfloats([0] * n * rows), of_bfloats, 5e-3)]:
             yield Case("rms_norm.k", f"rms_norm_{ty}_{v}", (rows + 1,), (threads,), [x, w, out, *tail], {2: want}, {2: read}, bound, [0])
-        group = 32 if n % 64 else 64
+        group = n if n == 1024 else 32 if n % 64 else 64
         if n % group == 0:
             codes, scales, _ = quantized(want, group)
             out = array.array("b", bytes(n * rows))
@@ -368,7 +369,8 @@ def attention():
     for ty, heads, kv, d, of, tile, window in [("float", 4, 2, 64, 4, 64, 0), ("half", 2, 2, 64, 1, 128, 0), ("float", 2, 1, 24, 1, 16, 0), ("half", 8, 1, 128, 8, 64, 0),
                                                ("float", 4, 2, 64, 4, 64, 70), ("half", 2, 1, 24, 4, 32, 40), ("eight", 8, 2, 64, 4, 128, 0),
                                                ("eight", 2, 1, 128, 4, 64, 100), ("eight", 3, 1, 32, 4, 32, 0)]:
-        shift, columns, tokens, positions, sequences = 3, 26, 3, uints(5, 180, 66), uints(1, 0, 1)
+        # The second token is the last that its row of the table has a block for, and the row is the table's last.
+        shift, columns, tokens, positions, sequences = 3, 26, 3, uints(5, 207, 66), uints(0, 1, 0)
         blocks, of_kv = 2 * columns, heads // kv
         table = uints(*RNG.sample(range(blocks), blocks))
         q, size = floats(tokens * heads * d), blocks * kv * (1 << shift) * d
@@ -432,10 +434,35 @@ def attention():
         yield Case("attention_decode.k", name, (2, kv, tokens * slices), (256,), [*head, *tail, 2, scale], {result: whole}, bound=bound)
 
 
+def attention_append():
+    """One token whose row is new: rotated, stored and read by the same launch. Tiles of several rows, the last of which is the new one."""
+    for ty, heads, kv, d, of, adjacent in [("float", 4, 1, 64, 4, 0), ("half", 2, 1, 128, 4, 1), ("half", 1, 1, 64, 1, 0), ("float", 2, 1, 48, 4, 1)]:
+        shift, columns, position, pairs = 3, 9, 69, d // 2
+        table = uints(*RNG.sample(range(columns), columns))
+        size = columns * kv * (1 << shift) * d
+        cache = [halves(floats(size)) if ty == "half" else floats(size) for _ in range(2)]
+        q, k, v, freqs = floats(heads * d), floats(kv * d), floats(kv * d), array.array("f", [50000 ** (-2 * i / d) for i in range(pairs)])
+        place = lambda p: ((table[p >> shift] * kv) * (1 << shift) + p % (1 << shift)) * d
+        stored = [list(of_halves(c)) if ty == "half" else list(c) for c in cache]
+        for s, row in zip(stored, (rotated(k, [position], freqs, kv, d, pairs, adjacent), v)):
+            s[place(position):place(position) + d] = row
+        want, turned = [], rotated(q, [position], freqs, heads, d, pairs, adjacent)
+        for own in rows_of(turned, d):
+            scores = [sum(map(float.__mul__, own, stored[0][place(p):place(p) + d])) / math.sqrt(d) for p in range(position + 1)]
+            w = [math.exp(s - max(scores)) for s in scores]
+            want += [sum(w[p] * stored[1][place(p) + e] for p in range(position + 1)) / sum(w) for e in range(d)]
+        read, bound = ({8: of_halves, 9: of_halves}, 1e-3) if ty == "half" else ({}, 1e-4)
+        slot = table[position >> shift] << shift | position % (1 << shift)
+        yield Case("attention_decode.k", f"attention_decode_{ty}_{d if d in (64, 128) else 0}_{of}", (1, kv, 1), (256,),
+                   [q, k, v, uints(position), uints(0), uints(slot), table, freqs, *cache, floats(len(q)), floats(of * d * 2), floats(of * 4), None, uints(*[0] * 8),
+                    uints(0), FIXED, 1, 1, heads, kv, d, shift, columns, 1, columns, pairs, 1 | adjacent << 1, 1, math.log2(math.e) / math.sqrt(d)],
+                   {8: stored[0], 9: stored[1], 10: want}, read, bound)
+
+
 def attention_prefill():
     """Tokens of several sequences, in runs that a workgroup meets in part, with heads that share keys and values and windows."""
     for ty, d, heads, kv, window, runs in [("float", 64, 4, 2, 0, [(1, 0, 40), (0, 33, 9)]), ("half", 128, 2, 2, 0, [(0, 60, 20)]), ("eight", 64, 7, 1, 0, [(1, 30, 12)]),
-                                           ("float", 80, 3, 1, 20, [(0, 50, 25), (1, 0, 2), (0, 10, 3)]), ("half", 64, 8, 2, 45, [(1, 70, 20)]),
+                                           ("float", 80, 3, 1, 20, [(0, 50, 25), (1, 0, 2), (0, 10, 3)]), ("half", 64, 8, 2, 45, [(1, 84, 20)]),
                                            ("half", 96, 1, 1, 0, [(0, 0, 66)]), ("eight", 128, 4, 1, 33, [(0, 20, 17)]), ("float", 128, 4, 2, 0, [(1, 31, 2)]),
                                            ("half", 80, 2, 1, 0, [(0, 5, 9)]), ("float", 96, 2, 1, 7, [(0, 0, 30)]), ("eight", 96, 2, 1, 0, [(1, 31, 4)])]:
         shift, columns, of_kv = 3, 13, heads // kv
@@ -544,16 +571,16 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_prefill, sample, rms_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, packed]
 
 
-def run(source, cases):
-    """What is wrong with the cases of a source."""
-    path = next((p for p in (os.path.join(f, source) for f in FOLDERS) if os.path.exists(p)), source)
+def run(source, cases, folders=FOLDERS):
+    """What is wrong with the cases of a source, which with its headers is in one of these folders."""
+    path = next((p for p in (os.path.join(f, source) for f in folders) if os.path.exists(p)), source)
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "kernels.so")
         try:
-            mslc.build(path, out, includes=FOLDERS, checked=True)
+            mslc.build(path, out, includes=folders, checked=True)
         except mslc.Failure as e:
             return [f"{source}: {e}"]
         library, wrong = Library(out), []

@@ -27,6 +27,7 @@ POSITIONS = {
     "thread_execution_width": "spw", "dispatch_simdgroups_per_threadgroup": "nsg", "thread_index_in_quadgroup": "quad",
 }
 # What makes a thread wait for others.
+MOST_THREADS = re.compile(r"max_total_threads_per_threadgroup\s*\(([^()]*)\)")
 WAITS = re.compile(r"\b(threadgroup_barrier|simdgroup_\w+|simd_\w+|quad_\w+)\b")
 
 
@@ -41,11 +42,12 @@ class Kernel:
     """A kernel: its parameters as ((kind, index or position), whether it is a pointer, text)."""
 
     def __init__(self, name, line, template):
-        self.name, self.line, self.template, self.params = name, line, template, []
+        self.name, self.line, self.template, self.params, self.threads = name, line, template, [], "1024"
 
 
 class Lowered:
-    """`body`: C++; `entries`: (host name, text of the C entry, C++ for a bit of each buffer); `problems`: (line, message)."""
+    """`body`: C++; `entries`: (host name, text of the C entry, C++ for a bit of each buffer, the same for those that it may write, C++ for the most
+    threads of a threadgroup); `problems`: (line, message)."""
 
     def __init__(self, body, entries, kernels, problems, waits):
         self.body, self.entries, self.kernels = body, entries, kernels
@@ -185,8 +187,10 @@ def lower(source, lint):
     wanted += [(host, kernels[name], name, args) for host, name, args in instances if name in kernels]
     for host, kernel, name, args in wanted:
         # The indices may be sums.
-        buffers = " | ".join(f"1u << ({index})" for (kind, index), _, _ in kernel.params if kind == "buf") or "0"
-        entries.append((host, entry(f"msl_entry_{len(entries)}", kernel, name + args), buffers))
+        buffers = [(f"1u << ({index})", not re.search(r"\b(const|constant)\b", text)) for (kind, index), _, text in kernel.params if kind == "buf"]
+        written = " | ".join(bit for bit, writes in buffers if writes) or "0"
+        buffers = " | ".join(bit for bit, _ in buffers) or "0"
+        entries.append((host, entry(f"msl_entry_{len(entries)}", kernel, name + args), buffers, written, kernel.threads))
     return Lowered("".join(t.text for t in tokens), entries, kernels, problems, waits)
 
 
@@ -254,6 +258,8 @@ def signatures(tokens, problems):
             problems.append((t.line, f"kernel {name} must return void"))
         end = match(tokens, j, "(", ")")
         kernels[name] = kernel = Kernel(name, t.line, b >= 0 and tokens[b].text == ">")
+        most = MOST_THREADS.search(attributes_before(tokens, start) + (text_of(tokens[start:i]) if attribute else ""))
+        kernel.threads = most[1] if most else "1024"
         out = [parameter(kernel, p, problems) for p in split_commas(tokens[j + 1:end])]
         bound = [p[0] for p in kernel.params if p[0][0] != "position"]
         for place in {p for p in bound if bound.count(p) > 1}:
@@ -261,6 +267,17 @@ def signatures(tokens, problems):
         tokens[j + 1:end] = [Token("raw", ", ".join(out), t.line)]
         i = j
     return kernels, instances
+
+
+def attributes_before(tokens, i):
+    """The text of the attributes right before a token."""
+    end = before(tokens, i)
+    if end < 0 or tokens[end].text != "]":
+        return ""
+    start = end
+    while start >= 0 and not is_attribute(tokens, start):
+        start -= 1
+    return text_of(tokens[max(start, 0):end + 1])
 
 
 def declared_name(head):

@@ -29,10 +29,11 @@ from lowering import lower
 
 SHIM = os.path.join(HERE, "shim")
 CLANG = os.environ.get("MSL_CLANG", "clang++-19")
+# The compiler must not take a test of a float's bits for a comparison with 0: a launch may count subnormal numbers as 0.
 # Not the processors' own conversion to bf16, which counts numbers below the least normal one as 0.
 BASE = [CLANG, "-std=c++17", "-w", "-march=native", "-mno-avx512bf16", "-mno-avxneconvert", "-mno-avx10.1-256",
         "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-strict-aliasing",
-        "-fno-math-errno", "-Xclang", "-cl-single-precision-constant", "-ferror-limit=0",
+        "-fno-math-errno", "-fdenormal-fp-math=dynamic", "-Xclang", "-cl-single-precision-constant", "-ferror-limit=0",
         "-ffp-contract=fast-honor-pragmas", "-fPIC"]
 SANITIZE = ["-fsanitize=thread", "-g1"]
 METAL = ["-undef", "-nostdinc", "-D__METAL_VERSION__=310", "-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__HAVE_BFLOAT__=1"]
@@ -177,9 +178,9 @@ def check(path, defines=(), includes=(), dialect=False):
 def unit(result):
     """The whole C++ of a library."""
     waits = int(result.waits)
-    entries = "".join(f'{{"{host}", msl_entry_{i}, {waits}, {buffers}, &__ehdr_start, &_end}}, ' for i, (host, _, buffers) in enumerate(result.entries))
-    return (result.body + "".join(text + "\n" for _, text, _ in result.entries) +
-            f'extern "C" const msl_rt::Entry msl_kernels[] = {{{entries}{{0, 0, 0, 0, 0, 0}}}};\n'
+    entries = "".join(f'{{"{host}", msl_entry_{i}, {waits}, {buffers}, {written}, {threads}, &__ehdr_start, &_end}}, ' for i, (host, _, buffers, written, threads) in enumerate(result.entries))
+    return (result.body + "".join(text + "\n" for _, text, *_ in result.entries) +
+            f'extern "C" const msl_rt::Entry msl_kernels[] = {{{entries}{{0, 0, 0, 0, 0, 0, 0, 0}}}};\n'
             'extern "C" const msl_rt::Entry *msl_find(const char *name) { for (const msl_rt::Entry *k = msl_kernels; k->name; k++) '
             "if (!__builtin_strcmp(k->name, name)) return k; return nullptr; }\n")
 

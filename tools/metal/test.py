@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tests mslc.py: texts that are and are not MSL; a kernel that is right and runs clean; the same with one bug each of every class
 that the checked mode names."""
-import array, os, random, sys, tempfile
-from concurrent.futures import ThreadPoolExecutor
+import array, os, random, shutil, sys, tempfile
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import mslc  # First: it says where bytecode goes.
+import kernels
 from runner import Fault, Library
 from snippets import SNIPPETS
 
@@ -48,6 +49,16 @@ kernel void rows(device const float *x [[buffer(0)]], device float *y [[buffer(1
 # The same sums by four, in an array behind one of nine floats: it needs the alignment of its accesses.
 FOURS = ROWS.replace("    threadgroup float part[4];\n", "    threadgroup float odd[9];\n    alignas(16) threadgroup float part[4];\n    if (tid == 0) odd[8] = 0;\n") \
     .replace("lane < 4 ? part[lane] : 0.0f", "lane == 0 ? dot(*(threadgroup const float4 *)part, float4(1.0f)) : 0.0f")
+# A bug of a native kernel: file, what is changed in it, the cases that must find it, and what they must say.
+MUTANTS = [
+    ("rms_norm.k", "part + 32, LANE", "part, LANE", kernels.rms_norm, "race: threadgroup memory"),
+    ("attention.h", "                BARRIER_DEVICE();", "                BARRIER();", kernels.attention_append, "race: buffer"),
+    ("attention_prefill.metal", "block = p < len ?", "block = p <= len ?", kernels.attention_prefill, "read out of bounds: buffer(7)"),
+]
+TINY = """#include <metal_stdlib>
+using namespace metal;
+kernel void tiny(device float *x [[buffer(0)]]) { x[0] *= 0.5f; }
+"""
 # A text, what is changed in it, and what the fault must say.
 BUGS = [
     (MATMUL, "        threadgroup_barrier(mem_flags::mem_threadgroup);\n        for", "        for", "threadgroup memory byte"),
@@ -88,6 +99,23 @@ def launch(library, text, seed):
     worst = max(abs(g - w) for g, w in zip(got, want))
     assert worst < 1e-5, f"wrong by {worst}"
     return done
+
+
+def mutant(file, old, new, cases, want):
+    """What is wrong with the search for a bug of a kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [shutil.copytree(f, os.path.join(folder, os.path.basename(f))) for f in kernels.FOLDERS]
+        path = next(p for p in (os.path.join(f, file) for f in folders) if os.path.exists(p))
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        assert text.count(old) == 1, (file, old, text.count(old))
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text.replace(old, new))
+        cases = list(cases())
+        found = kernels.run(cases[0].source, cases, folders)
+        if not any(want in line for line in found):
+            return f"{file}: not found: {old!r} as {new!r}: {found}"
+    return None
 
 
 def main():
@@ -135,6 +163,15 @@ def main():
         except Fault as e:
             if "nothing is bound to buffer(1)" not in str(e):
                 wrong.append(f"a buffer that is not bound: {e}")
+        # A kernel sees subnormal numbers, and counts them as 0 where the launch flushes.
+        mslc.build(write("tiny", TINY), os.path.join(folder, "tiny.so"))
+        for flush, want in [(False, 5e-41), (True, 0.0)]:
+            x = array.array("f", [1e-40])
+            Library(os.path.join(folder, "tiny.so")).run("tiny", (1,), (1,), [x], flush=flush)
+            if not abs(x[0] - want) < 1e-42:
+                wrong.append(f"flush {flush}: half of 1e-40 is {x[0]}")
+        with ProcessPoolExecutor(os.cpu_count()) as others:
+            wrong += filter(None, others.map(mutant, *zip(*MUTANTS)))
         for (text, old, new, want), out in zip(BUGS, list(pool.map(built, enumerate(BUGS)))):
             try:
                 launch(Library(out), text, 5)
@@ -145,7 +182,7 @@ def main():
             except AssertionError as e:
                 wrong.append(f"not found, but wrong numbers: {old!r} as {new!r}: {e}")
     print("\n".join(wrong))
-    print(f"{len(SNIPPETS)} texts, {len(BUGS)} planted bugs: {len(wrong)} judged wrong")
+    print(f"{len(SNIPPETS)} texts, {len(BUGS)} planted bugs, {len(MUTANTS)} of kernels: {len(wrong)} judged wrong")
     return bool(wrong)
 
 

@@ -610,6 +610,9 @@ pub struct DevicesArgs {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Compile all Metal kernels with macOS's own compiler instead, without running them
+    #[arg(long, conflicts_with = "json")]
+    pub compile_kernels: bool,
 }
 
 /// Options of `doctor`.

@@ -277,6 +277,9 @@ fn tables_for_people() {
     {
         assert!(shown.contains(line), "{line} is not in {shown}");
     }
+    if !cfg!(target_vendor = "apple") {
+        rejected(&["devices", "--compile-kernels"], 1, &["the compiler of Metal's language is part of macOS"]);
+    }
     let devices = ok(&["devices"]);
     for line in ["\ncpu ", "\nreference ", "metal      Metal is there only on Apple platforms"] {
         assert!(devices.contains(line) || cfg!(target_vendor = "apple"), "{devices}");

@@ -14,9 +14,6 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::path::Path;
 
-use hologram_backends::{Extent, KernelSpec, TensorSpec};
-use hologram_core::conformance::Case;
-use hologram_core::{Dim, TensorType};
 use hologram_isa::{Capability, Program, msl, parse, ptx, random};
 
 const TARGETS: [ptx::PtxTarget; 2] =
@@ -58,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Operations that read views get their programs from a graph, which differ in how elements are found; they are not
     // written here.
     for (i, case) in hologram_core::ops::cases().iter().enumerate().filter(|(_, case)| case.views.is_empty()) {
-        let (program, grid) = case.op.program(&spec(case)?)?;
+        let (program, grid) = case.program()?;
         write(format!("case{i}_{}", case.op.name()), &program, grid)?;
     }
     for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"))? {
@@ -106,21 +103,4 @@ impl Modules<'_> {
         let file = format!("programs_to_{}.sm_{}.ptx", self.programs, self.target.capability);
         Ok(std::fs::write(self.directory.join(file), std::mem::take(&mut self.text))?)
     }
-}
-
-/// What a backend is told of a case.
-fn spec(case: &Case) -> Result<KernelSpec, String> {
-    let extent = |dim: &Dim| match *dim {
-        Dim::Fixed(n) => Extent::Fixed(n),
-        Dim::Extent(slot) => Extent::Step { slot, max: case.extents.get(slot as usize).map_or(0, |e| e.0) },
-    };
-    let tensor = |ty: &TensorType| TensorSpec { format: ty.format, shape: ty.shape.iter().map(extent).collect() };
-    let inputs: Vec<TensorType> = case.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();
-    let output = case.op.infer(&inputs.iter().collect::<Vec<_>>())?;
-    Ok(KernelSpec {
-        op: case.op.operation(),
-        inputs: inputs.iter().map(tensor).collect(),
-        output: tensor(&output),
-        in_place: case.op.in_place(),
-    })
 }

@@ -11,6 +11,7 @@ use hologram_device::{
     Event, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
     Preference, Result,
 };
+use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
 
 use super::exec::{Code, translate};
@@ -98,6 +99,7 @@ impl CpuBackend {
             parallelism: threads,
             limits: DeviceLimits::PROGRAM,
             capabilities: Capability::ALL.to_vec(),
+            subnormals: Subnormals::Kept,
             features: features.names(),
             details: Vec::new(),
         };

@@ -134,6 +134,7 @@ fn describe(driver: &Driver, ordinal: u32) -> Result<(i32, DeviceFacts, DeviceIn
         parallelism: facts.multiprocessors as usize,
         limits: DeviceLimits { shared_bytes: facts.max_shared, ..DeviceLimits::PROGRAM },
         capabilities: hologram_isa::Capability::ALL.to_vec(),
+        subnormals: hologram_isa::meaning::Subnormals::Kept,
         features: Vec::new(),
         details: vec![("capability", capability), ("driver", driver_text(driver))],
     };

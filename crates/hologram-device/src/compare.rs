@@ -1,4 +1,5 @@
-//! Compares programs on a device with the reference interpreter; any difference is a fault of the device.
+//! Compares programs on a device with the reference interpreter, which treats subnormal numbers as the device does; any
+//! difference is a fault of the device.
 
 use hologram_isa::{Capability, ParamKind, Program, Type, print, random};
 
@@ -42,7 +43,8 @@ pub fn run(
 /// Those of the interpreter; an error of the device alone is a difference.
 pub fn difference(device: &dyn Backend, program: &Program, grid: [u32; 3], seed: u64) -> Result<Option<String>> {
     let random::Arguments { buffers, scalars } = random::arguments(program, grid, seed);
-    let expected = run(&ReferenceBackend::new(), program, &buffers, &scalars, grid)?;
+    let expected =
+        run(&ReferenceBackend::with_subnormals(device.info().subnormals), program, &buffers, &scalars, grid)?;
     let got = match run(device, program, &buffers, &scalars, grid) {
         Ok(got) => got,
         Err(error) => return Ok(Some(format!("{error}, the interpreter finds no fault"))),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use hologram_isa::Capability;
+use hologram_isa::meaning::Subnormals;
 
 /// The kinds of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +60,8 @@ pub struct DeviceInfo {
     pub limits: DeviceLimits,
     /// The optional features of programs that the device supports.
     pub capabilities: Vec<Capability>,
+    /// What arithmetic on `f32` does with subnormal numbers; `f16` and `f64` keep theirs on every device.
+    pub subnormals: Subnormals,
     /// Instruction sets and features that kernels are chosen by, such as `avx512vnni`.
     pub features: Vec<&'static str>,
     /// Further details for users, by name, such as a GPU's driver.

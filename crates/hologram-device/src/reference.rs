@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hologram_isa::interp::{self, Bytes};
+use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Access, Capability, ParamKind, Program};
 
 use crate::DType;
@@ -66,8 +67,17 @@ impl ReferenceBackend {
         ReferenceBackend::with_memory_cap(None)
     }
 
+    /// Opens the interpreter as the reference of devices with such arithmetic: see [`DeviceInfo::subnormals`].
+    pub fn with_subnormals(subnormals: Subnormals) -> ReferenceBackend {
+        ReferenceBackend::with(None, subnormals)
+    }
+
     /// Opens the interpreter with a limit of the bytes that buffers and the allocator's cache may hold together.
     pub fn with_memory_cap(cap: Option<u64>) -> ReferenceBackend {
+        ReferenceBackend::with(cap, Subnormals::Kept)
+    }
+
+    fn with(cap: Option<u64>, subnormals: Subnormals) -> ReferenceBackend {
         let info = DeviceInfo {
             backend: DEVICE,
             name: "reference interpreter".into(),
@@ -75,6 +85,7 @@ impl ReferenceBackend {
             parallelism: 1,
             limits: DeviceLimits::PROGRAM,
             capabilities: Capability::ALL.to_vec(),
+            subnormals,
             features: Vec::new(),
             details: Vec::new(),
         };
@@ -103,7 +114,7 @@ impl ReferenceBackend {
 }
 
 impl Step {
-    fn run(&self) -> Result<()> {
+    fn run(&self, subnormals: Subnormals) -> Result<()> {
         // Arguments may overlap (two views of the same blocks), but the interpreter requires ranges of bytes that do
         // not. Overlapping arguments are merged into one range, which is writable if one of them is.
         let slices = self.program.params.iter().zip(&self.arguments).filter_map(|(param, argument)| match argument {
@@ -146,7 +157,7 @@ impl Step {
             }
         };
         let mut memories: Vec<_> = ranges.iter().map(memory).collect();
-        Ok(interp::interpret_in(&self.program, self.grid, &mut memories, &bindings)?)
+        Ok(interp::interpret_in(&self.program, self.grid, &mut memories, &bindings, subnormals)?)
     }
 }
 
@@ -187,7 +198,7 @@ impl Backend for ReferenceBackend {
             self.host.allocator.failures().run(*submitted, &recording.uses, || {
                 for (index, step) in recording.steps.iter().enumerate() {
                     Counters::add(&self.host.counters.launches, 1);
-                    step.run().map_err(|error| (index, error))?;
+                    step.run(self.host.info.subnormals).map_err(|error| (index, error))?;
                 }
                 Ok(())
             });
@@ -242,7 +253,7 @@ impl Measure for ReferenceBackend {
             for (index, step) in recording.steps.iter().enumerate() {
                 Counters::add(&self.host.counters.launches, 1);
                 let start = Instant::now();
-                step.run().map_err(|error| (index, error))?;
+                step.run(self.host.info.subnormals).map_err(|error| (index, error))?;
                 times.push((
                     KernelName { text: step.program.name.as_str().into(), is_program: true },
                     start.elapsed().as_secs_f64(),

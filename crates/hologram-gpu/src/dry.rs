@@ -10,6 +10,7 @@ use hologram_device::{
     ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Pipeline,
     Policy, Pool, Result, check_apart, check_range,
 };
+use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
 
 use super::{Target, Vendor, Work, find, find_group, policy};
@@ -75,6 +76,7 @@ impl DryGpu {
             parallelism: 1,
             limits: DeviceLimits::PROGRAM,
             capabilities,
+            subnormals: Subnormals::Kept,
             features: Vec::new(),
             details: Vec::new(),
         };

@@ -8,12 +8,13 @@
 //!
 //! A case is three files: NAME.metal; NAME.json with the entry, the grid, the workgroup and the element type at each
 //! binding; NAME.bin with the number of bindings, then per binding its number of bytes, its content before, and its
-//! content after, all numbers `u64`.
+//! content after on a device that keeps subnormal numbers and on one that flushes them, all numbers `u64`.
 
 use std::error::Error;
 use std::path::Path;
 
-use hologram_isa::interp::{Binding, interpret};
+use hologram_isa::interp::{Binding, Bytes, interpret_in};
+use hologram_isa::meaning::Subnormals;
 use hologram_isa::msl::{MslTarget, print};
 use hologram_isa::random::{self, Random};
 use hologram_isa::{Access, Array, Builder, Capability, Opcode, OperandType, Program, Signature, Type, Value};
@@ -133,20 +134,26 @@ fn write(
     for (word, at) in lengths.chain(scalars.iter().copied()).zip(&kernel.arguments) {
         words[at.offset..at.offset + at.size].copy_from_slice(&word.to_le_bytes()[..at.size]);
     }
-    let mut after = buffers.clone();
     let bindings = buffers.iter().enumerate().map(|(memory, b)| Binding::Buffer { memory, offset: 0, len: b.len() });
     let bindings: Vec<Binding> = bindings.chain(scalars.iter().map(|w| Binding::Scalar(*w))).collect();
-    interpret(program, grid, &mut after.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(), &bindings)?;
+    let after = |subnormals| -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+        let mut after = buffers.clone();
+        let mut memories: Vec<Bytes<'_>> = after.iter_mut().map(|b| Bytes::Write(b)).collect();
+        interpret_in(program, grid, &mut memories, &bindings, subnormals)?;
+        Ok(after)
+    };
+    let (kept, flushed) = (after(Subnormals::Kept)?, after(Subnormals::Flushed)?);
     let types = program.params.iter().filter_map(|p| match p.kind {
         hologram_isa::ParamKind::Buffer { element, .. } => Some(format!("\"{element}\"")),
         hologram_isa::ParamKind::Scalar(_) => None,
     });
     let mut types: Vec<String> = types.collect();
-    let mut memories: Vec<(Vec<u8>, Vec<u8>)> = buffers.into_iter().zip(after).collect();
+    let mut memories: Vec<[Vec<u8>; 3]> =
+        buffers.into_iter().zip(kept).zip(flushed).map(|((before, kept), flushed)| [before, kept, flushed]).collect();
     // No fault is recorded, and the arguments are unchanged.
     for memory in [words, vec![0; 32]] {
         types.push("\"u8\"".into());
-        memories.push((memory.clone(), memory));
+        memories.push([memory.clone(), memory.clone(), memory]);
     }
     let json = format!(
         "{{\"entry\": \"{}\", \"grid\": {grid:?}, \"threads\": {:?}, \"types\": [{}]}}\n",
@@ -155,10 +162,9 @@ fn write(
         types.join(", ")
     );
     let mut bytes = (memories.len() as u64).to_le_bytes().to_vec();
-    for (before, after) in memories {
-        bytes.extend((before.len() as u64).to_le_bytes());
-        bytes.extend(before);
-        bytes.extend(after);
+    for contents in memories {
+        bytes.extend((contents[0].len() as u64).to_le_bytes());
+        bytes.extend(contents.concat());
     }
     std::fs::write(directory.join(format!("{name}.metal")), kernel.text)?;
     std::fs::write(directory.join(format!("{name}.json")), json)?;

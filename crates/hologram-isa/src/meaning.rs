@@ -5,10 +5,59 @@
 
 use half::{bf16, f16};
 
+use crate::decompose::{self, Flushing};
 use crate::{Opcode, SUBGROUP_SIZE, Type, TypeSet};
 
 /// Threads per subgroup.
 const LANES: usize = SUBGROUP_SIZE as usize;
+
+/// What arithmetic on `f32` does with subnormal numbers, those closer to 0 than 2^−126: a property of the device.
+///
+/// Arithmetic is `add`, `sub`, `mul`, `div`, `fma`, `sqrt`, the steps of functions such as `exp`, and sums of tiles and
+/// subgroups. All else, such as comparisons, `min`, `ceil` and conversions, sees every number as it is on every device;
+/// so does `f16`, whose subnormal numbers are normal numbers of `f32`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Subnormals {
+    /// They are numbers like any other.
+    #[default]
+    Kept,
+    /// Subnormal operands and results count as 0, with their sign. `bf16` values are `f32` operands too.
+    Flushed,
+}
+
+impl Subnormals {
+    /// [`eval`] on such a device.
+    pub fn eval(self, op: Opcode, ty: Type, from: Type, args: &[u64]) -> Option<u64> {
+        if self == Subnormals::Kept || ty != Type::F32 {
+            return eval(op, ty, from, args);
+        }
+        let flushed = |word: u64| u64::from(decompose::flushed(f32::from_bits(word as u32)).to_bits());
+        match (op, args) {
+            (Opcode::Add | Opcode::Sub | Opcode::Mul | Opcode::Div | Opcode::Fma | Opcode::Sqrt, args) => {
+                let args: Vec<u64> = args.iter().map(|word| flushed(*word)).collect();
+                eval(op, ty, from, &args).map(flushed)
+            }
+            (op, &[a]) => match decompose::function(&Flushing, op, f32::from_bits(a as u32)) {
+                Some(value) => Some(value.to_bits().into()),
+                None => eval(op, ty, from, args),
+            },
+            _ => eval(op, ty, from, args),
+        }
+    }
+
+    /// [`update`] on such a device.
+    pub fn update(self, op: Opcode, ty: Type, old: u64, args: &[u64]) -> Option<u64> {
+        match (op, args) {
+            (Opcode::AtomicAdd, &[a]) => self.eval(Opcode::Add, ty, ty, &[old, a]),
+            _ => update(op, ty, old, args),
+        }
+    }
+
+    /// [`tile`] on such a device.
+    pub fn tile(self, ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> Option<[u64; LANES]> {
+        tile_with(self, ty, a, b, c)
+    }
+}
 
 /// The result of a lane-wise instruction, which depends only on the thread's own operands.
 ///
@@ -152,6 +201,16 @@ integers! {
 /// [`Opcode::TileFma`] on tiles of a type: the operands and the result of each lane of a subgroup. `None` for other
 /// types.
 pub fn tile(ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> Option<[u64; LANES]> {
+    tile_with(Subnormals::Kept, ty, a, b, c)
+}
+
+fn tile_with(
+    subnormals: Subnormals,
+    ty: Type,
+    a: &[u32; LANES],
+    b: &[u32; LANES],
+    c: &[u64; LANES],
+) -> Option<[u64; LANES]> {
     if !TypeSet::TILE.contains(ty) {
         return None;
     }
@@ -168,8 +227,9 @@ pub fn tile(ty: Type, a: &[u32; LANES], b: &[u32; LANES], c: &[u64; LANES]) -> O
         if ty == Type::I8 {
             return terms.fold(c, |c, (x, y)| c.wrapping_add((i32::from(x as i8) * i32::from(y as i8)) as u32));
         }
-        let float = |word| to_f64(ty, word) as f32;
-        terms.by_ref().fold(f32::from_bits(c), |c, (x, y)| float(x).mul_add(float(y), c)).to_bits()
+        let seen = |x| if subnormals == Subnormals::Kept { x } else { decompose::flushed(x) };
+        let float = |word| seen(to_f64(ty, word) as f32);
+        terms.by_ref().fold(f32::from_bits(c), |c, (x, y)| seen(float(x).mul_add(float(y), seen(c)))).to_bits()
     };
     Some(std::array::from_fn(|lane| {
         let (row, column) = (lane / 4, lane % 4 * 2);

@@ -1,6 +1,7 @@
 //! The reference interpreter: control flow, barriers and shared memory, subgroups, and every error that it detects.
 
 use hologram_isa::interp::{Binding, Bytes, interpret, interpret_in};
+use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Access, Builder, IsaError, Opcode, ParamKind, Program, Type, parse, verify};
 
 /// Runs a text without verifying it, on buffers of 32-bit elements that are bound to the parameters in order.
@@ -408,7 +409,7 @@ fn memory_for_reading_is_not_written() {
     let program = parse(text).unwrap();
     let whole = |memory| Binding::Buffer { memory, offset: 0, len: 4 };
     let run = |program: &Program, memories: &mut [Bytes<'_>]| {
-        interpret_in(program, [1, 1, 1], memories, &[whole(0), whole(1)]).map_err(|e| e.to_string())
+        interpret_in(program, [1, 1, 1], memories, &[whole(0), whole(1)], Subnormals::Kept).map_err(|e| e.to_string())
     };
     let (x, mut y) = ([1, 2, 3, 4], [0; 4]);
     run(&program, &mut [Bytes::Read(&x), Bytes::Write(&mut y)]).unwrap();

@@ -1,7 +1,7 @@
 //! The meaning of single instructions: conversions between all types against exact arithmetic in f64, and the corner
 //! cases of the table.
 
-use hologram_isa::meaning::{convert, eval, read_element, write_element};
+use hologram_isa::meaning::{Subnormals, convert, eval, read_element, write_element};
 use hologram_isa::{Opcode, Type};
 
 /// An exact number: ±m·2^e.
@@ -273,4 +273,53 @@ fn corner_cases() {
         assert_eq!(eval(Bitcast, to, from, &[word]), Some(want), "bitcast.{to} of {from} {word:#x}");
     }
     assert_eq!(eval(Bitcast, Type::F32, Type::F16, &[0]), None);
+}
+
+/// A device that flushes counts subnormal operands and results of arithmetic as 0 with their sign, and sees them in all
+/// else.
+#[test]
+fn subnormal_numbers_may_count_as_zero() {
+    use Opcode::*;
+    let f = |x: f32| u64::from(x.to_bits());
+    let (tiny, least, half) = (1e-40f32, f32::MIN_POSITIVE, f32::MIN_POSITIVE / 2.0);
+    let cases = [
+        (Add, &[f(tiny), f(0.0)][..], f(0.0)),
+        (Add, &[f(-tiny), f(-0.0)], f(-0.0)),
+        (Sub, &[f(1.5 * least), f(least)], f(0.0)),
+        (Mul, &[f(tiny), f(1e30)], f(0.0)),
+        (Mul, &[f(least), f(-0.5)], f(-0.0)),
+        (Div, &[f(1.0), f(-tiny)], f(f32::NEG_INFINITY)),
+        (Fma, &[f(2.0), f(3.0), f(tiny)], f(6.0)),
+        (Fma, &[f(tiny), f(1e38), f(1.0)], f(1.0)),
+        (Sqrt, &[f(tiny)], f(0.0)),
+        (Exp2, &[f(-127.0)], f(0.0)),
+        (Sin, &[f(-tiny)], f(-0.0)),
+        (Lt, &[f(tiny), f(half)], 1),
+        (Eq, &[f(tiny), f(0.0)], 0),
+        (Min, &[f(half), f(tiny)], f(tiny)),
+        (Ceil, &[f(tiny)], f(1.0)),
+        (Floor, &[f(-tiny)], f(-1.0)),
+        (Abs, &[f(-tiny)], f(tiny)),
+        (Mov, &[f(tiny)], f(tiny)),
+    ];
+    for (op, args, want) in cases {
+        let got = Subnormals::Flushed.eval(op, Type::F32, Type::F32, args);
+        assert_eq!(got, Some(want), "{} {args:x?}", op.info().mnemonic);
+    }
+    // Their logarithms are found with integers.
+    for op in [Log, Log2] {
+        let exact = eval(op, Type::F32, Type::F32, &[f(tiny)]);
+        assert_eq!(Subnormals::Flushed.eval(op, Type::F32, Type::F32, &[f(tiny)]), exact);
+    }
+    assert_eq!(Subnormals::Flushed.eval(Cvt, Type::Bool, Type::F32, &[f(tiny)]), Some(1));
+    assert_eq!(Subnormals::Flushed.update(AtomicAdd, Type::F32, f(tiny), &[f(tiny)]), Some(f(0.0)));
+    // bf16 is widened by its bits, so its subnormal elements are subnormal operands; f16's are normal ones.
+    let (a, b) = ([1 | 1 << 16; 32], [0x3f80_3f80; 32]);
+    let zero = Some([0; 32]);
+    assert_eq!(Subnormals::Flushed.tile(Type::BF16, &a, &b, &[0; 32]), zero);
+    assert_ne!(Subnormals::Kept.tile(Type::BF16, &a, &b, &[0; 32]), zero);
+    assert_eq!(
+        Subnormals::Flushed.tile(Type::F16, &a, &[0x3c00_3c00; 32], &[0; 32]),
+        Subnormals::Kept.tile(Type::F16, &a, &[0x3c00_3c00; 32], &[0; 32])
+    );
 }

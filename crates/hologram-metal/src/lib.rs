@@ -14,4 +14,17 @@ pub mod selftest;
 mod metal;
 
 #[cfg(any(target_vendor = "apple", feature = "host-double"))]
-pub use metal::{Metal, MetalBackend, MetalOptions};
+pub use metal::{Metal, MetalBackend, MetalOptions, compile_kernels};
+
+/// Compiles every native kernel text and these programs with the system's compiler, which only Apple's platforms have.
+///
+/// # Errors
+/// [`BackendError::Unavailable`](hologram_device::BackendError::Unavailable): this is another platform.
+#[cfg(not(any(target_vendor = "apple", feature = "host-double")))]
+pub fn compile_kernels(
+    _programs: &mut dyn Iterator<Item = hologram_isa::Program>,
+    _failed: &mut dyn FnMut(&str, &str),
+) -> hologram_device::Result<usize> {
+    let reason = "the compiler of Metal's language is part of macOS, which this is not";
+    Err(hologram_device::BackendError::Unavailable { device: "metal".into(), reason: reason.into() })
+}

@@ -12,10 +12,10 @@ typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int
 
 // A launch. `grid`: threadgroups; `tg`: threads of each; `threads`: the grid's exact size in threads (dispatchThreads), or zeros;
 // `tgmem`: bytes of each [[threadgroup(n)]]; `seed`: shuffles the order in which threads run, unless 0; `strict`: a SIMD-group
-// function that some lanes do not reach is an error. `loaded`, `stored` and `unique` (bytes that were loaded, each counted once) are
+// function that some lanes do not reach is an error; `flush`: f32 arithmetic counts subnormal numbers as 0, as Apple's GPUs do. `loaded`, `stored` and `unique` (bytes that were loaded, each counted once) are
 // for each buffer, in checked mode.
 struct MslLaunch {
-  uint grid[3], tg[3], threads[3], tgmem[8]; ulong seed; uint strict; void *buf[32]; ulong len[32]; char err[512];
+  uint grid[3], tg[3], threads[3], tgmem[8]; ulong seed; uint strict, flush; void *buf[32]; ulong len[32]; char err[512];
   ulong switches, barriers, simd_ops, accesses; uint tg_bytes; ulong loaded[32], stored[32], unique[32];
 };
 
@@ -214,6 +214,13 @@ MSL_API __bf16 __truncsfbf2(float x) {
   return result;
 }
 
+// Lets this CPU thread count subnormal operands and results as 0, until the end of the scope.
+struct Flush {
+  const uint before = __builtin_ia32_stmxcsr();
+  explicit Flush(bool on) { if (on) __builtin_ia32_ldmxcsr(before | 0x8040); }
+  ~Flush() { __builtin_ia32_ldmxcsr(before); }
+};
+
 // Runs a launch to its end; 0, or 1 with `err`.
 MSL_API int msl_launch(const msl_rt::Entry *kernel, MslLaunch *L) {
   using namespace msl_rt;
@@ -221,6 +228,7 @@ MSL_API int msl_launch(const msl_rt::Entry *kernel, MslLaunch *L) {
   M = &m;
   const ulong n = (ulong)L->tg[0] * L->tg[1] * L->tg[2];
   for (int i = 0; i < 31; i++) if (kernel->buffers >> i & 1 && !L->buf[i]) { snprintf(L->err, sizeof L->err, "nothing is bound to buffer(%d)", i); return 1; }
+  if (n > kernel->threads) { snprintf(L->err, sizeof L->err, "%lu threads in a threadgroup of a kernel for at most %u", n, kernel->threads); return 1; }
   if (n == 0 || n > THREADS) { snprintf(L->err, sizeof L->err, "%lu threads in a threadgroup", n); return 1; }
   if (!m.fib) { m.fib = (Fiber *)map(THREADS * sizeof(Fiber)); m.simd = (Simd *)map(THREADS / 32 * sizeof(Simd)); m.stacks = (char *)map(THREADS * STACK); m.arena = (char *)map(ARENA); }
   m.kernel = kernel; m.n = (uint)n; m.nsimd = (m.n + 31) / 32; m.strict = L->strict; m.rng = L->seed;
@@ -231,6 +239,7 @@ MSL_API int msl_launch(const msl_rt::Entry *kernel, MslLaunch *L) {
   Check check(L, buf);
   K = &check;
 #endif
+  const Flush flush(L->flush);
   uint most[3];
   for (int d = 0; d < 3; d++) most[d] = L->threads[d] ? L->threads[d] : L->grid[d] * L->tg[d];
   for (uint gz = 0; gz < L->grid[2] && !m.failed; gz++) for (uint gy = 0; gy < L->grid[1] && !m.failed; gy++) for (uint gx = 0; gx < L->grid[0] && !m.failed; gx++) {

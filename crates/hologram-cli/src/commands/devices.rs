@@ -1,7 +1,9 @@
 //! `hologram devices`: the devices of this machine.
 
+use std::collections::HashSet;
 use std::io::Write;
 
+use anyhow::bail;
 use hologram_backends::{BackendError, BackendType, DeviceInfo};
 use serde_json::{Map, Value, json};
 
@@ -11,8 +13,11 @@ use crate::text;
 /// Runs the command.
 ///
 /// # Errors
-/// When standard output fails.
+/// When standard output fails, or with `--compile-kernels` a kernel does not compile.
 pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
+    if args.compile_kernels {
+        return compile_kernels();
+    }
     let mut out = std::io::stdout().lock();
     for (name, device) in hologram_backends::devices() {
         if args.json {
@@ -30,6 +35,31 @@ pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Compiles every native kernel of Metal, and the programs of all operations.
+#[cfg(feature = "metal")]
+fn compile_kernels() -> anyhow::Result<()> {
+    let (mut seen, mut failures) = (HashSet::new(), 0usize);
+    let cases = hologram_core::ops::cases();
+    let mut programs = cases.iter().filter(|case| case.views.is_empty()).filter_map(|case| {
+        let (program, _) = case.program().ok()?;
+        seen.insert(program.text_hash()).then_some(program)
+    });
+    let count = hologram_backends::metal::compile_kernels(&mut programs, &mut |name, reason| {
+        failures += 1;
+        eprintln!("{name}: {}", text::printable(reason, text::MESSAGE));
+    })?;
+    if failures > 0 {
+        bail!("{failures} of {} do not compile", text::counted(count, "kernel text"));
+    }
+    writeln!(std::io::stdout(), "{} compile", text::counted(count, "kernel text"))?;
+    Ok(())
+}
+
+#[cfg(not(feature = "metal"))]
+fn compile_kernels() -> anyhow::Result<()> {
+    bail!("this build is without Metal")
 }
 
 /// Why a device is unavailable; its name is printed before it.

@@ -283,14 +283,14 @@ fn outputs(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Vec<CaseOu
         let name = format!("output{i}");
         let (spec, bytes) = (plan.output_spec(&name)?.clone(), plan.read_raw(&name)?);
         let reference = values[value.0 as usize].reference();
-        outputs.push(CaseOutput { name, spec, bounded: true, bytes, reference });
+        outputs.push(CaseOutput { name, spec, bounded: true, bytes, reference, flushed: None });
     }
     for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
         let mut bytes = vec![0; tensor.bytes()];
         d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
         let (name, spec) = (format!("state {i}"), fixed_spec(tensor.dtype(), tensor.shape()));
         let reference = values[newest.0 as usize].reference();
-        outputs.push(CaseOutput { name, spec, bounded: false, bytes, reference });
+        outputs.push(CaseOutput { name, spec, bounded: false, bytes, reference, flushed: None });
     }
     Ok(outputs)
 }
@@ -446,6 +446,11 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             cases.push(GroupCase { tokens, kind });
         }
     }
+    // Query heads of a key/value head that do not divide the rows of a kernel's workgroup, for several workgroups.
+    let attention = Some(AttentionPrecision::F32.into());
+    let (style, kv) = (RopeStyle::HalfSplit, Type::F16);
+    let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false };
+    cases.push(GroupCase { tokens: (130, 127), kind: Kind::Cache(cache) });
     let attention = Some(AttentionPrecision::BF16.into());
     let cache = Cache {
         attention,

@@ -14,11 +14,12 @@ pub use view::View;
 
 use std::fmt;
 
-use hologram_backends::DType;
+use hologram_backends::{DType, Extent, KernelSpec, TensorSpec};
 
+use crate::error::{CoreError, Result};
 pub use crate::ops::reference::{HostTensor, Reference};
-use crate::ops::{Op, SharedOp};
-use crate::tensor::Dim;
+use crate::ops::{Launchable, Op, SharedOp};
+use crate::tensor::{Dim, TensorType};
 
 /// One case of an operation.
 #[derive(Clone, Debug)]
@@ -49,6 +50,26 @@ impl Case {
     pub fn view(mut self, view: View) -> Case {
         self.views.push((self.inputs.len().saturating_sub(1), view));
         self
+    }
+
+    /// The operation's program for this case as if it had no views, and its grid.
+    ///
+    /// # Errors
+    /// When the operation rejects the inputs.
+    pub fn program(&self) -> Result<Launchable> {
+        let extent = |dim: &Dim| match *dim {
+            Dim::Fixed(n) => Extent::Fixed(n),
+            Dim::Extent(slot) => Extent::Step { slot, max: self.size(*dim).0 },
+        };
+        let tensor = |ty: &TensorType| TensorSpec { format: ty.format, shape: ty.shape.iter().map(extent).collect() };
+        let inputs: Vec<TensorType> = self.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();
+        let output = self.op.infer(&inputs.iter().collect::<Vec<_>>()).map_err(CoreError::Graph)?;
+        self.op.program(&KernelSpec {
+            op: self.op.operation(),
+            inputs: inputs.iter().map(tensor).collect(),
+            output: tensor(&output),
+            in_place: self.op.in_place(),
+        })
     }
 
     /// The maximum size of a dimension, for which memory is laid out, and the actual size.

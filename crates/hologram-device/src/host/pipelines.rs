@@ -97,6 +97,7 @@ mod tests {
             parallelism: 1,
             limits: crate::info::DeviceLimits::PROGRAM,
             capabilities,
+            subnormals: Default::default(),
             features: Vec::new(),
             details: Vec::new(),
         };

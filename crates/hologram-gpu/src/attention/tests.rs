@@ -85,6 +85,23 @@ fn attention_on_apple_gpus() {
     assert_eq!(join.filled::<AttentionJoin>().window, 1000);
 }
 
+/// A workgroup of Apple's kernel for many tokens has 64 rows of whole tokens, of one key/value head's query heads each.
+#[test]
+fn prompts_have_workgroups_for_every_token() {
+    for heads in 1..=64usize {
+        for tokens in [65, 85, 91, 127, 512] {
+            let mut spec = spec(tokens, 128, DType::F16, 1, 0);
+            spec.inputs[0].shape[1] = Extent::Fixed(2 * heads);
+            spec.output.shape[1] = Extent::Fixed(2 * heads);
+            let kernel = find(&spec, Target::APPLE).unwrap();
+            let Part::Kernel(launch) = &kernel.parts[0] else { panic!("a kernel") };
+            assert_eq!(launch.entry, "attention_prefill_half_128");
+            let whole = 64 / heads;
+            assert!(launch.grid[1] as usize * whole >= tokens, "{tokens} tokens of {heads} heads: {:?}", launch.grid);
+        }
+    }
+}
+
 #[test]
 fn attention_is_served_by_tokens_size_and_precision() {
     let (f32, f16) = (DType::F32, DType::F16);

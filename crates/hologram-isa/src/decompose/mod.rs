@@ -114,6 +114,21 @@ pub trait Arith<T: Binary = f32> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar;
 
+/// [`Arith`] on `f32` that counts subnormal operands and results as 0: see [`Subnormals`](crate::meaning::Subnormals).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flushing;
+
+/// A number, or zero with its sign if it is subnormal.
+#[inline(always)]
+pub(crate) fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { 0f32.copysign(x) } else { x }
+}
+
+#[inline(always)]
+fn kept<T>(x: T) -> T {
+    x
+}
+
 /// Inline functions of one Rust expression each.
 macro_rules! scalar {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty = $e:expr;)*) => {$(
@@ -124,9 +139,9 @@ macro_rules! scalar {
     )*};
 }
 
-/// Implements [`Binary`] and [`Arith`] for a float type and its word.
+/// Implements [`Binary`] for a float type and its word.
 macro_rules! binary {
-    ($($f:ident $u:ident $signed:ident $twice:ident, $fraction:literal, |$c:ident, $usual:ident, $rare:ident| $rarely:expr;)*) => {$(
+    ($($f:ident $u:ident $fraction:literal;)*) => {$(
         impl Binary for $f {
             type Word = $u;
             const SIGN: $u = 1 << ($u::BITS - 1);
@@ -140,8 +155,18 @@ macro_rules! binary {
             const TOP: $u = $u::BITS as $u - 1;
             const ONE: $u = 1;
         }
+    )*};
+}
+binary! {
+    f32 u32 23;
+    f64 u64 52;
+}
 
-        impl Arith<$f> for Scalar {
+/// Implements [`Arith`] for a float type and its word; arithmetic sees its operands, and returns its results, through a
+/// function.
+macro_rules! scalars {
+    ($($of:ident $seen:ident $f:ident $u:ident $signed:ident $twice:ident, |$c:ident, $usual:ident, $rare:ident| $rarely:expr;)*) => {$(
+        impl Arith<$f> for $of {
             type F = $f;
             type U = $u;
             type B = bool;
@@ -155,11 +180,11 @@ macro_rules! binary {
                 v
             }
             scalar! {
-                add(a: $f, b: $f) -> $f = a + b;
-                sub(a: $f, b: $f) -> $f = a - b;
-                mul(a: $f, b: $f) -> $f = a * b;
-                div(a: $f, b: $f) -> $f = a / b;
-                fma(a: $f, b: $f, c: $f) -> $f = a.mul_add(b, c);
+                add(a: $f, b: $f) -> $f = $seen($seen(a) + $seen(b));
+                sub(a: $f, b: $f) -> $f = $seen($seen(a) - $seen(b));
+                mul(a: $f, b: $f) -> $f = $seen($seen(a) * $seen(b));
+                div(a: $f, b: $f) -> $f = $seen($seen(a) / $seen(b));
+                fma(a: $f, b: $f, c: $f) -> $f = $seen($seen(a).mul_add($seen(b), $seen(c)));
                 abs(a: $f) -> $f = a.abs();
                 lt(a: $f, b: $f) -> bool = a < b;
                 select(c: bool, a: $f, b: $f) -> $f = if c { a } else { b };
@@ -185,12 +210,13 @@ macro_rules! binary {
         }
     )*};
 }
-binary! {
-    f32 u32 i32 u64, 23, |c, usual, f| {
+scalars! {
+    Scalar kept f32 u32 i32 u64, |c, usual, f| {
         let (q, r) = f();
         (if c { q } else { usual.0 }, if c { r } else { usual.1 })
     };
-    f64 u64 i64 u128, 52, |c, usual, f| if c { f() } else { usual };
+    Scalar kept f64 u64 i64 u128, |c, usual, f| if c { f() } else { usual };
+    Flushing flushed f32 u32 i32 u64, |c, usual, f| if c { f() } else { usual };
 }
 
 /// [`Arith`] that appends instructions to a program.

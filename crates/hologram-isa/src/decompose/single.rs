@@ -73,8 +73,9 @@ fn split<A: Arith>(a: &A, x: A::F) -> (A::F, A::F) {
     const SQRT_HALF: u32 = 0x3f35_04f3;
     const ONE: u32 = 0x3f80_0000;
     let subnormal = a.lt(x, A::f(f32::MIN_POSITIVE));
-    let normal = a.select(subnormal, a.mul(x, A::f(8388608.0)), x);
-    let bias = a.select(subnormal, A::f(-150.0), A::f(-127.0));
+    // x·2^149 as an integer, because some devices count a subnormal operand of a multiplication as 0.
+    let normal = a.select(subnormal, a.int_to_f(a.bits_of(x)), x);
+    let bias = a.select(subnormal, A::f(-276.0), A::f(-127.0));
     let bits = a.add_u(a.bits_of(normal), A::u(ONE - SQRT_HALF));
     let e = a.add(a.int_to_f(a.shr(bits, A::u(23))), bias);
     let m = a.float_of(a.add_u(a.and(bits, A::u(0x007f_ffff)), A::u(SQRT_HALF)));

@@ -2,7 +2,7 @@
 
 use super::shared::{Shared, outside};
 use super::{Binding, Bytes, operand_type};
-use crate::meaning::{eval, read_element, tile, update, write_element};
+use crate::meaning::{Subnormals, read_element, write_element};
 use crate::program::*;
 use crate::table::Signature;
 use crate::{IsaError, Opcode, Type, shown_index};
@@ -27,6 +27,7 @@ pub(super) struct Machine<'a, 'm> {
     grid: [u32; 3],
     memories: &'a mut [Bytes<'m>],
     bindings: &'a [Binding],
+    subnormals: Subnormals,
     /// Threads of a workgroup.
     threads: usize,
     group: [u32; 3],
@@ -48,11 +49,25 @@ impl<'a, 'm> Machine<'a, 'm> {
         grid: [u32; 3],
         memories: &'a mut [Bytes<'m>],
         bindings: &'a [Binding],
+        subnormals: Subnormals,
     ) -> Machine<'a, 'm> {
         let threads = program.workgroup_threads() as usize;
         let registers = vec![vec![0; threads]; program.registers.len()];
         let (group, shared, loops) = ([0; 3], Vec::new(), Vec::new());
-        Machine { program, grid, memories, bindings, threads, group, registers, shared, phase: 1, loops, line: 0 }
+        Machine {
+            program,
+            grid,
+            memories,
+            bindings,
+            subnormals,
+            threads,
+            group,
+            registers,
+            shared,
+            phase: 1,
+            loops,
+            line: 0,
+        }
     }
 
     /// Runs one workgroup to its end.
@@ -217,7 +232,9 @@ impl<'a, 'm> Machine<'a, 'm> {
         };
         if matches!(inst.op.info().signature, Signature::Reduce | Signature::Shuffle) || inst.op == Opcode::Broadcast {
             for base in (0..self.threads).step_by(LANES) {
-                let Some(words) = subgroup(inst, &args, active, base) else { return unknown(self, base) };
+                let Some(words) = subgroup(self.subnormals, inst, &args, active, base) else {
+                    return unknown(self, base);
+                };
                 for (thread, word) in (base..self.threads).zip(words).filter(|(t, _)| active[*t]) {
                     self.set(dst, thread, word)?;
                 }
@@ -230,7 +247,7 @@ impl<'a, 'm> Machine<'a, 'm> {
             for base in (0..self.threads).step_by(LANES) {
                 let operands = (lanes(0, base), lanes(1, base), lanes(2, base));
                 let (Some(a), Some(b), Some(c)) = operands else { return unknown(self, base) };
-                let Some(words) = tile(inst.ty, &a.map(|w| w as u32), &b.map(|w| w as u32), c) else {
+                let Some(words) = self.subnormals.tile(inst.ty, &a.map(|w| w as u32), &b.map(|w| w as u32), c) else {
                     return unknown(self, base);
                 };
                 for (lane, word) in words.into_iter().enumerate() {
@@ -250,7 +267,8 @@ impl<'a, 'm> Machine<'a, 'm> {
             if whole && matches!(inst.op, Opcode::Div | Opcode::Rem) && words.get(1) == Some(&0) {
                 return Err(self.error(thread, format!("{} by zero", inst.op.info().mnemonic)));
             }
-            let Some(word) = self.builtin(inst.op, thread as u32).or_else(|| eval(inst.op, inst.ty, from, words))
+            let Some(word) =
+                self.builtin(inst.op, thread as u32).or_else(|| self.subnormals.eval(inst.op, inst.ty, from, words))
             else {
                 return unknown(self, thread);
             };
@@ -317,7 +335,10 @@ impl<'a, 'm> Machine<'a, 'm> {
     fn element(&mut self, memory: Memory, inst: &Inst, index: u32, values: &[u64], thread: u32) -> Result<u64, String> {
         const MISSING: &str = "does not exist";
         let ty = inst.ty;
-        let new = |old| update(inst.op, ty, old, values).ok_or_else(|| format!("has no {}", inst.op.info().mnemonic));
+        let subnormals = self.subnormals;
+        let new = |old| {
+            subnormals.update(inst.op, ty, old, values).ok_or_else(|| format!("has no {}", inst.op.info().mnemonic))
+        };
         match memory {
             Memory::Shared(array) => {
                 let shared = self.shared.get_mut(array as usize).ok_or(MISSING)?;
@@ -387,7 +408,13 @@ impl<'a, 'm> Machine<'a, 'm> {
 }
 
 /// The results of a subgroup instruction for the lanes from thread `base` on. Those of inactive lanes are undefined.
-fn subgroup(inst: &Inst, args: &[Vec<u64>], active: &Mask, base: usize) -> Option<[u64; LANES]> {
+fn subgroup(
+    subnormals: Subnormals,
+    inst: &Inst,
+    args: &[Vec<u64>],
+    active: &Mask,
+    base: usize,
+) -> Option<[u64; LANES]> {
     let values = args.first()?.get(base..)?;
     // The value of a lane if it exists and is active.
     let lane = |l: usize| active.get(base + l).is_some_and(|a| *a).then(|| values[l]);
@@ -400,17 +427,23 @@ fn subgroup(inst: &Inst, args: &[Vec<u64>], active: &Mask, base: usize) -> Optio
                 _ => 0,
             };
             let mut sums = std::array::from_fn(|l| lane(l).unwrap_or(zero));
+            let there = values.len();
             for distance in [16, 8, 4, 2, 1] {
                 let before: [u64; LANES] = sums;
                 for (l, sum) in sums.iter_mut().enumerate() {
-                    *sum = eval(Opcode::Add, inst.ty, inst.ty, &[before[l], before[l ^ distance]])?;
+                    // Lanes that are equal modulo 2·distance have the same sum, which the lowest of them knows. Where
+                    // none exists nothing is added, not even 0, which would flush a subnormal sum.
+                    let other = (l ^ distance) % (2 * distance);
+                    if other < there {
+                        *sum = subnormals.eval(Opcode::Add, inst.ty, inst.ty, &[before[l], before[other]])?;
+                    }
                 }
             }
             sums
         }
         Opcode::SubgroupMin | Opcode::SubgroupMax => {
             let op = if inst.op == Opcode::SubgroupMin { Opcode::Min } else { Opcode::Max };
-            let best = |best, value| eval(op, inst.ty, inst.ty, &[best, value]);
+            let best = |best, value| subnormals.eval(op, inst.ty, inst.ty, &[best, value]);
             [(0..LANES).filter_map(lane).try_fold(lowest, best)?; LANES]
         }
         Opcode::Shuffle => {

@@ -8,6 +8,7 @@
 mod machine;
 mod shared;
 
+use crate::meaning::Subnormals;
 use crate::program::*;
 use crate::{IsaError, Type, number_lines};
 use machine::Machine;
@@ -61,10 +62,10 @@ pub fn interpret(
     bindings: &[Binding],
 ) -> Result<(), IsaError> {
     let mut memories: Vec<Bytes<'_>> = memories.iter_mut().map(|bytes| Bytes::Write(bytes)).collect();
-    interpret_in(program, grid, &mut memories, bindings)
+    interpret_in(program, grid, &mut memories, bindings, Subnormals::Kept)
 }
 
-/// As [`interpret`], with memories that may be read-only.
+/// As [`interpret`], with memories that may be read-only, as a device with such arithmetic does it.
 ///
 /// # Errors
 /// As [`interpret`], and when a writable parameter is bound to read-only memory.
@@ -73,6 +74,7 @@ pub fn interpret_in(
     grid: [u32; 3],
     memories: &mut [Bytes<'_>],
     bindings: &[Binding],
+    subnormals: Subnormals,
 ) -> Result<(), IsaError> {
     let launch_error = |message| Err(IsaError::Launch { program: program.name.clone(), message });
     let (given, taken) = (bindings.len(), program.params.len());
@@ -103,7 +105,7 @@ pub fn interpret_in(
         numbered = copy;
         program = &numbered;
     }
-    let mut machine = Machine::new(program, grid, memories, bindings);
+    let mut machine = Machine::new(program, grid, memories, bindings, subnormals);
     for z in 0..grid[2] {
         for y in 0..grid[1] {
             for x in 0..grid[0] {

@@ -6,6 +6,9 @@ use std::fmt::{self, Write};
 use crate::decompose::{self, Arith};
 use crate::{Opcode, Type};
 
+/// The helper that functions call.
+pub(super) const LESS: &str = "lt_f32";
+
 /// A value in a function: its parameter, a temporary, or a constant.
 #[derive(Clone, Copy)]
 enum Term {
@@ -99,7 +102,6 @@ impl Arith<f32> for Emit {
         div(a, b) = "float" "{a} / {b}";
         fma(a, b, c) = "float" "fma({a}, {b}, {c})";
         abs(a) = "float" "as_type<float>(as_type<uint>({a}) & 0x7fffffffu)";
-        lt(a, b) = "bool" "{a} < {b}";
         select(c, a, b) = "float" "{c} ? {a} : {b}";
         bits_of(a) = "uint" "as_type<uint>({a})";
         float_of(a) = "float" "as_type<float>({a})";
@@ -115,6 +117,15 @@ impl Arith<f32> for Emit {
         shr(a, b) = "uint" "{a} >> {b}";
         lt_u(a, b) = "bool" "{a} < {b}";
         select_u(c, a, b) = "uint" "{c} ? {a} : {b}";
+    }
+    fn lt(&self, a: Term, b: Term) -> Term {
+        // See the helper. Subnormal numbers compare with a normal one as 0 does.
+        let is_normal = |term| matches!(term, Term::Float(bits) if f32::from_bits(bits).abs() >= f32::MIN_POSITIVE);
+        if is_normal(a) || is_normal(b) {
+            self.set("bool", format_args!("{a} < {b}"))
+        } else {
+            self.set("bool", format_args!("{LESS}({a}, {b})"))
+        }
     }
     fn rare(&self, c: Term, usual: (Term, Term), f: impl FnOnce() -> (Term, Term)) -> (Term, Term) {
         let (q, r) = (self.name(), self.name());

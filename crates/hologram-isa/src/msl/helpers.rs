@@ -1,7 +1,6 @@
 //! Helper functions of the text, which define cases that the language leaves open. Each is printed once if needed.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use super::functions;
 use crate::Opcode;
@@ -57,16 +56,36 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("is_nan", &[], "static inline bool is_nan(float x) { return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u; }
 "),
+    // Converts a float's bits to an integer in the same order, and back.
+    ("ordered", &[], "static inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+"),
+    // Comparisons on integers, because the GPU counts subnormal numbers as 0. Its own comparison rejects NaN.
+    ("place", &[], "static inline int place(float x) { return as_type<int>(x) < 0 ? -(as_type<int>(x) & 0x7fffffff) : as_type<int>(x); }
+"),
+    ("eq_f32", &["place"], "static inline bool eq_f32(float a, float b) { return a == b && place(a) == place(b); }
+"),
+    ("lt_f32", &["place"], "static inline bool lt_f32(float a, float b) { return a <= b && place(a) < place(b); }
+"),
+    ("le_f32", &["place"], "static inline bool le_f32(float a, float b) { return a <= b && place(a) <= place(b); }
+"),
     // A number beats NaN; -0 is less than +0.
-    ("min_f32", &["is_nan"], "static inline float min_f32(float a, float b)
+    ("min_f32", &["is_nan", "ordered"], "static inline float min_f32(float a, float b)
 {
-    return a < b || (a == b && as_type<int>(a) < 0) || is_nan(b) ? a : b;
+    return is_nan(b) || (!is_nan(a) && ordered(as_type<int>(a)) <= ordered(as_type<int>(b))) ? a : b;
 }
 "),
-    ("max_f32", &["is_nan"], "static inline float max_f32(float a, float b)
+    ("max_f32", &["is_nan", "ordered"], "static inline float max_f32(float a, float b)
 {
-    return a > b || (a == b && as_type<int>(a) >= 0) || is_nan(b) ? a : b;
+    return is_nan(b) || (!is_nan(a) && ordered(as_type<int>(a)) >= ordered(as_type<int>(b))) ? a : b;
 }
+"),
+    // Subnormal numbers are rounded away from 0 too.
+    ("floor_f32", &[], "static inline float floor_f32(float x)
+{
+    return as_type<uint>(x) - 0x80000001u < 0x7fffffu ? -1.0f : floor(x);
+}
+"),
+    ("ceil_f32", &[], "static inline float ceil_f32(float x) { return as_type<uint>(x) - 1u < 0x7fffffu ? 1.0f : ceil(x); }
 "),
     ("mulhi_u64", &[], "static inline ulong mulhi_u64(ulong a, ulong b)
 {
@@ -159,9 +178,6 @@ const HELPERS: &[(&str, &[&str], &str)] = &[
 "),
     ("odd_i64", &["odd_u64"], "static inline float odd_i64(long x) { return x < 0 ? -odd_u64(0ul - ulong(x)) : odd_u64(ulong(x)); }
 "),
-    // Converts a float's bits to an integer in the same order, and back.
-    ("ordered", &[], "static inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
-"),
     ("shuffle_u64", &[], "static inline ulong shuffle_u64(ulong x, ushort lane) { return as_type<ulong>(simd_shuffle(as_type<uint2>(x), lane)); }
 "),
     ("shuffle_i64", &["shuffle_u64"], "static inline long shuffle_i64(long x, ushort lane) { return long(shuffle_u64(ulong(x), lane)); }
@@ -249,8 +265,12 @@ impl Helpers {
     /// Adds a function of the instruction table on `f32`. Returns its name, or `None` if there is none.
     pub(super) fn function(&mut self, op: Opcode) -> Option<String> {
         let name = format!("{}_f32", op.info().mnemonic);
-        if let Entry::Vacant(vacant) = self.functions.entry(op) {
-            vacant.insert(functions::exact(op, &name)?);
+        if !self.functions.contains_key(&op) {
+            let text = functions::exact(op, &name)?;
+            if text.contains(functions::LESS) {
+                self.add(functions::LESS);
+            }
+            self.functions.insert(op, text);
         }
         Some(name)
     }

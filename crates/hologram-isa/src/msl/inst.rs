@@ -25,18 +25,7 @@ impl Printer<'_> {
         match (inst.op, &args[..]) {
             (Mov, [a]) => a.clone(),
             (Select, [c, a, b]) => format!("{c} ? {a} : {b}"),
-            (Eq | Ne | Lt | Le | Gt | Ge, [a, b]) => {
-                let op = match inst.op {
-                    Eq => "==",
-                    Ne => "!=",
-                    Lt => "<",
-                    Le => "<=",
-                    Gt => ">",
-                    _ => ">=",
-                };
-                let (a, b) = (self.widened(inst.ty, a.clone()), self.widened(inst.ty, b.clone()));
-                format!("{a} {op} {b}")
-            }
+            (Eq | Ne | Lt | Le | Gt | Ge, [a, b]) => self.compare(inst, a, b),
             _ if inst.ty == Type::F32 => self.float(inst, &args),
             _ if inst.ty == Type::Bool => match (inst.op, &args[..]) {
                 (Not, [a]) => format!("!{a}"),
@@ -47,6 +36,31 @@ impl Printer<'_> {
             },
             _ => self.integer(inst, &args),
         }
+    }
+
+    fn compare(&mut self, inst: &Inst, a: &str, b: &str) -> String {
+        use Opcode::*;
+        let (a, b) = (self.widened(inst.ty, a.into()), self.widened(inst.ty, b.into()));
+        if matches!(inst.ty, Type::F32 | Type::BF16) && !inst.args.iter().any(|arg| is_normal(inst.ty, *arg)) {
+            let (name, a, b) = match inst.op {
+                Eq | Ne => ("eq_f32", a, b),
+                Lt => ("lt_f32", a, b),
+                Gt => ("lt_f32", b, a),
+                Le => ("le_f32", a, b),
+                _ => ("le_f32", b, a),
+            };
+            let not = if inst.op == Ne { "!" } else { "" };
+            return format!("{not}{}({a}, {b})", self.helper(name));
+        }
+        let op = match inst.op {
+            Eq => "==",
+            Ne => "!=",
+            Lt => "<",
+            Le => "<=",
+            Gt => ">",
+            _ => ">=",
+        };
+        format!("{a} {op} {b}")
     }
 
     fn none(&mut self, inst: &Inst) -> String {
@@ -68,8 +82,8 @@ impl Printer<'_> {
             (Abs, [a]) => format!("as_type<float>(as_type<uint>({a}) & 0x7fffffffu)"),
             (Neg, [a]) => format!("as_type<float>(as_type<uint>({a}) ^ 0x80000000u)"),
             (Sqrt, [a]) => format!("precise::sqrt({a})"),
-            (Floor, [a]) => format!("floor({a})"),
-            (Ceil, [a]) => format!("ceil({a})"),
+            (Floor, [a]) => format!("{}({a})", self.helper("floor_f32")),
+            (Ceil, [a]) => format!("{}({a})", self.helper("ceil_f32")),
             (Trunc, [a]) => format!("trunc({a})"),
             (Round, [a]) => format!("rint({a})"),
             (op, [a]) => match self.helpers.function(op) {
@@ -234,7 +248,8 @@ impl Printer<'_> {
             format!("clamp({whole}({value}), {low}, {high})")
         };
         match to {
-            Type::Bool => format!("{value} != 0.0f"),
+            // A subnormal number is not 0.
+            Type::Bool => format!("(as_type<uint>({value}) & 0x7fffffffu) != 0u"),
             Type::I8 => clamped(self, -128, 127),
             Type::U8 => format!("uint({})", clamped(self, 0, 255)),
             Type::I16 => clamped(self, -32768, 32767),
@@ -248,4 +263,11 @@ impl Printer<'_> {
             Type::F32 | Type::F64 => value,
         }
     }
+}
+
+/// Whether an operand is a constant that compares with subnormal numbers as with 0: neither 0 nor subnormal itself.
+fn is_normal(ty: Type, operand: Operand) -> bool {
+    let Operand::Const(_, word) = operand else { return false };
+    let bits = if ty == Type::BF16 { (word as u32) << 16 } else { word as u32 };
+    f32::from_bits(bits).abs() >= f32::MIN_POSITIVE
 }

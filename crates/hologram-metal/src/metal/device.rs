@@ -9,6 +9,7 @@ use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
 use hologram_device::{BackendError, BackendType, DeviceInfo, DeviceLimits, Result};
 use hologram_isa::Capability;
+use hologram_isa::meaning::Subnormals;
 
 use super::parts;
 
@@ -49,7 +50,7 @@ pub(super) struct Device {
 
 /// Lets the GPU's context switches take their time: the driver reads this when it makes a device, and otherwise may end
 /// long kernels. The user's own value stays.
-fn relax_watchdog() {
+pub(super) fn relax_watchdog() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os(RELAXED).is_none() {
@@ -59,7 +60,7 @@ fn relax_watchdog() {
     });
 }
 
-fn unavailable(reason: String) -> BackendError {
+pub(super) fn unavailable(reason: String) -> BackendError {
     BackendError::Unavailable { device: BackendType::Metal.to_string(), reason }
 }
 
@@ -98,8 +99,13 @@ impl Device {
                     ..DeviceLimits::PROGRAM
                 },
                 capabilities: vec![Capability::MatrixTile],
+                subnormals: Subnormals::Flushed,
                 features: Vec::new(),
-                details: vec![("family", format!("Apple {number} ({chips})")), ("system", system.clone())],
+                details: vec![
+                    ("family", format!("Apple {number} ({chips})")),
+                    ("system", system.clone()),
+                    ("subnormal f32", "flushed".into()),
+                ],
             };
             let stamp = format!("system {system}, family {number}");
             let command_seconds = parts::command_seconds();

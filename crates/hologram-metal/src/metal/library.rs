@@ -116,17 +116,22 @@ fn options() -> Retained<MTLCompileOptions> {
     options
 }
 
+/// The library of a text, or the compiler's message.
+pub(super) fn compile(
+    device: &ProtocolObject<dyn MTLDevice>,
+    text: &str,
+) -> std::result::Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
+    autoreleasepool(|_| {
+        device.newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options())).map_err(|e| text_of(&e))
+    })
+}
+
 /// The text's functions.
 ///
 /// # Errors
 /// [`BackendError::Kernel`] with the compiler's message.
 fn library(device: &Device, name: &str, text: &str) -> Result<Library> {
-    let raw = autoreleasepool(|_| {
-        device
-            .raw
-            .newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options()))
-            .map_err(|e| refused(device, name, &text_of(&e)))
-    })?;
+    let raw = compile(&device.raw, text).map_err(|reason| refused(device, name, &reason))?;
     Ok(Library { raw, key: format!("{}\n{text}", compiled_for(device)).into() })
 }
 

@@ -5,6 +5,7 @@ mod backend;
 mod bandwidth;
 mod builder;
 mod capture;
+mod compile;
 mod device;
 mod library;
 mod memory;
@@ -14,3 +15,4 @@ mod record;
 mod selftest;
 
 pub use backend::{Metal, MetalBackend, MetalOptions};
+pub use compile::compile_kernels;

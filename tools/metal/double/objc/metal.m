@@ -19,7 +19,7 @@ enum { NOT_ENQUEUED = 0, COMMITTED = 2, COMPLETED = 4, FAILED = 5 };
 typedef struct {
   uint32_t grid[3], tg[3], threads[3], tgmem[8];
   uint64_t seed;
-  uint32_t strict;
+  uint32_t strict, flush;
   void *buf[32];
   uint64_t len[32];
   char err[512];
@@ -27,6 +27,8 @@ typedef struct {
   uint32_t tg_bytes;
   uint64_t loaded[32], stored[32], unique[32];
 } Launch;
+// Entry of tools/metal/shim/abi.h.
+typedef struct { const char *name; void (*run)(const void *); int waits; unsigned buffers, written, threads; } Entry;
 typedef const void *(*Find)(const char *);
 typedef int (*Run)(const void *, Launch *);
 
@@ -225,7 +227,7 @@ static const char ARCHIVE[] = "an archive of the Metal test double";
 @interface DoublePipeline : NSObject { @public DoubleFunction *function; Run run; }
 @end
 @implementation DoublePipeline
-- (NSUInteger)maxTotalThreadsPerThreadgroup { return THREADS; }
+- (NSUInteger)maxTotalThreadsPerThreadgroup { return ((const Entry *)function->entry)->threads; }
 - (NSUInteger)threadExecutionWidth { return 32; }
 - (void)dealloc {
   [function release];
@@ -314,7 +316,7 @@ static BOOL is_capturing(void) { return __atomic_load_n(&capturing, __ATOMIC_SEQ
   void (**handlers)(void *, void *); size_t handler_count; DoubleCommands *next; }
 @end
 @interface DoubleQueue : NSObject { @public pthread_t thread; pthread_mutex_t lock; pthread_cond_t changed; DoubleCommands *first, *last;
-  BOOL closing, ignores; NSUInteger most, made; uint64_t order; }
+  BOOL closing, ignores; NSUInteger most, made; }
 @end
 
 @interface DoubleEncoder : NSObject { @public DoubleCommands *commands; Work now; BOOL ended, concurrent; }
@@ -368,7 +370,8 @@ static Work *push(DoubleCommands *c, const Work *work) {
   CHECK(now.pipeline, "a dispatch without a pipeline");
   CHECK(grid.width && grid.height && grid.depth, "a dispatch of no threadgroups");
   NSUInteger threads = block.width * block.height * block.depth;
-  CHECK(threads && threads <= THREADS, "a dispatch with %lu threads in a threadgroup, of 1 to %d", threads, THREADS);
+  const NSUInteger most = [now.pipeline maxTotalThreadsPerThreadgroup];
+  CHECK(threads && threads <= most, "a dispatch with %lu threads in a threadgroup, of 1 to %lu", threads, most);
   CHECK(grid.width * block.width < 1ul << 32 && grid.height * block.height < 1ul << 32 && grid.depth * block.depth < 1ul << 32, "a dispatch with more than 2^32 threads in a dimension");
   COUNT(dispatches);
   Work *w = push(commands, &now);
@@ -412,7 +415,7 @@ static void run_one(const Work *w) {
     memcpy(b->bytes + w->to, a->bytes + w->from, w->size);
     return;
   }
-  Launch launch = {.grid = {w->grid.width, w->grid.height, w->grid.depth}, .tg = {w->block.width, w->block.height, w->block.depth}, .strict = 1};
+  Launch launch = {.grid = {w->grid.width, w->grid.height, w->grid.depth}, .tg = {w->block.width, w->block.height, w->block.depth}, .strict = 1, .flush = 1};
   for (int i = 0; i < 8; i++) launch.tgmem[i] = w->shared[i];
   for (int i = 0; i < BINDINGS; i++) {
     DoubleBuffer *b = w->buffer[i];
@@ -423,16 +426,53 @@ static void run_one(const Work *w) {
   if (w->pipeline->run(w->pipeline->function->entry, &launch)) misuse("a kernel: %s", launch.err);
 }
 
-// The dispatches up to the next barrier, from the last to the first or, every other time, as they come.
-static void run_all(DoubleCommands *c, uint64_t order) {
+// The memory that works may write: each buffer once, with a copy of its bytes.
+typedef struct { DoubleBuffer *buffer; char *copy; } Saved;
+static size_t saved(const Work *w, size_t n, Saved **out) {
+  size_t count = 0;
+  *out = NULL;
+  for (size_t i = 0; i < n; i++)
+    for (int k = 0; w[i].pipeline && k < BINDINGS; k++) {
+      DoubleBuffer *b = w[i].buffer[k];
+      if (!b || !(((const Entry *)w[i].pipeline->function->entry)->written >> k & 1)) continue;
+      CHECK(!b->freed, "a kernel runs with a buffer at index %d that was freed", k);
+      size_t at = 0;
+      while (at < count && (*out)[at].buffer != b) at++;
+      if (at < count) continue;
+      *out = realloc(*out, (count + 1) * sizeof(Saved));
+      (*out)[count++] = (Saved){b, memcpy(malloc(b->length), b->bytes, b->length)};
+    }
+  return count;
+}
+
+// The dispatches up to the next barrier, which nothing orders: they must leave the same bytes from the last to the first and as they come.
+static void run_together(const Work *w, size_t n) {
+  size_t dispatches = 0;
+  for (size_t i = 0; i < n; i++) dispatches += w[i].pipeline != nil;
+  Saved *before, *after;
+  const size_t count = dispatches > 1 ? saved(w, n, &before) : 0;
+  for (size_t i = n; i-- > 0;) if (w[i].pipeline || w[i].size) run_one(&w[i]);
+  if (dispatches < 2) return;
+  const size_t same = saved(w, n, &after);
+  CHECK(same == count, "the buffers of a command buffer changed while it ran");
+  for (size_t i = 0; i < count; i++) memcpy(before[i].buffer->bytes, before[i].copy, before[i].buffer->length);
+  for (size_t i = 0; i < n; i++) if (w[i].pipeline) run_one(&w[i]);
+  for (size_t i = 0; i < count; i++) {
+    const char *a = after[i].copy, *b = before[i].buffer->bytes;
+    for (size_t at = 0; at < before[i].buffer->length; at++)
+      CHECK(a[at] == b[at], "%zu dispatches without a barrier between them leave other bytes in another order: byte %zu of a buffer of %zu", dispatches, at, (size_t)before[i].buffer->length);
+    free(before[i].copy);
+    free(after[i].copy);
+  }
+  free(before);
+  free(after);
+}
+static void run_all(DoubleCommands *c) {
   size_t from = 0;
   while (from < c->n) {
     size_t to = from + 1;
     while (to < c->n && !c->work[to].barrier) to++;
-    for (size_t i = from; i < to; i++) {
-      const Work *w = &c->work[order % 2 ? i : from + to - 1 - i];
-      if (w->pipeline || w->size) run_one(w);
-    }
+    run_together(c->work + from, to - from);
     from = to;
   }
 }
@@ -508,7 +548,6 @@ static void *serve(void *of) {
     while (!q->first && !q->closing) pthread_cond_wait(&q->changed, &q->lock);
     DoubleCommands *c = q->first;
     if (!c) break;
-    uint64_t order = q->order++;
     pthread_mutex_unlock(&q->lock);
     while (__atomic_load_n(&held, __ATOMIC_SEQ_CST)) usleep(100);
     c->start = now_in_seconds();
@@ -517,7 +556,7 @@ static void *serve(void *of) {
     else if (q->ignores) fails = YES, c->why = "Ignored (for causing prior/excessive GPU errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)";
     // What kept the display waiting is not let in again by its queue.
     if (fails && strstr(c->why, "ImpactingInteractivity")) q->ignores = YES;
-    if (!fails) run_all(c, order);
+    if (!fails) run_all(c);
     c->end = now_in_seconds();
     for (size_t i = 0; i < c->handler_count; i++) ((void (^)(id))c->handlers[i])(c);
     pthread_mutex_lock(&q->lock);

@@ -125,9 +125,11 @@ pub(super) fn atan2(b: &mut Builder, v: &[Value]) -> Value {
     let (infinite, same) = (b.eq(run, number(f64::INFINITY)), b.eq(rise, run));
     let diagonal = b.and(infinite, same);
     let tangent = b.select(diagonal, number(1.0), tangent);
-    let none = b.eq(rise, number(0.0));
-    let ordered = b.eq(run, run);
-    let none = b.and(none, ordered);
+    // The quotient itself says which is 0 / 0, also where subnormal numbers count as 0.
+    let undefined = b.ne(tangent, tangent);
+    let (rise_is_number, run_is_number) = (b.eq(rise, rise), b.eq(run, run));
+    let numbers = b.and(rise_is_number, run_is_number);
+    let none = b.and(undefined, numbers);
     let tangent = b.select(none, number(0.0), tangent);
     let right = angle(b, tangent);
     let (half, rest) = turns(x.ty, 1.0);

@@ -142,7 +142,8 @@ impl Scalar {
         let size = y.abs().max((self.scale)(args));
         // An intermediate result that underflows may still be multiplied by an operand.
         let product = args.iter().product::<f64>().abs();
-        let underflow = if product.is_finite() { product.max(1.0) } else { 1.0 };
+        let greatest = args.iter().map(|v| v.abs()).filter(|v| v.is_finite()).fold(1.0, f64::max);
+        let underflow = if product.is_finite() { product.max(greatest) } else { greatest };
         match stored(y, ty) {
             infinite if infinite.is_infinite() => (infinite, 0.0),
             // An operation that is not correctly rounded is not so in the reference either.

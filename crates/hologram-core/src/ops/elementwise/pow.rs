@@ -2,7 +2,7 @@
 
 use hologram_isa::{Builder, Type, Value};
 
-use super::constant;
+use super::{constant, inverse};
 
 /// x to the power of y, as 2 to the power of y·log₂|x|. The logarithm and the product are sums of two numbers, so
 /// that a large exponent does not amplify the error. Sign and corner cases are those of C's `pow`.
@@ -11,10 +11,11 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let size = b.abs(x);
     let wide = x.ty == Type::F64;
     let (hi, lo) = if wide { log2_pair_f64(b, size) } else { log2_pair(b, size) };
-    let product = b.mul(hi, y);
+    let exponent = if wide { y } else { normal(b, y) };
+    let product = b.mul(hi, exponent);
     let negative = b.neg(product);
-    let low = b.fma(hi, y, negative);
-    let low = b.fma(lo, y, low);
+    let low = b.fma(hi, exponent, negative);
+    let low = b.fma(lo, exponent, low);
     // Beyond the range of exp2 the low part is irrelevant, and may be NaN.
     let large = b.abs(product);
     let within = b.lt(large, number(if wide { 2048.0 } else { 256.0 }));
@@ -56,19 +57,31 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     b.select(undefined, number(f64::NAN), power)
 }
 
+/// An `f32` exponent that no device counts as 0, where 0 and infinity have other powers than 1. All others have the same
+/// power for every exponent this small.
+fn normal(b: &mut Builder, y: Value) -> Value {
+    let least = constant(y.ty, f32::MIN_POSITIVE.into());
+    let size = b.abs(y);
+    let tiny = b.lt(size, least);
+    let least = inverse::copysign(b, &[least, y]);
+    b.select(tiny, least, y)
+}
+
 /// Splits x = 2^k·m with √½ < m ≤ √2. Returns k and, with f = m − 1, the quotient s = f / (2 + f) and its
 /// rounding error: ln m is 2·(s + s³/3 + s⁵/5 + …).
 fn split(b: &mut Builder, x: Value) -> (Value, Value, Value) {
     let ty = x.ty;
     let number = |v: f64| constant(ty, v);
-    // Subnormal numbers are scaled up first. Last in each row: the bits of √½, and the number of bits of the
-    // fraction.
-    let (least, up, digits, root, shift) = match ty {
-        Type::F64 => (f64::MIN_POSITIVE, (1u64 << 54) as f64, 54.0, Value::from(0x3fe6_a09e_667f_3bcdi64), 52u32),
-        _ => (f32::MIN_POSITIVE.into(), 16_777_216.0, 24.0, Value::from(0x3f35_04f4i32), 23),
+    // Subnormal numbers are scaled up first: their bits as an integer, because some devices count a subnormal operand
+    // of a multiplication as 0. The rows: the least normal number, the logarithm of the scale, the bits of √½, and the
+    // number of bits of the fraction.
+    let (least, digits, root, shift) = match ty {
+        Type::F64 => (f64::MIN_POSITIVE, 1074.0, Value::from(0x3fe6_a09e_667f_3bcdi64), 52u32),
+        _ => (f32::MIN_POSITIVE.into(), 149.0, Value::from(0x3f35_04f4i32), 23),
     };
     let tiny = b.lt(x, number(least));
-    let scaled = b.mul(x, number(up));
+    let bits = b.bitcast(root.ty, x);
+    let scaled = b.cvt(ty, bits);
     let scaled = b.select(tiny, scaled, x);
     let bits = b.bitcast(root.ty, scaled);
     let above = b.sub(bits, root);
