@@ -10,9 +10,10 @@ use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
 use serde_json::{Value, json};
 
 /// Folders and their GGUF files, with the maximum relative error of their logits in `f32`: 1e-4, and 2e-3 for BitNet.
-/// They cover linear, `llama3` and YaRN scaling, biases everywhere, windows in all and in some layers, head norms, tied
-/// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 12] = [
+/// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
+/// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied and
+/// separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
+const MODELS: [(&str, &str, f64); 34] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -25,6 +26,28 @@ const MODELS: [(&str, &str, f64); 12] = [
     ("qwen3", "model.gguf", 1e-5),
     ("bitnet-packed", "", 1e-5),
     ("bitnet-inverse", "", 1e-5),
+    ("gemma3", "", 1e-5),
+    ("gemma3", "model.gguf", 1e-5),
+    ("phi3", "", 1e-5),
+    ("phi3", "model.gguf", 1e-5),
+    ("phi4", "", 1e-5),
+    ("phi4", "model.gguf", 1e-5),
+    ("smollm3", "", 1e-5),
+    ("smollm3", "model.gguf", 1e-5),
+    ("olmo2", "", 1e-5),
+    ("olmo2", "model.gguf", 1e-5),
+    ("olmo3", "", 1e-5),
+    ("olmo3", "model.gguf", 1e-5),
+    ("granite", "", 1e-5),
+    ("granite", "model.gguf", 1e-5),
+    ("cohere2", "", 1e-5),
+    ("cohere2", "model.gguf", 1e-5),
+    ("starcoder2", "", 1e-5),
+    ("starcoder2", "model.gguf", 1e-5),
+    ("glm4", "", 1e-5),
+    ("glm4", "model.gguf", 1e-5),
+    ("ministral3", "", 1e-5),
+    ("ministral3", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -396,7 +419,7 @@ fn wrong_folders_are_named() {
         (
             "qwen3",
             |c| c["model_type"] = json!("gpt9"),
-            &["config.json", "gpt9", "llama, mistral, qwen2, qwen3, bitnet"],
+            &["config.json", "gpt9", "llama, mistral, ministral3, qwen2, qwen3, bitnet, gemma3_text"],
         ),
         (
             "qwen3",

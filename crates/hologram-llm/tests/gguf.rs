@@ -275,7 +275,8 @@ fn keys_that_nothing_serves() {
         ("final_logit_softcapping", 0.0, 1.0, "llama.final_logit_softcapping 1"),
     ] {
         assert_eq!(config(key, nothing), Ok(()), "{key}");
-        assert_eq!(config(key, other), Err(format!("test.gguf: {want} is not supported")));
+        let error = config(key, other).unwrap_err();
+        assert!(error.starts_with(&format!("test.gguf: {want} is not supported")), "{error}");
     }
 }
 

@@ -4,23 +4,16 @@ use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
 use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::{Architecture, FolderNames};
 use crate::error::Result;
 
 /// Llama 1 to 3.x. In GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
 pub static LLAMA: Architecture = Architecture {
     names: &["llama"],
-    folder: FolderNames {
-        model_type: "llama",
-        class: "LlamaForCausalLM",
-        gate: "silu",
-        rope_base: 10000.0,
-        windows: Windows::Never,
-        tensors: &[],
-    },
+    folder: FolderNames { model_type: "llama", class: "LlamaForCausalLM", ..FolderNames::PLAIN },
     rope: RopeStyle::Adjacent,
     layer,
-    ternary: TernaryActivations::PerBlock,
+    ..Architecture::PLAIN
 };
 
 /// A pre-norm layer: attention, then a gated feed-forward network, each with a norm before it and a residual

@@ -1,26 +1,18 @@
 //! Qwen2 and Qwen2.5 (Yang et al., 2024, arXiv:2407.10671): biases of queries, keys and values.
 
 use hologram_core::Graph;
-use hologram_core::ops::RopeStyle;
 
 use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::{Architecture, FolderNames, Windows};
 use crate::error::Result;
 
 /// Qwen2 and Qwen2.5 without experts.
 pub static QWEN2: Architecture = Architecture {
     names: &["qwen2"],
-    folder: FolderNames {
-        model_type: "qwen2",
-        class: "Qwen2ForCausalLM",
-        gate: "silu",
-        rope_base: 10000.0,
-        windows: Windows::Last,
-        tensors: &[],
-    },
-    rope: RopeStyle::HalfSplit,
+    folder: FolderNames { model_type: "qwen2", class: "Qwen2ForCausalLM", ..FolderNames::PLAIN },
     layer,
-    ternary: TernaryActivations::PerBlock,
+    windows: Windows::Last,
+    ..Architecture::PLAIN
 };
 
 fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
