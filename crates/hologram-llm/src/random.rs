@@ -121,6 +121,7 @@ impl Shape {
             rotary: vec![Rotary::Scaled; self.layers],
             query_growth: None,
             scales: Scales::default(),
+            experts: None,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
         }
@@ -259,6 +260,10 @@ impl Weights for RandomWeights<'_> {
 
     fn matrix_rows(&self, name: &str, _: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
         self.matrix(&format!("{name} {}", rows.start), rows.len(), row_len)
+    }
+
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        self.matrix(name, experts * rows, row_len)
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {

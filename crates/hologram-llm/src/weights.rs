@@ -24,6 +24,9 @@ pub(crate) trait Weights {
     /// Some rows of a matrix of `total` rows.
     fn matrix_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor>;
 
+    /// The matrices of `experts` experts, one after another.
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor>;
+
     /// An optional matrix.
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>>;
 
@@ -190,6 +193,13 @@ impl Weights for FileWeights<'_> {
         // A row is a whole number of blocks.
         let row = tensor.data().len() / total.max(1);
         self.take_bytes(&tensor, rows.start * row..rows.end * row, layout, &[rows.len(), row_len])
+    }
+
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        let tensor = self.checked(name, &[experts, rows, row_len])?;
+        let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
+        self.executor.backend().kernels().expect_weights(layout);
+        self.take(&tensor, layout, &[experts * rows, row_len])
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {

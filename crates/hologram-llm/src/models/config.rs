@@ -4,9 +4,10 @@ use hologram_core::ops::RopeStyle;
 
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
+use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
-use crate::models::{self, Architecture, NormKind, Rotary, RotaryLayers, Scale, TernaryActivations, Windows};
+use crate::models::{self, Architecture, Experts, NormKind, Rotary, RotaryLayers, Scale, TernaryActivations, Windows};
 
 /// The hyperparameters of a decoder-only transformer.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub struct Config {
     pub query_growth: Option<QueryGrowth>,
     /// Factors and caps.
     pub scales: Scales,
+    /// The experts; `None`: each layer has one feed-forward network.
+    pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
     pub windows: Vec<Option<u32>>,
     /// How activations are quantised for ternary weights.
@@ -166,6 +169,7 @@ pub(crate) fn sizes(
         rotary: vec![Rotary::Scaled; layers],
         query_growth: None,
         scales: Scales::default(),
+        experts: None,
         windows: vec![None; layers],
         ternary: architecture.ternary,
     })
@@ -183,6 +187,15 @@ const GGUF: Names = Names {
     eps: "attention.layer_norm_rms_epsilon",
 };
 const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
+
+/// Experts in GGUF files.
+const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
+    count: &["expert_count"],
+    used: "expert_used_count",
+    ffn: "expert_feed_forward_length",
+    shared: "expert_shared_feed_forward_length",
+    scale: "expert_weights_scale",
+};
 
 /// Factors and caps in GGUF files.
 const GGUF_SCALES: ScaleKeys = ScaleKeys {
@@ -296,8 +309,19 @@ impl Config {
             ),
             Some(other) => return Err(only(format!("rope scaling {other}"), "none, linear, yarn, longrope".into())),
         };
-        if let Some(n) = keys.unsigned("expert_count")?.filter(|n| *n > 1) {
-            return Err(unsupported(format!("a mixture of {n} experts")));
+        match architecture.experts {
+            Some(rule) => {
+                let normalized = file.get_opt(&keys.full("expert_weights_norm"))?;
+                config.experts = Experts::read(&keys, &GGUF_EXPERTS, config.ffn, normalized, rule.normalized)?;
+                if let Some(kind) = keys.unsigned("expert_gating_func")?.filter(|kind| *kind > 1) {
+                    return Err(unsupported(format!("{} {kind}", keys.full("expert_gating_func"))));
+                }
+            }
+            None => {
+                if let Some((_, n)) = named_count(&keys, GGUF_EXPERTS.count)? {
+                    return Err(unsupported(format!("a mixture of {n} experts")));
+                }
+            }
         }
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;

@@ -6,9 +6,12 @@ use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
+use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
-use crate::models::{self, Rotary, RotaryLayers, Scale, TernaryActivations, Windows, config_unknown};
+use crate::models::{
+    self, Architecture, Experts, Rotary, RotaryLayers, Scale, TernaryActivations, Windows, config_unknown,
+};
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
 pub(crate) struct JsonKeys<'a> {
@@ -150,6 +153,29 @@ const FOLDER: Names = Names {
     eps: "rms_norm_eps",
 };
 
+/// Experts in `config.json`.
+const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
+    count: &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"],
+    used: "num_experts_per_tok",
+    ffn: "moe_intermediate_size",
+    shared: "shared_expert_intermediate_size",
+    scale: "routed_scaling_factor",
+};
+
+/// The experts, in all layers or in none.
+fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
+    let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
+    let Some((key, n)) = named_count(keys, FOLDER_EXPERTS.count)? else { return Ok(None) };
+    let rule = architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(_, name)| name.contains('*')));
+    let Some(rule) = rule else { return Err(only(format!("a mixture of {n} experts ({key})"))) };
+    let plain = keys.floats("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty());
+    if plain || keys.unsigned("decoder_sparse_step")?.is_some_and(|step| step != 1) {
+        return Err(only("experts in only some layers".into()));
+    }
+    let normalized = keys.truth("norm_topk_prob")?;
+    Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, rule.normalized_in_folders)
+}
+
 /// Factors and caps in `config.json`.
 const FOLDER_SCALES: ScaleKeys = ScaleKeys {
     known: &[
@@ -207,6 +233,7 @@ impl Config {
             config.ternary = TernaryActivations::PerToken;
         }
         config_unknown::reject(&keys)?;
+        config.experts = experts(&keys, architecture, config.ffn)?;
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         windows(&keys, &mut config)?;
@@ -389,13 +416,16 @@ fn rope_type<'a>(scaling: &JsonKeys<'a>) -> Result<Option<&'a str>> {
 /// The sliding window of each layer.
 fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     let kind = config.architecture.windows;
-    let window = keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32);
     // Some models have a window in their files but do not use it.
     let unused = match keys.truth("use_sliding_window")? {
         None => matches!(kind, Windows::Never | Windows::Last),
         Some(used) => !used || kind == Windows::Never,
     };
-    let window = window.filter(|_| !unused);
+    // Models that do not use theirs may write 0.
+    let window = match unused {
+        true => keys.unsigned("sliding_window")?.and(None),
+        false => keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32),
+    };
     let kind = match (kind, keys.size_opt("sliding_window_pattern", MAX_LAYERS)?) {
         (Windows::AllExceptEach(_), Some(n)) => Windows::AllExceptEach(n),
         _ => kind,

@@ -4,9 +4,6 @@ use crate::error::{LlmError, Result};
 use crate::models::config::Keys;
 use crate::models::config_json::JsonKeys;
 
-/// Number of experts; 0 and 1 mean a plain feed-forward network.
-const EXPERTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
-
 /// Features that are off unless true.
 const SWITCHES: [&str; 4] = ["is_encoder_decoder", "add_cross_attention", "alibi", "parallel_attn"];
 
@@ -15,10 +12,8 @@ pub(crate) fn reject(keys: &JsonKeys<'_>) -> Result<()> {
     let unsupported = |what: String| -> Result<()> {
         Err(LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() })
     };
-    for key in EXPERTS {
-        if let Some(n) = keys.unsigned(key)?.filter(|n| *n > 1) {
-            return unsupported(format!("a mixture of {n} experts ({key})"));
-        }
+    if let Some(limit) = keys.float("clip_qkv")? {
+        return unsupported(format!("clip_qkv {limit}"));
     }
     for key in SWITCHES {
         if keys.truth(key)? == Some(true) {

@@ -90,10 +90,11 @@ impl Decoder {
         })
     }
 
-    /// Bytes of weights read per decoded token: every matrix and norm, and one row of the embedding.
+    /// Bytes of weights read per decoded token: every matrix and norm, of experts the chosen ones, and one row of the
+    /// embedding.
     pub fn bytes_per_token(&self) -> usize {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
-        self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
+        self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
             + self.output_norm.bytes()
             + self.output.weight.bytes()
             + row
@@ -101,10 +102,12 @@ impl Decoder {
 
     /// Bytes of all weights.
     pub fn bytes(&self) -> usize {
-        let row = self.embedding.bytes() / self.config.vocab.max(1);
         let output = &self.output.weight;
         let tied = output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
-        self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
+        self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
+            + self.output_norm.bytes()
+            + output.bytes()
+            + if tied { 0 } else { self.embedding.bytes() }
     }
 
     /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all

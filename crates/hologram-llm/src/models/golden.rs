@@ -46,6 +46,10 @@ fn graphs_of_all_architectures() {
         ("cohere2", "cohere2"),
         ("starcoder2", "starcoder2"),
         ("glm4", "glm4"),
+        ("qwen3_moe", "qwen3-moe"),
+        ("qwen2_moe", "qwen2-moe"),
+        ("mixtral", "mixtral"),
+        ("olmoe", "olmoe"),
     ];
     for (name, fixture) in models {
         let decoder = load(fixture, &executor);

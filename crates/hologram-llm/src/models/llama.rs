@@ -3,8 +3,8 @@
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
+use super::{Architecture, ExpertRule, FolderNames};
 use crate::error::Result;
 
 /// Llama 1 to 3.x. In GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
@@ -13,6 +13,8 @@ pub static LLAMA: Architecture = Architecture {
     folder: FolderNames { model_type: "llama", class: "LlamaForCausalLM", ..FolderNames::PLAIN },
     rope: RopeStyle::Adjacent,
     layer,
+    // GGUF files of Mixtral.
+    experts: Some(ExpertRule { normalized: true, normalized_in_folders: true }),
     ..Architecture::PLAIN
 };
 
@@ -21,6 +23,6 @@ pub static LLAMA: Architecture = Architecture {
 pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts::default();
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, feed_forward(l, Graph::swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }

@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+pub(crate) mod experts;
 mod gemma;
 mod glm4;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod granite;
 mod layers;
 mod llama;
 mod mistral;
+mod mixtures;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -25,6 +27,7 @@ mod smollm3;
 mod starcoder2;
 
 use blocks::LayerFn;
+pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use layers::{Rotary, RotaryLayers, Windows};
 pub use scales::Scale;
@@ -46,6 +49,10 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &cohere2::COHERE2,
     &starcoder2::STARCODER2,
     &glm4::GLM4,
+    &mixtures::QWEN3_MOE,
+    &mixtures::QWEN2_MOE,
+    &mixtures::MIXTRAL,
+    &mixtures::OLMOE,
 ];
 
 /// The features of a decoder-only transformer. Together with the metadata they determine its graph.
@@ -71,6 +78,8 @@ pub struct Architecture {
     pub scales: &'static [Scale],
     /// Whether the embedding is multiplied by the square root of the width.
     pub embedding_by_width: bool,
+    /// How experts are chosen, for architectures that may have them.
+    pub experts: Option<ExpertRule>,
 }
 
 impl Architecture {
@@ -86,6 +95,7 @@ impl Architecture {
         rotary: RotaryLayers::All,
         scales: &[],
         embedding_by_width: false,
+        experts: None,
     };
 }
 
@@ -119,7 +129,8 @@ pub struct FolderNames {
     pub output_bias: bool,
     /// Added to the factors of norms.
     pub norm_base: f32,
-    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders.
+    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders,
+    /// with `*` for the number of an expert.
     pub tensors: &'static [(&'static str, &'static str)],
 }
 

@@ -2,7 +2,7 @@
 
 use hologram_core::Graph;
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
 use super::{Architecture, FolderNames, Windows};
 use crate::error::Result;
 
@@ -20,9 +20,9 @@ pub static QWEN3: Architecture = Architecture {
     ..Architecture::PLAIN
 };
 
-fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() };
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, feed_forward(l, Graph::swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }

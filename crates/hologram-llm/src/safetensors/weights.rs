@@ -281,6 +281,26 @@ impl Weights for FolderWeights<'_> {
         self.take_bytes(shard, entry, bytes, layout, &[rows.len(), row_len])
     }
 
+    /// Folders hold a matrix for each expert.
+    fn expert_matrices(&self, ours: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        let pattern = self.name_of(ours);
+        let name = |expert: usize| pattern.replacen('*', &expert.to_string(), 1);
+        let (first_shard, first) = self.checked(&name(0), &[rows, row_len])?;
+        let format = self.format(first_shard, first)?;
+        let mut bytes = Vec::with_capacity(experts * first.range.len());
+        for expert in 0..experts {
+            let (shard, entry) = self.checked(&name(expert), &[rows, row_len])?;
+            if self.format(shard, entry)? != format {
+                let reason = format!("tensor {} is of another type than {}", entry.name, first.name);
+                return Err(self.bad(shard, reason));
+            }
+            bytes.extend_from_slice(self.data(shard, entry));
+            self.folder.shards[shard].map.release(entry.range.clone());
+        }
+        let layout = self.executor.backend().policy().weight_layout(format);
+        Ok(Tensor::from_bytes_as(self.executor, format, layout, &[experts * rows, row_len], &bytes)?)
+    }
+
     /// Only the output matrix is optional: it may be tied to the embedding.
     fn optional_matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
@@ -298,7 +318,10 @@ impl Weights for FolderWeights<'_> {
     }
 
     fn vector(&self, ours: &str, len: usize) -> Result<Tensor> {
-        let (shard, entry) = self.checked(&self.name_of(ours), &[len])?;
+        let name = self.name_of(ours);
+        // Some vectors are matrices of one row.
+        let row = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [1, len]);
+        let (shard, entry) = if row { self.checked(&name, &[1, len])? } else { self.checked(&name, &[len])? };
         let base = if ours.ends_with("norm.weight") { self.names.norm_base } else { 0.0 };
         if self.format(shard, entry)? == DType::F32 && base == 0.0 {
             return self.take(shard, entry, DType::F32, &[len]);

@@ -6,7 +6,7 @@ use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
 
 /// Combines gate and up projection, such as [`Graph::swiglu`].
-type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
+pub(crate) type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
 
 /// `gelu(gate) ∘ up`, with the tanh form of GELU (Shazeer, 2020, arXiv:2002.05202).
 pub(crate) fn geglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
@@ -35,6 +35,26 @@ impl GatedFfn {
         let gate = l.linear("ffn_gate", c.ffn, c.width, false)?;
         let up = l.linear("ffn_up", c.ffn, c.width, false)?;
         GatedFfn::of(l, gate, up, combine, sub_norm)
+    }
+
+    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down.
+    ///
+    /// # Errors
+    /// Those of [`Weights`](crate::weights::Weights).
+    pub fn load_named(
+        l: &Loader<'_>,
+        [gate, up, down]: [&str; 3],
+        ffn: usize,
+        combine: Gate,
+    ) -> Result<Box<dyn Block>> {
+        let width = l.config.width;
+        Ok(Box::new(GatedFfn {
+            gate: l.linear(gate, ffn, width, false)?,
+            up: l.linear(up, ffn, width, false)?,
+            combine,
+            sub_norm: None,
+            down: l.linear(down, width, ffn, false)?,
+        }))
     }
 
     /// As [`GatedFfn::load`], with gate and up as the rows of one matrix, `ffn_up`.

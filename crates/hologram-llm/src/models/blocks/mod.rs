@@ -5,6 +5,7 @@
 //! each step size.
 
 mod attention;
+mod experts;
 mod feed_forward;
 mod linear;
 
@@ -17,6 +18,7 @@ use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
+pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, geglu};
 pub(crate) use linear::{Linear, Linears};
 
@@ -37,6 +39,11 @@ pub(crate) trait Block: Debug + Send + Sync {
 
     /// The weights, in the order in which a step reads them.
     fn weights(&self) -> Vec<&Tensor>;
+
+    /// Bytes of weights that a token uses.
+    fn bytes_per_token(&self) -> usize {
+        self.weights().into_iter().map(Tensor::bytes).sum()
+    }
 }
 
 /// Loads and composes one layer.
@@ -90,6 +97,14 @@ impl Loader<'_> {
 }
 
 impl Loader<'_> {
+    /// A single row in `f32`, as a matrix.
+    ///
+    /// # Errors
+    /// Those of [`Weights`].
+    pub fn row(&self, name: &str, row_len: usize) -> Result<Tensor> {
+        Ok(self.weights.vector(&self.name(name, "weight"), row_len)?.reshape(&[1, row_len])?)
+    }
+
     /// Some rows of a matrix of `total` rows, with those elements of its bias if the file has one.
     ///
     /// # Errors
@@ -247,6 +262,10 @@ impl Block for Chain {
     fn weights(&self) -> Vec<&Tensor> {
         self.0.iter().flat_map(|block| block.weights()).collect()
     }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.iter().map(|block| block.bytes_per_token()).sum()
+    }
 }
 
 /// A block whose result is added to its input.
@@ -269,6 +288,10 @@ impl Block for Residual {
 
     fn weights(&self) -> Vec<&Tensor> {
         self.0.weights()
+    }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.bytes_per_token()
     }
 }
 
@@ -296,5 +319,9 @@ impl Block for Parallel {
 
     fn weights(&self) -> Vec<&Tensor> {
         self.0.iter().flat_map(|block| block.weights()).collect()
+    }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.iter().map(|block| block.bytes_per_token()).sum()
     }
 }
