@@ -323,6 +323,11 @@ pub enum Operation {
     },
     /// x · wᵀ, with weights in any format.
     Matmul,
+    /// x · wᵀ with the matrices of each token's experts.
+    ExpertMatmul {
+        /// The experts, whose matrices follow each other.
+        experts: u32,
+    },
     /// Products of pairs of matrices.
     BatchMatmul {
         /// Whether the left and right matrices are transposed.
@@ -417,6 +422,7 @@ impl Operation {
             Operation::LayerNorm { .. } => "layer_norm",
             Operation::RmsNorm { .. } => "rms_norm",
             Operation::Matmul => "matmul",
+            Operation::ExpertMatmul { .. } => "expert_matmul",
             Operation::BatchMatmul { .. } => "batch_matmul",
             Operation::Conv2d { .. } => "conv2d",
             Operation::Quantize { .. } => "quantize",

@@ -274,6 +274,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
         | Operation::LayerNorm { .. }
+        | Operation::ExpertMatmul { .. }
         | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::Loss(_)

@@ -39,6 +39,11 @@ impl Work {
 fn of(op: &Operation, operands: &[&TensorSpec]) -> Work {
     match (op, operands) {
         (Operation::Matmul, [x, w]) => Work { products: product(x, w), ..Work::default() },
+        (Operation::ExpertMatmul { experts }, [_, w, ids]) => {
+            // Each chosen expert's matrix is multiplied with one row.
+            let products = elements(ids).saturating_mul(2).saturating_mul(elements(w) / u64::from(*experts).max(1));
+            Work { products, ..Work::default() }
+        }
         (Operation::Attention { window, .. }, [q, k, _, _, _, table, ..]) => {
             // A cache is [blocks, heads, positions of a block, elements]; the table has a row of blocks per sequence.
             let block = k.shape.get(2).map_or(1, |e| e.max()) as u64;

@@ -36,8 +36,13 @@ pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use kv::BLOCK_SIZE;
 pub use model::Model;
 pub use models::config::Config;
+pub use models::rope::QueryGrowth;
 pub use models::rope::RopeScaling;
-pub use models::{ARCHITECTURES, Architecture, FolderNames, TernaryActivations, Windows};
+pub use models::scales::Scales;
+pub use models::{
+    ARCHITECTURES, Architecture, ExpertRule, Experts, FolderNames, NormKind, Rotary, RotaryLayers, Scale,
+    TernaryActivations, Windows,
+};
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
 

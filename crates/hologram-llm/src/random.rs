@@ -9,7 +9,8 @@ use hologram_isa::{Access, Builder, Program, Type, Value};
 use crate::error::Result;
 use crate::models::config::Config;
 use crate::models::rope::RopeScaling;
-use crate::models::{self, Architecture};
+use crate::models::scales::Scales;
+use crate::models::{self, Architecture, Rotary};
 use crate::weights::Weights;
 
 /// The sizes of a model, published or not.
@@ -115,6 +116,12 @@ impl Shape {
             rope: architecture.rope,
             rope_base: self.rope_base,
             rope_scaling: RopeScaling::None,
+            local_rope_base: self.rope_base,
+            rope_factors: None,
+            rotary: vec![Rotary::Scaled; self.layers],
+            query_growth: None,
+            scales: Scales::default(),
+            experts: None,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
         }
@@ -249,6 +256,14 @@ impl Weights for RandomWeights<'_> {
         };
         let deviation = gain / (row_len as f32).sqrt();
         Ok(random_values(self.executor, format, &[rows, row_len], seed, deviation)?)
+    }
+
+    fn matrix_rows(&self, name: &str, _: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
+        self.matrix(&format!("{name} {}", rows.start), rows.len(), row_len)
+    }
+
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        self.matrix(name, experts * rows, row_len)
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {

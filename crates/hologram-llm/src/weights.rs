@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use hologram_backends::{Buffer, DType, ForeignMemory};
 use hologram_core::ops::Recode;
@@ -19,6 +20,12 @@ pub(crate) trait Weights {
 
     /// A matrix, in the layout that the device's kernels read.
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor>;
+
+    /// Some rows of a matrix of `total` rows.
+    fn matrix_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor>;
+
+    /// The matrices of `experts` experts, one after another.
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor>;
 
     /// An optional matrix.
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>>;
@@ -94,13 +101,26 @@ impl<'a> FileWeights<'a> {
 
     /// A tensor in the file's layout or, for matrices, in the device's.
     fn take(&self, tensor: &crate::gguf::Tensor<'_>, layout: DType, shape: &[usize]) -> Result<Tensor> {
+        self.take_bytes(tensor, 0..tensor.data().len(), layout, shape)
+    }
+
+    /// As [`FileWeights::take`], for a part of the bytes.
+    fn take_bytes(
+        &self,
+        tensor: &crate::gguf::Tensor<'_>,
+        bytes: Range<usize>,
+        layout: DType,
+        shape: &[usize],
+    ) -> Result<Tensor> {
         let format = tensor.dtype()?;
         match self.shared.as_ref().and_then(|files| files.get(tensor.part())) {
             Some(buffer) if layout == format => {
-                Ok(Tensor::from_buffer(self.executor, buffer.clone(), tensor.range().start, format, shape)?)
+                let start = tensor.range().start + bytes.start;
+                Ok(Tensor::from_buffer(self.executor, buffer.clone(), start, format, shape)?)
             }
             _ => {
-                let tensor_on_device = Tensor::from_bytes_as(self.executor, format, layout, shape, tensor.data())?;
+                let data = tensor.data().get(bytes).unwrap_or_default();
+                let tensor_on_device = Tensor::from_bytes_as(self.executor, format, layout, shape, data)?;
                 tensor.release();
                 Ok(tensor_on_device)
             }
@@ -164,6 +184,22 @@ impl Weights for FileWeights<'_> {
         let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
         self.executor.backend().kernels().expect_weights(layout);
         self.take(&tensor, layout, &shape)
+    }
+
+    fn matrix_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
+        let tensor = self.checked(name, &[total, row_len])?;
+        let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
+        self.executor.backend().kernels().expect_weights(layout);
+        // A row is a whole number of blocks.
+        let row = tensor.data().len() / total.max(1);
+        self.take_bytes(&tensor, rows.start * row..rows.end * row, layout, &[rows.len(), row_len])
+    }
+
+    fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        let tensor = self.checked(name, &[experts, rows, row_len])?;
+        let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
+        self.executor.backend().kernels().expect_weights(layout);
+        self.take(&tensor, layout, &[experts * rows, row_len])
     }
 
     fn optional_matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {

@@ -10,9 +10,10 @@ use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
 use serde_json::{Value, json};
 
 /// Folders and their GGUF files, with the maximum relative error of their logits in `f32`: 1e-4, and 2e-3 for BitNet.
-/// They cover linear, `llama3` and YaRN scaling, biases everywhere, windows in all and in some layers, head norms, tied
-/// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 12] = [
+/// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
+/// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied and
+/// separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
+const MODELS: [(&str, &str, f64); 42] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -25,6 +26,36 @@ const MODELS: [(&str, &str, f64); 12] = [
     ("qwen3", "model.gguf", 1e-5),
     ("bitnet-packed", "", 1e-5),
     ("bitnet-inverse", "", 1e-5),
+    ("gemma3", "", 1e-5),
+    ("gemma3", "model.gguf", 1e-5),
+    ("phi3", "", 1e-5),
+    ("phi3", "model.gguf", 1e-5),
+    ("phi4", "", 1e-5),
+    ("phi4", "model.gguf", 1e-5),
+    ("smollm3", "", 1e-5),
+    ("smollm3", "model.gguf", 1e-5),
+    ("olmo2", "", 1e-5),
+    ("olmo2", "model.gguf", 1e-5),
+    ("olmo3", "", 1e-5),
+    ("olmo3", "model.gguf", 1e-5),
+    ("granite", "", 1e-5),
+    ("granite", "model.gguf", 1e-5),
+    ("cohere2", "", 1e-5),
+    ("cohere2", "model.gguf", 1e-5),
+    ("starcoder2", "", 1e-5),
+    ("starcoder2", "model.gguf", 1e-5),
+    ("glm4", "", 1e-5),
+    ("glm4", "model.gguf", 1e-5),
+    ("ministral3", "", 1e-5),
+    ("ministral3", "model.gguf", 1e-5),
+    ("qwen3-moe", "", 1e-5),
+    ("qwen3-moe", "model.gguf", 1e-5),
+    ("qwen2-moe", "", 1e-5),
+    ("qwen2-moe", "model.gguf", 1e-5),
+    ("mixtral", "", 1e-5),
+    ("mixtral", "model.gguf", 1e-5),
+    ("olmoe", "", 1e-5),
+    ("olmoe", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -349,6 +380,14 @@ fn wrong_folders_are_named() {
     let of_config: &[Damage] = &[
         ("qwen3", |c| c["model_type"] = json!(""), &["model_type must not be empty"]),
         ("qwen3", |c| c["partial_rotary_factor"] = json!(0.5), &["partial_rotary_factor 0.5 is not supported"]),
+        (
+            "qwen3-moe",
+            |c| c["num_experts"] = json!(5),
+            &["model.layers.0.mlp.gate.weight", "[4, 32]", "requires [5, 32]"],
+        ),
+        ("qwen3-moe", |c| c["num_experts_per_tok"] = json!(5), &["num_experts_per_tok is 5, but must be from 1 to 4"]),
+        ("qwen3-moe", |c| c["moe_intermediate_size"] = json!(31), &["experts.0.gate_proj.weight", "requires [31, 32]"]),
+        ("qwen3-moe", |c| c["mlp_only_layers"] = json!([0]), &["experts in only some layers"]),
         ("qwen3", |c| c["num_experts"] = json!(8), &["a mixture of 8 experts (num_experts) is not supported"]),
         ("mistral", |c| c["num_local_experts"] = json!(2), &["a mixture of 2 experts (num_local_experts)"]),
         ("qwen3", |c| c["num_experts"] = json!("8"), &["num_experts is a string"]),
@@ -396,7 +435,7 @@ fn wrong_folders_are_named() {
         (
             "qwen3",
             |c| c["model_type"] = json!("gpt9"),
-            &["config.json", "gpt9", "llama, mistral, qwen2, qwen3, bitnet"],
+            &["config.json", "gpt9", "llama, mistral, ministral3, qwen2, qwen3, bitnet, gemma3_text"],
         ),
         (
             "qwen3",

@@ -258,15 +258,11 @@ fn keys_that_nothing_serves() {
         let b = Bytes::header(3, 1, 8).str("general.architecture").u32(8).str("llama");
         let b = sizes.iter().fold(b, |b, (key, n)| b.str(&format!("llama.{key}")).u32(4).u32(*n));
         let b = b.str("llama.attention.layer_norm_rms_epsilon").u32(6).u32(1e-5f32.to_bits());
-        let b = match key {
-            "expert_count" => b.str("llama.expert_count").u32(4).u32(value as u32),
-            _ => b.str(&format!("llama.{key}")).u32(6).u32(value.to_bits()),
-        };
+        let b = b.str(&format!("llama.{key}")).u32(6).u32(value.to_bits());
         let file = parse(&b.tensor("token_embd.weight", &[4, 2], 0, 0).data(32).0).unwrap();
         Config::from_gguf(&file).map(|_| ()).map_err(|e| e.to_string())
     };
     for (key, nothing, other, want) in [
-        ("expert_count", 0.0, 8.0, "a mixture of 8 experts"),
         ("logit_scale", 1.0, 0.25, "llama.logit_scale 0.25"),
         ("embedding_scale", 0.0, 12.0, "llama.embedding_scale 12"),
         ("residual_scale", 1.0, 0.5, "llama.residual_scale 0.5"),
@@ -275,7 +271,8 @@ fn keys_that_nothing_serves() {
         ("final_logit_softcapping", 0.0, 1.0, "llama.final_logit_softcapping 1"),
     ] {
         assert_eq!(config(key, nothing), Ok(()), "{key}");
-        assert_eq!(config(key, other), Err(format!("test.gguf: {want} is not supported")));
+        let error = config(key, other).unwrap_err();
+        assert!(error.starts_with(&format!("test.gguf: {want} is not supported")), "{error}");
     }
 }
 

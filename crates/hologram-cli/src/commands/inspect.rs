@@ -118,6 +118,15 @@ fn memory(
             let bytes = c.kv_bytes_per_position(4);
             let total = (bytes * context) as f64 / 1e6;
             writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total:.1} MB for {context} positions")?;
+            let windows: Vec<u32> = c.windows.iter().copied().flatten().collect();
+            if let Some(window) = windows.first() {
+                let layers = counted(c.layers, "layer");
+                writeln!(out, "  windows: {} of {layers} see {window} positions", windows.len())?;
+            }
+            if let Some(e) = &c.experts {
+                let shared = if e.shared.is_some() { ", and one that all use" } else { "" };
+                writeln!(out, "  experts: {} of {} for each token, {} wide{shared}", e.used, e.count, e.ffn)?;
+            }
         }
         Err(e) => writeln!(out, "  cannot be run: {}", printable(&e.to_string(), MESSAGE))?,
     }

@@ -3,6 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
+use super::kernel::TensorArg;
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
 use super::{Kernel, Launchable, Op, is_weight, rounded};
@@ -40,7 +41,7 @@ impl Graph {
 }
 
 /// Whether there is a product of these formats.
-fn fits(x: DType, w: DType) -> bool {
+pub(super) fn fits(x: DType, w: DType) -> bool {
     match (x, w) {
         (DType::Plain(Type::F32), w) => is_weight(w),
         (DType::Plain(Type::BF16), DType::Plain(Type::BF16 | Type::F16)) => true,
@@ -89,21 +90,12 @@ impl Op for Matmul {
     /// rows, one thread per element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         let (m, row_len) = (spec.output.row_len() as u32, spec.inputs[0].row_len() as u32);
-        let unit = unit(spec.inputs[0].format, spec.inputs[1].format, row_len as usize) as u32;
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);
         let rows = k.rows(&spec.output);
         let (x, w, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.output.clone());
         let b = &mut k.b;
-        let load_weight = |b: &mut Builder, at: Value| {
-            let v = w.load(b, at);
-            if rounds(x.spec.format, w.spec.format) {
-                let rounded = b.cvt(Type::BF16, v);
-                b.cvt(Type::F32, rounded)
-            } else {
-                v
-            }
-        };
+        let load_weight = |b: &mut Builder, at: Value| weight(b, &x, &w, at);
         let single = matches!((x.spec.format, w.spec.format), (DType::BF16, _) | (DType::F32, DType::Plain(_)));
         if single && tiles::pay(spec.output.max_rows(), m as usize) {
             let [down, across] = tiles::squares(spec.output.max_rows(), m as usize);
@@ -140,61 +132,7 @@ impl Op for Matmul {
             let x_start = b.mul(row, row_len);
             let w_start = b.mul(column, row_len);
             let sum = b.var(0.0f32);
-            match (x.spec.format, w.spec.format) {
-                (DType::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
-                    let x_block = b.add(x_start, block);
-                    let w_block = b.add(w_start, block);
-                    let (dot, codes) = (b.var(0i32), b.var(0i32));
-                    b.for_(0u32, unit, 1u32, |b, e| {
-                        let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
-                        let (xc, wc) = (x.load_code(b, xi), w.load_code(b, wi));
-                        let product = b.mul(xc, wc);
-                        b.assign_op(dot, Opcode::Add, &[dot, product]);
-                        if w.spec.format.has_minimum() {
-                            b.assign_op(codes, Opcode::Add, &[codes, xc]);
-                        }
-                    });
-                    let (xs, ws) = (x.load_scale(b, x_block), w.load_scale(b, w_block));
-                    let dot = b.cvt(Type::F32, dot);
-                    let mut scaled = b.mul(dot, ws);
-                    if let Some(minimum) = w.load_minimum(b, w_block) {
-                        let codes = b.cvt(Type::F32, codes);
-                        let below = b.mul(codes, minimum);
-                        scaled = b.sub(scaled, below);
-                    }
-                    b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
-                }),
-                (DType::BF16, _) | (_, DType::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
-                    let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
-                    let (xv, wv) = (x.load(b, xi), load_weight(b, wi));
-                    b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
-                }),
-                _ => b.for_(0u32, row_len, unit, |b, block| {
-                    let x_block = b.add(x_start, block);
-                    let w_block = b.add(w_start, block);
-                    if let Some(minimum) = w.load_minimum(b, w_block) {
-                        let scale = w.load_scale(b, w_block);
-                        b.for_(0u32, unit, 1u32, |b, e| {
-                            let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
-                            let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
-                            let code = b.cvt(Type::F32, code);
-                            let value = b.mul(scale, code);
-                            let value = b.sub(value, minimum);
-                            b.assign_op(sum, Opcode::Fma, &[xv, value, sum]);
-                        });
-                        return;
-                    }
-                    let dot = b.var(0.0f32);
-                    b.for_(0u32, unit, 1u32, |b, e| {
-                        let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
-                        let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
-                        let code = b.cvt(Type::F32, code);
-                        b.assign_op(dot, Opcode::Fma, &[xv, code, dot]);
-                    });
-                    let scale = w.load_scale(b, w_block);
-                    b.assign_op(sum, Opcode::Fma, &[dot, scale, sum]);
-                }),
-            }
+            add_products(b, [&x, &w], [x_start, w_start], row_len, sum);
             out.store(b, i, sum);
         });
         let max = spec.output.max_rows() * m as usize;
@@ -203,35 +141,121 @@ impl Op for Matmul {
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w] = inputs else { return Reference::default() };
-        let k = x.row_len();
-        // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
-        let exact = if matches!(x.format, DType::I8Groups { .. }) { 4 } else { 1 };
-        let weight = |v: &f64| if rounds(x.format, w.format) { rounded(*v, DType::BF16) } else { *v };
-        let weights: Vec<f64> = w.values.iter().map(weight).collect();
-        // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
-        // values.
-        let run = w.format.scale_len();
-        let minimums = exact > 1 && w.format.has_minimum();
         let mut out = Reference::default();
-        for xr in x.values.chunks(k) {
-            for wr in weights.chunks(k) {
-                let (mut sum, mut squares) = (0.0, 0.0);
-                for (i, (xu, wu)) in xr.chunks(exact).zip(wr.chunks(exact)).enumerate() {
-                    let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
-                    sum += term;
-                    let size = if minimums {
-                        let run = &wr[i * exact / run * run..][..run];
-                        let greatest = run.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
-                        greatest * xu.iter().map(|v| v.abs()).sum::<f64>()
-                    } else {
-                        term
-                    };
-                    squares += size * size;
-                }
-                out.push(sum, sum_bound(DType::F32, (k / exact) as f64, sum, squares));
-            }
+        for row in x.values.chunks(x.row_len()) {
+            reference_products([x.format, w.format], row, w.values.chunks(x.row_len()), &mut out);
         }
         out
+    }
+}
+
+/// A weight's element as products take it.
+fn weight(b: &mut Builder, x: &TensorArg, w: &TensorArg, at: Value) -> Value {
+    let v = w.load(b, at);
+    if rounds(x.spec.format, w.spec.format) {
+        let rounded = b.cvt(Type::BF16, v);
+        b.cvt(Type::F32, rounded)
+    } else {
+        v
+    }
+}
+
+/// Adds the products of a row of `x` and a row of `w`, each from its start, to `sum`.
+pub(super) fn add_products(
+    b: &mut Builder,
+    [x, w]: [&TensorArg; 2],
+    [x_start, w_start]: [Value; 2],
+    row_len: u32,
+    sum: Value,
+) {
+    let unit = unit(x.spec.format, w.spec.format, row_len as usize) as u32;
+    match (x.spec.format, w.spec.format) {
+        (DType::I8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
+            let x_block = b.add(x_start, block);
+            let w_block = b.add(w_start, block);
+            let (dot, codes) = (b.var(0i32), b.var(0i32));
+            b.for_(0u32, unit, 1u32, |b, e| {
+                let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                let (xc, wc) = (x.load_code(b, xi), w.load_code(b, wi));
+                let product = b.mul(xc, wc);
+                b.assign_op(dot, Opcode::Add, &[dot, product]);
+                if w.spec.format.has_minimum() {
+                    b.assign_op(codes, Opcode::Add, &[codes, xc]);
+                }
+            });
+            let (xs, ws) = (x.load_scale(b, x_block), w.load_scale(b, w_block));
+            let dot = b.cvt(Type::F32, dot);
+            let mut scaled = b.mul(dot, ws);
+            if let Some(minimum) = w.load_minimum(b, w_block) {
+                let codes = b.cvt(Type::F32, codes);
+                let below = b.mul(codes, minimum);
+                scaled = b.sub(scaled, below);
+            }
+            b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
+        }),
+        (DType::BF16, _) | (_, DType::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
+            let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
+            let (xv, wv) = (x.load(b, xi), weight(b, x, w, wi));
+            b.assign_op(sum, Opcode::Fma, &[xv, wv, sum]);
+        }),
+        _ => b.for_(0u32, row_len, unit, |b, block| {
+            let x_block = b.add(x_start, block);
+            let w_block = b.add(w_start, block);
+            if let Some(minimum) = w.load_minimum(b, w_block) {
+                let scale = w.load_scale(b, w_block);
+                b.for_(0u32, unit, 1u32, |b, e| {
+                    let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                    let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
+                    let code = b.cvt(Type::F32, code);
+                    let value = b.mul(scale, code);
+                    let value = b.sub(value, minimum);
+                    b.assign_op(sum, Opcode::Fma, &[xv, value, sum]);
+                });
+                return;
+            }
+            let dot = b.var(0.0f32);
+            b.for_(0u32, unit, 1u32, |b, e| {
+                let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
+                let code = b.cvt(Type::F32, code);
+                b.assign_op(dot, Opcode::Fma, &[xv, code, dot]);
+            });
+            let scale = w.load_scale(b, w_block);
+            b.assign_op(sum, Opcode::Fma, &[dot, scale, sum]);
+        }),
+    }
+}
+
+/// The products of a row of activations with rows of weights, added to a reference.
+pub(super) fn reference_products<'a>(
+    [x, w]: [DType; 2],
+    row: &[f64],
+    weights: impl Iterator<Item = &'a [f64]>,
+    out: &mut Reference,
+) {
+    // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
+    let exact = if matches!(x, DType::I8Groups { .. }) { 4 } else { 1 };
+    let rounds = rounds(x, w);
+    // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
+    // values.
+    let run = w.scale_len();
+    let minimums = exact > 1 && w.has_minimum();
+    for weights in weights {
+        let wr: Vec<f64> = weights.iter().map(|v| if rounds { rounded(*v, DType::BF16) } else { *v }).collect();
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for (i, (xu, wu)) in row.chunks(exact).zip(wr.chunks(exact)).enumerate() {
+            let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
+            sum += term;
+            let size = if minimums {
+                let run = &wr[i * exact / run * run..][..run];
+                let greatest = run.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+                greatest * xu.iter().map(|v| v.abs()).sum::<f64>()
+            } else {
+                term
+            };
+            squares += size * size;
+        }
+        out.push(sum, sum_bound(DType::F32, (row.len() / exact) as f64, sum, squares));
     }
 }
 

@@ -13,6 +13,7 @@ mod conv2d;
 mod copy;
 mod cumsum;
 mod elementwise;
+mod expert_matmul;
 mod gather;
 mod kernel;
 mod kv_append;
@@ -134,6 +135,7 @@ pub fn cases() -> Vec<Case> {
         repack::cases,
         quantize::cases,
         matmul::cases,
+        expert_matmul::cases,
         batch_matmul::cases,
         rope::cases,
         kv_append::cases,

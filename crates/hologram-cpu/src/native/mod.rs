@@ -70,6 +70,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Reduce { .. } | Operation::ArgReduce { .. } => &[reduce::find],
         Operation::FusedElementwise
         | Operation::Fill { .. }
+        | Operation::ExpertMatmul { .. }
         | Operation::Arange { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack

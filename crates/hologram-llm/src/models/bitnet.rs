@@ -2,10 +2,9 @@
 //! (arXiv:2504.12285): ternary linear layers, activations in 8 bits per token, squared ReLU, sub-norms, tied output.
 
 use hologram_core::Graph;
-use hologram_core::ops::RopeStyle;
 
 use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::{Architecture, FolderNames, TernaryActivations};
 use crate::error::Result;
 
 /// BitNet b1.58 2B4T and models of the same architecture.
@@ -16,12 +15,12 @@ pub static BITNET: Architecture = Architecture {
         class: "BitNetForCausalLM",
         gate: "relu2",
         rope_base: 500000.0,
-        windows: Windows::Never,
         tensors: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
+        ..FolderNames::PLAIN
     },
-    rope: RopeStyle::HalfSplit,
     layer,
     ternary: TernaryActivations::PerToken,
+    ..Architecture::PLAIN
 };
 
 fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {

@@ -4,8 +4,10 @@ use hologram_core::ops::RopeStyle;
 
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
-use crate::models::rope::{RopeScaling, yarn_attention};
-use crate::models::{self, Architecture, TernaryActivations};
+use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
+use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::{self, Architecture, Experts, NormKind, Rotary, RotaryLayers, Scale, TernaryActivations, Windows};
 
 /// The hyperparameters of a decoder-only transformer.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ pub struct Config {
     pub vocab: usize,
     /// Trained context length.
     pub context: usize,
-    /// Added to the mean square in RMSNorm.
+    /// Added to the mean square in RMSNorm, or to the variance in LayerNorm.
     pub eps: f32,
     /// Leading elements of a head that rotary embedding rotates.
     pub rope_dim: usize,
@@ -40,6 +42,19 @@ pub struct Config {
     pub rope_base: f32,
     /// How the rotary frequencies are scaled.
     pub rope_scaling: RopeScaling,
+    /// The base of layers with [`Rotary::Local`].
+    pub local_rope_base: f32,
+    /// Divisors of the rotary frequencies for contexts up to the trained one and for longer ones, if the metadata have
+    /// them.
+    pub rope_factors: Option<[Vec<f32>; 2]>,
+    /// Per layer its rotary embedding.
+    pub rotary: Vec<Rotary>,
+    /// How queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
+    /// Factors and caps.
+    pub scales: Scales,
+    /// The experts; `None`: each layer has one feed-forward network.
+    pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
     pub windows: Vec<Option<u32>>,
     /// How activations are quantised for ternary weights.
@@ -58,6 +73,9 @@ pub(crate) trait Keys {
 
     /// A number.
     fn float(&self, key: &str) -> Result<Option<f64>>;
+
+    /// A key as messages name it.
+    fn full(&self, key: &str) -> String;
 
     /// The error that a key is missing.
     fn missing(&self, key: &str) -> LlmError;
@@ -146,6 +164,12 @@ pub(crate) fn sizes(
         rope: architecture.rope,
         rope_base: 10000.0,
         rope_scaling: RopeScaling::None,
+        local_rope_base: 10000.0,
+        rope_factors: None,
+        rotary: vec![Rotary::Scaled; layers],
+        query_growth: None,
+        scales: Scales::default(),
+        experts: None,
         windows: vec![None; layers],
         ternary: architecture.ternary,
     })
@@ -162,6 +186,30 @@ const GGUF: Names = Names {
     context: "context_length",
     eps: "attention.layer_norm_rms_epsilon",
 };
+const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
+
+/// Experts in GGUF files.
+const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
+    count: &["expert_count"],
+    used: "expert_used_count",
+    ffn: "expert_feed_forward_length",
+    shared: "expert_shared_feed_forward_length",
+    scale: "expert_weights_scale",
+};
+
+/// Factors and caps in GGUF files.
+const GGUF_SCALES: ScaleKeys = ScaleKeys {
+    known: &[
+        (Scale::Embedding, "embedding_scale"),
+        (Scale::Residual, "residual_scale"),
+        (Scale::Logits, "logit_scale"),
+        (Scale::LogitsDivisor, "logit_scale"),
+        (Scale::Attention, "attention.scale"),
+        (Scale::AttentionCap, "attn_logit_softcapping"),
+        (Scale::LogitCap, "final_logit_softcapping"),
+    ],
+    unknown: &[],
+};
 
 /// The keys of a GGUF file that begin with its architecture's name.
 struct GgufKeys<'a> {
@@ -169,13 +217,11 @@ struct GgufKeys<'a> {
     architecture: &'a str,
 }
 
-impl GgufKeys<'_> {
+impl Keys for GgufKeys<'_> {
     fn full(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
-}
 
-impl Keys for GgufKeys<'_> {
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
         self.file.get_opt(&self.full(key))
     }
@@ -217,7 +263,8 @@ impl Config {
             return Err(malformed(file, reason));
         }
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
-        let mut config = sizes(&keys, &GGUF, architecture, own_name, vocab)?;
+        let eps = if architecture.norm == NormKind::Layer { LAYER_NORM_EPS } else { GGUF.eps };
+        let mut config = sizes(&keys, &Names { eps, ..GGUF }, architecture, own_name, vocab)?;
 
         let head_dim = config.head_dim;
         let value_dim = keys.size_opt("attention.value_length", MAX_SIZE)?.unwrap_or(head_dim);
@@ -250,49 +297,74 @@ impl Config {
                     beta_fast: keys.above("rope.scaling.yarn_beta_fast", 0.0)?.unwrap_or(32.0),
                     beta_slow: keys.above("rope.scaling.yarn_beta_slow", 0.0)?.unwrap_or(1.0),
                     truncate: true,
-                    attention: own * yarn_attention(factor),
+                    attention: match keys.above("rope.scaling.yarn_log_multiplier", 0.0)? {
+                        Some(all) => own * yarn_attention(factor) / yarn_mscale(factor, all),
+                        None => own * yarn_attention(factor),
+                    },
                 }
             }
-            Some(other) => return Err(only(format!("rope scaling {other}"), "none, linear, yarn".into())),
+            Some("longrope") => config.long_rope(
+                keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?,
+                keys.above("rope.scaling.attn_factor", 0.0)?,
+            ),
+            Some(other) => return Err(only(format!("rope scaling {other}"), "none, linear, yarn, longrope".into())),
         };
-        if let Some(n) = keys.unsigned("expert_count")?.filter(|n| *n > 1) {
-            return Err(unsupported(format!("a mixture of {n} experts")));
-        }
-        // Unsupported scales and caps, each with the value that has no effect. Files write 0 for "unset".
-        let usual = (head_dim as f64).sqrt().recip();
-        for (key, neutral) in [
-            ("logit_scale", 1.0),
-            ("embedding_scale", 1.0),
-            ("residual_scale", 1.0),
-            ("attention.scale", usual),
-            ("attn_logit_softcapping", 0.0),
-            ("final_logit_softcapping", 0.0),
-        ] {
-            if let Some(v) = keys.float(key)?.filter(|v| *v != 0.0 && (v / neutral - 1.0).abs() >= 1e-6) {
-                return Err(unsupported(format!("{} {v}", keys.full(key))));
+        match architecture.experts {
+            Some(rule) => {
+                let normalized = file.get_opt(&keys.full("expert_weights_norm"))?;
+                config.experts = Experts::read(&keys, &GGUF_EXPERTS, config.ffn, normalized, rule.normalized)?;
+                if let Some(kind) = keys.unsigned("expert_gating_func")?.filter(|kind| *kind > 1) {
+                    return Err(unsupported(format!("{} {kind}", keys.full("expert_gating_func"))));
+                }
+            }
+            None => {
+                if let Some((_, n)) = named_count(&keys, GGUF_EXPERTS.count)? {
+                    return Err(unsupported(format!("a mixture of {n} experts")));
+                }
             }
         }
-        if file.value(&keys.full("attention.sliding_window_pattern")).is_some() {
-            return Err(unsupported("a sliding window in only some layers".into()));
-        }
+        let sizes = (config.width, head_dim);
+        config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
         // 0 means none.
         let window = keys.unsigned("attention.sliding_window")?.filter(|n| *n > 0);
-        config.windows.fill(window.map(|n| u32::try_from(n).unwrap_or(u32::MAX)));
-        config.validated(unsupported)
+        let window = window.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let slides = gguf_windows(file, &keys, &config)?;
+        for (own, slides) in config.windows.iter_mut().zip(slides) {
+            *own = window.filter(|_| slides);
+        }
+        if let Some(beta) = keys.above("attention.temperature_scale", 0.0)? {
+            let original = keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?;
+            config.query_growth = Some(QueryGrowth { beta, original: original.unwrap_or(config.context) });
+        }
+        config.place_rotary(keys.above("rope.freq_base_swa", 1.0)?);
+        Ok(config)
     }
 
-    /// Rejects combinations that no graph supports.
-    pub(crate) fn validated(self, unsupported: impl Fn(String) -> LlmError) -> Result<Config> {
-        // The score factor replaces a factor on every element of queries and keys.
-        if self.rope_scaling.score_factor() != 1.0 && self.rope_dim != self.head_dim {
-            return Err(unsupported("rope scaling yarn on only part of each head".into()));
+    /// LongRoPE for a model of this trained context, with the file's factor of queries and keys if it has one.
+    pub(crate) fn long_rope(&self, original: Option<usize>, attention: Option<f64>) -> RopeScaling {
+        let original = original.unwrap_or(self.context);
+        let growth = self.context as f64 / original as f64;
+        RopeScaling::Long { original, attention: attention.unwrap_or_else(|| long_attention(growth, original)) }
+    }
+
+    /// Sets the rotary embedding of each layer by the windows, and the base of those of their own.
+    pub(crate) fn place_rotary(&mut self, local_base: Option<f64>) {
+        let layers = self.architecture.rotary;
+        for (i, (rotary, window)) in self.rotary.iter_mut().zip(&self.windows).enumerate() {
+            *rotary = layers.of(i, window.is_some());
         }
-        Ok(self)
+        let own = if let RotaryLayers::LocalBase(base) = layers { base } else { None };
+        self.local_rope_base = local_base.map(|base| base as f32).or(own).unwrap_or(self.rope_base);
     }
 
     /// The maximum context length of a session, if limited.
     pub(crate) fn context_limit(&self) -> Option<usize> {
         (self.rope_scaling == RopeScaling::Dynamic).then_some(self.context)
+    }
+
+    /// Whether sessions of this context use the rotary factors for long ones.
+    pub(crate) fn is_long(&self, context: usize) -> bool {
+        matches!(self.rope_scaling, RopeScaling::Long { original, .. } if context > original)
     }
 
     /// Bytes of keys and values per position, for elements of this size.
@@ -305,10 +377,42 @@ impl Config {
         self.rope_scaling.frequencies(self.rope_dim, self.rope_base, factors)
     }
 
-    /// The factor of attention scores.
-    pub(crate) fn attention_scale(&self) -> f32 {
-        (self.rope_scaling.score_factor() / (self.head_dim as f64).sqrt()) as f32
+    /// The rotary frequencies of layers with [`Rotary::Local`].
+    pub(crate) fn local_rope_frequencies(&self) -> Vec<f32> {
+        RopeScaling::None.frequencies(self.rope_dim, self.local_rope_base, None)
     }
+
+    /// The factor of a layer's attention scores, and the factor of the rotated elements of queries. The second is 1
+    /// if all elements are rotated: then it is part of the first.
+    pub(crate) fn attention_scales(&self, layer: usize) -> (f32, f32) {
+        let scaled = self.rotary.get(layer) == Some(&Rotary::Scaled);
+        let of_rope = if scaled { self.rope_scaling.score_factor() } else { 1.0 };
+        let own = self.scales.attention.map_or_else(|| (self.head_dim as f64).sqrt().recip(), f64::from);
+        if self.rope_dim == self.head_dim { ((own * of_rope) as f32, 1.0) } else { (own as f32, of_rope as f32) }
+    }
+}
+
+/// Which layers of a GGUF file have its sliding window.
+fn gguf_windows(file: &GgufFile, keys: &GgufKeys<'_>, config: &Config) -> Result<Vec<bool>> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let kind = match (file.value(&keys.full(PATTERN)), config.architecture.windows) {
+        (None, kind @ Windows::AllExceptEach(_)) => kind,
+        // Only files of models with a window in every layer have one.
+        (None, _) => Windows::All,
+        (Some(Value::Numbers(_)), _) => {
+            let slides: Vec<bool> = file.get_opt(&keys.full(PATTERN))?.unwrap_or_default();
+            if slides.len() < config.layers {
+                let reason = format!("has {} entries, but there are {} layers", slides.len(), config.layers);
+                return Err(keys.bad(PATTERN, reason));
+            }
+            return Ok(slides);
+        }
+        (Some(_), _) => match keys.unsigned(PATTERN)?.map(usize::try_from) {
+            Some(Ok(n)) if n > 0 => Windows::AllExceptEach(n),
+            _ => return Err(keys.bad(PATTERN, "must be a list, or a number above 0".into())),
+        },
+    };
+    Ok((0..config.layers).map(|layer| kind.slides(layer)).collect())
 }
 
 pub(crate) fn malformed(file: &GgufFile, reason: String) -> LlmError {

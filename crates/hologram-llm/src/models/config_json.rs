@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
-use hologram_core::ops::RopeStyle;
 use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
-use crate::models::rope::{RopeScaling, yarn_attention};
-use crate::models::{self, TernaryActivations, Windows, config_unknown};
+use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
+use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::{
+    self, Architecture, Experts, Rotary, RotaryLayers, Scale, TernaryActivations, Windows, config_unknown,
+};
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
 pub(crate) struct JsonKeys<'a> {
@@ -65,6 +68,18 @@ impl<'a> JsonKeys<'a> {
         }
     }
 
+    /// The numbers of a list; `None` where the key is missing.
+    pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Array(list)) => {
+                let numbers: Option<Vec<f32>> = list.iter().map(|v| Some(v.as_f64()? as f32)).collect();
+                numbers.map(Some).ok_or_else(|| self.bad(key, "must be a list of numbers".into()))
+            }
+            Some(other) => self.wrong(key, other, "a list"),
+        }
+    }
+
     /// An object; `None` where the key is missing.
     pub fn object(&self, key: &'static str) -> Result<Option<JsonKeys<'a>>> {
         match self.get(key) {
@@ -86,13 +101,13 @@ impl<'a> JsonKeys<'a> {
             Some(one) => Ok(vec![id(one)?]),
         }
     }
-
-    fn full(&self, key: &str) -> String {
-        if self.prefix.is_empty() { key.into() } else { format!("{}.{key}", self.prefix) }
-    }
 }
 
 impl Keys for JsonKeys<'_> {
+    fn full(&self, key: &str) -> String {
+        if self.prefix.is_empty() { key.into() } else { format!("{}.{key}", self.prefix) }
+    }
+
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
         match self.get(key) {
             None => Ok(None),
@@ -138,6 +153,44 @@ const FOLDER: Names = Names {
     eps: "rms_norm_eps",
 };
 
+/// Experts in `config.json`.
+const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
+    count: &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"],
+    used: "num_experts_per_tok",
+    ffn: "moe_intermediate_size",
+    shared: "shared_expert_intermediate_size",
+    scale: "routed_scaling_factor",
+};
+
+/// The experts, in all layers or in none.
+fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
+    let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
+    let Some((key, n)) = named_count(keys, FOLDER_EXPERTS.count)? else { return Ok(None) };
+    let rule = architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(_, name)| name.contains('*')));
+    let Some(rule) = rule else { return Err(only(format!("a mixture of {n} experts ({key})"))) };
+    let plain = keys.floats("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty());
+    if plain || keys.unsigned("decoder_sparse_step")?.is_some_and(|step| step != 1) {
+        return Err(only("experts in only some layers".into()));
+    }
+    let normalized = keys.truth("norm_topk_prob")?;
+    Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, rule.normalized_in_folders)
+}
+
+/// Factors and caps in `config.json`.
+const FOLDER_SCALES: ScaleKeys = ScaleKeys {
+    known: &[
+        (Scale::Embedding, "embedding_multiplier"),
+        (Scale::Residual, "residual_multiplier"),
+        (Scale::Logits, "logit_scale"),
+        (Scale::LogitsDivisor, "logits_scaling"),
+        (Scale::Attention, "attention_multiplier"),
+        (Scale::AttentionSize, "query_pre_attn_scalar"),
+        (Scale::AttentionCap, "attn_logit_softcapping"),
+        (Scale::LogitCap, "final_logit_softcapping"),
+    ],
+    unknown: &["lm_head_multiplier", "attention_in_multiplier"],
+};
+
 /// Natively ternary weights, as described by `quantization_config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ternary {
@@ -154,7 +207,6 @@ impl Config {
     pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
         let keys = JsonKeys { path, prefix: "", object };
         let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
-        let unsupported = |what: String| only(what, String::new());
         let classes = keys.strings("architectures")?.unwrap_or_default();
         let named =
             keys.string("model_type")?.or(classes.first().copied()).ok_or_else(|| keys.missing("model_type"))?;
@@ -168,19 +220,25 @@ impl Config {
             return Err(only(format!("class {class}"), architecture.folder.class.into()));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
-        let mut config = sizes(&keys, &FOLDER, architecture, name, vocab)?;
-        config.rope = RopeStyle::HalfSplit;
-        if let Some(gate) = keys.string("hidden_act")?.filter(|gate| *gate != architecture.folder.gate) {
-            let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
-            return Err(only(format!("activation {gate} in a model of type {of}"), expected.into()));
+        let names = Names { eps: architecture.folder.eps, ..FOLDER };
+        let mut config = sizes(&keys, &names, architecture, name, vocab)?;
+        config.rope = architecture.folder.rope;
+        for key in ["hidden_act", "hidden_activation"] {
+            if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
+                let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
+                return Err(only(format!("activation {gate} in a model of type {of}"), expected.into()));
+            }
         }
         if ternary(path, object)?.is_some() {
             config.ternary = TernaryActivations::PerToken;
         }
-        config_unknown::reject(&keys, &config)?;
-        rope(&keys, &mut config)?;
+        config_unknown::reject(&keys)?;
+        config.experts = experts(&keys, architecture, config.ffn)?;
+        let sizes = (config.width, config.head_dim);
+        config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         windows(&keys, &mut config)?;
-        config.validated(unsupported)
+        rope(&keys, &mut config)?;
+        Ok(config)
     }
 }
 
@@ -218,9 +276,19 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
 
 /// The rotary base and its scaling, from `rope_parameters` or, in older files, from the top level and `rope_scaling`.
 fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
-    let only = |what: String, supported: String| Err(LlmError::Unsupported { path: keys.path.into(), what, supported });
-    let unsupported = |what: String| only(what, String::new());
-    let scaling = match (keys.object("rope_parameters")?, keys.object("rope_scaling")?) {
+    let mut local_base = keys.above("rope_local_base_freq", 1.0)?;
+    let mut new = keys.object("rope_parameters")?;
+    // One object for each type of layer.
+    if let Some(types) = new.as_ref().filter(|new| new.object.contains_key("full_attention")) {
+        if let Some(local) = types.object("sliding_attention")? {
+            if rope_type(&local)?.is_some_and(|kind| kind != "default") {
+                return Err(local.bad("rope_type", "must be default for layers with a window".into()));
+            }
+            local_base = local.above("rope_theta", 1.0)?.or(local_base);
+        }
+        new = types.object("full_attention")?;
+    }
+    let scaling = match (new, keys.object("rope_scaling")?) {
         (Some(new), Some(old)) if rope_type(&new)? != rope_type(&old)? => {
             return Err(keys.bad("rope_scaling", "and rope_parameters specify different types of scaling".into()));
         }
@@ -237,17 +305,57 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         return Err(keys.bad("rope_theta", format!("is {base:e}, which does not fit in f32")));
     }
     config.rope_base = base.map_or(config.architecture.folder.rope_base, |base| base as f32);
-    let Some(scaling) = scaling else { return Ok(()) };
-    if scaling.float("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-        return unsupported("rotary embedding on only part of each head".into());
+    rotary_width(keys, scaling.as_ref(), config)?;
+    if let Some(scaling) = scaling {
+        config.rope_scaling = rope_scaling(keys, &scaling, config)?;
     }
-    let original = || -> Result<f64> {
-        let key = "original_max_position_embeddings";
-        let inside = scaling.size_opt(key, MAX_CONTEXT)?;
-        let outside = keys.size_opt(key, MAX_CONTEXT)?;
-        Ok(inside.or(outside).unwrap_or(config.context) as f64)
-    };
-    config.rope_scaling = match rope_type(&scaling)? {
+    config.place_rotary(local_base);
+    if config.architecture.rotary != RotaryLayers::All
+        && let Some(rotated) = keys.floats("no_rope_layers")?
+    {
+        if rotated.len() != config.layers {
+            let reason = format!("must have one entry for each of the {} layers", config.layers);
+            return Err(keys.bad("no_rope_layers", reason));
+        }
+        for (rotary, rotated) in config.rotary.iter_mut().zip(rotated) {
+            *rotary = if rotated == 0.0 { Rotary::None } else { Rotary::Scaled };
+        }
+    }
+    Ok(())
+}
+
+/// The leading elements of a head that are rotated.
+fn rotary_width(keys: &JsonKeys<'_>, scaling: Option<&JsonKeys<'_>>, config: &mut Config) -> Result<()> {
+    const KEY: &str = "partial_rotary_factor";
+    let inside = scaling.map_or(Ok(None), |s| s.above(KEY, 0.0))?;
+    let own = inside.or(keys.above(KEY, 0.0)?).or(keys.above("rotary_pct", 0.0)?);
+    if config.architecture.folder.rotary_part.is_none()
+        && let Some(part) = own.filter(|part| *part != 1.0)
+    {
+        let what = format!("{KEY} {part}");
+        return Err(LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() });
+    }
+    let Some(part) = own.or(config.architecture.folder.rotary_part) else { return Ok(()) };
+    let width = (config.head_dim as f64 * part) as usize;
+    if width == 0 || width > config.head_dim || !width.is_multiple_of(2) {
+        let reason =
+            format!("is {part}, which gives {width} of {} elements, but must give an even part", config.head_dim);
+        return Err(keys.bad(KEY, reason));
+    }
+    config.rope_dim = width;
+    Ok(())
+}
+
+/// The scaling of rotary frequencies that an object describes.
+fn rope_scaling(keys: &JsonKeys<'_>, scaling: &JsonKeys<'_>, config: &mut Config) -> Result<RopeScaling> {
+    let only = |what: String, supported: String| Err(LlmError::Unsupported { path: keys.path.into(), what, supported });
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let inside = scaling.size_opt(ORIGINAL, MAX_CONTEXT)?;
+    let original = inside.or(keys.size_opt(ORIGINAL, MAX_CONTEXT)?);
+    if let Some(beta) = scaling.above("llama_4_scaling_beta", 0.0)? {
+        config.query_growth = Some(QueryGrowth { beta, original: original.unwrap_or(config.context) });
+    }
+    Ok(match rope_type(scaling)? {
         None if scaling.float("factor")?.is_some_and(|factor| factor != 1.0) => {
             return Err(scaling.missing("rope_type"));
         }
@@ -259,34 +367,42 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
             if low >= high {
                 return Err(scaling.bad("high_freq_factor", format!("is {high}, but must be greater than {low}")));
             }
-            RopeScaling::Llama3 { factor: scaling.positive("factor")?, low, high, original: original()? }
+            let original = original.unwrap_or(config.context) as f64;
+            RopeScaling::Llama3 { factor: scaling.positive("factor")?, low, high, original }
         }
         Some("yarn") => {
-            let original = original()?;
             let factor = scaling.positive("factor")?;
             let mscale = (scaling.float("mscale")?, scaling.float("mscale_all_dim")?);
             let attention = match (scaling.above("attention_factor", 0.0)?, mscale) {
                 (Some(own), _) => own,
-                (None, (Some(a), Some(b))) if a != 0.0 && b != 0.0 => {
-                    let of = |m: f64| m * (yarn_attention(factor) - 1.0) + 1.0;
-                    of(a) / of(b)
-                }
+                (None, (Some(a), Some(b))) if a != 0.0 && b != 0.0 => yarn_mscale(factor, a) / yarn_mscale(factor, b),
                 _ => yarn_attention(factor),
             };
             RopeScaling::Yarn {
                 factor,
-                original,
+                original: original.unwrap_or(config.context) as f64,
                 beta_fast: scaling.above("beta_fast", 0.0)?.unwrap_or(32.0),
                 beta_slow: scaling.above("beta_slow", 0.0)?.unwrap_or(1.0),
                 truncate: scaling.truth("truncate")?.unwrap_or(true),
                 attention,
             }
         }
-        Some(other) => {
-            return only(format!("rope scaling {other}"), "default, linear, dynamic, llama3, yarn".into());
+        Some("longrope" | "su") => {
+            let pairs = config.rope_dim / 2;
+            let factors = |key: &str| -> Result<Vec<f32>> {
+                let factors = scaling.floats(key)?.ok_or_else(|| scaling.missing(key))?;
+                if factors.len() != pairs || factors.iter().any(|f| !(f.is_finite() && *f > 0.0)) {
+                    return Err(scaling.bad(key, format!("must be a list of {pairs} numbers above 0")));
+                }
+                Ok(factors)
+            };
+            config.rope_factors = Some([factors("short_factor")?, factors("long_factor")?]);
+            config.long_rope(original, scaling.above("attention_factor", 0.0)?)
         }
-    };
-    Ok(())
+        Some(other) => {
+            return only(format!("rope scaling {other}"), "default, linear, dynamic, llama3, yarn, longrope".into());
+        }
+    })
 }
 
 /// The type of scaling, under its new or old name.
@@ -299,10 +415,21 @@ fn rope_type<'a>(scaling: &JsonKeys<'a>) -> Result<Option<&'a str>> {
 
 /// The sliding window of each layer.
 fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
-    let kind = config.architecture.folder.windows;
-    let active = kind == Windows::All || keys.truth("use_sliding_window")? == Some(true);
-    let window = keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32);
-    let window = window.filter(|_| kind != Windows::Never && active);
+    let kind = config.architecture.windows;
+    // Some models have a window in their files but do not use it.
+    let unused = match keys.truth("use_sliding_window")? {
+        None => matches!(kind, Windows::Never | Windows::Last),
+        Some(used) => !used || kind == Windows::Never,
+    };
+    // Models that do not use theirs may write 0.
+    let window = match unused {
+        true => keys.unsigned("sliding_window")?.and(None),
+        false => keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32),
+    };
+    let kind = match (kind, keys.size_opt("sliding_window_pattern", MAX_LAYERS)?) {
+        (Windows::AllExceptEach(_), Some(n)) => Windows::AllExceptEach(n),
+        _ => kind,
+    };
     let from = match kind {
         Windows::Last => keys.unsigned("max_window_layers")?.unwrap_or(28).min(MAX_LAYERS as u64) as usize,
         _ => 0,
@@ -313,7 +440,7 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     }
     for (i, own) in config.windows.iter_mut().enumerate() {
         let slides = match types.as_ref().map(|types| types[i]) {
-            None => i >= from,
+            None => i >= from && kind.slides(i),
             Some("sliding_attention") if window.is_none() => {
                 return Err(
                     keys.bad("layer_types", "has sliding_attention, but the model uses no sliding window".into())

@@ -6,7 +6,8 @@ use hologram_core::{Dim, Executor, Graph, Tensor};
 
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
-use crate::models::blocks::{Block, Linear, Linears, Loader, Step};
+use crate::models::Rotary;
+use crate::models::blocks::{Block, Linear, Linears, Loader, Norm, Step};
 use crate::models::config::Config;
 use crate::weights::Weights;
 
@@ -18,10 +19,14 @@ pub(crate) struct Decoder {
     layers: Vec<Box<dyn Block>>,
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
-    output_norm: Tensor,
+    output_norm: Norm,
     /// The output matrix; the embedding if tied.
     output: Linear,
+    /// The rotary frequencies, and those for sessions of contexts beyond the trained one if they differ.
     rope_frequencies: Tensor,
+    long_frequencies: Option<Tensor>,
+    /// Those of layers with [`Rotary::Local`].
+    local_frequencies: Option<Tensor>,
 }
 
 impl Decoder {
@@ -46,24 +51,50 @@ impl Decoder {
             Some(output) => output,
             None => embedding.clone(),
         };
-        let factors = weights.optional_values("rope_freqs.weight", c.rope_dim / 2)?;
-        if let Some(factor) = factors.iter().flatten().find(|f| !(f.is_finite() && **f > 0.0)) {
-            let what = format!("factor {factor} in tensor rope_freqs.weight");
-            return Err(LlmError::Unsupported { path: config.name.clone().into(), what, supported: String::new() });
-        }
-        let frequencies = c.rope_frequencies(factors.as_deref());
-        let rope_frequencies = Tensor::from_slice(weights.executor(), &[frequencies.len()], &frequencies)?;
-        let output_norm = weights.vector("output_norm.weight", c.width)?;
+        let factors = |name: &str| -> Result<Option<Vec<f32>>> {
+            let factors = weights.optional_values(name, c.rope_dim / 2)?;
+            match factors.iter().flatten().find(|f| !(f.is_finite() && **f > 0.0)) {
+                None => Ok(factors),
+                Some(factor) => {
+                    let what = format!("factor {factor} in tensor {name}");
+                    Err(LlmError::Unsupported { path: c.name.clone().into(), what, supported: String::new() })
+                }
+            }
+        };
+        let tensor = |frequencies: Vec<f32>| -> Result<Tensor> {
+            Ok(Tensor::from_slice(weights.executor(), &[frequencies.len()], &frequencies)?)
+        };
+        let [short, long] = match &c.rope_factors {
+            Some([short, long]) => [Some(short.clone()), Some(long.clone())],
+            None => [factors("rope_factors_short.weight")?, factors("rope_factors_long.weight")?],
+        };
+        let factors = factors("rope_freqs.weight")?.or(short);
+        let rope_frequencies = tensor(c.rope_frequencies(factors.as_deref()))?;
+        let long_frequencies = long.map(|long| tensor(c.rope_frequencies(Some(&long)))).transpose()?;
+        let local = c.rotary.contains(&Rotary::Local);
+        let local_frequencies = local.then(|| tensor(c.local_rope_frequencies())).transpose()?;
+        let output_norm = Norm::load(weights, c, "output_norm")?;
         weights.finish()?;
         progress(parts, parts);
         let output = Linear { weight: output, bias: None, scale: None };
-        Ok(Decoder { embedding, layers, low, output_norm, output, rope_frequencies, config })
+        Ok(Decoder {
+            embedding,
+            layers,
+            low,
+            output_norm,
+            output,
+            rope_frequencies,
+            long_frequencies,
+            local_frequencies,
+            config,
+        })
     }
 
-    /// Bytes of weights read per decoded token: every matrix and norm, and one row of the embedding.
+    /// Bytes of weights read per decoded token: every matrix and norm, of experts the chosen ones, and one row of the
+    /// embedding.
     pub fn bytes_per_token(&self) -> usize {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
-        self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
+        self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
             + self.output_norm.bytes()
             + self.output.weight.bytes()
             + row
@@ -71,10 +102,12 @@ impl Decoder {
 
     /// Bytes of all weights.
     pub fn bytes(&self) -> usize {
-        let row = self.embedding.bytes() / self.config.vocab.max(1);
         let output = &self.output.weight;
         let tied = output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
-        self.bytes_per_token() - row + if tied { 0 } else { self.embedding.bytes() }
+        self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
+            + self.output_norm.bytes()
+            + output.bytes()
+            + if tied { 0 } else { self.embedding.bytes() }
     }
 
     /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all
@@ -139,7 +172,9 @@ impl Decoder {
         let table = [cache.max_sequences(), cache.blocks_per_sequence()].map(Dim::Fixed);
         let block_table = g.input("block_table", DType::U32, &table)?;
         let rows = g.input("rows", DType::U32, &[outputs])?;
-        let frequencies = g.constant(&self.rope_frequencies)?;
+        let long = self.long_frequencies.as_ref().filter(|_| c.is_long(cache.context()));
+        let frequencies = g.constant(long.unwrap_or(&self.rope_frequencies))?;
+        let local_frequencies = self.local_frequencies.as_ref().map(|local| g.constant(local)).transpose()?;
         let backend = &**executor.backend();
         let mut step = Step {
             graph: g,
@@ -154,18 +189,31 @@ impl Decoder {
             slots,
             block_table,
             frequencies,
+            local_frequencies,
+            growth: None,
         };
         let embedding = step.graph.constant(&self.embedding)?;
-        let x = step.graph.gather(embedding, ids)?;
+        let mut x = step.graph.gather(embedding, ids)?;
+        if c.scales.embedding != 1.0 {
+            x = step.graph.mul_scalar(x, c.scales.embedding.into())?;
+        }
         let x = self.layers.iter().try_fold(x, |x, layer| layer.apply(&mut step, x))?;
         let x = step.graph.gather(x, rows)?;
-        let x = step.norm(x, &self.output_norm)?;
+        let x = self.output_norm.apply(&mut step, x)?;
         let Step { graph: mut g, mut linears, .. } = step;
         if bucket.results == Results::Hidden {
             g.output("hidden", x)?;
             return Ok(g);
         }
-        let logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
+        let mut logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
+        if c.scales.logits != 1.0 {
+            logits = g.mul_scalar(logits, c.scales.logits.into())?;
+        }
+        if let Some(cap) = c.scales.logit_cap {
+            let part = g.mul_scalar(logits, f64::from(cap).recip())?;
+            let part = g.tanh(part)?;
+            logits = g.mul_scalar(part, cap.into())?;
+        }
         if bucket.results.has_tokens() {
             let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(2)])?;
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;

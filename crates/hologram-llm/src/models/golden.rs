@@ -36,6 +36,20 @@ fn graphs_of_all_architectures() {
         ("mistral", "mistral"),
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
+        ("ministral3", "ministral3"),
+        ("gemma3_text", "gemma3"),
+        ("phi3", "phi4"),
+        ("smollm3", "smollm3"),
+        ("olmo2", "olmo2"),
+        ("olmo3", "olmo3"),
+        ("granite", "granite"),
+        ("cohere2", "cohere2"),
+        ("starcoder2", "starcoder2"),
+        ("glm4", "glm4"),
+        ("qwen3_moe", "qwen3-moe"),
+        ("qwen2_moe", "qwen2-moe"),
+        ("mixtral", "mixtral"),
+        ("olmoe", "olmoe"),
     ];
     for (name, fixture) in models {
         let decoder = load(fixture, &executor);

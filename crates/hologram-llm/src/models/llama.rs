@@ -3,24 +3,19 @@
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
+use super::{Architecture, ExpertRule, FolderNames};
 use crate::error::Result;
 
 /// Llama 1 to 3.x. In GGUF files the rows of Q and K are permuted so that rotary embedding pairs adjacent elements.
 pub static LLAMA: Architecture = Architecture {
     names: &["llama"],
-    folder: FolderNames {
-        model_type: "llama",
-        class: "LlamaForCausalLM",
-        gate: "silu",
-        rope_base: 10000.0,
-        windows: Windows::Never,
-        tensors: &[],
-    },
+    folder: FolderNames { model_type: "llama", class: "LlamaForCausalLM", ..FolderNames::PLAIN },
     rope: RopeStyle::Adjacent,
     layer,
-    ternary: TernaryActivations::PerBlock,
+    // GGUF files of Mixtral.
+    experts: Some(ExpertRule { normalized: true, normalized_in_folders: true }),
+    ..Architecture::PLAIN
 };
 
 /// A pre-norm layer: attention, then a gated feed-forward network, each with a norm before it and a residual
@@ -28,6 +23,6 @@ pub static LLAMA: Architecture = Architecture {
 pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts::default();
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, feed_forward(l, Graph::swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }

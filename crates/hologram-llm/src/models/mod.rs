@@ -2,24 +2,58 @@
 
 mod bitnet;
 mod blocks;
+mod cohere2;
 pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+pub(crate) mod experts;
+mod gemma;
+mod glm4;
 #[cfg(test)]
 mod golden;
+mod granite;
+mod layers;
 mod llama;
 mod mistral;
+mod mixtures;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 pub(crate) mod rope;
+pub(crate) mod scales;
+mod smollm3;
+mod starcoder2;
 
 use blocks::LayerFn;
+pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
+pub use layers::{Rotary, RotaryLayers, Windows};
+pub use scales::Scale;
 
 /// The supported architectures.
-pub const ARCHITECTURES: &[&Architecture] =
-    &[&llama::LLAMA, &mistral::MISTRAL, &qwen2::QWEN2, &qwen3::QWEN3, &bitnet::BITNET];
+pub const ARCHITECTURES: &[&Architecture] = &[
+    &llama::LLAMA,
+    &mistral::MISTRAL,
+    &mistral::MINISTRAL3,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &bitnet::BITNET,
+    &gemma::GEMMA3,
+    &phi3::PHI3,
+    &smollm3::SMOLLM3,
+    &olmo2::OLMO2,
+    &olmo2::OLMO3,
+    &granite::GRANITE,
+    &cohere2::COHERE2,
+    &starcoder2::STARCODER2,
+    &glm4::GLM4,
+    &mixtures::QWEN3_MOE,
+    &mixtures::QWEN2_MOE,
+    &mixtures::MIXTRAL,
+    &mixtures::OLMOE,
+];
 
 /// The features of a decoder-only transformer. Together with the metadata they determine its graph.
 #[derive(Debug)]
@@ -28,12 +62,50 @@ pub struct Architecture {
     pub names: &'static [&'static str],
     /// Its names in a folder's `config.json`.
     pub folder: FolderNames,
-    /// Which elements of a head rotary embedding pairs in GGUF files. In folders it always pairs the two halves.
+    /// Which elements of a head rotary embedding pairs in GGUF files.
     pub rope: RopeStyle,
     /// Loads and composes a layer.
     pub(crate) layer: LayerFn,
     /// How activations are quantized for ternary weights.
     pub ternary: TernaryActivations,
+    /// The norm of the residual stream.
+    pub norm: NormKind,
+    /// Which layers have a sliding window.
+    pub windows: Windows,
+    /// Which layers have a rotary embedding, and which one.
+    pub rotary: RotaryLayers,
+    /// The factors and caps that its files may set. Any other is rejected.
+    pub scales: &'static [Scale],
+    /// Whether the embedding is multiplied by the square root of the width.
+    pub embedding_by_width: bool,
+    /// How experts are chosen, for architectures that may have them.
+    pub experts: Option<ExpertRule>,
+}
+
+impl Architecture {
+    /// A Llama without names, from which others differ.
+    const PLAIN: Architecture = Architecture {
+        names: &[],
+        folder: FolderNames::PLAIN,
+        rope: RopeStyle::HalfSplit,
+        layer: llama::layer,
+        ternary: TernaryActivations::PerBlock,
+        norm: NormKind::Rms,
+        windows: Windows::Never,
+        rotary: RotaryLayers::All,
+        scales: &[],
+        embedding_by_width: false,
+        experts: None,
+    };
+}
+
+/// A norm of the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Divides by the root mean square.
+    Rms,
+    /// Normalizes to mean 0 and variance 1.
+    Layer,
 }
 
 /// An architecture in the `config.json` of a folder.
@@ -47,21 +119,34 @@ pub struct FolderNames {
     pub gate: &'static str,
     /// The rotary base if the file has none.
     pub rope_base: f32,
-    /// Which layers have a sliding window.
-    pub windows: Windows,
-    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders.
+    /// The key of the norms' epsilon.
+    pub eps: &'static str,
+    /// Which elements of a head rotary embedding pairs.
+    pub rope: RopeStyle,
+    /// The rotated part of a head if the file does not say it; `None`: always all.
+    pub rotary_part: Option<f64>,
+    /// Whether `attention_bias` is also about the output projection.
+    pub output_bias: bool,
+    /// Added to the factors of norms.
+    pub norm_base: f32,
+    /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders,
+    /// with `*` for the number of an expert.
     pub tensors: &'static [(&'static str, &'static str)],
 }
 
-/// Which layers have a sliding window if `config.json` does not list them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Windows {
-    /// None.
-    Never,
-    /// All, if there is a `sliding_window`.
-    All,
-    /// Layers from `max_window_layers` on, if `use_sliding_window` is set.
-    Last,
+impl FolderNames {
+    const PLAIN: FolderNames = FolderNames {
+        model_type: "",
+        class: "",
+        gate: "silu",
+        rope_base: 10000.0,
+        eps: "rms_norm_eps",
+        rope: RopeStyle::HalfSplit,
+        rotary_part: None,
+        output_bias: true,
+        norm_base: 0.0,
+        tensors: &[],
+    };
 }
 
 /// How activations are quantized before a product with ternary weights.

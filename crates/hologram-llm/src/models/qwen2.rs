@@ -1,31 +1,23 @@
 //! Qwen2 and Qwen2.5 (Yang et al., 2024, arXiv:2407.10671): biases of queries, keys and values.
 
 use hologram_core::Graph;
-use hologram_core::ops::RopeStyle;
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
+use super::{Architecture, FolderNames, Windows};
 use crate::error::Result;
 
 /// Qwen2 and Qwen2.5 without experts.
 pub static QWEN2: Architecture = Architecture {
     names: &["qwen2"],
-    folder: FolderNames {
-        model_type: "qwen2",
-        class: "Qwen2ForCausalLM",
-        gate: "silu",
-        rope_base: 10000.0,
-        windows: Windows::Last,
-        tensors: &[],
-    },
-    rope: RopeStyle::HalfSplit,
+    folder: FolderNames { model_type: "qwen2", class: "Qwen2ForCausalLM", ..FolderNames::PLAIN },
     layer,
-    ternary: TernaryActivations::PerBlock,
+    windows: Windows::Last,
+    ..Architecture::PLAIN
 };
 
-fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts { biased: true, ..AttentionParts::default() };
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, feed_forward(l, Graph::swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }

@@ -1,10 +1,9 @@
 //! Qwen3 (Yang et al., 2025, arXiv:2505.09388): query and key heads are normalised; the head size is explicit.
 
 use hologram_core::Graph;
-use hologram_core::ops::RopeStyle;
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, residual};
-use super::{Architecture, FolderNames, TernaryActivations, Windows};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
+use super::{Architecture, FolderNames, Windows};
 use crate::error::Result;
 
 /// Qwen3 without experts.
@@ -13,19 +12,17 @@ pub static QWEN3: Architecture = Architecture {
     folder: FolderNames {
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
-        gate: "silu",
-        rope_base: 10000.0,
-        windows: Windows::Last,
         tensors: &[("attn_q_norm", "self_attn.q_norm"), ("attn_k_norm", "self_attn.k_norm")],
+        ..FolderNames::PLAIN
     },
-    rope: RopeStyle::HalfSplit,
     layer,
-    ternary: TernaryActivations::PerBlock,
+    windows: Windows::Last,
+    ..Architecture::PLAIN
 };
 
-fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+pub(super) fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() };
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, GatedFfn::load(l, Graph::swiglu, None)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, feed_forward(l, Graph::swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }

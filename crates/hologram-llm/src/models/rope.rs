@@ -43,6 +43,33 @@ pub enum RopeScaling {
         /// The factor of queries and of keys.
         attention: f64,
     },
+    /// LongRoPE (Ding et al., 2024, arXiv:2402.13753): frequencies are divided by factors of the file, of which there
+    /// are two lists.
+    Long {
+        /// The trained context length. Sessions of longer contexts use the second list.
+        original: usize,
+        /// The factor of queries and of keys.
+        attention: f64,
+    },
+}
+
+/// Queries are multiplied by 1 + `beta`·ln(1 + ⌊position / `original`⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// The growth.
+    pub beta: f64,
+    /// The trained context length.
+    pub original: usize,
+}
+
+/// LongRoPE's default factor of queries and keys for a context that is `growth` times the trained one.
+pub(crate) fn long_attention(growth: f64, original: usize) -> f64 {
+    if growth <= 1.0 || original <= 1 { 1.0 } else { (1.0 + growth.ln() / (original as f64).ln()).sqrt() }
+}
+
+/// YaRN's factor with a multiplier: 0.1·`m`·ln(factor) + 1.
+pub(crate) fn yarn_mscale(factor: f64, m: f64) -> f64 {
+    m * (yarn_attention(factor) - 1.0) + 1.0
 }
 
 /// YaRN's default factor of queries and keys: 0.1·ln(factor) + 1.
@@ -54,7 +81,7 @@ impl RopeScaling {
     /// The resulting factor of attention scores.
     pub(crate) fn score_factor(&self) -> f64 {
         match self {
-            RopeScaling::Yarn { attention, .. } => attention * attention,
+            RopeScaling::Yarn { attention, .. } | RopeScaling::Long { attention, .. } => attention * attention,
             _ => 1.0,
         }
     }
@@ -68,7 +95,7 @@ impl RopeScaling {
         let frequency = |i: usize| {
             let f = base.powf(-2.0 * i as f64 / dim as f64);
             let scaled = match *self {
-                RopeScaling::None | RopeScaling::Dynamic => f,
+                RopeScaling::None | RopeScaling::Dynamic | RopeScaling::Long { .. } => f,
                 RopeScaling::Linear { factor } => f / factor,
                 RopeScaling::Llama3 { factor, low, high, original } => {
                     let wave = TAU / f;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
+use std::ops::Range;
 
 use half::{bf16, f16};
 use hologram_backends::{Buffer, DType, ForeignMemory};
@@ -65,6 +66,7 @@ impl<'a> FolderWeights<'a> {
         match ours {
             "token_embd.weight" => return "model.embed_tokens.weight".into(),
             "output_norm.weight" => return "model.norm.weight".into(),
+            "output_norm.bias" => return "model.norm.bias".into(),
             "output.weight" => return "lm_head.weight".into(),
             _ => {}
         }
@@ -114,17 +116,30 @@ impl<'a> FolderWeights<'a> {
 
     /// A tensor in the device's layout: in place, or copied.
     fn take(&self, shard: usize, entry: &Entry, layout: DType, shape: &[usize]) -> Result<Tensor> {
+        self.take_bytes(shard, entry, entry.range.clone(), layout, shape)
+    }
+
+    /// As [`FolderWeights::take`], for the part of the tensor at these bytes of the file.
+    fn take_bytes(
+        &self,
+        shard: usize,
+        entry: &Entry,
+        bytes: Range<usize>,
+        layout: DType,
+        shape: &[usize],
+    ) -> Result<Tensor> {
         let format = self.format(shard, entry)?;
         // Files do not align tensors: an odd header length misaligns all of them.
-        let aligned = entry.range.start.is_multiple_of(format.block_bytes());
+        let aligned = bytes.start.is_multiple_of(format.block_bytes());
         match &self.shared[shard] {
             Some(buffer) if layout == format && aligned => {
-                Ok(Tensor::from_buffer(self.executor, buffer.clone(), entry.range.start, format, shape)?)
+                Ok(Tensor::from_buffer(self.executor, buffer.clone(), bytes.start, format, shape)?)
             }
             _ => {
-                let data = self.data(shard, entry);
+                let map = &self.folder.shards[shard].map;
+                let data = map.get(bytes.clone()).unwrap_or_default();
                 let taken = Tensor::from_bytes_as(self.executor, format, layout, shape, data)?;
-                self.folder.shards[shard].map.release(entry.range.clone());
+                map.release(bytes);
                 Ok(taken)
             }
         }
@@ -257,6 +272,35 @@ impl Weights for FolderWeights<'_> {
         self.take(shard, entry, layout, &shape)
     }
 
+    fn matrix_rows(&self, ours: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
+        let name = self.name_of(ours);
+        let (shard, entry) = self.checked(&name, &[total, row_len])?;
+        let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
+        let row = entry.range.len() / total.max(1);
+        let bytes = entry.range.start + rows.start * row..entry.range.start + rows.end * row;
+        self.take_bytes(shard, entry, bytes, layout, &[rows.len(), row_len])
+    }
+
+    /// Folders hold a matrix for each expert.
+    fn expert_matrices(&self, ours: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        let pattern = self.name_of(ours);
+        let name = |expert: usize| pattern.replacen('*', &expert.to_string(), 1);
+        let (first_shard, first) = self.checked(&name(0), &[rows, row_len])?;
+        let format = self.format(first_shard, first)?;
+        let mut bytes = Vec::with_capacity(experts * first.range.len());
+        for expert in 0..experts {
+            let (shard, entry) = self.checked(&name(expert), &[rows, row_len])?;
+            if self.format(shard, entry)? != format {
+                let reason = format!("tensor {} is of another type than {}", entry.name, first.name);
+                return Err(self.bad(shard, reason));
+            }
+            bytes.extend_from_slice(self.data(shard, entry));
+            self.folder.shards[shard].map.release(entry.range.clone());
+        }
+        let layout = self.executor.backend().policy().weight_layout(format);
+        Ok(Tensor::from_bytes_as(self.executor, format, layout, &[experts * rows, row_len], &bytes)?)
+    }
+
     /// Only the output matrix is optional: it may be tied to the embedding.
     fn optional_matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
@@ -274,18 +318,25 @@ impl Weights for FolderWeights<'_> {
     }
 
     fn vector(&self, ours: &str, len: usize) -> Result<Tensor> {
-        let (shard, entry) = self.checked(&self.name_of(ours), &[len])?;
-        if self.format(shard, entry)? == DType::F32 {
+        let name = self.name_of(ours);
+        // Some vectors are matrices of one row.
+        let row = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [1, len]);
+        let (shard, entry) = if row { self.checked(&name, &[1, len])? } else { self.checked(&name, &[len])? };
+        let base = if ours.ends_with("norm.weight") { self.names.norm_base } else { 0.0 };
+        if self.format(shard, entry)? == DType::F32 && base == 0.0 {
             return self.take(shard, entry, DType::F32, &[len]);
         }
-        Ok(Tensor::from_slice(self.executor, &[len], &self.values(shard, entry)?)?)
+        let values: Vec<f32> = self.values(shard, entry)?.into_iter().map(|v| v + base).collect();
+        Ok(Tensor::from_slice(self.executor, &[len], &values)?)
     }
 
     /// Biases; `config.json` may require or exclude them.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
         let key = if name.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
-        match (self.folder.config.get(key).and_then(serde_json::Value::as_bool), self.folder.find(&name)) {
+        let expected = self.folder.config.get(key).and_then(serde_json::Value::as_bool);
+        let expected = expected.filter(|_| self.names.output_bias || !name.contains(".o_proj."));
+        match (expected, self.folder.find(&name)) {
             (Some(false), Some((shard, _))) => {
                 Err(self.bad(shard, format!("{key} is false in config.json, but tensor {name} exists")))
             }
@@ -294,9 +345,13 @@ impl Weights for FolderWeights<'_> {
         }
     }
 
-    /// Always `None`: `config.json` has these values instead.
-    fn optional_values(&self, _: &str, _: usize) -> Result<Option<Vec<f32>>> {
-        Ok(None)
+    fn optional_values(&self, ours: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        let name = self.name_of(ours);
+        if self.folder.find(&name).is_none() {
+            return Ok(None);
+        }
+        let (shard, entry) = self.checked(&name, &[len])?;
+        self.values(shard, entry).map(Some)
     }
 
     fn scale(&self, ours: &str) -> Result<Option<f32>> {

@@ -5,6 +5,7 @@ use hologram_core::{NodeId, Tensor};
 
 use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
+use crate::models::Rotary;
 
 /// The optional parts of an attention block, by tensor name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +14,10 @@ pub(crate) struct AttentionParts {
     pub biased: bool,
     /// Norms of each query head and each key head, before rotary embedding.
     pub head_norms: Option<[&'static str; 2]>,
+    /// Norms of all queries and all keys of a token, before rotary embedding.
+    pub width_norms: Option<[&'static str; 2]>,
+    /// Whether queries, keys and values are rows of one matrix, `attn_qkv`.
+    pub fused: bool,
     /// A norm before the output projection.
     pub sub_norm: Option<&'static str>,
 }
@@ -26,6 +31,9 @@ pub(crate) struct Attention {
     k: Linear,
     v: Linear,
     head_norms: Option<[Tensor; 2]>,
+    width_norms: Option<[Tensor; 2]>,
+    /// Per element of a head a factor of queries, if rotary embedding scales only a part of it.
+    of_rotated: Option<Tensor>,
     sub_norm: Option<Tensor>,
     output: Linear,
 }
@@ -38,13 +46,29 @@ impl Attention {
     pub fn load(l: &mut Loader<'_>, parts: AttentionParts) -> Result<Box<dyn Block>> {
         let c = l.config;
         let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let head_norm = |name: &str| l.factors(name, c.head_dim);
+        let norms = |names: Option<[&str; 2]>, lens: [usize; 2]| -> Result<Option<[Tensor; 2]>> {
+            names.map(|[q, k]| Ok([l.factors(q, lens[0])?, l.factors(k, lens[1])?])).transpose()
+        };
+        let total = q_width + 2 * kv_width;
+        let part = |name: &str, rows: std::ops::Range<usize>| match parts.fused {
+            true => l.linear_rows("attn_qkv", total, rows, c.width),
+            false => l.linear(name, rows.len(), c.width, parts.biased),
+        };
+        let of_rotated = match c.attention_scales(l.index).1 {
+            1.0 => None,
+            factor => {
+                let factors: Vec<f32> = (0..c.head_dim).map(|i| if i < c.rope_dim { factor } else { 1.0 }).collect();
+                Some(Tensor::from_slice(l.weights.executor(), &[c.head_dim], &factors)?)
+            }
+        };
         let attention = Attention {
             layer: l.index,
-            q: l.linear("attn_q", q_width, c.width, parts.biased)?,
-            k: l.linear("attn_k", kv_width, c.width, parts.biased)?,
-            v: l.linear("attn_v", kv_width, c.width, parts.biased)?,
-            head_norms: parts.head_norms.map(|[q, k]| Result::Ok([head_norm(q)?, head_norm(k)?])).transpose()?,
+            q: part("attn_q", 0..q_width)?,
+            k: part("attn_k", q_width..q_width + kv_width)?,
+            v: part("attn_v", q_width + kv_width..total)?,
+            head_norms: norms(parts.head_norms, [c.head_dim; 2])?,
+            width_norms: norms(parts.width_norms, [q_width, kv_width])?,
+            of_rotated,
             sub_norm: parts.sub_norm.map(|name| l.factors(name, q_width)).transpose()?,
             output: l.linear("attn_output", c.width, q_width, false)?,
         };
@@ -56,7 +80,11 @@ impl Attention {
 impl Block for Attention {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
         let (c, tokens) = (step.config, step.tokens);
-        let [q, k, v] = step.linears(x, [&self.q, &self.k, &self.v])?;
+        let [mut q, mut k, v] = step.linears(x, [&self.q, &self.k, &self.v])?;
+        if let Some([of_q, of_k]) = &self.width_norms {
+            q = step.norm(q, of_q)?;
+            k = step.norm(k, of_k)?;
+        }
         let mut q = step.graph.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
         let mut k = step.graph.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
         let v = step.graph.reshape(v, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
@@ -64,9 +92,17 @@ impl Block for Attention {
             q = step.norm(q, of_q)?;
             k = step.norm(k, of_k)?;
         }
+        if let Some(factors) = &self.of_rotated {
+            let factors = step.graph.constant(factors)?;
+            q = step.graph.mul(q, factors)?;
+        }
+        if let Some(growth) = step.query_growth()? {
+            q = step.graph.mul(q, growth)?;
+        }
+        let rotary = c.rotary.get(self.layer).copied().unwrap_or(Rotary::Scaled);
+        let q = step.rope(q, rotary)?;
+        let k = step.rope(k, rotary)?;
         let g = &mut step.graph;
-        let q = g.rope(q, step.positions, step.frequencies, c.rope)?;
-        let k = g.rope(k, step.positions, step.frequencies, c.rope)?;
         let (k_cache, v_cache) = step.cache.layer(self.layer);
         let (k_cache, v_cache) = (g.state(k_cache)?, g.state(v_cache)?);
         let k_cache = g.kv_append(k_cache, k, step.slots)?;
@@ -75,7 +111,7 @@ impl Block for Attention {
         let window = c.windows.get(self.layer).copied().flatten().filter(|n| (*n as usize) < step.cache.context());
         let options = AttentionOptions { precision: step.precision, window };
         let (positions, sequences, table) = (step.positions, step.sequences, step.block_table);
-        let scale = c.attention_scale();
+        let (scale, _) = c.attention_scales(self.layer);
         let a = g.attention_with(q, k_cache, v_cache, positions, sequences, table, scale, options)?;
         let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
         if let Some(factors) = &self.sub_norm {
@@ -86,7 +122,7 @@ impl Block for Attention {
 
     fn weights(&self) -> Vec<&Tensor> {
         let inputs = [&self.q, &self.k, &self.v].into_iter().flat_map(Linear::tensors);
-        let norms = self.head_norms.iter().flatten().chain(&self.sub_norm);
+        let norms = self.head_norms.iter().chain(&self.width_norms).flatten().chain(&self.sub_norm);
         inputs.chain(norms).chain(self.output.tensors()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Gated feed-forward networks.
+//! Feed-forward networks, with a gate and without.
 
 use hologram_core::{Graph, NodeId, Tensor};
 
@@ -6,7 +6,13 @@ use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
 
 /// Combines gate and up projection, such as [`Graph::swiglu`].
-type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
+pub(crate) type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
+
+/// `gelu(gate) ∘ up`, with the tanh form of GELU (Shazeer, 2020, arXiv:2002.05202).
+pub(crate) fn geglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
+    let gate = g.gelu_tanh(gate)?;
+    g.mul(gate, up)
+}
 
 /// `down(gate(x) ∘ up(x))`.
 #[derive(Debug)]
@@ -26,9 +32,47 @@ impl GatedFfn {
     /// Those of [`Weights`](crate::weights::Weights).
     pub fn load(l: &mut Loader<'_>, combine: Gate, sub_norm: Option<&str>) -> Result<Box<dyn Block>> {
         let c = l.config;
+        let gate = l.linear("ffn_gate", c.ffn, c.width, false)?;
+        let up = l.linear("ffn_up", c.ffn, c.width, false)?;
+        GatedFfn::of(l, gate, up, combine, sub_norm)
+    }
+
+    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down.
+    ///
+    /// # Errors
+    /// Those of [`Weights`](crate::weights::Weights).
+    pub fn load_named(
+        l: &Loader<'_>,
+        [gate, up, down]: [&str; 3],
+        ffn: usize,
+        combine: Gate,
+    ) -> Result<Box<dyn Block>> {
+        let width = l.config.width;
         Ok(Box::new(GatedFfn {
-            gate: l.linear("ffn_gate", c.ffn, c.width, false)?,
-            up: l.linear("ffn_up", c.ffn, c.width, false)?,
+            gate: l.linear(gate, ffn, width, false)?,
+            up: l.linear(up, ffn, width, false)?,
+            combine,
+            sub_norm: None,
+            down: l.linear(down, width, ffn, false)?,
+        }))
+    }
+
+    /// As [`GatedFfn::load`], with gate and up as the rows of one matrix, `ffn_up`.
+    ///
+    /// # Errors
+    /// Those of [`Weights`](crate::weights::Weights).
+    pub fn load_fused(l: &mut Loader<'_>, combine: Gate) -> Result<Box<dyn Block>> {
+        let c = l.config;
+        let gate = l.linear_rows("ffn_up", 2 * c.ffn, 0..c.ffn, c.width)?;
+        let up = l.linear_rows("ffn_up", 2 * c.ffn, c.ffn..2 * c.ffn, c.width)?;
+        GatedFfn::of(l, gate, up, combine, None)
+    }
+
+    fn of(l: &Loader<'_>, gate: Linear, up: Linear, combine: Gate, sub_norm: Option<&str>) -> Result<Box<dyn Block>> {
+        let c = l.config;
+        Ok(Box::new(GatedFfn {
+            gate,
+            up,
             combine,
             sub_norm: sub_norm.map(|name| l.factors(name, c.ffn)).transpose()?,
             down: l.linear("ffn_down", c.width, c.ffn, false)?,
@@ -49,5 +93,38 @@ impl Block for GatedFfn {
     fn weights(&self) -> Vec<&Tensor> {
         let inputs = [&self.gate, &self.up].into_iter().flat_map(Linear::tensors);
         inputs.chain(&self.sub_norm).chain(self.down.tensors()).collect()
+    }
+}
+
+/// `down(gelu(up(x)))`, with the tanh form of GELU.
+#[derive(Debug)]
+pub(crate) struct PlainFfn {
+    up: Linear,
+    down: Linear,
+}
+
+impl PlainFfn {
+    /// Loads the weights.
+    ///
+    /// # Errors
+    /// Those of [`Weights`](crate::weights::Weights).
+    pub fn load(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+        let c = l.config;
+        Ok(Box::new(PlainFfn {
+            up: l.linear("ffn_up", c.ffn, c.width, false)?,
+            down: l.linear("ffn_down", c.width, c.ffn, false)?,
+        }))
+    }
+}
+
+impl Block for PlainFfn {
+    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
+        let up = step.linear(x, &self.up)?;
+        let f = step.graph.gelu_tanh(up)?;
+        step.linear(f, &self.down)
+    }
+
+    fn weights(&self) -> Vec<&Tensor> {
+        self.up.tensors().chain(self.down.tensors()).collect()
     }
 }

@@ -106,8 +106,28 @@ impl Linears<'_> {
     /// The product of `x`, which has up to `tokens` rows, with a weight.
     fn product(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let w = g.constant(weight)?;
+        let x = self.converted(g, x, weight, tokens)?;
+        Ok(g.linear(x, w)?)
+    }
+
+    /// The products of `x`, which has up to `tokens` rows, with the matrices of each token's experts `ids`, of `count`.
+    pub fn of_experts(
+        &mut self,
+        g: &mut Graph,
+        x: NodeId,
+        weight: &Tensor,
+        (ids, count): (NodeId, usize),
+        tokens: usize,
+    ) -> Result<NodeId> {
+        let w = g.constant(weight)?;
+        let x = self.converted(g, x, weight, tokens)?;
+        Ok(g.expert_linear(x, w, ids, count)?)
+    }
+
+    /// `x` in the format for products with a weight.
+    fn converted(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let (format, floor) = self.activations(weight, tokens);
-        let x = match self.converted.get(&(x, format)) {
+        Ok(match self.converted.get(&(x, format)) {
             Some(converted) => *converted,
             None => {
                 let converted = match format {
@@ -118,7 +138,6 @@ impl Linears<'_> {
                 self.converted.insert((x, format), converted);
                 converted
             }
-        };
-        Ok(g.linear(x, w)?)
+        })
     }
 }

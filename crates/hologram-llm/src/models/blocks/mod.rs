@@ -1,26 +1,32 @@
 //! The blocks that make up layers.
 //!
-//! An architecture's `layer` function composes them: [`residual`] and [`chain`] contain other blocks; [`Norm`],
-//! [`Attention`] and [`GatedFfn`] have weights. A block loads its weights once and adds its operations to the graph of
+//! An architecture's `layer` function composes them: [`residual`], [`chain`] and [`parallel`] contain other blocks;
+//! [`Norm`], [`Attention`], [`GatedFfn`] and [`PlainFfn`] have weights. A block loads its weights once and adds its operations to the graph of
 //! each step size.
 
 mod attention;
+mod experts;
 mod feed_forward;
 mod linear;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use hologram_backends::DType;
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
+use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
-pub(crate) use feed_forward::GatedFfn;
+pub(crate) use experts::feed_forward;
+pub(crate) use feed_forward::{GatedFfn, PlainFfn, geglu};
 pub(crate) use linear::{Linear, Linears};
 
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::models::config::Config;
+use crate::models::rope::QueryGrowth;
+use crate::models::{NormKind, Rotary};
 use crate::weights::Weights;
 
 /// A part of a layer.
@@ -33,6 +39,11 @@ pub(crate) trait Block: Debug + Send + Sync {
 
     /// The weights, in the order in which a step reads them.
     fn weights(&self) -> Vec<&Tensor>;
+
+    /// Bytes of weights that a token uses.
+    fn bytes_per_token(&self) -> usize {
+        self.weights().into_iter().map(Tensor::bytes).sum()
+    }
 }
 
 /// Loads and composes one layer.
@@ -62,12 +73,12 @@ impl Loader<'_> {
         self.weights.vector(&self.name(name, "weight"), len)
     }
 
-    /// A norm of the residual stream.
+    /// A norm of the residual stream, of the architecture's kind.
     ///
     /// # Errors
     /// As [`Loader::factors`].
     pub fn norm(&self, name: &str) -> Result<Box<dyn Block>> {
-        Ok(Box::new(Norm { factors: self.factors(name, self.config.width)? }))
+        Ok(Box::new(Norm::load(self.weights, self.config, &format!("blk.{}.{name}", self.index))?))
     }
 
     /// A linear layer. It has a bias if the file has one; `biased` requires one.
@@ -82,6 +93,29 @@ impl Loader<'_> {
         };
         let (weight, scale) = (self.weights.matrix(&of_weight, rows, row_len)?, self.weights.scale(&of_weight)?);
         Ok(Linear { weight, bias, scale })
+    }
+}
+
+impl Loader<'_> {
+    /// A single row in `f32`, as a matrix.
+    ///
+    /// # Errors
+    /// Those of [`Weights`].
+    pub fn row(&self, name: &str, row_len: usize) -> Result<Tensor> {
+        Ok(self.weights.vector(&self.name(name, "weight"), row_len)?.reshape(&[1, row_len])?)
+    }
+
+    /// Some rows of a matrix of `total` rows, with those elements of its bias if the file has one.
+    ///
+    /// # Errors
+    /// Those of [`Weights`].
+    pub fn linear_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Linear> {
+        let (of_weight, of_bias) = (self.name(name, "weight"), self.name(name, "bias"));
+        let bias = self.weights.optional_values(&of_bias, total)?;
+        let bias = bias.map(|b| Tensor::from_slice(self.weights.executor(), &[rows.len()], &b[rows.clone()]));
+        let (weight, scale) =
+            (self.weights.matrix_rows(&of_weight, total, rows, row_len)?, self.weights.scale(&of_weight)?);
+        Ok(Linear { weight, bias: bias.transpose()?, scale })
     }
 }
 
@@ -101,8 +135,11 @@ pub(crate) struct Step<'a> {
     pub slots: NodeId,
     /// Per sequence its blocks in the cache.
     pub block_table: NodeId,
-    /// The rotary frequencies.
+    /// The rotary frequencies, and those of layers with [`Rotary::Local`].
     pub frequencies: NodeId,
+    pub local_frequencies: Option<NodeId>,
+    /// The factor of queries by position, once a layer has used it.
+    pub growth: Option<NodeId>,
 }
 
 impl Step<'_> {
@@ -113,6 +150,37 @@ impl Step<'_> {
     pub fn norm(&mut self, x: NodeId, factors: &Tensor) -> Result<NodeId> {
         let w = self.graph.constant(factors)?;
         Ok(self.graph.rms_norm(x, w, self.config.eps)?)
+    }
+
+    /// The rotary embedding of heads.
+    ///
+    /// # Errors
+    /// When the sizes do not fit.
+    pub fn rope(&mut self, x: NodeId, rotary: Rotary) -> Result<NodeId> {
+        let frequencies = match (rotary, self.local_frequencies) {
+            (Rotary::None, _) => return Ok(x),
+            (Rotary::Local, Some(local)) => local,
+            _ => self.frequencies,
+        };
+        Ok(self.graph.rope(x, self.positions, frequencies, self.config.rope)?)
+    }
+
+    /// The factor of queries by position (`[tokens, 1, 1]`), if the model has one.
+    ///
+    /// # Errors
+    /// Those of the graph.
+    pub fn query_growth(&mut self) -> Result<Option<NodeId>> {
+        let Some(QueryGrowth { beta, original }) = self.config.query_growth else { return Ok(None) };
+        if self.growth.is_none() {
+            let g = &mut self.graph;
+            let times = g.div_scalar(self.positions, original as f64)?;
+            let times = g.cast(times, Type::F32)?;
+            let growth = g.log1p(times)?;
+            let growth = g.mul_scalar(growth, beta)?;
+            let growth = g.add_scalar(growth, 1.0)?;
+            self.growth = Some(g.reshape(growth, &[self.tokens, Dim::Fixed(1), Dim::Fixed(1)])?);
+        }
+        Ok(self.growth)
     }
 
     /// A linear layer of `x`, which has one row per token of the step.
@@ -132,19 +200,48 @@ impl Step<'_> {
     }
 }
 
-/// RMSNorm of the residual stream.
+/// A norm of the residual stream.
 #[derive(Debug)]
-struct Norm {
+pub(crate) struct Norm {
     factors: Tensor,
+    /// Added after LayerNorm; `None`: RMSNorm.
+    bias: Option<Tensor>,
+}
+
+impl Norm {
+    /// Loads the norm of this name, of the architecture's kind.
+    ///
+    /// # Errors
+    /// Those of [`Weights`].
+    pub fn load(weights: &dyn Weights, config: &Config, name: &str) -> Result<Norm> {
+        let len = config.width;
+        let factors = weights.vector(&format!("{name}.weight"), len)?;
+        let bias = match config.architecture.norm {
+            NormKind::Rms => None,
+            NormKind::Layer => Some(match weights.optional_vector(&format!("{name}.bias"), len)? {
+                Some(bias) => bias,
+                None => Tensor::from_slice(weights.executor(), &[len], &vec![0.0f32; len])?,
+            }),
+        };
+        Ok(Norm { factors, bias })
+    }
+
+    /// Bytes of the weights.
+    pub fn bytes(&self) -> usize {
+        self.weights().into_iter().map(Tensor::bytes).sum()
+    }
 }
 
 impl Block for Norm {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
-        step.norm(x, &self.factors)
+        let Some(bias) = &self.bias else { return step.norm(x, &self.factors) };
+        let g = &mut step.graph;
+        let (w, bias) = (g.constant(&self.factors)?, g.constant(bias)?);
+        Ok(g.layer_norm(x, w, bias, step.config.eps)?)
     }
 
     fn weights(&self) -> Vec<&Tensor> {
-        vec![&self.factors]
+        std::iter::once(&self.factors).chain(&self.bias).collect()
     }
 }
 
@@ -165,6 +262,10 @@ impl Block for Chain {
     fn weights(&self) -> Vec<&Tensor> {
         self.0.iter().flat_map(|block| block.weights()).collect()
     }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.iter().map(|block| block.bytes_per_token()).sum()
+    }
 }
 
 /// A block whose result is added to its input.
@@ -178,11 +279,49 @@ pub(crate) fn residual(blocks: Vec<Box<dyn Block>>) -> Box<dyn Block> {
 
 impl Block for Residual {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
-        let y = self.0.apply(step, x)?;
+        let mut y = self.0.apply(step, x)?;
+        if step.config.scales.residual != 1.0 {
+            y = step.graph.mul_scalar(y, step.config.scales.residual.into())?;
+        }
         Ok(step.graph.add(x, y)?)
     }
 
     fn weights(&self) -> Vec<&Tensor> {
         self.0.weights()
+    }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.bytes_per_token()
+    }
+}
+
+/// Blocks of the same input, whose results are added.
+#[derive(Debug)]
+struct Parallel(Vec<Box<dyn Block>>);
+
+/// Applies blocks to the same input and adds their results.
+pub(crate) fn parallel(blocks: Vec<Box<dyn Block>>) -> Box<dyn Block> {
+    Box::new(Parallel(blocks))
+}
+
+impl Block for Parallel {
+    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
+        let mut sum = None;
+        for block in &self.0 {
+            let y = block.apply(step, x)?;
+            sum = Some(match sum {
+                None => y,
+                Some(sum) => step.graph.add(sum, y)?,
+            });
+        }
+        Ok(sum.unwrap_or(x))
+    }
+
+    fn weights(&self) -> Vec<&Tensor> {
+        self.0.iter().flat_map(|block| block.weights()).collect()
+    }
+
+    fn bytes_per_token(&self) -> usize {
+        self.0.iter().map(|block| block.bytes_per_token()).sum()
     }
 }

@@ -1,0 +1,146 @@
+//! Products of activations with the matrices of experts that each token has chosen.
+
+use hologram_backends::{DType, KernelSpec, Operation};
+#[cfg(feature = "conformance")]
+use hologram_isa::Type;
+
+use super::matmul::{add_products, fits, reference_products};
+use super::{Kernel, Launchable, Op};
+#[cfg(feature = "conformance")]
+use crate::conformance::{Case, CaseInput};
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::ops::reference::{HostTensor, Reference};
+use crate::tensor::{Dim, TensorType};
+
+/// The operation; its inputs are those of [`Graph::expert_linear`] in order.
+#[derive(Debug)]
+struct ExpertMatmul {
+    experts: u32,
+}
+
+impl Graph {
+    /// The products x·wᵀ with the matrices of chosen experts, as `f32 [n, s * m]`: the results of a token's s experts
+    /// follow each other.
+    ///
+    /// - `x` is `[n, k]`, the same row for all experts of a token, or `[n, s * k]`, a row for each.
+    /// - `w` is `[experts * m, k]`: the matrices of all `experts`, one after another.
+    /// - `ids` is `u32 [n, s]`: each token's experts. An id that is not less than `experts` is an error of the run.
+    ///
+    /// The formats of `x` and `w`, and the precision, are those of [`Graph::linear`].
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn expert_linear(&mut self, x: NodeId, w: NodeId, ids: NodeId, experts: usize) -> Result<NodeId> {
+        self.apply(ExpertMatmul { experts: experts as u32 }, &[x, w, ids])
+    }
+}
+
+const THREADS: u32 = 256;
+
+impl Op for ExpertMatmul {
+    fn operation(&self) -> Operation {
+        Operation::ExpertMatmul { experts: self.experts }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [x, w, ids] = inputs else { return Err("takes x, w and ids".into()) };
+        if !fits(x.format, w.format) {
+            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()));
+        }
+        let ([n, Dim::Fixed(width)], [Dim::Fixed(rows), Dim::Fixed(k)], [tokens, Dim::Fixed(slots)]) =
+            (x.shape.as_slice(), w.shape.as_slice(), ids.shape.as_slice())
+        else {
+            return Err("takes x [n, k] or [n, s * k], w [experts * m, k] and ids [n, s]".into());
+        };
+        if ids.format != DType::U32 || n != tokens {
+            return Err("takes u32 ids, a row for each row of x".into());
+        }
+        if self.experts == 0 || !rows.is_multiple_of(self.experts as usize) {
+            return Err(format!("{rows} rows of w are not as many for each of {} experts", self.experts));
+        }
+        if *k == 0 || *slots == 0 || !(width == k || *width == slots * k) {
+            return Err(format!("rows of {width} elements fit neither rows of {k} nor {slots} of them"));
+        }
+        Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(slots * (rows / self.experts as usize))]))
+    }
+
+    /// One thread per element.
+    fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        let size = |input: usize| spec.inputs.get(input).map_or(1, |t| t.row_len()) as u32;
+        let (width, row_len, slots) = (size(0), size(1), size(2));
+        let of_token = spec.output.row_len() as u32;
+        let m = of_token / slots.max(1);
+        let mut k = Kernel::new(spec, THREADS);
+        let total = k.elements(&spec.output);
+        let (x, w, ids, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.inputs[2].clone(), k.output.clone());
+        let b = &mut k.b;
+        let i = b.global_x();
+        let inside = b.lt(i, total);
+        b.if_(inside, |b| {
+            let slot = b.div(i, m);
+            let row = b.rem(i, m);
+            let expert = b.load(ids.views[0], slot);
+            let known = b.lt(expert, self.experts);
+            let of_expert = b.mul(expert, m);
+            let row = b.add(of_expert, row);
+            // No tensor has a row so far: the load for an expert that is out of range fails.
+            let row = b.select(known, row, u32::MAX / row_len.max(1) - 1);
+            let w_start = b.mul(row, row_len);
+            let x_row = if width == row_len { b.div(slot, slots) } else { slot };
+            let x_start = b.mul(x_row, row_len);
+            let sum = b.var(0.0f32);
+            add_products(b, [&x, &w], [x_start, w_start], row_len, sum);
+            out.store(b, i, sum);
+        });
+        let max = spec.output.max_rows() * of_token as usize;
+        k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn reference(&self, inputs: &[HostTensor]) -> Reference {
+        let [x, w, ids] = inputs else { return Reference::default() };
+        let (k, slots) = (w.row_len(), ids.row_len());
+        let of_expert = w.values.len() / self.experts.max(1) as usize;
+        let mut out = Reference::default();
+        for (slot, id) in ids.values.iter().enumerate() {
+            let row = if x.row_len() == k { slot / slots } else { slot };
+            let matrix = w.values.chunks(of_expert).nth(*id as usize).unwrap_or_default();
+            reference_products([x.format, w.format], &x.values[row * k..][..k], matrix.chunks(k), &mut out);
+        }
+        out
+    }
+}
+
+#[cfg(feature = "conformance")]
+pub(super) fn cases() -> Vec<Case> {
+    let i8 = |group: u32| DType::I8Groups { group };
+    let mut cases = Vec::new();
+    for (x, w, k) in [
+        (DType::F32, DType::F32, 24),
+        (DType::F32, DType::F16, 64),
+        (DType::F32, DType::Plain(Type::BF16), 131),
+        (DType::BF16, DType::BF16, 64),
+        (DType::F32, DType::Q4_0, 96),
+        (DType::BF16, DType::Q8_0, 64),
+        (i8(32), DType::Q8_0, 96),
+        (i8(32), DType::Q4_0, 64),
+        (i8(32), DType::Q4_K, 256),
+        (i8(256), DType::Q4_K, 512),
+        (i8(256), DType::Q6_K, 256),
+        (i8(256), DType::TQ2_0, 256),
+    ] {
+        // Experts, chosen ones, rows of a matrix, tokens and their maximum; a few tokens and many, of which several
+        // choose the same expert.
+        for (experts, slots, m, n, max) in [(4, 2, 17, 1, 1), (5, 3, 33, 0, 2), (8, 2, 40, 3, 4), (3, 2, 19, 37, 40)] {
+            for shared in [true, false] {
+                let width = if shared { k } else { slots * k };
+                let case = Case::new(ExpertMatmul { experts: experts as u32 }, &[(max, n)])
+                    .input(CaseInput::normal(x, &[Dim::Extent(0), Dim::Fixed(width)]))
+                    .input(CaseInput::normal(w, &[Dim::Fixed(experts * m), Dim::Fixed(k)]))
+                    .input(CaseInput::below(experts as u32, &[Dim::Extent(0), Dim::Fixed(slots)]));
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}

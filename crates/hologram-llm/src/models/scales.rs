@@ -1,0 +1,112 @@
+//! Factors and caps that some architectures apply to embeddings, blocks, attention scores and logits.
+
+use crate::error::{LlmError, Result};
+use crate::models::Architecture;
+use crate::models::config::Keys;
+
+/// A factor or cap that a file may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The factor of embeddings.
+    Embedding,
+    /// The factor of a block's result before it is added to the residual stream.
+    Residual,
+    /// The factor of logits.
+    Logits,
+    /// The divisor of logits.
+    LogitsDivisor,
+    /// The factor of attention scores.
+    Attention,
+    /// The number whose inverse square root is the factor of attention scores.
+    AttentionSize,
+    /// Attention scores s become `cap`·tanh(s / `cap`).
+    AttentionCap,
+    /// Logits x become `cap`·tanh(x / `cap`).
+    LogitCap,
+}
+
+/// The factors and caps of a model; neutral by default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scales {
+    /// The factor of embeddings.
+    pub embedding: f32,
+    /// The factor of a block's result before it is added to the residual stream.
+    pub residual: f32,
+    /// The factor of logits.
+    pub logits: f32,
+    /// The factor of attention scores before rotary scaling; `None`: 1 / √(head size).
+    pub attention: Option<f32>,
+    /// The cap of attention scores.
+    pub attention_cap: Option<f32>,
+    /// The cap of logits.
+    pub logit_cap: Option<f32>,
+}
+
+impl Default for Scales {
+    fn default() -> Scales {
+        Scales { embedding: 1.0, residual: 1.0, logits: 1.0, attention: None, attention_cap: None, logit_cap: None }
+    }
+}
+
+/// The keys of a kind of file that change a model's numbers.
+pub(crate) struct ScaleKeys {
+    /// Scales by key. A key may mean another scale in another architecture.
+    pub known: &'static [(Scale, &'static str)],
+    /// Factors that no architecture has; 1 has no effect.
+    pub unknown: &'static [&'static str],
+}
+
+impl Scales {
+    /// Reads the scales that the architecture has; rejects the others unless they have no effect. Files write 0 for
+    /// "unset".
+    pub(crate) fn read(
+        keys: &dyn Keys,
+        names: &ScaleKeys,
+        architecture: &Architecture,
+        (width, head_dim): (usize, usize),
+        only: impl Fn(String, String) -> LlmError,
+    ) -> Result<Scales> {
+        let mut scales = Scales::default();
+        if architecture.embedding_by_width {
+            scales.embedding = (width as f32).sqrt();
+        }
+        let usual = (head_dim as f64).sqrt().recip();
+        let near = |value: f64, neutral: f64| (value / neutral - 1.0).abs() < 1e-6;
+        let mut seen = Vec::new();
+        for (scale, key) in names.known.iter().filter(|(scale, _)| architecture.scales.contains(scale)) {
+            seen.push(*key);
+            let Some(value) = keys.float(key)?.filter(|v| *v != 0.0) else { continue };
+            if !(value.is_finite() && value > 0.0) {
+                return Err(keys.bad(key, format!("is {value}, but must be greater than 0")));
+            }
+            match scale {
+                Scale::Embedding => scales.embedding = value as f32,
+                Scale::Residual => scales.residual = value as f32,
+                Scale::Logits => scales.logits = value as f32,
+                Scale::LogitsDivisor => scales.logits = value.recip() as f32,
+                Scale::Attention => scales.attention = Some(value as f32),
+                Scale::AttentionSize => scales.attention = Some(value.sqrt().recip() as f32),
+                Scale::AttentionCap => scales.attention_cap = Some(value as f32),
+                Scale::LogitCap => scales.logit_cap = Some(value as f32),
+            }
+        }
+        for (scale, key) in names.known.iter().filter(|(_, key)| !seen.contains(key)) {
+            let Some(value) = keys.float(key)? else { continue };
+            let (neutral, supported) = match scale {
+                Scale::Attention => (near(value, usual), format!("{usual}, for heads of {head_dim} elements")),
+                Scale::AttentionSize => (near(value, head_dim as f64), head_dim.to_string()),
+                Scale::AttentionCap | Scale::LogitCap => (false, String::new()),
+                _ => (near(value, 1.0), String::new()),
+            };
+            if value != 0.0 && !neutral {
+                return Err(only(format!("{} {value}", keys.full(key)), supported));
+            }
+        }
+        for key in names.unknown {
+            if let Some(factor) = keys.float(key)?.filter(|factor| *factor != 1.0) {
+                return Err(only(format!("{} {factor}", keys.full(key)), String::new()));
+            }
+        }
+        Ok(scales)
+    }
+}
