@@ -19,7 +19,8 @@ pub fn policy(target: Target) -> Policy {
         shares_host_memory: target.is_apple(),
         // Memory moves vectors of four f32 the fastest.
         elements_per_thread: 4,
-        weight_layout: DType::in_planes,
+        // Grids are tables that only the host reads.
+        weight_layout: |format| format.recoded().in_planes(),
         activations: vec![
             Preference { format: DType::I8Groups { group: 32 }, weights: codes, tokens: 0..=few },
             Preference { format: many, weights: codes, tokens: few + 1..=usize::MAX },
