@@ -177,10 +177,10 @@ impl TensorArg {
         let byte = self.byte(b, element.start, run, at);
         let bits = b.and(byte, 127u32);
         let normal = b.shl(bits, 20u32);
-        let normal = b.add(normal, (127 - 8) << 23);
+        let normal = b.add(normal, 119u32 << 23);
         let normal = b.bitcast(Type::F32, normal);
         let small = b.cvt(Type::F32, bits);
-        let small = b.mul(small, 1.0 / 1024.0);
+        let small = b.mul(small, 1.0f32 / 1024.0);
         let is_small = b.lt(bits, 8u32);
         let scale = b.select(is_small, small, normal);
         let none = b.eq(byte, 127u32);
