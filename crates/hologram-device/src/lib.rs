@@ -32,7 +32,10 @@ mod spec;
 pub use backend::Backend;
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
-pub use format::{Bits, BlockFormat, BlockType, Codes, DType, Factors, PLANE_ALIGN, PlaneLayout, Scales, Values, View};
+pub use format::{
+    Bits, BlockFormat, BlockType, Codes, DType, Factors, GRID_BLOCK, GridType, PLANE_ALIGN, PlaneLayout, Scales,
+    Values, View,
+};
 pub use fused::{
     AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
     NormConvert, SORT_BLOCK,

@@ -12,8 +12,8 @@ pub fn policy(target: Target) -> Policy {
     let f16: fn(DType) -> bool = |weights| weights == DType::F16;
     let prefer = |format, weights, tokens| Preference { format, weights, tokens };
     let as_codes = DType::I8Groups { group: 32 };
-    // With few tokens codes are multiplied, where tensor cores do that with more of them. With more, tensor cores multiply dequantized weights faster than integer
-    // kernels multiply codes; on Apple GPUs packed weights have kernels for f32 activations only.
+    // With few tokens codes are multiplied, with more of them where tensor cores do it. Then tensor cores multiply
+    // dequantized weights faster; on Apple GPUs packed weights have kernels for f32 activations only.
     let (few, few_packed) = match target.is(90) {
         true => (FEW_TOKENS, FEW_TOKENS),
         false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES),
@@ -36,7 +36,8 @@ pub fn policy(target: Target) -> Policy {
         shares_host_memory: target.is_apple(),
         // Memory moves vectors of four f32 the fastest.
         elements_per_thread: 4,
-        weight_layout: DType::in_planes,
+        // Grids are tables that only the host reads.
+        weight_layout: |format| format.recoded().in_planes(),
         activations,
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
         // Decoding reads the whole cache for every token.

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
+use hologram_backends::DType;
+
 use crate::chat::ChatTemplate;
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
@@ -106,10 +108,10 @@ impl ModelFiles {
         }
     }
 
-    /// Bytes of all tensors on a device that uses the files' block layout.
-    pub(crate) fn loaded_bytes(&self) -> u64 {
+    /// Bytes of all tensors on a device with this layout of weights.
+    pub(crate) fn loaded_bytes(&self, layout: impl Fn(DType) -> DType) -> u64 {
         match self {
-            ModelFiles::Gguf(file) => file.tensors().map(|t| t.loaded_bytes() as u64).sum(),
+            ModelFiles::Gguf(file) => file.tensors().map(|t| t.loaded_bytes(&layout) as u64).sum(),
             // Rounding and repacking shrink these weights, so memory is checked only as each matrix is allocated.
             ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config") => 0,
             ModelFiles::Folder(_) => self.tensor_bytes(),

@@ -78,7 +78,8 @@ impl Model {
             let done = u128::from(bytes) * part as u128 / of.max(1) as u128;
             progress(u64::try_from(done).unwrap_or(bytes), bytes);
         };
-        check_memory(executor, &files.path().display().to_string(), files.loaded_bytes())?;
+        let layout = |format| executor.backend().policy().weight_layout(format);
+        check_memory(executor, &files.path().display().to_string(), files.loaded_bytes(layout))?;
         let decoder = match &files {
             ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file)?, &mut progress)?,
             ModelFiles::Folder(folder) => {

@@ -110,7 +110,7 @@ fn sample() -> Vec<u8> {
         .u32(4)
         .u32(32)
         .tensor("f32", &[5, 3, 2], 0, 0)
-        .tensor("iq3_s", &[256, 2], 21, 128)
+        .tensor("q2_0", &[256, 2], 42, 128)
         .tensor("i2_s", &[128, 1], 36, 416)
         .tensor("scalar", &[], 28, 480)
         .data(488)
@@ -161,9 +161,9 @@ fn values_and_tensors_of_every_type() {
         ),
         (file.tensor("x").unwrap_err(), "test.gguf: missing tensor x"),
         (
-            file.tensor("iq3_s").unwrap().dtype().unwrap_err(),
-            "test.gguf: tensor iq3_s has type IQ3_S, which is not supported; supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
-             Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, TQ1_0, TQ2_0, I2_S",
+            file.tensor("q2_0").unwrap().dtype().unwrap_err(),
+            "test.gguf: tensor q2_0 has type Q2_0, which is not supported; supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, \
+             Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, IQ1_M, BF16, TQ1_0, TQ2_0, I2_S, MXFP4, NVFP4",
         ),
     ];
     for (error, want) in messages {
@@ -301,15 +301,21 @@ fn reference_files_and_blocks() {
     let file = GgufFile::open(fixture("bitnet-tiny.gguf")).unwrap();
     assert_eq!(file.tensor("blk.0.attn_k.weight").unwrap().dtype().unwrap(), DType::TQ2_0);
 
-    for format in [DType::F32, DType::F16, DType::BF16].into_iter().chain(DType::BLOCKS) {
+    let blocks = DType::BLOCKS.into_iter().filter(|format| format.row().is_some_and(|row| row.id.is_some()));
+    for format in [DType::F32, DType::F16, DType::BF16].into_iter().chain(blocks).chain(DType::GRIDS) {
         let name = format.name().to_lowercase();
         let bytes = std::fs::read(fixture(&format!("blocks/{name}.bin"))).unwrap();
         let want = std::fs::read(fixture(&format!("blocks/{name}.f32"))).unwrap();
         let want: Vec<u32> = want.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         let mut got = vec![f32::NAN; want.len()];
         format.decode_row(&bytes, &mut got).unwrap();
-        assert!(want.len() >= 256 && got.iter().map(|x| x.to_bits()).eq(want), "{name}");
+        assert!(want.len() >= 256 && got.iter().map(|x| x.to_bits()).eq(want.iter().copied()), "{name}");
         assert!(format.decode_row(&bytes[1..], &mut got).is_err());
+        let (recoded, mut values) = (format.recoded(), vec![f32::NAN; want.len()]);
+        let mut blocks = vec![0; recoded.bytes(1, want.len()).unwrap()];
+        format.recode(&bytes, &mut blocks);
+        recoded.decode_row(&blocks, &mut values).unwrap();
+        assert!(values.iter().map(|x| x.to_bits()).eq(want), "{name} as {recoded}");
     }
     assert!(DType::Q8_0.decode_row(&[0; 34], &mut [0.0; 31]).is_err());
     assert!(DType::U32.decode_row(&[0; 4], &mut [0.0]).is_err());

@@ -119,8 +119,8 @@ pub(super) fn draw(
             for block in 0..blocks {
                 let block = &mut data[block * format.block_bytes()..(block + 1) * format.block_bytes()];
                 block.fill_with(|| random.next() as u8);
-                for (at, number) in format.numbers_at().iter().zip(numbers) {
-                    block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale(size * number)).to_le_bytes());
+                for (which, number) in numbers.into_iter().enumerate().take(format.numbers_at().len().max(1)) {
+                    format.set_number(block, which, random.scale(size * number));
                 }
             }
         }
@@ -155,7 +155,7 @@ fn draw_planes(
     // Factors of 6 bits in the file have 8 bits here.
     let wider = match block.row().scales {
         Scales::SixBitPairs { .. } | Scales::SixBits { .. } => 0.25,
-        Scales::One | Scales::Nibbles { .. } | Scales::Signed { .. } => 1.0,
+        _ => 1.0,
     };
     for record in data[at[2]..at[2] + used * record].chunks_exact_mut(record) {
         for (at, number) in record.chunks_exact_mut(2).zip(unit).take(block.numbers()) {

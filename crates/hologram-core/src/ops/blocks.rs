@@ -103,7 +103,16 @@ impl TensorArg {
             }
             _ => {}
         }
+        match self.scales() {
+            Scales::E8M0 { at } => return self.e8m0(b, index, at as u32),
+            Scales::UE4M3 { at } => return self.ue4m3(b, index, at as u32),
+            _ => {}
+        }
         let d = self.number(b, index, 0);
+        let d = match self.scales() {
+            Scales::Fractions { of, .. } if of != 1 => b.mul(d, 1.0 / of as f32),
+            _ => d,
+        };
         if format.scale_len() == format.block_len() {
             return d;
         }
@@ -140,13 +149,42 @@ impl TensorArg {
                 let (half, quarter) = (place_in_byte(b, low, run, runs), place_in_byte(b, high, run, runs));
                 six_bits(b, [low_byte, half], [high_byte, quarter])
             }
-            Scales::Signed { at: first } => {
+            Scales::Signed { at: first } | Scales::Fractions { at: first, .. } => {
                 let byte = self.byte(b, at.start, run, first as u32);
                 signed_byte(b, byte)
             }
             Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 0),
-            Scales::One => Value::from(1u32),
+            Scales::One | Scales::E8M0 { .. } | Scales::UE4M3 { .. } => Value::from(1u32),
         }
+    }
+
+    /// The scale of [`Scales::E8M0`].
+    fn e8m0(&self, b: &mut Builder, index: Value, at: u32) -> Value {
+        let element = self.element(b, index);
+        let byte = self.byte(b, element.start, Value::from(0u32), at);
+        let small = b.lt(byte, 2u32);
+        let least = b.shl(0x0020_0000u32, byte);
+        let exponent = b.sub(byte, 1u32);
+        let bits = b.shl(exponent, 23u32);
+        let bits = b.select(small, least, bits);
+        b.bitcast(Type::F32, bits)
+    }
+
+    /// The scale of [`Scales::UE4M3`].
+    fn ue4m3(&self, b: &mut Builder, index: Value, at: u32) -> Value {
+        let element = self.element(b, index);
+        let run = b.shr(element.e, 4u32);
+        let byte = self.byte(b, element.start, run, at);
+        let bits = b.and(byte, 127u32);
+        let normal = b.shl(bits, 20u32);
+        let normal = b.add(normal, 119u32 << 23);
+        let normal = b.bitcast(Type::F32, normal);
+        let small = b.cvt(Type::F32, bits);
+        let small = b.mul(small, 1.0f32 / 1024.0);
+        let is_small = b.lt(bits, 8u32);
+        let scale = b.select(is_small, small, normal);
+        let none = b.eq(byte, 127u32);
+        b.select(none, 0.0f32, scale)
     }
 
     /// The minimum of the block or run that holds a row-major index, as `f32`; `None` for formats without minimums.
@@ -184,7 +222,7 @@ impl TensorArg {
             }
             Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 4),
             // These formats have no minimums.
-            Scales::SixBits { .. } | Scales::Signed { .. } | Scales::One => Value::from(0u32),
+            _ => Value::from(0u32),
         }
     }
 

@@ -321,7 +321,7 @@ pub(super) fn cases() -> Vec<Case> {
         if matches!(w, DType::Q8_0 | DType::Q4_0 | DType::TQ2_0) {
             continue;
         }
-        let groups: &[u32] = if w.block_len() == 32 { &[32] } else { &[32, 256] };
+        let groups: &[u32] = if w.block_len() < 256 { &[32] } else { &[32, 256] };
         let mut formats = vec![DType::F32];
         formats.extend((!w.is_ternary()).then_some(DType::BF16));
         formats.extend(groups.iter().map(|group| i8(*group)));

@@ -224,8 +224,8 @@ pub struct Recode<'a> {
 }
 
 impl Tensor {
-    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`DType::at_load`], or
-    /// [`DType::in_planes`] of that. Other layouts than the format itself are converted in pieces of bounded size; the
+    /// A tensor of bytes in `format`, laid out as `layout`: the format itself, [`DType::recoded`], or
+    /// [`DType::in_planes`] of these. Other layouts than the format itself are converted in pieces of bounded size; the
     /// device converts to planes.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ impl Tensor {
         bytes: &[u8],
         chunk: usize,
     ) -> Result<Tensor> {
-        let to = format.at_load();
+        let to = if layout == format.in_planes() { format } else { format.recoded() };
         let recode = |from: &[u8], to: &mut [u8]| {
             format.recode(from, to);
             Ok(())
@@ -379,8 +379,8 @@ mod tests {
     #[test]
     fn pieces_make_the_whole() -> Result<()> {
         let executor = Executor::open("cpu", Some(2))?;
-        for format in DType::BLOCKS {
-            let loaded = format.at_load();
+        for format in DType::BLOCKS.into_iter().chain(DType::GRIDS) {
+            let loaded = format.recoded();
             let layouts = [loaded, loaded.in_planes()].into_iter().filter(|f| *f != format);
             let (rows, row_len, chunk) = (190, 768, 5000);
             let row_bytes = format.bytes(1, row_len).unwrap_or(0);

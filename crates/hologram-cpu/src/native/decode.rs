@@ -6,7 +6,7 @@ use hologram_isa::Type;
 
 /// Whether rows of this format can be dequantized.
 pub fn is_weight_format(format: DType) -> bool {
-    matches!(format, DType::Plain(Type::F32 | Type::F16 | Type::BF16)) || DType::BLOCKS.contains(&format)
+    matches!(format, DType::Plain(Type::F32 | Type::F16 | Type::BF16) | DType::Block(_) | DType::Grid(_))
 }
 
 /// Dequantizes whole blocks: `out.len()` elements from the packed bytes that hold them.

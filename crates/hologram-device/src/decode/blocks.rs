@@ -95,7 +95,7 @@ fn digits(bytes: &[u8], codes: &mut [i8]) {
 /// The scale and the minimum of each run. Formats without minimums leave `minimums` unchanged.
 #[inline(always)]
 fn take_scales<R: Row>(block: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
-    let d = number(block, R::ROW.numbers[0]);
+    let d = if R::ROW.numbers.is_empty() { 1.0 } else { number(block, R::ROW.numbers[0]) };
     let m = if R::ROW.has_minimum() { number(block, R::ROW.numbers[1]) } else { 0.0 };
     match R::ROW.scales {
         Scales::One => {
@@ -127,6 +127,14 @@ fn take_scales<R: Row>(block: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
         }
         Scales::Signed { at } => {
             scales.iter_mut().zip(&block[at..]).for_each(|(scale, byte)| *scale = d * f32::from(*byte as i8));
+        }
+        Scales::Fractions { at, of, .. } => {
+            let d = d / of as f32;
+            scales.iter_mut().zip(&block[at..]).for_each(|(scale, byte)| *scale = d * f32::from(*byte as i8));
+        }
+        Scales::E8M0 { at } => scales[0] = Scales::e8m0(block[at]),
+        Scales::UE4M3 { at } => {
+            scales.iter_mut().zip(&block[at..]).for_each(|(scale, byte)| *scale = Scales::ue4m3(*byte));
         }
     }
 }

@@ -4,7 +4,9 @@
 //! of the `gguf` Python package. Tuned kernels do not use them: a kernel reads the blocks itself.
 
 mod blocks;
+mod grid;
 mod planes;
+mod scale;
 mod values;
 
 use crate::format::{Row, with_row};
@@ -13,7 +15,7 @@ use half::{bf16, f16};
 use hologram_isa::Type;
 
 impl DType {
-    /// Converts blocks to those of [`DType::at_load`] without loss: as many as both slices hold. Other formats are
+    /// Converts blocks to those of [`DType::recoded`] without loss: as many as both slices hold. Other formats are
     /// copied.
     pub fn recode(self, bytes: &[u8], out: &mut [u8]) {
         if self == DType::TQ1_0 {
@@ -22,6 +24,9 @@ impl DType {
                 blocks::tq1_0_to_tq2_0(block, out);
             }
             return;
+        }
+        if let DType::Grid(ty) = self {
+            return grid::recode(ty, bytes, out);
         }
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     }
@@ -69,6 +74,7 @@ pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
             const ROW: &BlockFormat = &<R as Row>::ROW;
             blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
         }),
+        DType::Grid(ty) => grid::decode(ty, bytes, out),
         DType::Planes(_) | DType::I8Groups { .. } => {}
     }
 }
@@ -76,7 +82,10 @@ pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
 /// Splits the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
 /// [`DType::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
 #[inline(always)]
-pub fn each_block(format: DType, bytes: &[u8], visit: impl FnMut(&[i8], &[f32], &[f32])) {
+pub fn each_block(format: DType, bytes: &[u8], mut visit: impl FnMut(&[i8], &[f32], &[f32])) {
+    if let DType::Grid(ty) = format {
+        return grid::each(ty, bytes, |codes, scales| visit(codes, scales, &[0.0; 16][..scales.len()]));
+    }
     if let DType::Block(block) = format {
         with_row!(block, R => {
             const ROW: &BlockFormat = &<R as Row>::ROW;

@@ -21,7 +21,7 @@ impl DType {
                 let scales = scales.flat_map(|scale| std::iter::repeat_n(scale, group as usize));
                 data.iter().take(len).zip(scales).map(|(code, scale)| f64::from(*code as i8) * scale).collect()
             }
-            DType::Block(_) | DType::Planes(_) => {
+            DType::Block(_) | DType::Grid(_) | DType::Planes(_) => {
                 // Planes are dequantized whole; elsewhere the first elements lie in the first bytes.
                 let decoded = if matches!(self, DType::Planes(_)) { max_rows * row_len } else { len };
                 let bytes = self.bytes(1, decoded).unwrap_or(0).min(data.len());

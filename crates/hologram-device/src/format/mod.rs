@@ -3,11 +3,13 @@
 //! A block format is defined by its row in `blocks.rs`; `row.rs` explains the fields of a row.
 
 mod blocks;
+mod grid;
 mod planes;
 mod row;
 
 pub(crate) use blocks::with_row;
 pub use blocks::{BlockType, rows};
+pub use grid::{GRID_BLOCK, GridType};
 use hologram_isa::Type;
 pub use planes::Factors;
 pub use row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
@@ -20,8 +22,11 @@ pub use row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 pub enum DType {
     /// Elements of a plain type, one after the other.
     Plain(Type),
-    /// A block format of GGUF, such as [`DType::Q8_0`].
+    /// A block format, such as [`DType::Q8_0`].
     Block(BlockType),
+    /// A block format of GGUF whose codes are indices of a grid, such as `IQ2_XXS`. Programs do not read it: see
+    /// [`DType::recoded`].
+    Grid(GridType),
     /// The values of a block format as GPUs read them: [`PlaneLayout`].
     Planes(BlockType),
     /// Activations quantised to `i8` in groups of `group` elements of a row. A plane of `i8` codes in row-major order
@@ -84,11 +89,22 @@ impl DType {
     #[expect(non_upper_case_globals, reason = "GGUF's spelling")]
     pub const T2Planes: DType = DType::Planes(BlockType::TQ2_0);
 
+    /// The formats whose codes are indices of a grid.
+    pub const GRIDS: [DType; GridType::ALL.len()] = {
+        let (mut all, mut i) = ([DType::BOOL; GridType::ALL.len()], 0);
+        while i < all.len() {
+            all[i] = DType::Grid(GridType::ALL[i]);
+            i += 1;
+        }
+        all
+    };
+
     /// The name users see: GGUF's for its formats.
     pub fn name(self) -> String {
         match self {
             DType::Plain(ty) => ty.name().to_string(),
             DType::Block(block) => block.name().to_string(),
+            DType::Grid(grid) => grid.name().to_string(),
             DType::Planes(block) => format!("{} (planes)", block.name()),
             DType::I8Groups { group } => format!("i8/{group}"),
         }
@@ -103,14 +119,14 @@ impl DType {
             return group.parse().ok().map(|group| DType::I8Groups { group });
         }
         let of_block = |block: BlockType| [DType::Block(block), DType::Planes(block)];
-        BlockType::ALL.into_iter().flat_map(of_block).find(|format| format.name() == name)
+        BlockType::ALL.into_iter().flat_map(of_block).chain(DType::GRIDS).find(|format| format.name() == name)
     }
 
     /// The row of a format in blocks or in planes.
     pub const fn row(self) -> Option<&'static BlockFormat> {
         match self {
             DType::Block(block) | DType::Planes(block) => Some(block.row()),
-            DType::Plain(_) | DType::I8Groups { .. } => None,
+            DType::Plain(_) | DType::Grid(_) | DType::I8Groups { .. } => None,
         }
     }
 
@@ -119,6 +135,7 @@ impl DType {
         match self {
             DType::Plain(_) => 1,
             DType::Block(block) | DType::Planes(block) => block.row().len,
+            DType::Grid(_) => GRID_BLOCK,
             DType::I8Groups { group } => group as usize,
         }
     }
@@ -128,6 +145,7 @@ impl DType {
         match self {
             DType::Plain(ty) => ty.size(),
             DType::Block(block) => block.row().bytes,
+            DType::Grid(grid) => grid.bytes(),
             DType::Planes(block) => {
                 let [low, high, record] = block.plane_bytes();
                 low + high + record
@@ -139,9 +157,10 @@ impl DType {
     /// Elements that share a scale and, if there are minimums, a minimum; 1 for plain types. Divides
     /// [`DType::block_len`].
     pub const fn scale_len(self) -> usize {
-        match self.row() {
-            Some(row) => row.run(),
-            None => self.block_len(),
+        match self {
+            DType::Block(block) | DType::Planes(block) => block.row().run(),
+            DType::Grid(grid) => grid.run(),
+            DType::Plain(_) | DType::I8Groups { .. } => self.block_len(),
         }
     }
 
@@ -157,7 +176,7 @@ impl DType {
 
     /// Whether the format holds weights as codes with scales, in blocks or in planes.
     pub const fn is_quantized_weight(self) -> bool {
-        self.row().is_some()
+        self.row().is_some() || matches!(self, DType::Grid(_))
     }
 
     /// For the block formats of GGUF: offsets in a block of the `f16` number that scales are multiples of and, if there
@@ -165,6 +184,9 @@ impl DType {
     pub const fn numbers_at(self) -> &'static [usize] {
         match self {
             DType::Block(block) => block.row().numbers,
+            // Its bits are in four places.
+            DType::Grid(GridType::IQ1_M) => &[],
+            DType::Grid(_) => &[0],
             _ => &[],
         }
     }
@@ -172,9 +194,10 @@ impl DType {
     /// The numbers of [`DType::numbers_at`] for which blocks of random bits have values around 0 with a standard
     /// deviation of about 1; for formats in planes, the numbers of their blocks.
     pub const fn unit_numbers(self) -> [f32; 2] {
-        match self.row() {
-            Some(row) => row.unit,
-            None => [1.0, 0.0],
+        match self {
+            DType::Block(block) | DType::Planes(block) => block.row().unit,
+            DType::Grid(grid) => [grid.unit(), 0.0],
+            DType::Plain(_) | DType::I8Groups { .. } => [1.0, 0.0],
         }
     }
 
@@ -185,6 +208,15 @@ impl DType {
         match self {
             DType::TQ1_0 => DType::TQ2_0,
             other => other,
+        }
+    }
+
+    /// The format with the same values that programs read: [`DType::at_load`], and [`GridType::recoded`] for a format whose
+    /// codes are indices of a grid. [`DType::recode`] converts.
+    pub const fn recoded(self) -> DType {
+        match self {
+            DType::Grid(grid) => DType::Block(grid.recoded()),
+            other => other.at_load(),
         }
     }
 
@@ -226,7 +258,9 @@ impl DType {
         let blocks = rows * row_len / self.block_len().max(1);
         match self {
             DType::Plain(ty) => vec![whole(ty)],
+            DType::Block(block) if block.numbers() == 0 => vec![whole(block.code_type())],
             DType::Block(block) => vec![whole(block.code_type()), whole(Type::F16)],
+            DType::Grid(_) => vec![whole(Type::U8), whole(Type::F16)],
             DType::Planes(block) => block.views(blocks),
             DType::I8Groups { group } => {
                 let bytes = blocks * group as usize;

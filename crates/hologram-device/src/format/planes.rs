@@ -58,10 +58,12 @@ impl BlockType {
     /// The bytes of a record after its `f16` numbers.
     pub const fn factors(self) -> Factors {
         match self.row().scales {
-            Scales::One => Factors::None,
+            Scales::One | Scales::E8M0 { .. } | Scales::UE4M3 { .. } => Factors::None,
             Scales::SixBitPairs { .. } => Factors::Pairs,
             Scales::Nibbles { .. } => Factors::Nibbles,
-            Scales::SixBits { .. } | Scales::Signed { .. } => Factors::Signed(self.row().run()),
+            Scales::SixBits { .. } | Scales::Signed { .. } | Scales::Fractions { .. } => {
+                Factors::Signed(self.row().run())
+            }
         }
     }
 

@@ -2,11 +2,11 @@
 
 use super::BlockType;
 
-/// A block format of GGUF: the places and the meaning of a block's bits. An element is scale·code - minimum.
+/// A block format: the places and the meaning of a block's bits. An element is scale·code - minimum.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
-    /// The number of the type in a GGUF file.
-    pub id: u32,
+    /// The number of the type in a GGUF file; `None` for a format in no file.
+    pub id: Option<u32>,
     /// Elements of a block.
     pub len: usize,
     /// Bytes of a block.
@@ -15,7 +15,8 @@ pub struct BlockFormat {
     pub codes: Codes,
     /// The meaning of a code's bits.
     pub values: Values,
-    /// Offsets of the `f16` number `d` that scales are multiples of and, if there are minimums, of their number `m`.
+    /// Offsets of the `f16` number `d` that scales are multiples of, if there is one, and of the minimums' number `m`, if there
+    /// are minimums.
     pub numbers: &'static [usize],
     /// How scales and minimums follow from `d` and `m`.
     pub scales: Scales,
@@ -94,6 +95,26 @@ pub enum Scales {
         /// The first byte.
         at: usize,
     },
+    /// An `i8` per run of `run` elements, from byte `at` on, which is multiplied by `d / of`.
+    Fractions {
+        /// The first byte.
+        at: usize,
+        /// Elements of a run: 16 or 32.
+        run: usize,
+        /// A power of two.
+        of: u32,
+    },
+    /// One for the block, without `d`: `2^(e - 128)` with the byte `e` at `at`, a float of eight bits of exponent.
+    E8M0 {
+        /// The byte.
+        at: usize,
+    },
+    /// A byte per run of 16, from byte `at` on, without `d`: half of a float with four bits of exponent (bias 7) and three of
+    /// mantissa; 127 is 0. The highest bit has no meaning.
+    UE4M3 {
+        /// The first byte.
+        at: usize,
+    },
 }
 
 /// The layout of codes and scales for GPUs, which read whole aligned words: planes aligned to [`super::PLANE_ALIGN`]
@@ -160,6 +181,29 @@ impl Values {
     }
 }
 
+impl Scales {
+    /// The scale of a byte of [`Scales::E8M0`].
+    #[inline(always)]
+    pub const fn e8m0(byte: u8) -> f32 {
+        // The two smallest are subnormal.
+        f32::from_bits(if byte < 2 { 0x0020_0000 << byte } else { (byte as u32 - 1) << 23 })
+    }
+
+    /// The scale of a byte of [`Scales::UE4M3`].
+    #[inline(always)]
+    pub const fn ue4m3(byte: u8) -> f32 {
+        let (exponent, mantissa) = ((byte >> 3 & 15) as u32, (byte & 7) as u32);
+        if byte == 127 {
+            0.0
+        } else if exponent == 0 {
+            mantissa as f32 / 1024.0
+        } else {
+            // A bias of 7, and the half.
+            f32::from_bits((exponent + 127 - 8) << 23 | mantissa << 20)
+        }
+    }
+}
+
 impl BlockFormat {
     /// The low and the high bits of codes.
     ///
@@ -175,10 +219,10 @@ impl BlockFormat {
     /// Elements that share a scale.
     pub const fn run(&self) -> usize {
         match self.scales {
-            Scales::One => self.len,
-            Scales::SixBits { run, .. } => run,
+            Scales::One | Scales::E8M0 { .. } => self.len,
+            Scales::SixBits { run, .. } | Scales::Fractions { run, .. } => run,
             Scales::SixBitPairs { .. } => 32,
-            Scales::Nibbles { .. } | Scales::Signed { .. } => 16,
+            Scales::Nibbles { .. } | Scales::Signed { .. } | Scales::UE4M3 { .. } => 16,
         }
     }
 

@@ -319,10 +319,10 @@ impl<'a> Tensor<'a> {
         if self.info.ty.is_i2_s() { i2_s::parts(self.data()) } else { None }
     }
 
-    /// Bytes of the tensor on a device that uses the files' block layout.
-    pub fn loaded_bytes(&self) -> usize {
+    /// Bytes of the tensor on a device with this layout of weights.
+    pub fn loaded_bytes(&self, layout: impl Fn(DType) -> DType) -> usize {
         let format = if self.info.ty.is_i2_s() { Some(DType::TQ2_0) } else { self.info.ty.format };
-        format.and_then(|f| f.at_load().bytes(self.rows(), self.row_len())).unwrap_or(self.info.bytes)
+        format.and_then(|f| layout(f.at_load()).bytes(self.rows(), self.row_len())).unwrap_or(self.info.bytes)
     }
 
     /// The position of the data in the mapped file.

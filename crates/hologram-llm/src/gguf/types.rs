@@ -1,6 +1,6 @@
 //! The tensor types of GGUF files, with what is needed to check and list a file.
 
-use hologram_backends::{BlockType, DType};
+use hologram_backends::{BlockType, DType, GridType};
 
 /// A tensor type of GGUF and its storage size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,40 +43,51 @@ static REMOVED: [(u32, &str); 7] = [
     (38, "IQ4_NL_8_8"),
 ];
 
-/// The block formats; the table's rows have the type numbers.
-static BLOCKS: [TensorType; BlockType::ALL.len()] = {
-    let (mut all, mut i) = ([ty(0, "", 1, 1); BlockType::ALL.len()], 0);
-    while i < all.len() {
+/// The block formats, which have their type numbers.
+static BLOCKS: [TensorType; BLOCK_COUNT] = {
+    let (mut all, mut n, mut i) = ([ty(0, "", 1, 1); BLOCK_COUNT], 0, 0);
+    while i < BlockType::ALL.len() {
         let block = BlockType::ALL[i];
-        all[i] = supported(block.row().id, block.name(), DType::Block(block));
+        // The others are in no file.
+        if let Some(id) = block.row().id {
+            all[n] = supported(id, block.name(), DType::Block(block));
+            n += 1;
+        }
+        i += 1;
+    }
+    i = 0;
+    while i < GridType::ALL.len() {
+        let grid = GridType::ALL[i];
+        all[n + i] = supported(grid.id(), grid.name(), DType::Grid(grid));
         i += 1;
     }
     all
 };
 
+/// Their number.
+const BLOCK_COUNT: usize = {
+    let (mut n, mut i) = (GridType::ALL.len(), 0);
+    while i < BlockType::ALL.len() {
+        n += BlockType::ALL[i].row().id.is_some() as usize;
+        i += 1;
+    }
+    n
+};
+
 /// All other types of known size. `Q8_1` and `Q8_K` hold activations during a run and never occur in files.
-static OTHERS: [TensorType; 24] = [
+static OTHERS: [TensorType; 15] = [
     supported(0, "F32", DType::F32),
     supported(1, "F16", DType::F16),
     ty(9, "Q8_1", 32, 36),
     ty(15, "Q8_K", 256, 292),
-    ty(16, "IQ2_XXS", 256, 66),
-    ty(17, "IQ2_XS", 256, 74),
-    ty(18, "IQ3_XXS", 256, 98),
-    ty(19, "IQ1_S", 256, 50),
-    ty(21, "IQ3_S", 256, 110),
-    ty(22, "IQ2_S", 256, 82),
     ty(24, "I8", 1, 1),
     ty(25, "I16", 1, 2),
     ty(26, "I32", 1, 4),
     ty(27, "I64", 1, 8),
     ty(28, "F64", 1, 8),
-    ty(29, "IQ1_M", 256, 56),
     supported(30, "BF16", DType::BF16),
     // bitnet.cpp: blocks of 128 codes, then 32 bytes that begin with the tensor's scale.
     TensorType { tensor_extra: super::i2_s::TAIL, ..ty(I2_S, "I2_S", 128, 32) },
-    ty(39, "MXFP4", 32, 17),
-    ty(40, "NVFP4", 64, 36),
     ty(41, "Q1_0", 128, 18),
     ty(42, "Q2_0", 64, 18),
     // ik_llama.cpp: one scale per row.

@@ -24,7 +24,7 @@ impl Discrete {
     pub fn new(threads: usize, left: Option<u64>) -> Discrete {
         let bf16 = |tokens| Preference { format: DType::BF16, weights: |w| w == w.in_planes(), tokens };
         let policy = Policy {
-            weight_layout: DType::in_planes,
+            weight_layout: |format| format.recoded().in_planes(),
             activations: vec![bf16(5..=usize::MAX)],
             attention: vec![bf16(0..=usize::MAX)],
             cache: Some(DType::F16),

@@ -5,6 +5,7 @@
 //! [`SuperBlock`] formats have blocks of 256 with integer scales per run of 16 or 32, so a block's products are summed
 //! in integers. [`Block32`] formats have an `f32` scale per unit of 32.
 
+use hologram_device::DType;
 use hologram_device::format::{self, Bits, Row, Values, rows};
 
 use super::bytes::{Bytes, Field, TwoRows};
@@ -45,10 +46,10 @@ pub trait SuperBlock: Row {
                 Self::ROW.len == 256 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == Self::ROW.numbers[0] + 2)
             );
             assert!(match Self::ROW.scales {
-                format::Scales::One => false,
                 format::Scales::SixBits { run, low, high } => run == 16 && low.run == 8 && high.run == 4,
                 format::Scales::SixBitPairs { at } => at == 4,
                 format::Scales::Nibbles { .. } | format::Scales::Signed { .. } => true,
+                _ => false,
             });
             Self::ROW.numbers[0]
         };
@@ -71,7 +72,7 @@ pub trait SuperBlock: Row {
                     s.signed_sixes(at(low.at).map(|low| quad(low)), at(high.at).map(|high| double(high)))
                 }
                 format::Scales::Signed { at: bytes } => s.sixteens(at(bytes)),
-                format::Scales::One => s.sixteens(blocks),
+                _ => s.sixteens(blocks),
             };
             Scales { halves, of_runs, minimums }
         }
@@ -297,6 +298,12 @@ macro_rules! formats {
         $(impl Block32 for rows::$block {})*
         $(impl Block32 for rows::$half {})*
     };
+}
+
+/// Whether the format is in the list.
+pub fn is_listed(format: DType) -> bool {
+    fn listed<B>() {}
+    for_format!(format, super listed, block listed, half_bytes listed).is_some()
 }
 
 formats! {

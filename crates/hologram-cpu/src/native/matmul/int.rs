@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hologram_device::DType;
 use hologram_device::decode::each_block;
 
+use super::blocks::is_listed;
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
 use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, piece_rows, rows_of};
@@ -30,7 +31,7 @@ pub struct Layout {
 
 /// Whether weights of this format are multiplied with 8-bit activations.
 pub fn serves(weights: DType) -> bool {
-    DType::BLOCKS.contains(&weights) && weights != DType::TQ1_0
+    DType::BLOCKS.contains(&weights) && weights != DType::TQ1_0 || DType::GRIDS.contains(&weights)
 }
 
 impl Layout {
@@ -161,7 +162,7 @@ impl IntMatmul {
             in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream),
             ..kernels
         });
-        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats);
+        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && is_listed(w));
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
         Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }

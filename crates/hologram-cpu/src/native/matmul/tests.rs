@@ -84,8 +84,8 @@ fn tensor(random: &mut Random, format: DType, rows: usize, k: usize) -> (Vec<u8>
             }
             _ => {
                 let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| random.byte()).collect();
-                for at in format.numbers_at() {
-                    block[*at..at + 2].copy_from_slice(&f16::from_f32(random.scale()).to_le_bytes());
+                for number in 0..format.numbers_at().len().max(1) {
+                    format.set_number(&mut block, number, random.scale());
                 }
                 let mut decoded = vec![0.0; format.block_len()];
                 format.decode_row(&block, &mut decoded).expect("a whole block");
@@ -186,6 +186,15 @@ fn groups_of_32_with_other_blocks() {
 }
 
 #[test]
+fn floats_of_4_bits_and_grids() {
+    for w in [DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS) {
+        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 5, 17], MS, &[64, 256, 768]));
+        check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+        check(|_| DType::F32, w, (&[1, 6], &[33], &[256, 768]));
+    }
+}
+
+#[test]
 fn super_blocks() {
     for w in [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
         check(|_| DType::I8Groups { group: 256 }, w, (NS, MS, KS));
@@ -214,7 +223,7 @@ fn float_activations() {
     }
     check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
-    for w in DType::BLOCKS.into_iter().filter(|w| !w.is_ternary()) {
+    for w in DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| !w.is_ternary()) {
         check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
     }
 }

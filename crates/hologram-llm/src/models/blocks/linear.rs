@@ -58,7 +58,7 @@ impl Linears<'_> {
                 }
                 TernaryActivations::PerBlock => vec![DType::I8Groups { group: 256 }],
             },
-            w if w.is_quantized_weight() && w.block_len() == 32 => {
+            w if w.is_quantized_weight() && w.block_len() < 256 => {
                 vec![DType::I8Groups { group: 32 }, DType::BF16, DType::F32]
             }
             w if w.is_quantized_weight() => {

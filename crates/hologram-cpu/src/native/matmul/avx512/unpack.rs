@@ -222,7 +222,7 @@ unsafe fn factors_of_4<B: Row, const FOUR: usize>(words: &Words, [d, m]: [__m512
         }
         Scales::Signed { at } => (word(at + 4 * FOUR), none),
         // One number, or read one by one below.
-        Scales::One | Scales::SixBits { .. } => (none, none),
+        _ => (none, none),
     };
     for i in 0..4.min(B::ROW.len / Places::<B>::RUN - 4 * FOUR) {
         let run = 4 * FOUR + i;
