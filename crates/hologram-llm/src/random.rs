@@ -9,7 +9,7 @@ use hologram_isa::{Access, Builder, Program, Type, Value};
 use crate::error::Result;
 use crate::models::config::Config;
 use crate::models::rope::RopeScaling;
-use crate::models::scales::Scales;
+use crate::models::scales;
 use crate::models::{self, Architecture, Rotary};
 use crate::weights::Weights;
 
@@ -120,7 +120,7 @@ impl Shape {
             rope_factors: None,
             rotary: vec![Rotary::Scaled; self.layers],
             query_growth: None,
-            scales: Scales::default(),
+            scales: scales::Scales::default(),
             experts: None,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
