@@ -6,7 +6,7 @@
 //! - A parameter that is not supported rejects the request by name; none is dropped.
 //! - `/health` says that the process is alive, `/ready` that it takes requests; neither asks the engine.
 //! - A request whose client goes away is cancelled.
-//! - With keys, every route but `/health` needs one.
+//! - With keys, every route but `/health` and the page's own files needs one.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -38,6 +38,7 @@ mod ollama;
 mod openai;
 mod openapi;
 mod options;
+mod page;
 mod params;
 mod reply;
 mod responses;

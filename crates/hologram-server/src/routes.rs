@@ -10,7 +10,7 @@ use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::params::Params;
 use crate::server::Shared;
-use crate::{anthropic, info, metrics, ollama, openai, openapi, responses, tokens};
+use crate::{anthropic, info, metrics, ollama, openai, openapi, page, responses, tokens};
 
 /// A request that passed the guard.
 pub struct Call {
@@ -52,6 +52,7 @@ impl Call {
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
+    Page(usize),
     Health,
     Ready,
     Version,
@@ -94,6 +95,12 @@ const fn row(method: Method, path: &'static str, route: fn(&str) -> Route, summa
 
 /// All routes.
 pub static TABLE: &[Row] = &[
+    row(Method::GET, page::FILES[0].0, |_| Route::Page(0), "A page for people"),
+    row(Method::GET, page::FILES[1].0, |_| Route::Page(1), "A file of the page"),
+    row(Method::GET, page::FILES[2].0, |_| Route::Page(2), "A file of the page"),
+    row(Method::GET, page::FILES[3].0, |_| Route::Page(3), "A file of the page"),
+    row(Method::GET, page::FILES[4].0, |_| Route::Page(4), "A file of the page"),
+    row(Method::GET, page::FILES[5].0, |_| Route::Page(5), "A file of the page"),
     row(Method::GET, "/health", |_| Route::Health, "Whether the process is alive"),
     row(Method::GET, "/ready", |_| Route::Ready, "Whether requests are taken"),
     row(Method::GET, "/version", |_| Route::Version, "The version of the server"),
@@ -123,7 +130,8 @@ pub static TABLE: &[Row] = &[
 impl Row {
     /// Whether it needs no key.
     pub fn is_open(&self) -> bool {
-        self.path == "/health"
+        // The page asks for the key that its requests need.
+        self.path == "/health" || page::FILES.iter().any(|(path, ..)| *path == self.path)
     }
 
     /// Whether its requests have a body.
@@ -166,6 +174,7 @@ fn rest<'p>(row: &Row, path: &'p str) -> &'p str {
 /// When the request is at fault, or the server cannot serve it.
 pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
     match route {
+        Route::Page(file) => Ok(page::get(file)),
         Route::Health => Ok(info::health()),
         Route::Ready => info::ready(&call),
         Route::Version => Ok(info::version()),
@@ -242,7 +251,9 @@ mod tests {
         assert_eq!(status(Method::POST, "/v1/models/a"), Err(405));
         assert_eq!(status(Method::GET, "/v1/chat/completions"), Err(405));
         assert_eq!(status(Method::GET, "/v1/models/"), Err(404));
-        assert_eq!(status(Method::GET, "/"), Err(404));
+        assert_eq!(status(Method::GET, "/"), Ok(Route::Page(0)));
+        assert_eq!(status(Method::GET, "/page"), Err(404));
+        assert_eq!(status(Method::GET, "/page/"), Err(404));
         assert_eq!(status(Method::GET, "/health/x"), Err(404));
     }
 }
