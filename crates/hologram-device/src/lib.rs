@@ -10,6 +10,7 @@ pub mod cache;
 #[cfg(feature = "random")]
 pub mod compare;
 pub mod decode;
+mod encode;
 mod error;
 pub mod format;
 mod fused;

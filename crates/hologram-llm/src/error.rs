@@ -16,6 +16,14 @@ pub enum LlmError {
         /// The operating system's error.
         reason: std::io::Error,
     },
+    /// The file could not be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        reason: std::io::Error,
+    },
     /// The file is truncated, contradicts itself or has another format.
     #[error("cannot read {} as a GGUF file: {reason}", path.display())]
     Malformed {

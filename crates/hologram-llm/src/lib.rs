@@ -19,6 +19,7 @@ pub mod gguf;
 mod kv;
 mod model;
 mod models;
+pub mod quantize;
 mod random;
 pub mod safetensors;
 pub mod sampling;

@@ -19,6 +19,7 @@ mod logits;
 mod models;
 mod perplexity;
 mod program;
+mod quantize;
 mod run;
 mod selftest;
 mod serve;
@@ -51,6 +52,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Quantize(args)) => quantize::run(&args),
         Some(Command::Pull(args)) => models::pull(&args),
         Some(Command::Models(args)) => models::list(&args),
         Some(Command::Rm(args)) => models::remove(&args),

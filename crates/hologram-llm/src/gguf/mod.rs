@@ -9,10 +9,12 @@ mod parse;
 mod split;
 mod types;
 mod value;
+mod write;
 
 pub(crate) use i2_s::{BLOCK_BYTES as I2_S_BLOCK_BYTES, to_tq2_0 as i2_s_to_tq2_0};
 pub use types::TensorType;
 pub use value::{FromValue, Numbers, Strings, Value, ValueType};
+pub use write::{GgufWriter, NewTensor};
 
 use crate::error::{LlmError, Result};
 use crate::files::open_regular;

@@ -101,6 +101,11 @@ impl TensorType {
         BLOCKS.iter().chain(&OTHERS).find(|t| t.id == id)
     }
 
+    /// The type of a format; `None` if files do not have it.
+    pub fn of(format: DType) -> Option<&'static TensorType> {
+        BLOCKS.iter().chain(&OTHERS).find(|t| t.format == Some(format))
+    }
+
     /// The name of a removed type.
     pub(super) fn removed(id: u32) -> Option<&'static str> {
         REMOVED.iter().find(|t| t.0 == id).map(|t| t.1)

@@ -1,0 +1,56 @@
+//! `hologram quantize`: a model in other types.
+
+use anyhow::{Context, bail};
+use hologram_backends::DType;
+use hologram_llm::ModelFiles;
+use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
+
+use super::shipped;
+use crate::args::{QuantizeArgs, usage};
+use crate::progress::Progress;
+use crate::status::status;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the model cannot be read, a tensor cannot be quantized or the result cannot be written.
+pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
+    let Some(recipe) = Recipe::from_name(&args.ty) else {
+        let names = Recipe::ALL.map(|recipe| recipe.name).join(", ");
+        return usage(format!("unknown type {}: choose one of {names}", args.ty));
+    };
+    let mut keep = Vec::new();
+    for exception in &args.keep {
+        let found = exception.rsplit_once('=').and_then(|(pattern, ty)| Some((pattern, format(ty)?)));
+        let Some((pattern, format)) = found else {
+            return usage(format!("--keep {exception} is not PATTERN=TYPE with a type such as F16 or Q8_0"));
+        };
+        keep.push((pattern.to_string(), format));
+    }
+    let file = match shipped::open(Some(&args.input))? {
+        ModelFiles::Gguf(file) => file,
+        ModelFiles::Folder(folder) => {
+            bail!("{} is a folder: only GGUF files can be quantized", folder.path().display())
+        }
+    };
+    let mut options = QuantizeOptions { keep, ..QuantizeOptions::new(recipe) };
+    if let Some(threads) = args.threads {
+        options.threads = threads as usize;
+    }
+    if let Some(path) = &args.imatrix {
+        options.importance = Some(Importance::open(path).context("cannot use the importance matrix")?);
+    }
+    let mut progress = Progress::with_rate("quantizing", "MB");
+    let done = quantize(&file, &args.out, &options, &mut |done, of| progress.at(done / 1_000_000, of / 1_000_000))?;
+    drop(progress);
+    let (from, to) = (done.from as f64 / 1e6, done.to as f64 / 1e6);
+    status!("{}: {}, {to:.1} MB (from {from:.1} MB)\n", args.out.display(), recipe.name);
+    Ok(())
+}
+
+/// A type that tensors can be written in, by its name in any case.
+fn format(name: &str) -> Option<DType> {
+    let plain = [DType::F32, DType::F16, DType::BF16];
+    let all = plain.into_iter().chain(DType::BLOCKS).filter(|format| format.is_encodable());
+    all.into_iter().find(|format| format.name().eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,192 @@
+//! Writes GGUF files (version 3), tensor by tensor.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::{TensorType, Value, ValueType};
+use crate::error::{LlmError, Result};
+
+/// The alignment of tensor data, GGUF's default.
+const ALIGNMENT: usize = 32;
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub struct NewTensor {
+    /// The name.
+    pub name: String,
+    /// The shape, slowest dimension first.
+    pub shape: Vec<usize>,
+    /// The type.
+    pub ty: &'static TensorType,
+}
+
+impl NewTensor {
+    /// Bytes of the data; `None` if a row is not whole blocks or the size overflows.
+    pub fn bytes(&self) -> Option<usize> {
+        let (row_len, rest) = self.shape.split_last().map_or((1, &[][..]), |(last, rest)| (*last, rest));
+        self.ty.bytes(rest.iter().product(), row_len)
+    }
+}
+
+/// A GGUF file that is being written, under another name until [`GgufWriter::finish`]. Dropped before that, it is removed.
+pub struct GgufWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    file: Option<BufWriter<File>>,
+    /// Bytes that are still to come for each tensor, last first.
+    sizes: Vec<usize>,
+    written: usize,
+}
+
+impl GgufWriter {
+    /// Begins a file with these metadata and tensors, whose data follow by [`GgufWriter::write`] in the same order.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or a tensor's row is not whole blocks of its type.
+    pub fn create<'a>(
+        path: impl Into<PathBuf>,
+        metadata: impl Iterator<Item = (&'a str, Value<'a>)>,
+        tensors: &[NewTensor],
+    ) -> Result<GgufWriter> {
+        let path = path.into();
+        let mut header = Vec::new();
+        let (mut count, mut pairs) = (0u64, Vec::new());
+        for (key, value) in metadata {
+            text(&mut pairs, key.as_bytes());
+            put(&mut pairs, &value);
+            count += 1;
+        }
+        header.extend(b"GGUF");
+        header.extend(3u32.to_le_bytes());
+        header.extend((tensors.len() as u64).to_le_bytes());
+        header.extend(count.to_le_bytes());
+        header.extend(pairs);
+        let (mut offset, mut sizes) = (0u64, Vec::with_capacity(tensors.len()));
+        for tensor in tensors {
+            let Some(bytes) = tensor.bytes() else {
+                let reason = format!(
+                    "tensor {} of shape {:?} is not whole blocks of {}",
+                    tensor.name, tensor.shape, tensor.ty.name
+                );
+                return Err(LlmError::BadFile { path, reason });
+            };
+            text(&mut header, tensor.name.as_bytes());
+            header.extend((tensor.shape.len() as u32).to_le_bytes());
+            tensor.shape.iter().rev().for_each(|n| header.extend((*n as u64).to_le_bytes()));
+            header.extend(tensor.ty.id.to_le_bytes());
+            header.extend(offset.to_le_bytes());
+            offset += bytes.next_multiple_of(ALIGNMENT) as u64;
+            sizes.push(bytes);
+        }
+        header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
+        sizes.reverse();
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".partial-{}", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(|reason| failed(&path, reason))?;
+        let mut writer = GgufWriter { path, partial, file: Some(BufWriter::new(file)), sizes, written: 0 };
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.write_all(bytes).map_err(|reason| failed(&self.path, reason))
+    }
+
+    /// Writes data of the current tensor: all, or a piece.
+    ///
+    /// # Errors
+    /// When the file cannot be written; when the data are more than the tensor's.
+    pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        let size = self.sizes.last().copied().unwrap_or(0);
+        if self.written + data.len() > size {
+            let reason = format!("{} bytes were given for a tensor of {size}", self.written + data.len());
+            return Err(LlmError::BadFile { path: self.path.clone(), reason });
+        }
+        self.put(data)?;
+        self.written += data.len();
+        if self.written == size {
+            self.sizes.pop();
+            self.written = 0;
+            self.put(&[0; ALIGNMENT][..size.next_multiple_of(ALIGNMENT) - size])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rest to the disk and gives the file its name.
+    ///
+    /// # Errors
+    /// When that fails, or data are missing.
+    pub fn finish(mut self) -> Result<()> {
+        if !self.sizes.is_empty() {
+            let reason = format!("the data of {} tensors were not written", self.sizes.len());
+            return Err(LlmError::BadFile { path: self.path.clone(), reason });
+        }
+        let Some(mut file) = self.file.take() else { return Ok(()) };
+        let finished = file.flush().and_then(|()| file.get_ref().sync_all());
+        let finished = finished.and_then(|()| std::fs::rename(&self.partial, &self.path));
+        finished.map_err(|reason| {
+            let _ = std::fs::remove_file(&self.partial);
+            failed(&self.path, reason)
+        })
+    }
+}
+
+impl Drop for GgufWriter {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // What is buffered is not written.
+            drop(file.into_parts());
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}
+
+fn failed(path: &Path, reason: std::io::Error) -> LlmError {
+    LlmError::Write { path: path.into(), reason }
+}
+
+/// A length and as many bytes.
+fn text(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u64).to_le_bytes());
+    out.extend(bytes);
+}
+
+/// A value's type and bytes.
+fn put(out: &mut Vec<u8>, value: &Value<'_>) {
+    let ty = match value {
+        Value::Unsigned(ty, _) | Value::Signed(ty, _) | Value::Float(ty, _) => *ty,
+        Value::Bool(_) => ValueType::Bool,
+        Value::String(_) => ValueType::String,
+        Value::Strings(_) | Value::Numbers(_) => ValueType::Array,
+    };
+    out.extend((ty as u32).to_le_bytes());
+    match value {
+        Value::Strings(strings) => {
+            out.extend((ValueType::String as u32).to_le_bytes());
+            out.extend((strings.len() as u64).to_le_bytes());
+            strings.iter().for_each(|string| text(out, string));
+        }
+        Value::Numbers(numbers) => {
+            out.extend((numbers.element() as u32).to_le_bytes());
+            out.extend((numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|number| scalar(out, &number));
+        }
+        value => scalar(out, value),
+    }
+}
+
+/// A value's bytes.
+fn scalar(out: &mut Vec<u8>, value: &Value<'_>) {
+    match value {
+        Value::Unsigned(ty, v) => out.extend(&v.to_le_bytes()[..ty.size().unwrap_or(8)]),
+        Value::Signed(ty, v) => out.extend(&v.to_le_bytes()[..ty.size().unwrap_or(8)]),
+        Value::Float(ValueType::F64, v) => out.extend(v.to_le_bytes()),
+        Value::Float(_, v) => out.extend((*v as f32).to_le_bytes()),
+        Value::Bool(v) => out.push(u8::from(*v)),
+        Value::String(v) => text(out, v.as_bytes()),
+        Value::Strings(_) | Value::Numbers(_) => {}
+    }
+}

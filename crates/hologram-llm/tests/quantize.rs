@@ -1,0 +1,100 @@
+//! Quantized files are read back, with the types of the recipe and small errors.
+
+use std::path::{Path, PathBuf};
+
+use hologram_backends::DType;
+use hologram_llm::gguf::GgufFile;
+use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// An empty folder.
+fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("hologram-quantize-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn options(recipe: &str) -> QuantizeOptions {
+    QuantizeOptions { threads: 2, ..QuantizeOptions::new(Recipe::from_name(recipe).unwrap()) }
+}
+
+/// The squared error of a tensor as a share of its squares.
+fn error(a: &GgufFile, b: &GgufFile, name: &str) -> f32 {
+    let [a, b] = [a, b].map(|file| file.tensor(name).unwrap().to_f32().unwrap());
+    let squares: f32 = a.iter().map(|v| v * v).sum();
+    a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / squares
+}
+
+#[test]
+fn every_recipe_writes_a_file_of_the_same_model() {
+    let folder = folder("recipes");
+    let source = GgufFile::open(fixture("llama-tiny.gguf")).unwrap();
+    for recipe in Recipe::ALL {
+        let out = folder.join(recipe.name);
+        let (mut last, mut calls) = ((0, 0), 0);
+        let done = quantize(&source, &out, &options(recipe.name), &mut |done, of| {
+            assert!(done >= last.0 && done <= of);
+            (last, calls) = ((done, of), calls + 1);
+        });
+        let done = done.unwrap();
+        let file = GgufFile::open(&out).unwrap();
+        assert!(calls > 0 && done.to == file.tensors().map(|t| t.data().len() as u64).sum::<u64>());
+        assert_eq!(file.get::<u32>("general.file_type").unwrap(), recipe.file_type);
+        assert_eq!(file.get::<u32>("general.quantization_version").unwrap(), 2);
+        let tokens = |file: &GgufFile| format!("{:?}", file.value("tokenizer.ggml.tokens"));
+        assert_eq!(tokens(&file), tokens(&source));
+        let names =
+            |file: &GgufFile| file.tensors().map(|t| (t.name().to_string(), t.shape().to_vec())).collect::<Vec<_>>();
+        assert_eq!(names(&file), names(&source));
+        for t in source.tensors() {
+            let same = error(&source, &file, t.name());
+            // Ternary types keep little of weights that were not trained for them.
+            let most = if recipe.name.starts_with("TQ") { 0.9 } else { 0.15 };
+            assert!(same <= if t.shape().len() < 2 { 0.0 } else { most }, "{} {}: {same}", recipe.name, t.name());
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn exceptions_and_failures() {
+    let folder = folder("failures");
+    let source = GgufFile::open(fixture("llama-tiny.gguf")).unwrap();
+    let out = folder.join("out.gguf");
+    let keep = vec![("blk.1.*".to_string(), DType::BF16), ("*attn_q*".to_string(), DType::Q8_0)];
+    let kept = QuantizeOptions { keep, ..options("Q4_0") };
+    quantize(&source, &out, &kept, &mut |_, _| ()).unwrap();
+    let file = GgufFile::open(&out).unwrap();
+    for (name, want) in [
+        ("blk.0.attn_q.weight", "Q8_0"),
+        ("blk.0.attn_k.weight", "Q4_0"),
+        ("blk.1.attn_q.weight", "BF16"),
+        ("blk.1.attn_norm.weight", "BF16"),
+        ("output_norm.weight", "F32"),
+    ] {
+        assert_eq!(file.tensor(name).unwrap().ty().name, want, "{name}");
+    }
+    let source_path = fixture("llama-tiny.gguf");
+    // A type that the file's rows do not fit, the file itself, a folder that does not exist, and one that is full.
+    let too_long = QuantizeOptions { keep: vec![("*".into(), DType::Q4_K)], ..options("Q4_0") };
+    let cases: [(&Path, &QuantizeOptions, &str); 4] = [
+        (&out, &too_long, "is not whole blocks of Q4_K"),
+        (&source_path, &kept, "is also the file to write"),
+        (&folder.join("none/out.gguf"), &kept, "cannot write"),
+        (Path::new("/dev/full/out.gguf"), &kept, "cannot write"),
+    ];
+    let before = std::fs::read(&out).unwrap();
+    for (path, options, want) in cases {
+        let error = quantize(&source, path, options, &mut |_, _| ()).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+    assert_eq!(std::fs::read(&out).unwrap(), before);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing half-written is left");
+    let error = Importance::open(&out).unwrap_err().to_string();
+    assert!(error.contains("is not an importance matrix"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
