@@ -35,7 +35,7 @@ impl Talk {
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn new(served: &Served, mut conversation: Conversation, tools: &Tools, mut params: Params) -> Result<Talk> {
         let template = served.template()?;
-        let (mut calls, mut begin) = (None, "");
+        let (mut calls, mut begin) = (None, String::new());
         if !tools.offered().is_empty() {
             let format = Format::of(template)?;
             if params.constraint.is_some() {
@@ -43,7 +43,7 @@ impl Talk {
                 return Err(ApiError::unsupported("response_format", message));
             }
             calls = Some(Calls::new(format, tools));
-            if let Some((text, constraint)) = required(tools, format) {
+            if let Some((text, constraint)) = required(tools, format)? {
                 begin = text;
                 params.constraint = Some(constraint);
             }
@@ -59,10 +59,10 @@ impl Talk {
             // The constraint holds for all that follows.
             text.push("\n\n</think>\n\n");
         }
-        text.push(begin);
+        text.push(&begin);
         if let Some(calls) = &mut calls {
             // It is part of the call, but not of what the model adds.
-            calls.push(begin);
+            calls.push(&begin);
         }
         let thinks = template.source().contains("think>") && !constrained;
         let prompt = served.encode_written(&text, false, "messages")?;

@@ -11,6 +11,8 @@ const HERMES: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n
     {% if add_generation_prompt %}assistant: {% endif %}";
 const LLAMA: &str = "<|start_header_id|>{{ tools | length }} \"parameters\" {{ messages[0].content }}";
 const MISTRAL: &str = "[TOOL_CALLS]{{ tools | length }}{{ messages[0].content }}";
+/// Later Mistral.
+const ARGS: &str = "[TOOL_CALLS][ARGS]{{ tools | length }}{{ messages[0].content }}";
 
 fn server(template: &str) -> Running {
     serve_with(options(), |engine| engine.max_sequences = 4, Some(template))
@@ -48,13 +50,18 @@ const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn required_calls_keep_their_schema() {
-    for template in [HERMES, LLAMA, MISTRAL] {
+    for template in [HERMES, LLAMA, MISTRAL, ARGS] {
         let server = server(template);
         for (choice, names) in [
             (json!("required"), &["weather", "climate"][..]),
             (json!({"type": "function", "function": {"name": "climate"}}), &["climate"]),
         ] {
             let whole = server.post(CHAT, &openai(choice.clone(), json!({"parallel_tool_calls": false})));
+            if template == ARGS && choice == "required" {
+                // One of several has no schema in this form.
+                assert_eq!((whole.status, &whole.json()["error"]["param"]), (400, &json!("tool_choice")));
+                continue;
+            }
             assert_eq!(whole.status, 200, "{}", whole.body);
             let whole = whole.json();
             let choice_of = &whole["choices"][0];

@@ -5,6 +5,9 @@ use super::{Format, Tools};
 use crate::params::fresh_seed;
 use crate::reply::Delta;
 
+/// Bytes of a name and an id, at most.
+const MAX_HEAD: usize = 256;
+
 /// A reply in which calls are looked for.
 #[derive(Clone, Debug)]
 pub struct Calls {
@@ -110,6 +113,10 @@ impl Calls {
             return false;
         }
         match self.pending.find(mark) {
+            Some(at) if self.format == Format::MistralArgs => {
+                answer(self.pending.drain(..at).collect(), deltas);
+                self.named_call(deltas)
+            }
             Some(at) => {
                 // The object's beginning must be there too.
                 let after = &self.pending[at + mark.len()..];
@@ -135,6 +142,30 @@ impl Calls {
                 let rest = self.pending.split_off(self.pending.len() - held);
                 answer(std::mem::replace(&mut self.pending, rest), deltas);
                 false
+            }
+        }
+    }
+
+    /// At a mark that a name, `[ARGS]` and an object should follow.
+    fn named_call(&mut self, deltas: &mut Vec<Delta>) -> bool {
+        const ARGS: &str = "[ARGS]";
+        let mark = self.format.begin();
+        let after = &self.pending[mark.len()..];
+        let head = after.find(ARGS).map(|at| (&after[..at], after[at + ARGS.len()..].trim_start()));
+        match head {
+            Some((head, object)) if object.starts_with('{') => {
+                let name = head.split("[CALL_ID]").next().unwrap_or(head).trim().to_string();
+                let before = self.pending.len() - object.len();
+                let before: String = self.pending.drain(..before).collect();
+                self.state = State::Call { before, scan: Box::new(Scan::of_arguments(name)), accepted: false };
+                true
+            }
+            // The rest may still come.
+            Some((_, "")) => false,
+            None if after.len() < MAX_HEAD => false,
+            _ => {
+                answer(self.pending.drain(..mark.len()).collect(), deltas);
+                true
             }
         }
     }
@@ -190,7 +221,7 @@ impl Calls {
         let skipped = match self.format {
             Format::Mistral => text.trim_start_matches(|c: char| c.is_whitespace() || ",]".contains(c)),
             Format::Llama => text.trim_start_matches(|c: char| c.is_whitespace() || ";,".contains(c)),
-            Format::Hermes => text,
+            Format::Hermes | Format::MistralArgs => text,
         };
         if skipped.is_empty()
             || (!end.is_empty() && end.starts_with(text))
@@ -198,7 +229,7 @@ impl Calls {
         {
             return false;
         }
-        if self.format != Format::Hermes && skipped.starts_with('{') {
+        if matches!(self.format, Format::Llama | Format::Mistral) && skipped.starts_with('{') {
             self.pending = skipped.into();
             self.begin_call(0);
             return true;
@@ -230,7 +261,7 @@ fn new_id(format: Format) -> String {
         digit
     };
     let id: String = (0..9).map(|_| digits()).collect();
-    if format == Format::Mistral { id } else { format!("call_{id}") }
+    if matches!(format, Format::Mistral | Format::MistralArgs) { id } else { format!("call_{id}") }
 }
 
 #[cfg(test)]
@@ -258,7 +289,7 @@ mod tests {
                 Delta::Thought(_) => unreachable!(),
                 Delta::Call { index, id, name } => {
                     assert_eq!(index, found.len());
-                    assert_eq!(id.len(), if format == Format::Mistral { 9 } else { 14 });
+                    assert_eq!(id.len(), if matches!(format, Format::Mistral | Format::MistralArgs) { 9 } else { 14 });
                     found.push((name, String::new()));
                 }
                 Delta::Arguments { index, text } => found[index].1 += &text,
@@ -269,7 +300,7 @@ mod tests {
 
     #[test]
     fn calls_are_found_in_each_format() {
-        use Format::{Hermes, Llama, Mistral};
+        use Format::{Hermes, Llama, Mistral, MistralArgs};
         let (f, g) = (("f", r#"{"a": 1}"#), ("g", "{}"));
         type Case<'a> = (Format, &'a str, &'a str, &'a [(&'a str, &'a str)]);
         let cases: &[Case<'_>] = &[
@@ -307,6 +338,17 @@ mod tests {
             (Mistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}]", "", &[f]),
             (Mistral, "[TOOL_CALLS][\t{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n \t\t]\t", "", &[f]),
             (Mistral, "[TOOL", "[TOOL", &[]),
+            (MistralArgs, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "", &[f]),
+            (
+                MistralArgs,
+                "Well. [TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS] {\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
+                "Well. ",
+                &[f, g],
+            ),
+            (MistralArgs, "[TOOL_CALLS]f[ARGS]{\"a\": ", "", &[("f", "{\"a\": ")]),
+            (MistralArgs, "[TOOL_CALLS]h[ARGS]{\"a\": 1}", "[TOOL_CALLS]h[ARGS]{\"a\": 1}", &[]),
+            (MistralArgs, "[TOOL_CALLS]f[ARGS]no", "[TOOL_CALLS]f[ARGS]no", &[]),
+            (MistralArgs, "[TOOL_CALLS] and [ARGS]", "[TOOL_CALLS] and [ARGS]", &[]),
         ];
         for (format, text, answer, calls) in cases {
             for n in 1..30 {

@@ -181,6 +181,8 @@ pub enum Format {
     Llama,
     /// `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`: Mistral.
     Mistral,
+    /// `[TOOL_CALLS]name[ARGS]{…}`, once for each call, perhaps with `[CALL_ID]id` after the name: later Mistral.
+    MistralArgs,
 }
 
 impl Format {
@@ -194,11 +196,11 @@ impl Format {
         if !has("tools") {
             return Err(ApiError::unsupported("tools", "the model's chat template knows no tools"));
         }
-        // Qwen3-Coder writes XML, later Mistral models a name and [ARGS].
+        // Qwen3-Coder writes XML.
         if has("<tool_call>") && !has("<function=") {
             Ok(Format::Hermes)
-        } else if has("[TOOL_CALLS]") && !has("[ARGS]") {
-            Ok(Format::Mistral)
+        } else if has("[TOOL_CALLS]") {
+            Ok(if has("[ARGS]") { Format::MistralArgs } else { Format::Mistral })
         } else if has("<|python_tag|>") || (has("<|start_header_id|>") && has("\"parameters\"")) {
             Ok(Format::Llama)
         } else {
@@ -211,7 +213,7 @@ impl Format {
         match self {
             Format::Hermes => "<tool_call>",
             Format::Llama => "",
-            Format::Mistral => "[TOOL_CALLS]",
+            Format::Mistral | Format::MistralArgs => "[TOOL_CALLS]",
         }
     }
 
@@ -219,7 +221,7 @@ impl Format {
     pub fn arguments(self) -> &'static str {
         match self {
             Format::Llama => "parameters",
-            Format::Hermes | Format::Mistral => "arguments",
+            Format::Hermes | Format::Mistral | Format::MistralArgs => "arguments",
         }
     }
 }

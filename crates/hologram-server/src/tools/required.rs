@@ -4,15 +4,28 @@ use hologram_llm::engine::Constraint;
 use serde_json::{Value, json};
 
 use super::{Choice, Format, Tools};
+use crate::error::{ApiError, Result};
 
 /// The beginning of a reply that must call a tool, and the schema of its rest. `None`: it need not.
-pub fn required(tools: &Tools, format: Format) -> Option<(&'static str, Constraint)> {
+///
+/// # Errors
+/// 400 when one of several tools must be called, but the format has no schema for that.
+pub fn required(tools: &Tools, format: Format) -> Result<Option<(String, Constraint)>> {
     let chosen = |name: &str| match &tools.choice {
         Choice::Named(chosen) => chosen == name,
         _ => true,
     };
     if matches!(tools.choice, Choice::Auto | Choice::None) {
-        return None;
+        return Ok(None);
+    }
+    if format == Format::MistralArgs {
+        let mut all = tools.list.iter().filter(|tool| chosen(&tool.name));
+        let (Some(tool), None) = (all.next(), all.next()) else {
+            let message = "the form of the model's tool calls lets only one tool be required: name it";
+            return Err(ApiError::unsupported("tool_choice", message));
+        };
+        let begin = format!("{}{}[ARGS]", format.begin(), tool.name);
+        return Ok(Some((begin, Constraint::JsonSchema(tool.parameters().clone()))));
     }
     let mut definitions = serde_json::Map::new();
     let mut calls = Vec::new();
@@ -38,12 +51,12 @@ pub fn required(tools: &Tools, format: Format) -> Option<(&'static str, Constrai
             let most = if tools.parallel { 8 } else { 1 };
             json!({ "type": "array", "items": call, "minItems": 1, "maxItems": most })
         }
-        Format::Hermes | Format::Llama => call,
+        Format::Hermes | Format::Llama | Format::MistralArgs => call,
     };
     if !definitions.is_empty() {
         schema["$defs"] = definitions.into();
     }
-    Some((format.begin(), Constraint::JsonSchema(schema)))
+    Ok(Some((format.begin().into(), Constraint::JsonSchema(schema))))
 }
 
 /// Lets the references of a schema begin at another place. Returns whether there are any.
@@ -82,14 +95,14 @@ mod tests {
         let plain = json!({"type": "object"});
         let tool = |name: &str, schema: &Value| Tool::new(name.into(), None, Some(schema.clone()), "t").unwrap();
         let list = vec![tool("f", &plain), tool("g", &tree)];
-        let named = |choice| required(&Tools::new(list.clone(), choice, true).unwrap(), Format::Hermes);
+        let named = |choice| required(&Tools::new(list.clone(), choice, true).unwrap(), Format::Hermes).unwrap();
         assert!(named(Choice::Auto).is_none() && named(Choice::None).is_none());
         let (begin, constraint) = named(Choice::Named("f".into())).unwrap();
         let want = json!({
             "type": "object", "properties": {"name": {"const": "f"}, "arguments": plain},
             "required": ["name", "arguments"], "additionalProperties": false,
         });
-        assert_eq!((begin, constraint), ("<tool_call>", Constraint::JsonSchema(want)));
+        assert_eq!((&*begin, constraint), ("<tool_call>", Constraint::JsonSchema(want)));
         let Some((_, Constraint::JsonSchema(schema))) = named(Choice::Required) else { panic!() };
         assert_eq!(schema["anyOf"][1]["properties"]["arguments"], json!({"$ref": "#/$defs/tool1"}));
         assert_eq!(schema["$defs"]["tool1"]["properties"]["x"]["$ref"], "#/$defs/tool1/$defs/node");

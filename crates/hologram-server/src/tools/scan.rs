@@ -35,6 +35,8 @@ pub struct Scan {
     named: Option<String>,
     /// Where the arguments begin and end.
     arguments: Option<(usize, Option<usize>)>,
+    /// Whether there are only arguments: their end is the call's.
+    bare: bool,
     /// Whether the name was reported.
     reported: bool,
     /// Bytes of arguments that were reported.
@@ -52,6 +54,7 @@ impl Default for Scan {
             key: String::new(),
             named: None,
             arguments: None,
+            bare: false,
             reported: false,
             sent: 0,
         }
@@ -59,6 +62,11 @@ impl Default for Scan {
 }
 
 impl Scan {
+    /// A call of which only the arguments are left to read.
+    pub fn of_arguments(name: String) -> Scan {
+        Scan { at: At::BeforeValue, key: "arguments".into(), named: Some(name), bare: true, ..Scan::default() }
+    }
+
     /// What the next piece adds. Reads no further than the object's end.
     pub fn push(&mut self, piece: &str) -> Vec<Found> {
         self.text += piece;
@@ -165,7 +173,7 @@ impl Scan {
     }
 
     fn end_value(&mut self, start: usize, end: usize) {
-        self.at = At::BetweenMembers;
+        self.at = if self.bare { At::Done } else { At::BetweenMembers };
         match self.key.as_str() {
             "name" => self.named = serde_json::from_str(&self.text[start..end]).ok(),
             "arguments" | "parameters" => self.arguments = Some((start, Some(end))),
