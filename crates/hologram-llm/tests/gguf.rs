@@ -276,6 +276,28 @@ fn keys_that_nothing_serves() {
     }
 }
 
+/// Gemma 3 27B divides attention scores by the root of width / heads; smaller ones by that of the head size.
+#[test]
+fn attention_scores_that_files_do_not_describe() {
+    let scale = |layers: u32| {
+        let sizes = [
+            ("block_count", layers),
+            ("embedding_length", 64),
+            ("feed_forward_length", 8),
+            ("attention.head_count", 4),
+            ("attention.key_length", 4),
+            ("attention.value_length", 4),
+            ("context_length", 16),
+        ];
+        let b = Bytes::header(3, 1, 9).str("general.architecture").u32(8).str("gemma3");
+        let b = sizes.iter().fold(b, |b, (key, n)| b.str(&format!("gemma3.{key}")).u32(4).u32(*n));
+        let b = b.str("gemma3.attention.layer_norm_rms_epsilon").u32(6).u32(1e-5f32.to_bits());
+        let file = parse(&b.tensor("token_embd.weight", &[4, 2], 0, 0).data(32).0).unwrap();
+        Config::from_gguf(&file).unwrap().scales.attention
+    };
+    assert_eq!((scale(62), scale(34)), (Some(0.25), None));
+}
+
 #[test]
 fn sizes_of_types_and_versions() {
     for (id, name, len, bytes) in

@@ -1,4 +1,4 @@
-//! Every model family runs native kernels on each device; the remaining elementwise programs are listed here. For GPUs
+//! Every model family runs native kernels on each device; the remaining programs are listed here. For GPUs
 //! the launches are planned, on any machine.
 
 use std::collections::BTreeMap;
@@ -40,9 +40,8 @@ impl Device {
     }
 }
 
-/// A fixture of each family, with the programs of a step on the CPU and on GPUs, by the names of their elementwise
-/// operations.
-const FAMILIES: [(&str, &[&str], &[&str]); 7] = [
+/// A fixture of each family, with the programs of a step on the CPU and on GPUs, by the names of their operations.
+const FAMILIES: [(&str, &[&str], &[&str]); 22] = [
     ("llama-tiny.gguf", &[], &[]),
     ("llama3-tiny.gguf", &[], &[]),
     ("bitnet-tiny.gguf", &[], &[]),
@@ -51,6 +50,21 @@ const FAMILIES: [(&str, &[&str], &[&str]); 7] = [
     // A bias is broadcast along the rows.
     ("qwen2", &["add"], &[]),
     ("qwen3", &[], &[]),
+    ("ministral3", &["fused", "mul"], &["fused", "mul"]),
+    ("gemma3", &["fused"], &["fused"]),
+    ("phi3", &[], &[]),
+    ("phi4", &["mul"], &[]),
+    ("smollm3", &[], &[]),
+    ("olmo2", &[], &[]),
+    ("olmo3", &[], &[]),
+    ("granite", &["fused"], &["fused"]),
+    ("cohere2", &["fused"], &["fused", "layer_norm"]),
+    ("starcoder2", &["add", "fused"], &["fused", "layer_norm"]),
+    ("glm4", &["add"], &[]),
+    ("qwen3-moe", &["div", "mul"], &["div", "expert_matmul", "mul", "reduce_sum"]),
+    ("qwen2-moe", &["add", "fused", "mul", "sigmoid"], &["copy", "expert_matmul", "fused", "mul", "reduce_sum"]),
+    ("mixtral", &["div", "mul"], &["div", "expert_matmul", "mul", "reduce_sum"]),
+    ("olmoe", &["mul"], &["expert_matmul", "mul", "reduce_sum"]),
 ];
 
 /// Step sizes, each with a separate plan.

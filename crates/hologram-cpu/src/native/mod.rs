@@ -46,6 +46,7 @@ type Find = fn(&KernelSpec, Features) -> Option<Arc<dyn NativeKernel>>;
 fn kernels(op: &Operation) -> &'static [Find] {
     match op {
         Operation::Matmul => &[matmul::find],
+        Operation::ExpertMatmul { .. } => &[matmul::experts::find],
         Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::Conv2d { .. } => &[conv2d::find],
         Operation::Quantize { .. } => &[quantize::find],
@@ -70,7 +71,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Reduce { .. } | Operation::ArgReduce { .. } => &[reduce::find],
         Operation::FusedElementwise
         | Operation::Fill { .. }
-        | Operation::ExpertMatmul { .. }
         | Operation::Arange { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack

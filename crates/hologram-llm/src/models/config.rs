@@ -325,6 +325,9 @@ impl Config {
         }
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
+        if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
+            config.scales.attention = Some((config.width as f32 / config.heads as f32).sqrt().recip());
+        }
         // 0 means none.
         let window = keys.unsigned("attention.sliding_window")?.filter(|n| *n > 0);
         let window = window.map(|n| u32::try_from(n).unwrap_or(u32::MAX));

@@ -28,6 +28,8 @@ pub static GEMMA3: Architecture = Architecture {
     rotary: RotaryLayers::LocalBase(Some(10000.0)),
     scales: &[Scale::AttentionSize, Scale::Attention, Scale::LogitCap],
     embedding_by_width: true,
+    // 27B.
+    scores_by_width: Some(62),
     ..Architecture::PLAIN
 };
 

@@ -80,6 +80,9 @@ pub struct Architecture {
     pub embedding_by_width: bool,
     /// How experts are chosen, for architectures that may have them.
     pub experts: Option<ExpertRule>,
+    /// The layers of the model whose attention scores have the factor 1 / √(width / heads), which its GGUF files do not
+    /// say.
+    pub scores_by_width: Option<usize>,
 }
 
 impl Architecture {
@@ -96,6 +99,7 @@ impl Architecture {
         scales: &[],
         embedding_by_width: false,
         experts: None,
+        scores_by_width: None,
     };
 }
 

@@ -341,7 +341,7 @@ impl NativeKernel for FloatMatmul {
 }
 
 /// The type of plain elements that kernels read in place.
-fn element(format: DType) -> Option<Element> {
+pub fn element(format: DType) -> Option<Element> {
     match format {
         DType::F32 => Some(Element::F32),
         DType::F16 => Some(Element::F16),

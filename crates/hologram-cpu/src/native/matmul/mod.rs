@@ -21,6 +21,7 @@ mod blocks;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod decode;
+pub(super) mod experts;
 pub(super) mod float;
 mod int;
 #[cfg(target_arch = "x86_64")]

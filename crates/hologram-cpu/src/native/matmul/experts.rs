@@ -1,0 +1,211 @@
+//! `expert_matmul`: products with the matrices of the experts that each token has chosen.
+//!
+//! A slot is a token and one of its experts. A piece of the work is some rows of one expert's matrix, which all slots of
+//! that expert are multiplied with while the rows are in a near cache: each matrix is read once, by the row kernels of
+//! `matmul`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
+
+use super::float::{self, Element, Words};
+use super::rows::{self, Prepared, RowKernels};
+use super::{NativeKernel, PackedRows, rows_of};
+use crate::features::Features;
+use crate::kernel::{Args, Worker};
+use crate::native::decode::decode;
+use crate::native::{input, only_slowest_varies, room};
+
+/// The most bytes of the rows of a piece.
+const PIECE: usize = 64 << 10;
+
+/// The kernel for activations in 8 bits, and for float activations with plain weights; `None` for others.
+pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
+    let Operation::ExpertMatmul { experts } = spec.op else { return None };
+    let [x, w, ids] = spec.inputs.as_slice() else { return None };
+    let (experts, slots, k) = (experts as usize, ids.row_len(), w.row_len());
+    let rows = w.max_rows();
+    let served = spec.in_place.is_none()
+        && experts > 0
+        && slots > 0
+        && k > 0
+        && rows.is_multiple_of(experts)
+        && [x, ids, &spec.output].iter().all(|t| t.shape.len() == 2 && only_slowest_varies(t))
+        && [k, k * slots].contains(&x.row_len())
+        && spec.output.row_len() == rows / experts * slots
+        && spec.output.format == DType::F32
+        && ids.format == DType::U32
+        && w.format.bytes(rows, k).is_some();
+    if !served {
+        return None;
+    }
+    let by = match x.format {
+        DType::I8Groups { group } => By::Codes(group as usize, rows::find(w.format, k, group as usize, features)?),
+        DType::F32 | DType::BF16 => {
+            let (kernels, element) = (float::kernels(features)?, float::element(w.format)?);
+            let pairs = x.format == DType::BF16 && features.bf16 && features.avx512;
+            let both = x.format == DType::F32 || w.format == DType::BF16;
+            By::Floats(both.then_some(if pairs { Words::Bf16Pairs } else { Words::F32 })?, element, kernels)
+        }
+        _ => return None,
+    };
+    let m = rows / experts;
+    Some(Arc::new(ExpertMatmul { by, x: x.clone(), w: w.format, experts, slots, m, k, dynamic: spec.uses_step() }))
+}
+
+/// The row kernels.
+enum By {
+    /// For codes in groups of this many elements.
+    Codes(usize, RowKernels),
+    Floats(Words, Element, float::Kernels),
+}
+
+struct ExpertMatmul {
+    by: By,
+    x: TensorSpec,
+    w: DType,
+    experts: usize,
+    /// Experts of a token.
+    slots: usize,
+    /// Rows of an expert's matrix.
+    m: usize,
+    k: usize,
+    dynamic: bool,
+}
+
+/// A launch's memory, checked for size.
+struct Operands<'a> {
+    x: &'a [u8],
+    scales: &'a [f32],
+    w: &'a [u8],
+    row_bytes: usize,
+    ids: &'a [u32],
+    y: *mut f32,
+}
+
+impl ExpertMatmul {
+    fn operands<'a>(&self, args: &Args<'a>) -> Result<Operands<'a>, String> {
+        let n = self.x.rows(if self.dynamic { args.step() } else { &[] });
+        let width = self.x.row_len();
+        let (x, scales, x_views): (&[u8], &[f32], usize) = match self.by {
+            By::Codes(group, _) => (input(args, 0, n * width)?, input(args, 1, n * width / group)?, 2),
+            By::Floats(..) => (input(args, 0, n * width * self.x.format.block_bytes())?, &[], 1),
+        };
+        let (Some(w_bytes), Some(row_bytes)) = (self.w.bytes(self.experts * self.m, self.k), self.w.bytes(1, self.k))
+        else {
+            return Err("the weights are too large".into());
+        };
+        let w = input(args, x_views, w_bytes)?;
+        let ids_at = x_views + self.w.views(1, self.k).len();
+        let ids: &[u32] = input(args, ids_at, n * self.slots)?;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= self.experts) {
+            return Err(format!("expert {id} is not one of {}", self.experts));
+        }
+        room::<f32>(args, ids_at + 1, n * self.slots * self.m)?;
+        Ok(Operands { x, scales, w, row_bytes, ids, y: args.raw(ids_at + 1).data.cast() })
+    }
+
+    /// Words of scratch memory for the slots in the order of their experts: of each expert the end, then the slots.
+    fn order_len(&self) -> usize {
+        (self.experts + self.x.max_rows() * self.slots).next_multiple_of(16)
+    }
+
+    /// Bytes of scratch memory for a prepared row of activations.
+    fn prepared_len(&self) -> usize {
+        match &self.by {
+            By::Codes(_, kernels) => (kernels.prepared)(self.k),
+            By::Floats(..) => self.k * 4,
+        }
+    }
+
+    /// Multiplies some rows of an expert's matrix with a slot.
+    fn multiply(&self, o: &Operands<'_>, expert: usize, rows: Range<usize>, slot: usize, scratch: &mut [u8]) {
+        let (k, shared) = (self.k, self.x.row_len() == self.k);
+        let row = if shared { slot / self.slots } else { slot };
+        let bytes = k * self.x.format.block_bytes();
+        let first = (expert * self.m + rows.start) * o.row_bytes;
+        let first = o.w[first..first + rows.len() * o.row_bytes].as_ptr();
+        // SAFETY: the output has a row of `m` elements for each slot.
+        let y = unsafe { o.y.add(slot * self.m + rows.start) };
+        let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: self.m, next: first };
+        match &self.by {
+            By::Codes(group, kernels) => {
+                let codes = &o.x[row * k..(row + 1) * k];
+                let scales = &o.scales[row * (k / group)..(row + 1) * (k / group)];
+                let extra = scratch.as_mut_ptr();
+                // SAFETY: any byte is an i8; the scratch has room for a prepared row; the rows exist; the kernels are of
+                // this processor's instruction set; this worker has claimed these elements of the output.
+                unsafe {
+                    let signed = std::slice::from_raw_parts(codes.as_ptr().cast::<i8>(), k);
+                    (kernels.prepare)(signed, scales, *group, extra);
+                    let prepared = Prepared { codes: codes.as_ptr(), extra, extra_bytes: scratch.len() };
+                    kernels.multiply[0](&w, &prepared);
+                }
+            }
+            By::Floats(words, element, kernels) => {
+                let mut x = &o.x[row * bytes..(row + 1) * bytes];
+                if *words == Words::F32 && self.x.format == DType::BF16 {
+                    // SAFETY: any bytes are floats; the scratch is aligned to 64 bytes.
+                    let floats = &mut unsafe { scratch.align_to_mut::<f32>().1 }[..k];
+                    decode(DType::BF16, x, floats);
+                    // SAFETY: floats are bytes.
+                    x = unsafe { floats.align_to::<u8>().1 };
+                }
+                // SAFETY: as above.
+                unsafe { (kernels.by_row)(*words, *element, &w, x.as_ptr(), 1) };
+            }
+        }
+    }
+}
+
+impl NativeKernel for ExpertMatmul {
+    fn worker_scratch(&self) -> usize {
+        self.order_len() * 4 + self.prepared_len().next_multiple_of(64)
+    }
+
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        let o = self.operands(args)?;
+        let scratch = std::mem::take(&mut worker.scratch);
+        let (order, prepared) = scratch.split_at_mut(self.order_len() * 4);
+        // SAFETY: any bytes are words; the scratch is aligned to 64 bytes.
+        let (ends, order) = unsafe { order.align_to_mut::<u32>().1 }.split_at_mut(self.experts);
+        // The slots by expert, in their order.
+        ends.fill(0);
+        o.ids.iter().for_each(|id| ends[*id as usize] += 1);
+        let mut used = 0;
+        let mut start = 0;
+        for end in ends.iter_mut() {
+            used += usize::from(*end > 0);
+            (*end, start) = (start, start + *end);
+        }
+        for (slot, id) in o.ids.iter().enumerate() {
+            let end = &mut ends[*id as usize];
+            order[*end as usize] = slot as u32;
+            *end += 1;
+        }
+        if used == 0 {
+            return Ok(());
+        }
+        let pieces = (worker.count * 12).div_ceil(used);
+        let rows = self.m.div_ceil(pieces).max(8).min((PIECE / o.row_bytes).max(8));
+        let of_expert = self.m.div_ceil(rows);
+        // Pieces are claimed in order, so the expert is found from the last piece's.
+        let (mut expert, mut before) = (0, 0);
+        let slots = |ends: &[u32], expert: usize| match expert {
+            0 => 0..ends[0] as usize,
+            _ => ends[expert - 1] as usize..ends[expert] as usize,
+        };
+        while let Some(piece) = worker.next(used * of_expert) {
+            while slots(ends, expert).is_empty() || before < piece / of_expert {
+                before += usize::from(!slots(ends, expert).is_empty());
+                expert += 1;
+            }
+            let rows = rows_of(piece % of_expert, rows, self.m);
+            for slot in &order[slots(ends, expert)] {
+                self.multiply(&o, expert, rows.clone(), *slot as usize, prepared);
+            }
+        }
+        Ok(())
+    }
+}
