@@ -473,7 +473,7 @@ fn wrong_folders_are_named() {
             &["tie_word_embeddings is true in config.json, but lm_head.weight differs from model.embed_tokens.weight"],
         ),
         ("qwen3", |c| c["rope_parameters"] = json!({ "rope_type": "spiral" }), &["rope scaling spiral", "yarn"]),
-        ("qwen3", |c| c["quantization_config"] = json!({ "quant_method": "gptq" }), &["gptq"]),
+        ("qwen3", |c| c["quantization_config"] = json!({ "quant_method": "hqq" }), &["hqq"]),
         ("qwen2", |c| c["layer_types"] = json!(["full_attention"]), &["layer_types", "3 layers"]),
         ("qwen2-yarn", |c| c["rope_scaling"]["factor"] = json!(-1), &["rope_scaling.factor", "is -1"]),
         (

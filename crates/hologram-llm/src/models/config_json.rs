@@ -251,9 +251,14 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
     let Some(quantization) = keys.object("quantization_config")? else { return Ok(None) };
     match quantization.string("quant_method")? {
         Some("bitnet") => {}
+        // Their matrices are known by their tensors.
+        Some("fp8" | "gptq" | "awq" | "compressed-tensors") => return Ok(None),
         method => {
             let method = method.unwrap_or("(unnamed)");
-            return only(format!("quantization method {method}"), "bitnet, or no quantization");
+            return only(
+                format!("quantization method {method}"),
+                "awq, bitnet, compressed-tensors, fp8, gptq, or no quantization",
+            );
         }
     }
     if quantization.truth("use_rms_norm")? == Some(true) {

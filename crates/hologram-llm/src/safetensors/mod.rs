@@ -4,6 +4,8 @@
 //! The parser is our own: the format is a page long, and errors can name the tensor, the file and a remedy.
 
 mod map;
+mod packed;
+mod quantized;
 pub(crate) mod ternary;
 mod weights;
 

@@ -53,12 +53,21 @@ impl<'a> FolderWeights<'a> {
     }
 
     /// A tensor by its name in the folder, with the index of its file.
-    fn entry(&self, name: &str) -> Result<(usize, &'a Entry)> {
+    pub(super) fn entry(&self, name: &str) -> Result<(usize, &'a Entry)> {
         let found = self.folder.find(name);
         let missing = || LlmError::MissingTensor { path: self.folder.path.clone(), tensor: name.into() };
         let found = found.ok_or_else(missing)?;
         self.taken.borrow_mut().insert(name.into());
         Ok(found)
+    }
+
+    pub(super) fn folder(&self) -> &'a Folder {
+        self.folder
+    }
+
+    /// Marks a tensor that has no effect on the model's weights as used.
+    pub(super) fn ignore(&self, name: &str) {
+        self.taken.borrow_mut().insert(name.into());
     }
 
     /// The name in folders of the tensor that GGUF files call `ours`.
@@ -81,11 +90,11 @@ impl<'a> FolderWeights<'a> {
         format!("model.layers.{layer}.{name}.{kind}")
     }
 
-    fn bad(&self, shard: usize, reason: String) -> LlmError {
+    pub(super) fn bad(&self, shard: usize, reason: String) -> LlmError {
         LlmError::BadFile { path: self.folder.shards[shard].path.clone(), reason }
     }
 
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<(usize, &'a Entry)> {
+    pub(super) fn checked(&self, name: &str, shape: &[usize]) -> Result<(usize, &'a Entry)> {
         let (shard, entry) = self.entry(name)?;
         if entry.shape != shape {
             let reason = format!("tensor {name} has shape {:?}, but config.json requires {shape:?}", entry.shape);
@@ -94,7 +103,7 @@ impl<'a> FolderWeights<'a> {
         Ok((shard, entry))
     }
 
-    fn data(&self, shard: usize, entry: &Entry) -> &'a [u8] {
+    pub(super) fn data(&self, shard: usize, entry: &Entry) -> &'a [u8] {
         // The range was checked when the file was opened.
         self.folder.shards[shard].map.get(entry.range.clone()).unwrap_or_default()
     }
@@ -108,7 +117,7 @@ impl<'a> FolderWeights<'a> {
         })
     }
 
-    fn values(&self, shard: usize, entry: &Entry) -> Result<Vec<f32>> {
+    pub(super) fn values(&self, shard: usize, entry: &Entry) -> Result<Vec<f32>> {
         let mut values = vec![0.0; entry.shape.iter().product()];
         self.format(shard, entry)?.decode_row(self.data(shard, entry), &mut values)?;
         Ok(values)
@@ -261,6 +270,12 @@ impl Weights for FolderWeights<'_> {
     fn matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let name = self.name_of(ours);
         let shape = [rows, row_len];
+        if let Some(packed) = self.packed(&name, shape)? {
+            self.scales.borrow_mut().extend(packed.factor.map(|factor| (ours.into(), factor)));
+            let layout = self.executor.backend().policy().weight_layout(packed.format);
+            self.executor.backend().kernels().expect_weights(layout);
+            return Ok(Tensor::from_bytes_as(self.executor, packed.format, layout, &shape, &packed.bytes)?);
+        }
         let (shard, entry) = self.entry(&name)?;
         if let Some(conf) = &self.ternary
             && self.is_ternary(&name, entry)
