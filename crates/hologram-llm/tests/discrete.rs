@@ -37,11 +37,11 @@ fn weights_in_other_layouts_give_the_same_logits() {
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 250).collect();
     let shipped = "../hologram-cli/assets/rust-docs-bitnet.gguf";
     // The shipped model's tied head is in 8 bits. With many outputs its activations are bf16 on one device and 8-bit
-    // codes on the other.
+    // codes on the other. Beside f16 weights attention's products are in bf16 there.
     for (model, n, bound) in [
         ("tests/fixtures/llama-tiny.gguf", 40, 1e-5),
         ("tests/fixtures/llama-tiny.gguf", 32, 1e-5),
-        ("tests/fixtures/llama3-tiny.gguf", 40, 1e-5),
+        ("tests/fixtures/llama3-tiny.gguf", 40, 2e-2),
         ("tests/fixtures/bitnet-tiny.gguf", 40, 1e-5),
         (shipped, 2, 1e-4),
         (shipped, 5, 1e-2),

@@ -102,17 +102,19 @@ fn options(batch: usize) -> SessionOptions {
 
 /// Checks logits in one step, in steps of 8, token by token and with tokens of several sequences at once, and greedy
 /// continuations.
-fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
+fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64, precision: Option<usize>) {
     let want = expected(name);
     let model = Model::load_on(path, executor).unwrap();
     let vocab = model.config().vocab;
     for batch in [64, 8, 1] {
         let mut session = model.session(options(batch)).unwrap();
+        session.fix_precision(precision);
         let error = relative_error(session.feed(0, &want.tokens, Logits::All).unwrap(), &want.logits);
         assert!(error < bound, "{}, batch {batch}: {error:.2e}", path.display());
     }
     // Five sequences, each one token ahead of the previous.
     let mut session = model.session(SessionOptions { sequences: 5, ..options(16) }).unwrap();
+    session.fix_precision(precision);
     for s in 0..5 {
         session.feed(s, &want.tokens[..8 + s], Logits::None).unwrap();
     }
@@ -124,6 +126,7 @@ fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
         }
     }
     let mut session = model.session(options(64)).unwrap();
+    session.fix_precision(Some(1));
     let mut pending = want.tokens.clone();
     for (i, (token, gap)) in want.greedy.iter().zip(&want.gaps).enumerate() {
         let logits = session.feed(0, &pending, Logits::Last).unwrap();
@@ -137,7 +140,7 @@ fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64) {
 fn logits_agree_with_the_reference_implementation() {
     let executor = Executor::open("cpu", Some(2)).unwrap();
     for (name, file, bound) in MODELS {
-        agrees(&executor, name, &fixture(name).join(file), bound);
+        agrees(&executor, name, &fixture(name).join(file), bound, None);
     }
 }
 
@@ -160,7 +163,9 @@ fn the_reference_interpreter_agrees() {
 fn an_nvidia_gpu_agrees() {
     let executor = Executor::open("cuda", None).unwrap();
     for (name, file, _) in MODELS {
-        agrees(&executor, name, &fixture(name).join(file), 1e-3);
+        // In the precision of one token, and in the one that steps of several have: F16 weights as bf16.
+        agrees(&executor, name, &fixture(name).join(file), 1e-3, Some(1));
+        agrees(&executor, name, &fixture(name).join(file), 2e-2, None);
     }
 }
 
@@ -250,7 +255,7 @@ fn ternary_weights_that_are_rounded_at_load() {
     });
     copy.write(&trained.collect::<Vec<_>>(), 0);
     copy.config(|c| c["quantization_config"]["quantization_mode"] = json!("online"));
-    agrees(&Executor::open("cpu", Some(2)).unwrap(), "bitnet-packed", &copy.0, 1e-5);
+    agrees(&Executor::open("cpu", Some(2)).unwrap(), "bitnet-packed", &copy.0, 1e-5, None);
 }
 
 /// Misaligned tensors, mixed types, and ternary codes as numbers.
@@ -270,7 +275,7 @@ fn other_ways_to_hold_the_same_weights() {
     let tensors: Vec<_> = copy.tensors().iter().map(widened).collect();
     for pad in 0..4 {
         copy.write(&tensors, pad);
-        agrees(&executor, "qwen2", &copy.0, 1e-5);
+        agrees(&executor, "qwen2", &copy.0, 1e-5, None);
     }
     let copy = Copy::of("bitnet-packed");
     let tensors = copy.tensors();
@@ -283,7 +288,7 @@ fn other_ways_to_hold_the_same_weights() {
         (name.clone(), "BF16", vec![4 * shape[0], shape[1]], values)
     });
     copy.write(&unpacked.collect::<Vec<_>>(), 0);
-    agrees(&executor, "bitnet-packed", &copy.0, 1e-5);
+    agrees(&executor, "bitnet-packed", &copy.0, 1e-5, None);
 }
 
 /// 8-bit caches: the same continuation where the margin is large, and logits within the precision of 8 bits.
@@ -569,7 +574,7 @@ fn keys_that_change_nothing() {
         c["rope_theta"] = c["rope_parameters"]["rope_theta"].clone();
         c["rope_parameters"]["type"] = json!("default");
     });
-    agrees(&executor, "qwen3", &copy.0, 1e-5);
+    agrees(&executor, "qwen3", &copy.0, 1e-5, None);
 }
 
 /// Tokens without a row in the model: those that were added give a note, others are rejected.

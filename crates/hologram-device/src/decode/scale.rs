@@ -19,7 +19,8 @@ impl DType {
             DType::Grid(_) => block[..2].copy_from_slice(&bytes),
             DType::Block(ty) => match (ty.row().scales, ty.row().numbers.get(which)) {
                 (_, Some(at)) => block[*at..at + 2].copy_from_slice(&bytes),
-                (Scales::E8M0 { at }, None) => block[at] = exponent(value, 128, 255),
+                // Devices may count subnormal scales as zero.
+                (Scales::E8M0 { at }, None) => block[at] = exponent(value, 128, 255).max(2),
                 (Scales::UE4M3 { at }, None) => {
                     // In units of the smallest float, or a power of two.
                     let small = (value.abs() * 1024.0).round();

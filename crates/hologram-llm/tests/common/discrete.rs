@@ -22,7 +22,9 @@ pub struct Discrete {
 
 impl Discrete {
     pub fn new(threads: usize, left: Option<u64>) -> Discrete {
-        let bf16 = |tokens| Preference { format: DType::BF16, weights: |w| w == w.in_planes(), tokens };
+        // F16 weights keep f32 activations.
+        let weights: fn(DType) -> bool = |w| w == w.in_planes() && w != DType::F16;
+        let bf16 = |tokens| Preference { format: DType::BF16, weights, tokens };
         let policy = Policy {
             weight_layout: |format| format.recoded().in_planes(),
             activations: vec![bf16(5..=usize::MAX)],
