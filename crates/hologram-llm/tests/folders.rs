@@ -163,9 +163,9 @@ fn the_reference_interpreter_agrees() {
 fn an_nvidia_gpu_agrees() {
     let executor = Executor::open("cuda", None).unwrap();
     for (name, file, _) in MODELS {
-        // In the precision of one token, and in the one that steps of several have: F16 weights as bf16.
-        agrees(&executor, name, &fixture(name).join(file), 1e-3, Some(1));
-        agrees(&executor, name, &fixture(name).join(file), 2e-2, None);
+        // In the precision of one token, where only the cache is in f16, and in the one that steps of several have.
+        agrees(&executor, name, &fixture(name).join(file), 3e-3, Some(1));
+        agrees(&executor, name, &fixture(name).join(file), 5e-2, None);
     }
 }
 
