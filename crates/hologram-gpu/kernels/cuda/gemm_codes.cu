@@ -5,20 +5,7 @@
 // elements of a tile's rows. The workgroup's units, tile after tile, are divided into a run for each warp. A warp copies its units to a ring of its own
 // in shared memory, so that none waits for another; the activations lie in shared memory too. Of rows that are too long for that, each workgroup of a
 // cluster has a part. At the end the warps' sums of a tile are added in their order.
-#include "gemm.h"
-#include "cluster.h"
-// What the texts of planes, which serve Apple GPUs too, take from their dialect.
-#define device
-#define thread
-#define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")
-#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
-namespace planes {
-#include "stream.h"
-#include "packed.h"
-}
-#undef thread
-#undef device
+#include "planes.h"
 
 enum : uint { WARPS = 16, TOKENS = 8, CHUNKS = 8, PARTIAL = 16 * TOKENS * 4 }; // Chunks of 32 elements in a unit; bytes of a warp's sums of a tile.
 

@@ -4,20 +4,7 @@
 // rows and every fourth block of 128 elements. A lane holds a whole chunk of 32 elements of each of its rows, four neighbours a block, so that its
 // scales are computed once: the order of the elements in a product is the one in which lanes hold them, for activations as for weights. Those of
 // the next block are on their way to registers while a block is multiplied. Activations lie in shared memory in that same order.
-#include "gemm.h"
-#include "cluster.h"
-// What the texts of planes, which serve Apple GPUs too, take from their dialect.
-#define device
-#define thread
-#define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")
-#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
-namespace planes {
-#include "stream.h"
-#include "packed.h"
-}
-#undef thread
-#undef device
+#include "planes.h"
 
 #define MEMBER __forceinline__
 FN ulong stream_policy()
