@@ -597,9 +597,11 @@ def run(source, cases, folders=FOLDERS):
 def main():
     start, by_source = time.time(), {}
     names = tuple(sys.argv[1:])
-    for case in (c for group in GROUPS for c in group()):
-        if not names or case.source.startswith(names):
-            by_source.setdefault(case.source, []).append(case)
+    for group in GROUPS:
+        RNG.seed(group.__name__)  # Another group's cases do not change these.
+        for case in group():
+            if not names or case.source.startswith(names):
+                by_source.setdefault(case.source, []).append(case)
     paths = sorted(p for f in FOLDERS for p in glob.glob(f + "/*.k") + glob.glob(f + "/*.metal"))
     wrong = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
