@@ -50,15 +50,15 @@ use hologram_device::{Fused, Gate, GroupSpec, KernelSpec, Operation};
 pub const FEW_TOKENS: usize = 8;
 
 /// The most tokens of a step for which products of 8-bit codes with 8-bit or 4-bit weights are faster than `bf16`
-/// products on tensor cores, before compute capability 9.0, whose tensor cores multiply codes up to [`FEW_TOKENS`]. On an
-/// NVIDIA H200 the kernels without them were 10 to 42 % faster with 4 tokens, and 14 to 30 % slower with 8.
+/// products on tensor cores, before compute capability 9.0, whose tensor cores multiply codes up to [`FEW_TOKENS`]. On
+/// an NVIDIA H200 the kernels without them were 10 to 42 % faster with 4 tokens, and 14 to 30 % slower with 8.
 pub const FEW_TOKENS_AS_CODES: usize = 4;
 
 /// As [`FEW_TOKENS_AS_CODES`], for packed weights, which tensor cores read as they are stored.
 pub const FEW_TOKENS_AS_PACKED_CODES: usize = 2;
 
-/// The most tokens of a step for which `f16` weights are multiplied with `f32` activations. With more, tensor cores multiply
-/// them as `bf16`, whose range activations do not exceed.
+/// The most tokens of a step for which `f16` weights are multiplied with `f32` activations. With more, tensor cores
+/// multiply them as `bf16`, whose range activations do not exceed.
 pub const FEW_TOKENS_AS_F32: usize = 2;
 
 /// The GPU that kernels are chosen for.

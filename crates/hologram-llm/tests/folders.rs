@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// Folders and their GGUF files, with the maximum relative error of their logits in `f32`: 1e-4, and 2e-3 for BitNet.
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
-/// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied and
-/// separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
+/// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
+/// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
 const MODELS: [(&str, &str, f64); 42] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),

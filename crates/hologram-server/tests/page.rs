@@ -21,7 +21,7 @@ fn the_page_is_served_and_stays_in_its_origin() {
         assert!(policy.starts_with("default-src 'none';") && policy.contains("connect-src 'self';"), "{policy}");
         let wide = |word: &&str| word.contains("//") || word.contains("unsafe") || *word == "*";
         assert_eq!(policy.split([';', ' ']).find(wide), None, "{path}");
-        // No other origin is named, but for the names of the formats.
+        // No other origin is named. The name of MathML is an address that nothing loads.
         for (at, _) in file.body.match_indices("://") {
             let rest = &file.body[at + 3..];
             let named = rest.starts_with("www.w3.org/1998/Math/MathML") || !rest.starts_with(char::is_alphanumeric);

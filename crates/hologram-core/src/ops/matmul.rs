@@ -22,8 +22,8 @@ impl Graph {
     /// A linear layer without bias: the product x·wᵀ of `x` (`[n, k]`) and `w` (`[m, k]`) as `f32 [n, m]`.
     ///
     /// - `x` in `f32`, `w` in any weight format: weights are dequantized; products and sums are in `f32`.
-    /// - `x` in `bf16`, `w` in `bf16`, `f16` or a block format that is not ternary: quantized weights are dequantized to
-    ///   `f32`; weights are rounded to `bf16`, to nearest even; products and sums are in `f32`.
+    /// - `x` in `bf16`, `w` in `bf16`, `f16` or a block format that is not ternary: quantized weights are dequantized
+    ///   to `f32`; weights are rounded to `bf16`, to nearest even; products and sums are in `f32`.
     /// - `x` in [`DType::I8Groups`] (from [`Graph::quantize`]) and `w` in a block format: codes are multiplied as
     ///   integers and summed exactly within each group and each run of weights that share a scale (in native kernels at
     ///   least four products at a time). Per run, the activations' scale · (weights' scale · sum of products −

@@ -9,7 +9,8 @@ pub struct Fit {
     pub minimum: f32,
 }
 
-/// Codes from 0 to `most`, with a minimum of at least 0. The candidates are `steps` (start, step, count) added to `most`.
+/// Codes from 0 to `most`, with a minimum of at least 0. The candidates are `steps` (start, step, count) added to
+/// `most`.
 pub fn fit_unsigned(values: &[f32], weights: &[f32], most: u32, [start, step, count]: [f32; 3]) -> Fit {
     let top = most as f32;
     let (least, largest) = values.iter().fold((f32::MAX, f32::MIN), |(a, b), v| (a.min(*v), b.max(*v)));

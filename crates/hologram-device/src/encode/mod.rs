@@ -1,8 +1,8 @@
 //! Quantizes rows of `f32` to the block formats.
 //!
-//! Each run of elements gets the scale (and the minimum) with the least weighted squared error among several candidates;
-//! scales are then rounded to the format's integers, and codes are chosen for the rounded scales. The candidates and the
-//! weights follow llama.cpp's quantizer, so that errors agree with it.
+//! Each run of elements gets the scale (and the minimum) with the least weighted squared error among several
+//! candidates; scales are then rounded to the format's integers, and codes are chosen for the rounded scales. The
+//! candidates and the weights follow llama.cpp's quantizer, so that errors agree with it.
 
 mod fit;
 mod pack;
@@ -26,8 +26,8 @@ impl DType {
         }
     }
 
-    /// Quantizes whole blocks of a row. `importance` has a weight per element, such as the mean square of the activations that
-    /// multiply it; without it all are equal.
+    /// Quantizes whole blocks of a row. `importance` has a weight per element, such as the mean square of the
+    /// activations that multiply it; without it all are equal.
     ///
     /// # Errors
     /// Lengths that do not fit; a format that is not [`DType::is_encodable`]; a value that is not finite.

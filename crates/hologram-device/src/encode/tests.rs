@@ -18,7 +18,8 @@ fn numbers() -> (Vec<f32>, Vec<f32>) {
     (values, importance)
 }
 
-/// Squared errors of `ggml_quantize_chunk` (ggml d99724f2, x86-64): without an importance matrix, and with one, weighted by it.
+/// Squared errors of `ggml_quantize_chunk` (ggml d99724f2, x86-64): without an importance matrix, and with one,
+/// weighted by it.
 const EXPECTED: [(DType, f64, f64); 15] = [
     (DType::Q4_0, 6.739932e-02, 6.638052e-02),
     (DType::Q4_1, 4.390037e-02, 3.650778e-02),

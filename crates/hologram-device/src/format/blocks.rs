@@ -197,15 +197,15 @@ block_formats! {
         codes: Codes::Bits(bits(1, 16, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::E8M0 { at: 0 },
     };
-    /// GGUF `NVFP4`: blocks of 64 as a byte per run of 16, a float `s` (E4M3 without sign), and 8 bytes of codes per run,
-    /// low nibbles first; the value is `s/2·FP4` as in [`DType::MXFP4`]. 36 bytes.
+    /// GGUF `NVFP4`: blocks of 64 as a byte per run of 16, a float `s` (E4M3 without sign), and 8 bytes of codes per
+    /// run, low nibbles first; the value is `s/2·FP4` as in [`DType::MXFP4`]. 36 bytes.
     NVFP4: BlockFormat {
         id: Some(40), len: 64, bytes: 36, planes: PlaneLayout::None, unit: [1.0 / 5.85, 0.0],
         codes: Codes::Bits(bits(4, 8, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::UE4M3 { at: 0 },
     };
-    /// The values of `IQ1_S` and `IQ1_M`, in no file: blocks of 256 as an `f16` scale `d`, 16 bytes `s`, one per run of 16, and
-    /// codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
+    /// The values of `IQ1_S` and `IQ1_M`, in no file: blocks of 256 as an `f16` scale `d`, 16 bytes `s`, one per run of
+    /// 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
     IQ1_N: BlockFormat {
         id: None, len: 256, bytes: 146, planes: PlaneLayout::None, unit: [1.0 / 37.5, 0.0],
         codes: Codes::Bits(bits(18, 16, 4), None), values: Values::Table(&IQ1_VALUES),
@@ -217,8 +217,8 @@ block_formats! {
         codes: Codes::Bits(bits(18, 16, 4), None), values: Values::Table(&IQ2_VALUES),
         numbers: &[0], scales: Scales::Fractions { at: 2, run: 16, of: 8 },
     };
-    /// The values of `IQ3_XXS`, in no file: as [`DType::IQ1_N`] with one `s` per run of 32; the value is `d/4·s·value`. 138
-    /// bytes.
+    /// The values of `IQ3_XXS`, in no file: as [`DType::IQ1_N`] with one `s` per run of 32; the value is `d/4·s·value`.
+    /// 138 bytes.
     IQ3_XXS_N: BlockFormat {
         id: None, len: 256, bytes: 138, planes: PlaneLayout::None, unit: [1.0 / 690.0, 0.0],
         codes: Codes::Bits(bits(10, 16, 4), None), values: Values::Table(&IQ3_XXS_VALUES),

@@ -211,8 +211,8 @@ impl DType {
         }
     }
 
-    /// The format with the same values that programs read: [`DType::at_load`], and [`GridType::recoded`] for a format whose
-    /// codes are indices of a grid. [`DType::recode`] converts.
+    /// The format with the same values that programs read: [`DType::at_load`], and [`GridType::recoded`] for a format
+    /// whose codes are indices of a grid. [`DType::recode`] converts.
     pub const fn recoded(self) -> DType {
         match self {
             DType::Grid(grid) => DType::Block(grid.recoded()),

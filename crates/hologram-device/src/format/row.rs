@@ -15,8 +15,8 @@ pub struct BlockFormat {
     pub codes: Codes,
     /// The meaning of a code's bits.
     pub values: Values,
-    /// Offsets of the `f16` number `d` that scales are multiples of, if there is one, and of the minimums' number `m`, if there
-    /// are minimums.
+    /// Offsets of the `f16` number `d` that scales are multiples of, if there is one, and of the minimums' number `m`,
+    /// if there are minimums.
     pub numbers: &'static [usize],
     /// How scales and minimums follow from `d` and `m`.
     pub scales: Scales,
@@ -109,8 +109,8 @@ pub enum Scales {
         /// The byte.
         at: usize,
     },
-    /// A byte per run of 16, from byte `at` on, without `d`: half of a float with four bits of exponent (bias 7) and three of
-    /// mantissa; 127 is 0. The highest bit has no meaning.
+    /// A byte per run of 16, from byte `at` on, without `d`: half of a float with four bits of exponent (bias 7) and
+    /// three of mantissa; 127 is 0. The highest bit has no meaning.
     UE4M3 {
         /// The first byte.
         at: usize,

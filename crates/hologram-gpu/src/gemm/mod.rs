@@ -1,7 +1,7 @@
 //! `matmul` for steps of many tokens: on tensor cores, alone or fused with the operation after it, or in plain `f32`.
 //!
-//! A [`Product`] describes the request of a spec or a group; [`codes`], [`few`], [`wgmma`], [`mma`], [`simdgroup`] and [`plain`]
-//! each decide which products their kernels serve, and [`blas`] which are faster with the library.
+//! A [`Product`] describes the request of a spec or a group; [`codes`], [`few`], [`wgmma`], [`mma`], [`simdgroup`] and
+//! [`plain`] each decide which products their kernels serve, and [`blas`] which are faster with the library.
 
 use hologram_device::{
     AfterProducts, BlockType, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,

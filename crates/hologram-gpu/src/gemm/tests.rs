@@ -286,8 +286,8 @@ fn products_of_the_library() {
     assert!(find_blas_group(&two.expect("a group"), H200).is_none());
 }
 
-/// Codes of up to 8 tokens are multiplied on compute capability 9.0: by a workgroup for each multiprocessor, and by a cluster
-/// where rows are too long for one, or tiles few.
+/// Codes of up to 8 tokens are multiplied on compute capability 9.0: by a workgroup for each multiprocessor, and by a
+/// cluster where rows are too long for one, or tiles few.
 #[test]
 fn few_tokens_of_codes() {
     let codes = DType::I8Groups { group: 32 };

@@ -53,8 +53,9 @@ struct Products<'a> {
     step: Option<usize>,
 }
 
-/// The most tokens of a step for which these kernels are the fastest for rows of `k` elements. On an NVIDIA H200 tensor cores
-/// were faster with `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at 8.
+/// The most tokens of a step for which these kernels are the fastest for rows of `k` elements. On an NVIDIA H200 tensor
+/// cores were faster with `bf16` by 12 % at 3 tokens and by 90 % at 8, with ternary weights by 12 % at 4 and by 72 % at
+/// 8.
 fn few_tokens(activations: DType, weights: DType, k: usize, target: Target) -> usize {
     match (activations, weights) {
         (DType::BF16, DType::BF16) | (DType::I8Groups { .. }, DType::T2Planes) => 2,

@@ -4,8 +4,8 @@
 //! contraction is off, functions are the expansions of [`decompose`](crate::decompose), and cases that the language
 //! leaves open are written out. Compile it in safe math mode (`MTLMathMode.safe`, before macOS 15 `fastMathEnabled =
 //! NO`). Apple's "Metal Shading Language Specification" allows one exception in any mode, which its GPUs make use of:
-//! arithmetic counts subnormal numbers of `f32` as 0 ([`Subnormals::Flushed`](crate::meaning::Subnormals)). Comparisons,
-//! `min`, `max`, `floor`, `ceil` and conversions to `bool` are therefore written on integers.
+//! arithmetic counts subnormal numbers of `f32` as 0 ([`Subnormals::Flushed`](crate::meaning::Subnormals)).
+//! Comparisons, `min`, `max`, `floor`, `ceil` and conversions to `bool` are therefore written on integers.
 //!
 //! # Bindings
 //!

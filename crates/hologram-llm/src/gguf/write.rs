@@ -29,7 +29,8 @@ impl NewTensor {
     }
 }
 
-/// A GGUF file that is being written, under another name until [`GgufWriter::finish`]. Dropped before that, it is removed.
+/// A GGUF file that is being written, under another name until [`GgufWriter::finish`]. Dropped before that, it is
+/// removed.
 pub struct GgufWriter {
     path: PathBuf,
     partial: PathBuf,
@@ -137,7 +138,7 @@ impl GgufWriter {
 impl Drop for GgufWriter {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // What is buffered is not written.
+            // Buffered bytes are discarded: the file is removed.
             drop(file.into_parts());
             let _ = std::fs::remove_file(&self.partial);
         }

@@ -155,8 +155,8 @@ impl Decoder {
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
     /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
     /// `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
-    /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs there
-    /// are.
+    /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
+    /// there are.
     ///
     /// # Errors
     /// When weights do not fit together.

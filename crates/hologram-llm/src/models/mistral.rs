@@ -14,8 +14,8 @@ pub static MISTRAL: Architecture = Architecture {
     ..Architecture::PLAIN
 };
 
-/// Ministral 3 and Mistral 3: queries grow with their position (Llama 4's temperature). In GGUF files the rows of Q and K
-/// are permuted as those of Llama.
+/// Ministral 3 and Mistral 3: queries grow with their position (Llama 4's temperature). In GGUF files the rows of Q and
+/// K are permuted as those of Llama.
 pub static MINISTRAL3: Architecture = Architecture {
     names: &["mistral3"],
     folder: FolderNames {

@@ -47,12 +47,13 @@ pub struct Quantized {
     pub to: u64,
 }
 
-/// Writes `file` to `out` with the tensors' types chosen by `options`. Calls `progress` with the bytes of the source that are
-/// done, and their total. Until all is written the result has another name, and after an error nothing is left.
+/// Writes `file` to `out` with the tensors' types chosen by `options`. Calls `progress` with the bytes of the source
+/// that are done, and their total. Until all is written the result has another name, and after an error nothing is
+/// left.
 ///
 /// # Errors
-/// When a tensor's type cannot be read or an element is not finite, an exception does not fit its tensor, or `out` cannot be
-/// written.
+/// When a tensor's type cannot be read or an element is not finite, an exception does not fit its tensor, or `out`
+/// cannot be written.
 pub fn quantize(
     file: &GgufFile,
     out: &Path,

@@ -21,7 +21,8 @@ type Result<T> = std::result::Result<T, String>;
 pub struct Integers<F> {
     pub rows: usize,
     pub row_len: usize,
-    /// The code, scale and bias of an element, by row and column. A code is from -15 to 15, or from 0 to 15 with a bias.
+    /// The code, scale and bias of an element, by row and column. A code is from -15 to 15, or from 0 to 15 with a
+    /// bias.
     pub element: F,
     /// Whether there are biases.
     pub biased: bool,
@@ -120,8 +121,8 @@ pub fn fp8(data: &[u8], [rows, row_len]: [usize; 2], block: [usize; 2], scales: 
     Ok(Packed { format: DType::BF16, bytes, factor: None })
 }
 
-/// NVFP4: two floats of 4 bits per byte, the first in the low nibble, a scale (E4M3) per 16, and one for the matrix that
-/// divides them all. The same values as blocks.
+/// NVFP4: two floats of 4 bits per byte, the first in the low nibble, a scale (E4M3) per 16, and one for the matrix
+/// that divides them all. The same values as blocks.
 ///
 /// # Errors
 /// When the counts do not fit, a scale is negative or NaN, or the matrix's is 0 or not finite.

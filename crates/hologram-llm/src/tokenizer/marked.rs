@@ -31,8 +31,8 @@ impl Tokenizer {
         if any { marked.into() } else { text.into() }
     }
 
-    /// As [`Tokenizer::encode_with`], which recognises control tokens, but for marked ones. Marks are no part of the
-    /// text.
+    /// Encodes `text` with its control tokens, like [`Tokenizer::encode_with`]; marked ones are encoded as plain text.
+    /// Marks are removed.
     pub(crate) fn encode_marked(&self, text: &str, add_special: bool, mark: char) -> Result<Vec<u32>> {
         if !text.contains(mark) {
             return self.encode_with(text, add_special, true);

@@ -9,8 +9,8 @@ use super::device::{relax_watchdog, unavailable};
 use super::library::{LANGUAGE, compile};
 
 /// Compiles every native kernel text, and those of `programs` that Metal can run, with the system's compiler; `failed`
-/// gets the name and the compiler's message of each that it rejects. Returns the number of texts. The device need not be
-/// an Apple GPU: nothing runs.
+/// gets the name and the compiler's message of each that it rejects. Returns the number of texts. The device need not
+/// be an Apple GPU: nothing runs.
 ///
 /// # Errors
 /// [`BackendError::Unavailable`](hologram_device::BackendError::Unavailable) without a Metal device.

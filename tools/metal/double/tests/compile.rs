@@ -1,4 +1,5 @@
-//! `compile_kernels`, which Macs without an Apple GPU can run: every text is compiled, and what the compiler rejects is named.
+//! `compile_kernels`, which Macs without an Apple GPU can run: every text is compiled, and what the compiler rejects is
+//! named.
 
 use hologram_backends::metal::compile_kernels;
 use hologram_isa::parse;

@@ -8,8 +8,8 @@ const KEYS: usize = 320;
 const BLOCK: usize = 32;
 
 /// Attention of one token over many positions leaves partial results in the scratch memory of its list, for a second
-/// launch. Two of them have nothing else in common: between the second launch of one and the first of the other stands a
-/// barrier. (The double runs launches without a barrier between them in both orders.)
+/// launch. Two of them have nothing else in common: between the second launch of one and the first of the other stands
+/// a barrier. (The double runs launches without a barrier between them in both orders.)
 #[test]
 fn launches_that_share_scratch_memory_are_in_order() {
     let executor = Executor::open("metal", None).unwrap();

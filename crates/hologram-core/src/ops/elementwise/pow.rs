@@ -57,8 +57,8 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     b.select(undefined, number(f64::NAN), power)
 }
 
-/// An `f32` exponent that no device counts as 0, where 0 and infinity have other powers than 1. All others have the same
-/// power for every exponent this small.
+/// An `f32` exponent that no device counts as 0, where 0 and infinity have other powers than 1. All others have the
+/// same power for every exponent this small.
 fn normal(b: &mut Builder, y: Value) -> Value {
     let least = constant(y.ty, f32::MIN_POSITIVE.into());
     let size = b.abs(y);

@@ -1,8 +1,8 @@
 //! `expert_matmul`: products with the matrices of the experts that each token has chosen.
 //!
-//! A slot is a token and one of its experts. A piece of the work is some rows of one expert's matrix, which all slots of
-//! that expert are multiplied with while the rows are in a near cache: each matrix is read once, by the row kernels of
-//! `matmul`.
+//! A slot is a token and one of its experts. A piece of the work is some rows of one expert's matrix, which all slots
+//! of that expert are multiplied with while the rows are in a near cache: each matrix is read once, by the row kernels
+//! of `matmul`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,8 +134,8 @@ impl ExpertMatmul {
                 let codes = &o.x[row * k..(row + 1) * k];
                 let scales = &o.scales[row * (k / group)..(row + 1) * (k / group)];
                 let extra = scratch.as_mut_ptr();
-                // SAFETY: any byte is an i8; the scratch has room for a prepared row; the rows exist; the kernels are of
-                // this processor's instruction set; this worker has claimed these elements of the output.
+                // SAFETY: any byte is an i8; the scratch has room for a prepared row; the rows exist; the kernels are
+                // of this processor's instruction set; this worker has claimed these elements of the output.
                 unsafe {
                     let signed = std::slice::from_raw_parts(codes.as_ptr().cast::<i8>(), k);
                     (kernels.prepare)(signed, scales, *group, extra);

@@ -1,8 +1,8 @@
 //! The blocks that make up layers.
 //!
 //! An architecture's `layer` function composes them: [`residual`], [`chain`] and [`parallel`] contain other blocks;
-//! [`Norm`], [`Attention`], [`GatedFfn`] and [`PlainFfn`] have weights. A block loads its weights once and adds its operations to the graph of
-//! each step size.
+//! [`Norm`], [`Attention`], [`GatedFfn`] and [`PlainFfn`] have weights. A block loads its weights once and adds its
+//! operations to the graph of each step size.
 
 mod attention;
 mod experts;
