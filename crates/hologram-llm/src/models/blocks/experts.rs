@@ -1,7 +1,6 @@
 //! Feed-forward networks of which each token uses a few.
 
-use hologram_core::ops::Reduction;
-use hologram_core::{Dim, Graph, NodeId, Tensor};
+use hologram_core::{Graph, NodeId, Tensor};
 
 use super::feed_forward::Gate;
 use super::{Block, GatedFfn, Linear, Loader, Step};
@@ -79,15 +78,16 @@ impl Block for ExpertFfn {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
         let Experts { count, used, .. } = self.experts;
         let scores = step.linear(x, &self.router)?;
-        let (tokens, rows) = (step.tokens, step.rows);
+        let rows = step.rows;
         let Step { graph: g, linears, .. } = step;
-        let scores = g.softmax_rows(scores)?;
-        let (mut weights, ids) = g.top_k(scores, used)?;
-        if self.experts.normalized {
-            let sum = g.reduce(weights, Reduction::Sum, 1)?;
-            let sum = g.reshape(sum, &[tokens, Dim::Fixed(1)])?;
-            weights = g.div(weights, sum)?;
-        }
+        // Divided by their sum, the greatest of all probabilities are those of the greatest scores alone.
+        let (mut weights, ids) = if self.experts.normalized {
+            let (greatest, ids) = g.top_k(scores, used)?;
+            (g.softmax_rows(greatest)?, ids)
+        } else {
+            let scores = g.softmax_rows(scores)?;
+            g.top_k(scores, used)?
+        };
         if self.experts.scale != 1.0 {
             weights = g.mul_scalar(weights, self.experts.scale.into())?;
         }
