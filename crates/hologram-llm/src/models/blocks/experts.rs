@@ -80,7 +80,7 @@ impl Block for ExpertFfn {
         let Experts { count, used, .. } = self.experts;
         let scores = step.linear(x, &self.router)?;
         let (tokens, rows) = (step.tokens, step.rows);
-        let Step { graph: g, linears, config, .. } = step;
+        let Step { graph: g, linears, .. } = step;
         let scores = g.softmax_rows(scores)?;
         let (mut weights, ids) = g.top_k(scores, used)?;
         if self.experts.normalized {
@@ -96,10 +96,7 @@ impl Block for ExpertFfn {
         let up = linears.of_experts(g, x, &self.up, chosen, rows)?;
         let f = (self.combine)(g, gate, up)?;
         let y = linears.of_experts(g, f, &self.down, chosen, rows)?;
-        let y = g.reshape(y, &[tokens, Dim::Fixed(used), Dim::Fixed(config.width)])?;
-        let weights = g.reshape(weights, &[tokens, Dim::Fixed(used), Dim::Fixed(1)])?;
-        let y = g.mul(y, weights)?;
-        let y = g.reduce(y, Reduction::Sum, 1)?;
+        let y = g.expert_sum(y, weights)?;
         let Some(shared) = &self.shared else { return Ok(y) };
         let of_all = shared.ffn.apply(step, x)?;
         let weight = step.linear(x, &shared.gate)?;
