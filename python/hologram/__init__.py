@@ -32,10 +32,11 @@ from ._dtypes import (
     uint64,
 )
 from ._functions import *  # noqa: F403
-from ._functions import __all__ as _functions
 from ._info import namespace_info as __array_namespace_info__
 from ._files import load, save
 from ._native import DeviceError, DType, Kernel, Tensor, __version__
+from ._native import Kernel as kernel
+from ._seeds import BackendType, Buffer, Executor, get_default_backend, is_cuda_available, is_metal_available
 
 __array_api_version__ = "2024.12"
 
@@ -44,7 +45,7 @@ _methods.attach()
 
 def __getattr__(name):
     # Loaded when it is first used, so that the import stays short.
-    if name in ("llm", "random"):
+    if name in ("llm", "ops", "random"):
         import importlib
 
         return importlib.import_module(f"hologram.{name}")

@@ -121,7 +121,8 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
         elif copy is False:
             raise ValueError(f"{type(obj).__name__} needs a copy")
         else:
-            x = _bfloat16(obj, device) or _native.from_buffer(obj, _name(device))
+            x = _bfloat16(obj, device)
+            x = _native.from_buffer(obj, _name(device)) if x is None else x
         if x is None and hasattr(obj, "__dlpack__"):
             x = from_dlpack(obj, device=device, copy=copy)
         if x is None and hasattr(obj, "__array__"):
@@ -281,7 +282,7 @@ def astype(x: Tensor, dtype, /, *, copy: bool = True, device=None) -> Tensor:
 # -- elementwise -----------------------------------------------------------------------------------------------------
 
 
-def _unary(native: str, text: str, floats: bool = False):
+def _unary(native: str, text: str):
     def function(x: Tensor, /) -> Tensor:
         return _native.elementwise(native, x)
 
@@ -311,8 +312,10 @@ exp = _unary("exp", "e to the power of x.")
 expm1 = _unary("expm1", "e to the power of x, minus 1.")
 log = _unary("log", "The natural logarithm.")
 log1p = _unary("log1p", "The natural logarithm of 1 + x.")
+log10 = _unary("log10", "The logarithm to base 10.")
 log2 = _unary("log2", "The logarithm to base 2.")
 negative = _unary("neg", "−x.")
+sign = _unary("sign", "−1, 0 or 1; NaN of NaN.")
 signbit = _unary("signbit", "Whether the sign bit is set.")
 sin = _unary("sin", "The sine of radians.")
 sinh = _unary("sinh", "The hyperbolic sine.")
@@ -333,14 +336,16 @@ equal = _binary("eq", "Whether x1 = x2.")
 floor_divide = _binary("floor_divide", "⌊x1 / x2⌋.")
 greater = _binary("gt", "Whether x1 > x2.")
 greater_equal = _binary("ge", "Whether x1 ≥ x2.")
+hypot = _binary("hypot", "√(x1² + x2²), without overflow between.")
 less = _binary("lt", "Whether x1 < x2.")
 less_equal = _binary("le", "Whether x1 ≤ x2.")
-maximum = _binary("max_nan", "The greater; NaN if one is NaN.")
-minimum = _binary("min_nan", "The lesser; NaN if one is NaN.")
+logaddexp = _binary("logaddexp", "log(e^x1 + e^x2), without overflow between.")
+maximum = _binary("maximum", "The greater; NaN if one is NaN.")
+minimum = _binary("minimum", "The lesser; NaN if one is NaN.")
 multiply = _binary("mul", "x1 · x2.")
 nextafter = _binary("nextafter", "The next number after x1 towards x2.")
 not_equal = _binary("ne", "Whether x1 ≠ x2.")
-pow = _binary("power", "x1 to the power of x2.")
+pow = _binary("pow", "x1 to the power of x2.")
 remainder = _binary("remainder", "The remainder of x1 / x2 with the sign of x2.")
 subtract = _binary("sub", "x1 − x2.")
 
@@ -366,7 +371,7 @@ def clip(x: Tensor, /, min=None, max=None) -> Tensor:
     if x.dtype.kind == "b":
         raise TypeError("clip is not defined for bool")
     result = x
-    for native, bound in (("max_nan", min), ("min_nan", max)):
+    for native, bound in (("maximum", min), ("minimum", max)):
         if bound is None:
             continue
         if x.dtype.kind in "iu" and isinstance(bound, (int, float)) and not isinstance(bound, builtins.bool):
@@ -394,53 +399,19 @@ def imag(x: Tensor, /) -> Tensor:
     return zeros_like(x)
 
 
-def hypot(x1, x2, /) -> Tensor:
-    """√(x1² + x2²), without overflow between."""
-    one = x1 if isinstance(x1, Tensor) else x2
-    dtype = result_type(x1, x2)
-    if dtype.kind != "f":
-        raise TypeError(f"hypot is not defined for {dtype}")
-    a = abs(x1 if isinstance(x1, Tensor) else full_like(one, x1, dtype=dtype))
-    b = abs(x2 if isinstance(x2, Tensor) else full_like(one, x2, dtype=dtype))
-    large, small = maximum(a, b), minimum(a, b)
-    ratio = where((large == 0) | isinf(large), 0.0, small / where(large == 0, 1.0, large))
-    result = large * sqrt(ratio * ratio + 1.0)
-    return where(isinf(a) | isinf(b), inf, result)
+def _of_floats(native: str, text: str, other: builtins.bool):
+    def function(x: Tensor, /) -> Tensor:
+        if x.dtype.kind == "f":
+            return _native.elementwise(native, x)
+        return full(x.shape, other, dtype=dt.bool, device=x._device)
+
+    function.__doc__ = text
+    return function
 
 
-def isfinite(x: Tensor, /) -> Tensor:
-    """Whether x is neither infinite nor NaN."""
-    if x.dtype.kind != "f":
-        return full(x.shape, True, dtype=dt.bool, device=x._device)
-    return abs(x) < inf
-
-
-def isinf(x: Tensor, /) -> Tensor:
-    """Whether x is infinite."""
-    if x.dtype.kind != "f":
-        return full(x.shape, False, dtype=dt.bool, device=x._device)
-    return abs(x) == inf
-
-
-def isnan(x: Tensor, /) -> Tensor:
-    """Whether x is NaN."""
-    return x != x
-
-
-def log10(x: Tensor, /) -> Tensor:
-    """The logarithm to base 10."""
-    return log(_float(x)) * (1 / math.log(10))
-
-
-def logaddexp(x1, x2, /) -> Tensor:
-    """log(e^x1 + e^x2), without overflow between."""
-    dtype = result_type(x1, x2)
-    if dtype.kind != "f":
-        raise TypeError(f"logaddexp is not defined for {dtype}")
-    large, small = maximum(x1, x2), minimum(x1, x2)
-    # Equal infinities have no difference.
-    gap = where(large == small, 0.0, small - large)
-    return large + log1p(exp(gap))
+isfinite = _of_floats("isfinite", "Whether x is neither infinite nor NaN.", True)
+isinf = _of_floats("isinf", "Whether x is infinite.", False)
+isnan = _of_floats("isnan", "Whether x is NaN.", False)
 
 
 def _logical(native: str, text: str):
@@ -475,16 +446,6 @@ def positive(x: Tensor, /) -> Tensor:
 def reciprocal(x: Tensor, /) -> Tensor:
     """1 / x."""
     return _native.elementwise("div", 1.0, x)
-
-
-def sign(x: Tensor, /) -> Tensor:
-    """−1, 0 or 1; NaN of NaN."""
-    if x.dtype.kind == "u":
-        return where(x == 0, 0, ones_like(x))
-    if x.dtype.kind == "b":
-        raise TypeError("sign is not defined for bool")
-    result = where(x > 0, ones_like(x), where(x < 0, -ones_like(x), zeros_like(x)))
-    return where(x != x, x, result) if x.dtype.kind == "f" else result
 
 
 def square(x: Tensor, /) -> Tensor:
@@ -830,14 +791,11 @@ def mean(x: Tensor, /, *, axis=None, keepdims: bool = False) -> Tensor:
 
 def _extreme(name: str, x: Tensor, axis, keepdims: bool) -> Tensor:
     axes = _axes(x, axis)
-    if builtins.builtins.any(x.shape[a] == 0 for a in axes):
+    if builtins.any(x.shape[a] == 0 for a in axes):
         raise ValueError(f"{name} of no elements is not defined")
     if x.dtype.kind == "b":
         return _native.cast(_extreme(name, _native.cast(x, dt.uint8), axis, keepdims), dt.bool)
-    result = _native.reduce(name, x, axes, keepdims)
-    if x.dtype.kind != "f":
-        return result
-    return where(any(x != x, axis=axis, keepdims=keepdims), nan, result)
+    return _native.reduce(name, x, axes, keepdims)
 
 
 def max(x: Tensor, /, *, axis=None, keepdims: bool = False) -> Tensor:

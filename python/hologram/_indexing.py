@@ -70,6 +70,15 @@ def _int(key: int, dim: int, size: int) -> int:
     return key % size
 
 
+def _check(index: Tensor, dim: int, size: int) -> None:
+    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run."""
+    if index.size == 0:
+        return
+    flat = _native.cast(_native.reshape(index, [index.size]), "int64")
+    for name in ("min", "max"):
+        _int(_native.reduce(name, flat, [0], False).item(), dim, size)
+
+
 def getitem(x: Tensor, key) -> Tensor:
     """`x[key]`, with NumPy's rules. Integers and slices of step 1 give views."""
     entries = _entries(x, key)
@@ -108,6 +117,7 @@ def getitem(x: Tensor, key) -> Tensor:
                 shape.append(x.shape[dim])
                 dim += 1
         else:
+            _check(k, dim, x.shape[dim])
             chosen.append((len(shape), k))
             shape.append(x.shape[dim])
             dim += 1

@@ -52,9 +52,10 @@ fn full_name(name: &str) -> String {
 
 /// The device of this name, opened if it is not yet, with its full name.
 pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
+    let default = lock(&DEFAULT).clone();
     let name = match name.filter(|name| !name.eq_ignore_ascii_case("auto")) {
         Some(name) => full_name(name),
-        None => match lock(&DEFAULT).clone() {
+        None => match default {
             Some(name) => name,
             None => {
                 let executor = py.detach(Executor::new_auto)?;

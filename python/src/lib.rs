@@ -9,7 +9,6 @@ mod files;
 mod kernel;
 mod llm;
 mod ops;
-mod semantics;
 mod tensor;
 mod wait;
 

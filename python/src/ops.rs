@@ -1,7 +1,7 @@
 //! Operations on tensors: promotion of types as the array API standard has it, then the operation of the core crate.
 
 use hologram_core::ops::{Conv2dOptions, LossReduction};
-use hologram_core::{DType, Executor, Tensor};
+use hologram_core::{CoreError, DType, Executor, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -66,18 +66,20 @@ macro_rules! binary {
 
 fn unary_core(name: &str, x: &Tensor) -> Option<Core> {
     unary!(name, x; neg abs sqrt rsqrt exp exp2 log log2 sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh
-        expm1 log1p erf floor ceil round relu sigmoid silu gelu gelu_tanh not signbit copy)
+        expm1 log1p log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite
+        copy)
 }
 
 fn binary_core(name: &str, a: &Tensor, b: &Tensor) -> Option<Core> {
     binary!(name, a, b; add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr
-        swiglu relu2_mul)
+        swiglu relu2_mul
+        floor_divide remainder hypot logaddexp nextafter)
 }
 
 fn kind_of(name: &str) -> Kind {
     match name {
         "add" | "sub" | "mul" | "rem" | "maximum" | "minimum" | "lt" | "le" | "gt" | "ge" | "neg" | "abs" | "relu"
-        | "floor_divide" | "remainder" => Kind::Number,
+        | "floor_divide" | "remainder" | "pow" | "sign" => Kind::Number,
         "and" | "or" | "xor" | "not" => Kind::Bits,
         "shl" | "shr" => Kind::Integer,
         "eq" | "ne" | "copy" => Kind::Any,
@@ -155,7 +157,7 @@ fn operands(
 
 fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<PyTensor>> {
     let Some((first, x, y)) = operands(name, kind_of(name), a, b)? else { return Ok(None) };
-    let result = py.detach(|| binary_core(name, &x, &y).or_else(|| crate::semantics::binary(name, &x, &y)));
+    let result = py.detach(|| binary_core(name, &x, &y));
     match result {
         Some(result) => Ok(Some(first.beside(result?))),
         None => Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into()),
@@ -187,7 +189,7 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
         if kind(x_type(&x)) == 'u' && name == "neg" {
             return x.zeros_like()?.sub(&x).map(Some);
         }
-        unary_core(name, &x).or_else(|| crate::semantics::unary(name, &x)).transpose()
+        unary_core(name, &x).transpose()
     });
     match result? {
         Some(result) => Ok(x.beside(result)),
@@ -292,7 +294,7 @@ operators! {
 fn power(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>, modulo: Option<&Bound<'_, PyAny>>) -> Result<Py<PyAny>> {
     match modulo {
         Some(modulo) if !modulo.is_none() => wrong_type("pow of tensors takes no modulus"),
-        _ => operator(a.py(), "power", a, b),
+        _ => operator(a.py(), "pow", a, b),
     }
 }
 
@@ -318,8 +320,31 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
         return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
     };
     Kind::Number.check("matmul", ty)?;
-    let result = py.detach(|| crate::semantics::matmul(&x.tensor.cast(ty)?, &y.tensor.cast(ty)?));
+    let result = py.detach(|| integer_matmul(&x.tensor.cast(ty)?, &y.tensor.cast(ty)?));
     Ok(x.beside(result?))
+}
+
+/// The matrix product of any numbers: of integers as sums of products, in their type.
+fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
+    if kind(x_type(a)) == 'f' {
+        return a.matmul(b);
+    }
+    if b.shape().len() == 1 {
+        let column = b.reshape(&[b.shape()[0], 1])?;
+        return integer_matmul(a, &column)?.squeeze(-1);
+    }
+    if a.shape().len() == 1 {
+        let row = a.reshape(&[1, a.shape()[0]])?;
+        return integer_matmul(&row, b)?.squeeze(-2);
+    }
+    if a.shape().is_empty() || b.shape().is_empty() {
+        return Err(CoreError::Tensor("matmul takes at least one dimension".into()));
+    }
+    let (inner_a, inner_b) = (a.shape()[a.shape().len() - 1], b.shape()[b.shape().len() - 2]);
+    if inner_a != inner_b {
+        return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
+    }
+    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)
 }
 
 /// Defines functions of a tensor, further operands, and attributes.
@@ -404,7 +429,7 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
             let whole = parts.chunks(64).map(|part| Tensor::cat(&part.iter().collect::<Vec<_>>(), dim));
             parts = whole.collect::<hologram_core::Result<Vec<_>>>()?;
         }
-        parts.pop().ok_or_else(|| hologram_core::CoreError::Tensor("there are no tensors to concatenate".into()))
+        parts.pop().ok_or_else(|| CoreError::Tensor("there are no tensors to concatenate".into()))
     });
     Ok(first.beside(result?))
 }
