@@ -45,7 +45,7 @@ _methods.attach()
 
 def __getattr__(name):
     # Loaded when it is first used, so that the import stays short.
-    if name in ("llm", "ops", "random"):
+    if name in ("compat", "linalg", "llm", "ops", "random"):
         import importlib
 
         return importlib.import_module(f"hologram.{name}")

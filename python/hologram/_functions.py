@@ -315,7 +315,6 @@ log1p = _unary("log1p", "The natural logarithm of 1 + x.")
 log10 = _unary("log10", "The logarithm to base 10.")
 log2 = _unary("log2", "The logarithm to base 2.")
 negative = _unary("neg", "−x.")
-sign = _unary("sign", "−1, 0 or 1; NaN of NaN.")
 signbit = _unary("signbit", "Whether the sign bit is set.")
 sin = _unary("sin", "The sine of radians.")
 sinh = _unary("sinh", "The hyperbolic sine.")
@@ -448,6 +447,13 @@ def reciprocal(x: Tensor, /) -> Tensor:
     return _native.elementwise("div", 1.0, x)
 
 
+def sign(x: Tensor, /) -> Tensor:
+    """−1, 0 or 1; NaN of NaN."""
+    result = _native.elementwise("sign", x)
+    # Of −0 the standard wants +0.
+    return result + 0 if x.dtype.kind == "f" else result
+
+
 def square(x: Tensor, /) -> Tensor:
     """x · x."""
     return x * x
@@ -479,7 +485,7 @@ def concat(arrays, /, *, axis: int | None = 0) -> Tensor:
     return _native.concat(arrays, _axis(arrays[0], axis))
 
 
-def expand_dims(x: Tensor, /, *, axis: int = 0) -> Tensor:
+def expand_dims(x: Tensor, /, axis: int = 0) -> Tensor:
     """A view with a new dimension of size 1."""
     at = _axis(x, axis, x.ndim + 1)
     return _native.reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
@@ -933,4 +939,4 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     if x1.shape[axis] != x2.shape[axis]:
         raise ValueError(f"the vectors have {x1.shape[axis]} and {x2.shape[axis]} elements")
     product = x1 * x2
-    return _native.reduce("sum", product, [product.ndim + axis], False)
+    return _native.cast(_native.reduce("sum", _wide(product, None), [product.ndim + axis], False), product.dtype)
