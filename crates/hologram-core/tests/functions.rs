@@ -136,11 +136,13 @@ macro_rules! exact {
                 Some(std::cmp::Ordering::Greater) => a.next_down(),
                 Some(std::cmp::Ordering::Equal) => b,
             };
+            // Below this all whole numbers and some fractions are floats.
+            let limit = (2.0 as $float).powi($float::MANTISSA_DIGITS as i32 - 1);
             // Where the quotient has a fraction it is that of the exact difference.
             let floor = |a: $float, b: $float| {
                 let (q, m) = (a / b, remainder(a, b));
                 let exact = ((a - m) / b).round_ties_even() + 0.0;
-                if q.is_finite() && q.abs() < 1e6 && q != 0.0 && b.is_finite() {
+                if q.is_finite() && q.abs() < limit && q != 0.0 && b.is_finite() {
                     exact
                 } else if a.is_finite() && a != 0.0 && q == 0.0 && a.signum() != b.signum() {
                     -1.0
@@ -153,7 +155,11 @@ macro_rules! exact {
                 ("nextafter", x.nextafter(&y)?, &next),
                 ("floor_divide", x.floor_divide(&y)?, &floor),
             ] {
+                let unclear = |q: $float| name == "floor_divide" && q.abs() >= limit && q.abs() <= 2.0 * limit;
                 for ((a, b), got) in a.iter().zip(&b).zip(got.to_vec::<$float>()?) {
+                    if unclear(*a / *b) {
+                        continue;
+                    }
                     let want = want(*a, *b);
                     let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
                     assert!(same, "{name} of {a:e} and {b:e} is {got:e}, not {want:e}");

@@ -48,7 +48,7 @@ pub use kernels::Kernels;
 pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
 pub use lru::Lru;
 pub use measure::{Ceiling, CeilingKind, Measure};
-pub use memory::{Buffer, DeviceMemory, ForeignMemory, Pool, check_apart, check_range};
+pub use memory::{Buffer, DeviceMemory, ForeignMemory, ForeignPointer, POINTER_ALIGN, Pool, check_apart, check_range};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::{note, take_notes};
 pub use open::{DeviceKind, OpenOptions};
