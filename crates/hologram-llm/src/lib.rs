@@ -19,6 +19,7 @@ pub mod gguf;
 mod kv;
 mod model;
 mod models;
+mod perplexity;
 pub mod quantize;
 mod random;
 pub mod safetensors;
@@ -44,6 +45,7 @@ pub use models::{
     ARCHITECTURES, Architecture, ExpertRule, Experts, FolderNames, NormKind, Rotary, RotaryLayers, Scale,
     TernaryActivations, Windows,
 };
+pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
 
