@@ -28,7 +28,7 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Written};
 pub use embed::{Embedder, Pooling, shortened};
 pub use engine::{Engine, EngineOptions, Event, Events, Request};
 pub use error::{LlmError, Result};

@@ -10,6 +10,7 @@ use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, 
 
 use crate::error::{ApiError, Result};
 use crate::options::Limits;
+use crate::tools::native;
 
 /// A model that is served.
 pub struct Served {
@@ -101,8 +102,13 @@ impl Served {
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
-        let text = self.template()?.write(conversation, reply, self.tokenizer()?);
-        text.map_err(|e| ApiError::of_model("messages", e))
+        let template = self.template()?;
+        let conversation = native::adapted(conversation, template.source());
+        let tokenizer = self.tokenizer()?;
+        let write = |conversation: &Conversation| {
+            template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
+        };
+        write(&conversation).or_else(|e| native::with_text_arguments(&conversation).map_or(Err(e), |c| write(&c)))
     }
 
     /// The tokens of a text; an empty one begins with BOS. Control tokens that it spells out are recognised.
