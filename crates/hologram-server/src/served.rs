@@ -47,6 +47,20 @@ impl Served {
         options: EngineOptions,
         template: Option<(&Path, &str)>,
     ) -> hologram_llm::Result<Served> {
+        Served::with_draft(names, model, options, template, None)
+    }
+
+    /// As [`Served::new`], with a smaller model that guesses tokens.
+    ///
+    /// # Errors
+    /// As [`Served::new`], and when the smaller model has other tokens.
+    pub fn with_draft(
+        names: Vec<String>,
+        model: Arc<Model>,
+        options: EngineOptions,
+        template: Option<(&Path, &str)>,
+        draft: Option<&Model>,
+    ) -> hologram_llm::Result<Served> {
         let tokenizer = model.tokenizer()?;
         let own = match (template, model.files()) {
             (Some((path, source)), _) => {
@@ -66,7 +80,7 @@ impl Served {
             Err(e) => return Err(e),
         };
         let longest_token = tokenizer.longest_token();
-        let engine = Engine::new(model, options)?;
+        let engine = Engine::with_draft(model, options, draft)?;
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
