@@ -29,9 +29,9 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Written};
 pub use embed::{Embedder, Pooling, shortened};
-pub use engine::{Engine, EngineOptions, Event, Events, Request};
+pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
