@@ -124,6 +124,9 @@ impl Shape {
             experts: None,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
+            bidirectional: false,
+            ahead: 0,
+            segments: 0,
         }
     }
 }
@@ -243,6 +246,15 @@ impl Weights for RandomWeights<'_> {
         self.executor
     }
 
+    fn expert_vectors(&self, _name: &str, _experts: usize, _len: usize) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    /// None of the optional tensors that are asked for by their shape.
+    fn shape(&self, _name: &str) -> Option<Vec<usize>> {
+        None
+    }
+
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let format = match self.shape.tied_embedding {
             Some(format) if name == "token_embd.weight" => format,
@@ -287,7 +299,7 @@ impl Weights for RandomWeights<'_> {
         Ok(None)
     }
 
-    fn finish(&self) -> Result<()> {
+    fn finish(&self, _ahead: std::ops::Range<usize>) -> Result<()> {
         Ok(())
     }
 

@@ -102,7 +102,7 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::Quantize { group, floor }, [x]) => quantized(group as usize, floor.get().into(), x),
         (Operation::Matmul, [x, w]) => product(x, w)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
-        (Operation::Attention { scale, window, .. }, [q, k, v, positions, sequences, table]) => {
+        (Operation::Attention { scale, window, cap: None, .. }, [q, k, v, positions, sequences, table]) => {
             attended((scale.get().into(), window), [q, k, v], [positions, sequences, table])?
         }
         _ => return None,
