@@ -378,7 +378,7 @@ impl Nodes<'_> {
         match (rest, self.outputs) {
             ([], [only]) if *only == q_node => Some(update),
             ([node], [4]) => {
-                let Operation::Attention { scale, window, .. } = node.op else { return None };
+                let Operation::Attention { scale, window, cap: None, .. } = node.op else { return None };
                 let [of_q, of_k, of_v, at, sequences, table] = node.operands[..] else { return None };
                 let ordered = node.in_place.is_none()
                     && [of_q, of_k, of_v] == [q_node, k_node, v_node].map(Operand::Node)

@@ -387,6 +387,8 @@ pub enum Operation {
         precision: AttentionPrecision,
         /// How many positions a token sees, its own included; all for `None`.
         window: Option<u32>,
+        /// Scores s become `cap`·tanh(s / `cap`).
+        cap: Option<F32>,
     },
     /// The choice of a token from logits.
     Sample,

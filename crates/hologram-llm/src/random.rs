@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::models::config::Config;
 use crate::models::rope::RopeScaling;
 use crate::models::scales;
-use crate::models::{self, Architecture, Experts, Rotary};
+use crate::models::{self, Architecture, ExpertRule, Experts, Rotary};
 use crate::weights::Weights;
 
 /// The sizes of a model, published or not.
@@ -127,9 +127,19 @@ impl Shape {
         let architecture: &'static Architecture = models::find(self.architecture).unwrap_or(models::ARCHITECTURES[0]);
         let head_dim = self.head_dim;
         let experts = self.experts.map(|(count, used)| {
-            let rule = architecture.experts;
-            let normalized = rule.is_some_and(|rule| rule.normalized);
-            Experts { count, used, ffn: self.ffn, normalized, scale: 1.0, shared: None }
+            let rule = architecture.experts.unwrap_or(ExpertRule::NORMALIZED);
+            Experts {
+                count,
+                used,
+                ffn: self.ffn,
+                normalized: rule.normalized,
+                scale: 1.0,
+                shared: None,
+                shared_gate: false,
+                sigmoid: rule.sigmoid,
+                groups: (1, 1),
+                first: 0,
+            }
         });
         Config {
             architecture,
@@ -155,6 +165,9 @@ impl Shape {
             experts,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
+            bidirectional: false,
+            ahead: 0,
+            segments: 0,
         }
     }
 }
@@ -283,6 +296,15 @@ impl Weights for RandomWeights<'_> {
         self.executor
     }
 
+    fn expert_vectors(&self, _name: &str, _experts: usize, _len: usize) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    /// None of the optional tensors that are asked for by their shape.
+    fn shape(&self, _name: &str) -> Option<Vec<usize>> {
+        None
+    }
+
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let format = match self.shape.tied_embedding {
             Some(format) if name == "token_embd.weight" => format,
@@ -327,7 +349,7 @@ impl Weights for RandomWeights<'_> {
         Ok(None)
     }
 
-    fn finish(&self) -> Result<()> {
+    fn finish(&self, _ahead: std::ops::Range<usize>) -> Result<()> {
         Ok(())
     }
 

@@ -107,7 +107,7 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
-        (Operation::Attention { scale, window, .. }, [q, k, v, positions, sequences, table]) => {
+        (Operation::Attention { scale, window, cap: None, .. }, [q, k, v, positions, sequences, table]) => {
             attended((scale.get().into(), window), [q, k, v], [positions, sequences, table])?
         }
         _ => return None,

@@ -549,7 +549,11 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         (Type::F16, (8, 2), 128, 33),
         (Type::F16, (8, 1), 64, 150),
     ] {
-        let attention = Some(AttentionOptions { precision: AttentionPrecision::F32, window: Some(window) });
+        let attention = Some(AttentionOptions {
+            precision: AttentionPrecision::F32,
+            window: Some(window),
+            ..AttentionOptions::default()
+        });
         for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
             let kind = Kind::Cache(Cache { attention, style: RopeStyle::HalfSplit, kv, heads, d, first, batched });
             cases.push(GroupCase { tokens, kind });

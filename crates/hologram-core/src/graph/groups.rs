@@ -93,7 +93,8 @@ impl Graph {
             let given = |user: usize, operands: &[usize]| {
                 operands.iter().all(|i| steps[user].inputs.get(*i).is_some_and(|id| self.is_given(*id)))
             };
-            let attended = matches!(op(4), Some(Operation::Attention { .. }))
+            let attended = matches!(op(4), Some(Operation::Attention { cap: None, .. }))
+                && steps[4].inputs.len() == 6
                 && (reads(4, 0) || reads(4, 1))
                 && [2, 3].iter().all(|append| reads(4, *append) && given(*append, &[0, 2]))
                 && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
