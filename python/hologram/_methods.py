@@ -33,7 +33,9 @@ def _array(self: Tensor, dtype=None, copy: bool | None = None):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("NumPy has no bfloat16: install ml_dtypes, or convert by astype(hologram.float32)") from None
+            raise TypeError(
+                "NumPy has no bfloat16: install ml_dtypes, or convert by astype(hologram.float32)"
+            ) from None
         array = numpy.frombuffer(self._tobytearray(), dtype=ml_dtypes.bfloat16).reshape(self.shape)
     elif copy is False:
         array = numpy.asarray(memoryview(self))

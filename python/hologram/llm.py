@@ -1,10 +1,10 @@
 """Language models.
 
-    >>> import hologram as hg
-    >>> model = hg.llm.load(MODEL, device="cpu")
-    >>> model.generate("A trait is", max_tokens=3, temperature=0).tokens[:1]
-    [260]
-    >>> model.close()
+>>> import hologram as hg
+>>> model = hg.llm.load(MODEL, device="cpu")
+>>> model.generate("A trait is", max_tokens=3, temperature=0).tokens[:1]
+[261]
+>>> model.close()
 """
 
 from __future__ import annotations
@@ -158,7 +158,16 @@ def _collect(stream, logprobs: bool) -> Completion:
 
 # The options that only the engine's own sampling has.
 _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
 
 
 class Model:
@@ -174,7 +183,9 @@ class Model:
         sequences: int | None = None,
         kv_memory: int | None = None,
     ):
-        self._native = _native.Model(os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory)
+        self._native = _native.Model(
+            os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory
+        )
         self._tokenizer: Tokenizer | None = None
 
     @property
@@ -285,7 +296,9 @@ class Model:
             "logprobs": logprobs,
             "prompt_logprobs": prompt_logprobs,
             "logit_bias": list(logit_bias.items()) if logit_bias is not None else None,
-            "json_schema": json_schema if isinstance(json_schema, str) or json_schema is None else json.dumps(json_schema),
+            "json_schema": json_schema
+            if isinstance(json_schema, str) or json_schema is None
+            else json.dumps(json_schema),
             "json_object": json_object or None,
             "regex": regex,
             "grammar": grammar,
@@ -298,13 +311,23 @@ class Model:
         if logits_processor is not None:
             from ._processed import Processed
 
-            refused = [key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")]
+            refused = [
+                key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")
+            ]
             if refused:
                 raise ValueError(f"{refused[0]} does not go together with logits_processor")
             return Processed(self, tokens, options, logits_processor)
         return Stream(self._native.submit(tokens, options), logprobs is not None)
 
-    def chat(self, messages: Sequence[dict[str, Any]], *, stream: bool = False, tools: Sequence[dict] | None = None, template: dict | None = None, **options):
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        stream: bool = False,
+        tools: Sequence[dict] | None = None,
+        template: dict | None = None,
+        **options,
+    ):
         """The reply to a conversation, in the shape of OpenAI's chat completions: a dict, or with `stream=True` an
         iterator of chunks. `template` has further variables of the chat template, such as `enable_thinking`."""
         _, tokens = self._chat(messages, tools, template, True)
@@ -312,7 +335,11 @@ class Model:
             return self._chunks(self.stream(tokens, **options))
         done = self.generate(tokens, **options)
         finish = "stop" if done.finish in ("end", "stop") else "length"
-        usage = {"prompt_tokens": len(tokens), "completion_tokens": len(done.tokens), "total_tokens": len(tokens) + len(done.tokens)}
+        usage = {
+            "prompt_tokens": len(tokens),
+            "completion_tokens": len(done.tokens),
+            "total_tokens": len(tokens) + len(done.tokens),
+        }
         choice = {"index": 0, "message": {"role": "assistant", "content": done.text}, "finish_reason": finish}
         return {"object": "chat.completion", "model": self.config["name"], "choices": [choice], "usage": usage}
 
@@ -350,10 +377,14 @@ class Model:
 
 
 def _chat(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
-    return tokenizer._chat(json.dumps(list(messages)), json.dumps(list(tools or [])), json.dumps(variables or {}), reply)
+    return tokenizer._chat(
+        json.dumps(list(messages)), json.dumps(list(tools or [])), json.dumps(variables or {}), reply
+    )
 
 
-def _apply_chat_template(self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables):
+def _apply_chat_template(
+    self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables
+):
     """The tokens of a conversation as the model's chat template writes it, or its text with `tokenize=False`."""
     text, tokens = _chat(self, messages, tools, variables, add_generation_prompt)
     return tokens if tokenize else text

@@ -3,6 +3,7 @@
 
 mod buffer;
 mod device;
+mod dlpack;
 mod dtype;
 mod error;
 mod files;
@@ -48,6 +49,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         device::open_device,
         device::set_default_device,
         device::synchronize,
+        dlpack::from_dlpack,
         files::load_npy,
         files::load_safetensors,
         files::save_npy,
@@ -63,6 +65,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::concat,
         ops::contiguous,
         ops::conv2d,
+        ops::cumprod,
         ops::cumsum,
         ops::elementwise,
         ops::full,
@@ -81,12 +84,15 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::rms_norm,
         ops::scatter,
         ops::scatter_add,
+        ops::search_sorted,
         ops::select,
         ops::slice,
+        ops::slice_step,
         ops::softmax,
         ops::sort,
         ops::take_along,
         ops::to_device,
+        ops::unique,
         tensor::from_bytes,
         tensor::from_objects,
     ];

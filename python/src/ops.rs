@@ -344,7 +344,7 @@ fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
     if inner_a != inner_b {
         return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
     }
-    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)
+    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)?.cast(x_type(a))
 }
 
 /// Defines functions of a tensor, further operands, and attributes.
@@ -376,6 +376,9 @@ methods! {
     arg_max(x; dim: usize) x.arg_max(dim);
     arg_min(x; dim: usize) x.arg_min(dim);
     cumsum(x; dim: usize) x.cumsum(dim);
+    cumprod(x; dim: usize) x.cumprod(dim);
+    search_sorted(x, values; right: bool) x.search_sorted(&values, right);
+    slice_step(x; dim: usize, start: Option<i64>, stop: Option<i64>, step: i64) x.slice_step(dim, start, stop, step);
     softmax(x; dim: usize) x.softmax(dim);
     log_softmax(x; dim: usize) x.log_softmax(dim);
     take_along(x, indices; dim: usize) x.take_along(&indices, dim);
@@ -386,7 +389,7 @@ methods! {
     rms_norm(x, weight; eps: f32) x.rms_norm(&weight, eps);
     layer_norm(x, weight, bias; eps: f32) x.layer_norm(&weight, &bias, eps);
     gather(x, ids;) x.gather(&ids);
-    pad(x; sides: Vec<(usize, usize)>, with: f64) x.pad(&sides, with);
+    pad(x; sides: Vec<(usize, usize)>, with_: f64) x.pad(&sides, with_);
 }
 
 /// Reduces dimensions (each once, in order); all for `None`.
@@ -407,6 +410,9 @@ pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims
         ("max", true) => x.max_keepdim(dims).map(Some),
         ("min", false) => x.min(dims).map(Some),
         ("min", true) => x.min_keepdim(dims).map(Some),
+        ("any", keep) => x.any(dims, keep).map(Some),
+        ("all", keep) => x.all(dims, keep).map(Some),
+        ("count_nonzero", keep) => x.count_nonzero(dims, keep).map(Some),
         _ => Ok(None),
     });
     match result? {
@@ -518,21 +524,16 @@ pub fn promote_types(a: Wanted, b: Wanted) -> Result<crate::dtype::PyDType> {
 #[pyfunction]
 pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
     let inner = x.get()?;
-    let shape = inner.tensor.shape().to_vec();
-    let truth = inner.tensor.cast(Type::Bool)?;
-    let columns = py.detach(|| -> hologram_core::Result<Vec<Tensor>> {
-        let bytes = crate::tensor::read(&truth)?;
-        let found: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != 0).collect();
-        let mut inner_size = bytes.len();
-        let column = |n: &usize| {
-            inner_size = inner_size.checked_div(*n).unwrap_or(0);
-            let (inner_size, n) = (inner_size, *n);
-            let places: Vec<i64> = found.iter().map(|i| (i / inner_size % n) as i64).collect();
-            Tensor::from_slice(truth.executor(), &[found.len()], &places)
-        };
-        shape.iter().map(column).collect()
-    })?;
+    let columns = py.detach(|| inner.tensor.nonzero())?;
     Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
+}
+
+/// The distinct elements: values, first indices, the value of each element, counts.
+#[pyfunction]
+pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
+    let inner = x.get()?;
+    let found = py.detach(|| inner.tensor.unique())?;
+    Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
 }
 
 /// A loss.

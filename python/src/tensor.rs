@@ -3,10 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use half::{bf16, f16};
-use hologram_backends::Binding;
 use hologram_core::{DType, Executor, Tensor};
 use hologram_isa::Type;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyTuple};
 
@@ -65,9 +64,7 @@ impl Inner {
 pub fn read(tensor: &Tensor) -> hologram_core::Result<Vec<u8>> {
     let whole = tensor.contiguous()?;
     let mut bytes = vec![0; whole.bytes()];
-    if let [Binding::Buffer { buffer, range }] = whole.bindings().as_slice() {
-        whole.executor().backend().copy_from_buffer(buffer, range.start, &mut bytes)?;
-    }
+    whole.executor().backend().copy_from_buffer(whole.buffer(), whole.offset(), &mut bytes)?;
     Ok(bytes)
 }
 
@@ -286,6 +283,22 @@ impl PyTensor {
         Ok(self.get()?.device.to_string())
     }
 
+    /// The address of the first element on its device, as other libraries there know it.
+    #[getter]
+    fn data_ptr(&self) -> Result<u64> {
+        let inner = self.get()?;
+        match inner.tensor.address() {
+            Some(address) => Ok(address),
+            None => value(format!("memory of {} has no address for other libraries", inner.device)),
+        }
+    }
+
+    /// The distances, in elements, from one index of each dimension to the next.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyTuple>> {
+        Ok(PyTuple::new(py, self.get()?.tensor.strides())?)
+    }
+
     /// Whether the elements lie in row-major order.
     #[getter]
     fn is_contiguous(&self) -> Result<bool> {
@@ -373,11 +386,6 @@ impl PyTensor {
     fn __str__(&self, py: Python<'_>) -> Result<String> {
         Ok(shown(py, &self.get()?))
     }
-}
-
-/// An index beyond a dimension.
-pub fn out_of_bounds(index: i64, dim: usize, size: usize) -> PyErr {
-    PyIndexError::new_err(format!("index {index} is out of bounds for dimension {dim} of size {size}"))
 }
 
 /// The elements as text.

@@ -108,7 +108,15 @@ def test_indexing_matches_numpy():
         want = n[key]
         got = x[tuple(key)] if isinstance(key, tuple) else x[key]
         assert got.shape == want.shape and got.tolist() == want.tolist(), key
-    for key, value in [(0, 7), (slice(None, None, -2), 1), ((..., 1), n[..., 0]), (n % 2 == 0, -1), ([0, 0, 2], 5), ((), 3), ((0, 0, 0), 9)]:
+    for key, value in [
+        (0, 7),
+        (slice(None, None, -2), 1),
+        ((..., 1), n[..., 0]),
+        (n % 2 == 0, -1),
+        ([0, 0, 2], 5),
+        ((), 3),
+        ((0, 0, 0), 9),
+    ]:
         m, y = n.copy(), hg.asarray(n)
         before = y[...]
         m[key] = value
