@@ -19,15 +19,12 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
     """A tensor of an object: a tensor, a number, nested lists of numbers, an object with a buffer (NumPy's arrays) or
     with DLPack. `copy=False`: an error if the elements would have to be copied."""
     if isinstance(obj, Tensor):
-        x = obj if dtype is None else _native.cast(obj, as_dtype(dtype))
-        moved = x if device is None else _native.to_device(x, _name(device))
-        if copy is False and moved._device != obj._device:
-            raise ValueError("another device needs a copy")
-        if copy is False and x.dtype != obj.dtype:
-            raise ValueError("another type needs a copy")
-        if copy and moved is obj or copy and moved._device == obj._device and x is obj:
-            return _native.elementwise("copy", obj)
-        return moved
+        own = obj if dtype is None or obj.dtype == as_dtype(dtype) else _native.cast(obj, as_dtype(dtype))
+        if device is not None and str(device) != own._device:
+            own = _native.to_device(own, _name(device))
+        if copy is False and own is not obj:
+            raise ValueError("another type or device needs a copy")
+        return _native.elementwise("copy", obj) if copy and own is obj else own
     listed = isinstance(obj, (builtins.bool, int, float, list, tuple))
     if listed and copy is False:
         raise ValueError("Python's numbers and lists need a copy")
@@ -35,7 +32,7 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
         return _native.from_objects(obj, None if dtype is None else as_dtype(dtype), _name(device))
     if isinstance(obj, complex):
         raise TypeError("there are no complex numbers")
-    x = None
+    x: Tensor | None = None
     if not isinstance(obj, (list, tuple)):
         if copy is False and hasattr(obj, "__dlpack__"):
             x = from_dlpack(obj, device=device, copy=False)
@@ -105,6 +102,8 @@ def empty_like(x: Tensor, /, *, dtype=None, device=None) -> Tensor:
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype=None, device=None) -> Tensor:
     """Ones on the diagonal `k`, zeros elsewhere."""
     columns = n_rows if n_cols is None else n_cols
+    # Diagonals outside all have nothing.
+    k = builtins.max(-n_rows, builtins.min(k, columns))
     ones_ = (
         reshape(arange(columns, device=device), (1, columns)) - reshape(arange(n_rows, device=device), (n_rows, 1)) == k
     )
@@ -173,24 +172,25 @@ def zeros_like(x: Tensor, /, *, dtype=None, device=None) -> Tensor:
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def _triangle(x: Tensor, keep) -> Tensor:
+def _triangle(x: Tensor, k: int, keep) -> Tensor:
     if x.ndim < 2:
         raise ValueError("a triangle takes at least two dimensions")
     rows, columns = x.shape[-2:]
-    mask = keep(
-        reshape(arange(columns, device=x._device), (1, columns)), reshape(arange(rows, device=x._device), (rows, 1))
-    )
+    # Diagonals outside the matrix are as far as they need to be.
+    k = builtins.max(-rows - 1, builtins.min(k, columns + 1))
+    column, row = arange(columns, device=x._device), arange(rows, device=x._device)
+    mask = keep(reshape(column, (1, columns)), reshape(row, (rows, 1)), k)
     return where(mask, x, 0) if x.dtype.kind != "b" else x & mask
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The lower triangle, zeros above diagonal `k`."""
-    return _triangle(x, lambda column, row: column - row <= k)
+    return _triangle(x, k, lambda column, row, k: column - row <= k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The upper triangle, zeros below diagonal `k`."""
-    return _triangle(x, lambda column, row: column - row >= k)
+    return _triangle(x, k, lambda column, row, k: column - row >= k)
 
 
 def astype(x: Tensor, dtype, /, *, copy: bool = True, device=None) -> Tensor:

@@ -110,7 +110,7 @@ def getitem(x: Tensor, key) -> Tensor:
             if k.ndim == 0:
                 chosen.append((len(shape), _native.full([int(bool(k))], 0, "int64", x._device)))
                 shape.append(1)
-            for column in _native.nonzero(k):
+            for column in _native.nonzero(k) if k.ndim else ():
                 chosen.append((len(shape), column))
                 shape.append(x.shape[dim])
                 dim += 1
@@ -130,13 +130,14 @@ def _take_places(x: Tensor, chosen: list[tuple[int, Tensor]]) -> Tensor:
     dims = [dim for dim, _ in chosen]
     rest = [dim for dim in range(x.ndim) if dim not in dims]
     common = broadcast_shapes(*[index.shape for _, index in chosen])
-    place, total = None, 1
+    place: Tensor = _native.full([], 0, "int64", x._device)
+    total = 1
     for dim, index in reversed(chosen):
         size = x.shape[dim]
         index = _native.cast(index, "int64")
         if index.dtype.kind == "i":
             index = _native.select(index < 0, index + size, _native.broadcast_to(index, list(index.shape)))
-        place = index * total if place is None else place + index * total
+        place = place + index * total
         total *= size
     count = 1
     for n in common:

@@ -15,12 +15,14 @@ from ._shapes import concat
 
 def sum(x: Tensor, /, *, axis=None, dtype=None, keepdims: bool = False) -> Tensor:
     """The sum along axes; integers in 64 bits."""
-    return _native.reduce("sum", _wide(x, dtype), _axes(x, axis), keepdims)
+    wide = _wide(x, dtype)
+    return _native.cast(_native.reduce("sum", wide, _axes(x, axis), keepdims), wide.dtype)
 
 
 def prod(x: Tensor, /, *, axis=None, dtype=None, keepdims: bool = False) -> Tensor:
     """The product along axes; integers in 64 bits."""
-    return _native.reduce("prod", _wide(x, dtype), _axes(x, axis), keepdims)
+    wide = _wide(x, dtype)
+    return _native.cast(_native.reduce("prod", wide, _axes(x, axis), keepdims), wide.dtype)
 
 
 def mean(x: Tensor, /, *, axis=None, keepdims: bool = False) -> Tensor:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
+from ._methods import written as _written
 from ._native import Session, Tensor, Tokenizer
 
 __all__ = ["Completion", "Model", "Piece", "Session", "Stream", "TokenLogprob", "Tokenizer", "load"]
@@ -230,7 +231,7 @@ class Model:
             return tokens
         return [token.__index__() for token in prompt]
 
-    def generate(self, prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], **options):
+    def generate(self, prompt: Any, **options: Any) -> Any:
         """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is computed as one batch and gives
         a list. Options: those of `stream`."""
         listed = not isinstance(prompt, str) and (not prompt or not hasattr(prompt[0], "__index__"))
@@ -316,7 +317,7 @@ class Model:
             ]
             if refused:
                 raise ValueError(f"{refused[0]} does not go together with logits_processor")
-            return Processed(self, tokens, options, logits_processor)
+            return Processed(self, tokens, options, logits_processor)  # type: ignore[return-value]
         return Stream(self._native.submit(tokens, options), logprobs is not None)
 
     def chat(
@@ -344,7 +345,7 @@ class Model:
         return {"object": "chat.completion", "model": self.config["name"], "choices": [choice], "usage": usage}
 
     def _chat(self, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
-        return _chat(self.tokenizer, messages, tools, variables, reply)
+        return _written(self.tokenizer, messages, tools, variables, reply)
 
     def _chunks(self, pieces: Stream) -> Iterator[dict[str, Any]]:
         with pieces:
@@ -374,23 +375,6 @@ class Model:
         texts = [text] if isinstance(text, str) else list(text)
         vectors = self._native.embed([self._tokens(one) for one in texts], pooling)
         return vectors[0] if isinstance(text, str) else vectors
-
-
-def _chat(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
-    return tokenizer._chat(
-        json.dumps(list(messages)), json.dumps(list(tools or [])), json.dumps(variables or {}), reply
-    )
-
-
-def _apply_chat_template(
-    self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables
-):
-    """The tokens of a conversation as the model's chat template writes it, or its text with `tokenize=False`."""
-    text, tokens = _chat(self, messages, tools, variables, add_generation_prompt)
-    return tokens if tokenize else text
-
-
-Tokenizer.apply_chat_template = _apply_chat_template
 
 
 def load(
