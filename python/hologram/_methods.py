@@ -96,8 +96,8 @@ def written(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tu
     """The text and the tokens of a conversation, by the model's chat template."""
     import json
 
-    parts = (list(messages), list(tools or []), variables or {})
-    return tokenizer._chat(*(json.dumps(part) for part in parts), reply)
+    tools, variables = json.dumps(list(tools or [])), json.dumps(variables or {})
+    return tokenizer._chat(json.dumps(list(messages)), tools, variables, reply)
 
 
 def _apply_chat_template(
