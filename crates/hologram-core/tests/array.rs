@@ -71,7 +71,8 @@ fn nan_propagates(e: &Executor) -> Result<()> {
 fn slices_have_steps(e: &Executor) -> Result<()> {
     let x = line(e, 7)?;
     // Start, stop, step, and what Python gives.
-    let cases: [(Option<i64>, Option<i64>, i64, &[i32]); 12] = [
+    type Case = (Option<i64>, Option<i64>, i64, &'static [i32]);
+    let cases: [Case; 12] = [
         (None, None, 1, &[0, 1, 2, 3, 4, 5, 6]),
         (None, None, -1, &[6, 5, 4, 3, 2, 1, 0]),
         (Some(1), Some(6), 2, &[1, 3, 5]),

@@ -339,6 +339,8 @@ pub enum Operation {
         /// The experts, whose matrices follow each other.
         experts: u32,
     },
+    /// The sum of a token's experts' results, with weights.
+    ExpertSum,
     /// Products of pairs of matrices.
     BatchMatmul {
         /// Whether the left and right matrices are transposed.
@@ -385,6 +387,8 @@ pub enum Operation {
         precision: AttentionPrecision,
         /// How many positions a token sees, its own included; all for `None`.
         window: Option<u32>,
+        /// Scores s become `cap`·tanh(s / `cap`).
+        cap: Option<F32>,
     },
     /// The choice of a token from logits.
     Sample,
@@ -434,6 +438,7 @@ impl Operation {
             Operation::RmsNorm { .. } => "rms_norm",
             Operation::Matmul => "matmul",
             Operation::ExpertMatmul { .. } => "expert_matmul",
+            Operation::ExpertSum => "expert_sum",
             Operation::BatchMatmul { .. } => "batch_matmul",
             Operation::Conv2d { .. } => "conv2d",
             Operation::Quantize { .. } => "quantize",

@@ -29,9 +29,9 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
-pub use embed::{Embedder, Pooling, shortened};
-pub use engine::{Engine, EngineOptions, Event, Events, Request};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Written};
+pub use embed::{Embedder, Pooling, Reranker, shortened};
+pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
@@ -42,8 +42,8 @@ pub use models::rope::QueryGrowth;
 pub use models::rope::RopeScaling;
 pub use models::scales::Scales;
 pub use models::{
-    ARCHITECTURES, Architecture, ExpertRule, Experts, FolderNames, NormKind, Rotary, RotaryLayers, Scale,
-    TernaryActivations, Windows,
+    ARCHITECTURES, Activation, Architecture, EncoderParts, ExpertRule, Experts, FolderNames, NormKind, Rotary,
+    RotaryLayers, Scale, TernaryActivations, Windows,
 };
 pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};

@@ -10,6 +10,7 @@ use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, 
 
 use crate::error::{ApiError, Result};
 use crate::options::Limits;
+use crate::tools::native;
 
 /// A model that is served.
 pub struct Served {
@@ -46,6 +47,20 @@ impl Served {
         options: EngineOptions,
         template: Option<(&Path, &str)>,
     ) -> hologram_llm::Result<Served> {
+        Served::with_draft(names, model, options, template, None)
+    }
+
+    /// As [`Served::new`], with a smaller model that guesses tokens.
+    ///
+    /// # Errors
+    /// As [`Served::new`], and when the smaller model has other tokens.
+    pub fn with_draft(
+        names: Vec<String>,
+        model: Arc<Model>,
+        options: EngineOptions,
+        template: Option<(&Path, &str)>,
+        draft: Option<&Model>,
+    ) -> hologram_llm::Result<Served> {
         let tokenizer = model.tokenizer()?;
         let own = match (template, model.files()) {
             (Some((path, source)), _) => {
@@ -65,11 +80,13 @@ impl Served {
             Err(e) => return Err(e),
         };
         let longest_token = tokenizer.longest_token();
-        let engine = Engine::new(model, options)?;
+        let engine = Engine::with_draft(model, options, draft)?;
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
-        let pooling = Pooling::of(engine.model()).unwrap_or(Pooling::Last);
+        let usual = if engine.model().config().bidirectional { Pooling::Mean } else { Pooling::Last };
+        // A vector for each token is no answer of the interface.
+        let pooling = Pooling::of(engine.model()).filter(|pooling| *pooling != Pooling::None).unwrap_or(usual);
         let (embedder, embedding) = (Mutex::new(None), AtomicUsize::new(0));
         Ok(Served { names, engine, context, created, longest_token, template, pooling, embedder, embedding })
     }
@@ -101,8 +118,13 @@ impl Served {
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
-        let text = self.template()?.write(conversation, reply, self.tokenizer()?);
-        text.map_err(|e| ApiError::of_model("messages", e))
+        let template = self.template()?;
+        let conversation = native::adapted(conversation, template.source());
+        let tokenizer = self.tokenizer()?;
+        let write = |conversation: &Conversation| {
+            template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
+        };
+        write(&conversation).or_else(|e| native::with_text_arguments(&conversation).map_or(Err(e), |c| write(&c)))
     }
 
     /// The tokens of a text; an empty one begins with BOS. Control tokens that it spells out are recognised.
@@ -160,10 +182,13 @@ impl Served {
         let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: LlmError| ApiError::internal(e.to_string());
         if embedder.is_none() {
-            *embedder = Some(Embedder::new(self.engine.model(), self.context).map_err(failed)?);
+            let mut made = Embedder::new(self.engine.model(), self.context).map_err(failed)?;
+            made.set_normalize(true);
+            *embedder = Some(made);
         }
         let Some(embedder) = embedder.as_mut() else { return Err(ApiError::internal("there is no embedder")) };
-        embedder.embed(tokens, self.pooling).map_err(failed)
+        let vectors = embedder.embed(&[tokens], self.pooling).map_err(failed)?;
+        vectors.into_iter().next().ok_or_else(|| ApiError::internal("the embedder gave no vector"))
     }
 
     /// Checks the model's name in a request; without one it is this model.

@@ -205,15 +205,14 @@ impl Tensor {
         let flat = self.flat_nonzero()?;
         let strides = Layout::dense(&self.shape).strides;
         let along = |(n, stride): (&usize, &usize)| {
-            let at = self.executor.cached(Call::Unravel, &[*n as u64, *stride as u64], &[&flat], |g, v| {
+            self.executor.cached(Call::Unravel, &[*n as u64, *stride as u64], &[&flat], |g, v| {
                 // An empty dimension has no index.
                 let (n, stride) =
                     (g.scalar(DType::U32, (*n).max(1) as f64)?, g.scalar(DType::U32, (*stride).max(1) as f64)?);
                 let line = g.div(v[0], stride)?;
                 let at = g.rem(line, n)?;
                 g.cast(at, Type::I64)
-            });
-            at
+            })
         };
         self.shape.iter().zip(&strides).map(along).collect()
     }
