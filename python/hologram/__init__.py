@@ -10,6 +10,7 @@ device: the first tensor does.
 """
 
 from . import _methods
+from ._compile import compile
 from ._devices import Device, default_device, devices, set_default_device, synchronize
 from ._dtypes import (
     bfloat16,

@@ -10,6 +10,7 @@ __all__ = [
     "Decoder",
     "DeviceError",
     "Events",
+    "Function",
     "Kernel",
     "Model",
     "Sampler",
@@ -22,7 +23,9 @@ __all__ = [
     "arg_min",
     "arg_sort",
     "attention",
+    "begin_recording",
     "broadcast_to",
+    "cancel_recording",
     "cast",
     "clip",
     "command",
@@ -34,6 +37,7 @@ __all__ = [
     "default_device",
     "devices",
     "elementwise",
+    "end_recording",
     "forked",
     "from_buffer",
     "from_bytes",
@@ -257,6 +261,11 @@ class Model:
     def stats(self) -> str: ...
 
 @final
+class Function:
+    def call(self, arguments: list[Tensor]) -> list[Tensor]: ...
+    def launches(self, arguments: list[Tensor]) -> int: ...
+
+@final
 class Events:
     def next(self) -> dict[str, Any] | None: ...
     def close(self) -> None: ...
@@ -308,6 +317,9 @@ class Sampler:
     def __new__(cls, options: dict[str, Any]) -> Sampler: ...
     def sample(self, logits: Tensor, tokens: list[int], position: int) -> int: ...
 
+def begin_recording(arguments: list[Tensor]) -> None: ...
+def cancel_recording() -> None: ...
+def end_recording(device: Tensor, results: list[Tensor]) -> Function: ...
 def command(words: list[str]) -> int: ...
 def from_buffer(object: Any, device: Any = None) -> Tensor | None: ...
 def from_dlpack(object: Any, copy: bool | None = None) -> Tensor: ...

@@ -371,7 +371,7 @@ class Model:
         return self._native.perplexity(tokens, ctx)[0]
 
     def embed(self, text: str | Sequence[str], *, pooling: str | None = None) -> Tensor:
-        """A vector of length 1 for a text, or a row for each of several; `pooling` is "last" or "mean"."""
+        """A vector for a text, or a row for each of several; `pooling` is "last", "mean" or "cls"."""
         texts = [text] if isinstance(text, str) else list(text)
         vectors = self._native.embed([self._tokens(one) for one in texts], pooling)
         return vectors[0] if isinstance(text, str) else vectors

@@ -10,6 +10,7 @@ mod files;
 mod kernel;
 mod llm;
 mod ops;
+mod tape;
 mod tensor;
 mod wait;
 
@@ -31,6 +32,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<dtype::PyDType>()?;
     m.add_class::<kernel::PyKernel>()?;
     m.add_class::<llm::PyModel>()?;
+    m.add_class::<tape::PyFunction>()?;
     m.add_class::<llm::PyEvents>()?;
     m.add_class::<llm::PyTokenizer>()?;
     m.add_class::<llm::PyDecoder>()?;
@@ -93,6 +95,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::take_along,
         ops::to_device,
         ops::unique,
+        tape::begin_recording,
+        tape::cancel_recording,
+        tape::end_recording,
         tensor::from_bytes,
         tensor::from_objects,
     ];

@@ -1,5 +1,6 @@
 //! `Tensor`: its making, its attributes, and its way to and from Python's objects.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use half::{bf16, f16};
@@ -24,12 +25,17 @@ pub struct PyTensor {
 pub struct Inner {
     pub tensor: Tensor,
     pub device: Arc<str>,
+    /// Differs for each tensor that is made.
+    pub id: u64,
     generation: u32,
 }
 
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 impl PyTensor {
     pub fn new(tensor: Tensor, device: Arc<str>) -> PyTensor {
-        PyTensor { inner: RwLock::new(Inner { tensor, device, generation: device::generation() }) }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        PyTensor { inner: RwLock::new(Inner { tensor, device, id, generation: device::generation() }) }
     }
 
     /// The tensor, if it is of this process.
@@ -56,6 +62,7 @@ impl Inner {
 
     /// The bytes of the elements in row-major order.
     pub fn bytes(&self, py: Python<'_>) -> Result<Vec<u8>> {
+        crate::tape::refuse("reading elements", &[self])?;
         Ok(py.detach(|| read(&self.tensor))?)
     }
 }
