@@ -76,11 +76,18 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        # Tensors alone, the usual case, are told apart by bytes.
+        signature = None if kwargs else _native.signature(args)
+        found = None if signature is None else compiled.get(signature)
+        if found is not None:
+            graph, result = found
+            outputs = graph.call(args)
+            return outputs[0] if isinstance(result, _Leaf) else _build(result, outputs)
         tensors: list[Tensor] = []
         structure = _flatten((args, kwargs), tensors)
         if not tensors:
             return function(*args, **kwargs)
-        key = (_key(structure), tuple((t._device, t.dtype, t.shape) for t in tensors))
+        key = signature or (_key(structure), tuple((t._device, t.dtype, t.shape) for t in tensors))
         found = compiled.get(key)
         if found is not None:
             graph, result = found

@@ -105,7 +105,8 @@ def getitem(x: Tensor, key) -> Tensor:
                 x = _native.slice(x, dim, at, at + 1)
             dim += 1
         elif k.dtype.kind == "b":
-            if tuple(x.shape[dim : dim + k.ndim]) != tuple(k.shape):
+            # A mask without elements along a dimension fits any, as in NumPy.
+            if any(m not in (n, 0) for m, n in zip(k.shape, x.shape[dim:], strict=False)):
                 raise IndexError(f"a mask of shape {k.shape} does not fit {tuple(x.shape[dim : dim + k.ndim])}")
             if k.ndim == 0:
                 chosen.append((len(shape), _native.full([int(bool(k))], 0, "int64", x._device)))

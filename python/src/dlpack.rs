@@ -113,7 +113,7 @@ fn buffer_error<T>(text: impl Into<String>) -> Result<T> {
 }
 
 /// DLPack's numbers of a tensor's device.
-fn device_of(inner: &Inner) -> Result<(i32, i32)> {
+fn device_of(inner: &Arc<Inner>) -> Result<(i32, i32)> {
     let (kind, number) = inner.device.split_once(':').unwrap_or((&inner.device, "0"));
     match kind {
         "cpu" | "reference" => Ok((CPU, 0)),
@@ -168,7 +168,7 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-fn export<'py>(py: Python<'py>, inner: &Inner, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
+fn export<'py>(py: Python<'py>, inner: &Arc<Inner>, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
     let (device_type, device_id) = device_of(inner)?;
     let tensor = inner.tensor.clone();
     let Some(address) = tensor.address() else {
@@ -242,7 +242,7 @@ impl PyTensor {
                 flags = IS_COPIED;
             }
             _ if copy == Some(true) => {
-                inner.tensor = py.detach(|| inner.tensor.copy())?;
+                inner = inner.beside(py.detach(|| inner.tensor.copy())?).get()?;
                 flags = IS_COPIED;
             }
             _ => {}

@@ -98,6 +98,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tape::begin_recording,
         tape::cancel_recording,
         tape::end_recording,
+        tape::signature,
         tensor::from_bytes,
         tensor::from_objects,
     ];

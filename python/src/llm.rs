@@ -616,10 +616,10 @@ impl PySampler {
 
     /// The token for `position` after `tokens`.
     fn sample(&self, py: Python<'_>, logits: &PyTensor, tokens: Vec<u32>, position: u64) -> Result<u32> {
-        let logits = logits.get()?.tensor;
-        Ok(py.detach(|| -> std::result::Result<u32, Error> {
+        let logits = logits.get()?.tensor.clone();
+        py.detach(|| {
             let numbers = logits.cast(hologram_isa::Type::F32)?.to_vec::<f32>()?;
             Ok(lock(&self.sampler).sample_after(&numbers, &tokens, position)?)
-        })?)
+        })
     }
 }

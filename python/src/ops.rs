@@ -116,7 +116,7 @@ fn kind_of(name: &str) -> Kind {
 
 /// A tensor or a Python number beside a tensor.
 enum Side<'a, 'py> {
-    Tensor(Inner),
+    Tensor(Arc<Inner>),
     Number(&'a Bound<'py, PyAny>),
 }
 
@@ -144,9 +144,10 @@ fn with_number(ty: Type, number: &Bound<'_, PyAny>) -> Type {
 
 /// The operands of an operation: as they were given (a number as a tensor), and in their common type.
 struct Pair {
-    first: Inner,
-    given: [Inner; 2],
-    converted: [Tensor; 2],
+    first: Arc<Inner>,
+    given: [Arc<Inner>; 2],
+    /// Those of another type, converted.
+    converted: [Option<Tensor>; 2],
     ty: Type,
 }
 
@@ -174,23 +175,24 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
     };
     kind.check(name, ty)?;
     let ty = if kind == Kind::Float { as_float(ty) } else { ty };
-    let given = |side: Side<'_, '_>| -> Result<Inner> {
+    let given = |side: Side<'_, '_>| -> Result<Arc<Inner>> {
         match side {
             Side::Tensor(x) => Ok(x),
             Side::Number(number) => first.beside(scalar(number, ty, first.tensor.executor())?).get(),
         }
     };
     let given = [given(left)?, given(right)?];
-    let convert = |x: &Inner| if x.ty() == ty { Ok(x.tensor.clone()) } else { x.tensor.cast(ty) };
+    let convert = |x: &Inner| (x.ty() != ty).then(|| x.tensor.cast(ty)).transpose();
     let converted = [convert(&given[0])?, convert(&given[1])?];
     Ok(Some(Pair { first, given, converted, ty }))
 }
 
 fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<PyTensor>> {
-    let Some(Pair { first, given, converted: [x, y], ty }) = operands(name, kind_of(name), a, b)? else {
+    let Some(Pair { first, given, converted: common, ty }) = operands(name, kind_of(name), a, b)? else {
         return Ok(None);
     };
-    let Some(result) = py.detach(|| binary_core(name, &x, &y)) else {
+    let [x, y] = [0, 1].map(|k| common[k].as_ref().unwrap_or(&given[k].tensor));
+    let Some(result) = py.detach(|| binary_core(name, x, y)) else {
         return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
     };
     let result = first.beside(result?);
@@ -260,7 +262,7 @@ fn x_type(x: &Tensor) -> Type {
     if let DType::Plain(ty) = x.dtype() { ty } else { Type::F32 }
 }
 
-fn tensor(object: &Bound<'_, PyAny>) -> Result<Inner> {
+fn tensor(object: &Bound<'_, PyAny>) -> Result<Arc<Inner>> {
     match object.cast::<PyTensor>() {
         Ok(tensor) => tensor.get().get(),
         Err(_) => wrong_type(format!("this takes a tensor, not {}", object.get_type().name()?)),
@@ -475,7 +477,7 @@ macro_rules! eager {
             #[pyfunction]
             pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
-                tape::refuse(stringify!($name), &all.each_ref())?;
+                tape::refuse(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
                 let result: Core = py.detach(move || $body);
                 Ok(all[0].beside(result?))
@@ -720,7 +722,7 @@ pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reducti
         other => return value(format!("there is no reduction {other:?}: use \"none\", \"mean\" or \"sum\"")),
     };
     let inner = x.get()?;
-    let target = target.get()?.tensor;
+    let target = target.get()?.tensor.clone();
     tape::refuse("a loss", &[&inner])?;
     let result = py.detach(|| match name {
         "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
@@ -750,8 +752,8 @@ pub fn conv2d(
 ) -> Result<PyTensor> {
     let inner = x.get()?;
     tape::refuse("conv2d", &[&inner])?;
-    let kernel = kernel.get()?.tensor;
-    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor);
+    let kernel = kernel.get()?.tensor.clone();
+    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor.clone());
     let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
     Ok(inner.beside(py.detach(|| inner.tensor.conv2d(&kernel, bias.as_ref(), &options))?))
 }
@@ -769,7 +771,7 @@ pub fn attention(
 ) -> Result<PyTensor> {
     let inner = q.get()?;
     tape::refuse("attention", &[&inner])?;
-    let (k, v) = (k.get()?.tensor, v.get()?.tensor);
+    let (k, v) = (k.get()?.tensor.clone(), v.get()?.tensor.clone());
     let options = hologram_core::TensorAttention { scale, causal };
     Ok(inner.beside(py.detach(|| inner.tensor.attention(&k, &v, &options))?))
 }

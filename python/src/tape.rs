@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hologram_core::{CoreError, Dim, Function, Graph, NodeId, Tensor};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::error::{Result, value};
 use crate::tensor::{Inner, PyTensor};
@@ -66,7 +67,7 @@ pub fn fixed(shape: &[usize]) -> Vec<Dim> {
 }
 
 impl Tape {
-    fn source(&self, of: &Inner) -> Source {
+    fn source(&self, of: &Arc<Inner>) -> Source {
         match self.values.get(&of.id) {
             Some(value) => Source::Value(*value),
             None => Source::Constant(of.tensor.clone()),
@@ -75,7 +76,7 @@ impl Tape {
 }
 
 /// Records an operation that has been run, if this thread records.
-pub fn record(emit: Option<Emit>, operands: &[Inner], result: &PyTensor) {
+pub fn record(emit: Option<Emit>, operands: &[Arc<Inner>], result: &PyTensor) {
     let Some(emit) = emit else { return };
     let Ok(result) = result.get() else { return };
     TAPE.with_borrow_mut(|tape| {
@@ -145,7 +146,22 @@ pub fn end_recording(device: &PyTensor, results: Vec<Bound<'_, PyTensor>>) -> Re
         }
         results.iter().map(|source| find(g, &values, source)).collect()
     });
-    Ok(PyFunction { function, device: of.device })
+    Ok(PyFunction { function, device: of.device.clone() })
+}
+
+/// Devices, types and shapes of tensors, as bytes; `None` if one of the objects is no tensor.
+#[pyfunction]
+pub fn signature<'py>(py: Python<'py>, objects: &Bound<'py, PyTuple>) -> Result<Option<Bound<'py, PyBytes>>> {
+    let mut bytes = Vec::with_capacity(32 * objects.len());
+    for object in objects.iter_borrowed() {
+        let Ok(tensor) = object.cast::<PyTensor>() else { return Ok(None) };
+        let inner = tensor.get().get()?;
+        bytes.extend_from_slice(inner.device.as_bytes());
+        bytes.push(inner.ty() as u8);
+        bytes.push(inner.tensor.shape().len() as u8);
+        bytes.extend(inner.tensor.shape().iter().flat_map(|n| n.to_le_bytes()));
+    }
+    Ok(Some(PyBytes::new(py, &bytes)))
 }
 
 /// A compiled graph.

@@ -18,10 +18,10 @@ use crate::error::{Result, value, wrong_type};
 /// old elements.
 #[pyclass(frozen, weakref, name = "Tensor", module = "hologram")]
 pub struct PyTensor {
-    inner: RwLock<Inner>,
+    inner: RwLock<Arc<Inner>>,
 }
 
-#[derive(Clone)]
+/// What a `Tensor` stands for at a moment.
 pub struct Inner {
     pub tensor: Tensor,
     pub device: Arc<str>,
@@ -35,11 +35,11 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 impl PyTensor {
     pub fn new(tensor: Tensor, device: Arc<str>) -> PyTensor {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        PyTensor { inner: RwLock::new(Inner { tensor, device, id, generation: device::generation() }) }
+        PyTensor { inner: RwLock::new(Arc::new(Inner { tensor, device, id, generation: device::generation() })) }
     }
 
     /// The tensor, if it is of this process.
-    pub fn get(&self) -> Result<Inner> {
+    pub fn get(&self) -> Result<Arc<Inner>> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner).clone();
         device::alive(inner.generation)?;
         Ok(inner)
@@ -237,7 +237,7 @@ pub fn from_bytes(
 }
 
 /// The only element of a tensor.
-fn item<'py>(py: Python<'py>, inner: &Inner) -> Result<Bound<'py, PyAny>> {
+fn item<'py>(py: Python<'py>, inner: &Arc<Inner>) -> Result<Bound<'py, PyAny>> {
     let elements: usize = inner.tensor.shape().iter().product();
     if elements != 1 {
         return value(format!("it has {elements} elements, not one"));
@@ -396,7 +396,7 @@ impl PyTensor {
 }
 
 /// The elements as text.
-fn shown(py: Python<'_>, inner: &Inner) -> String {
+fn shown(py: Python<'_>, inner: &Arc<Inner>) -> String {
     let text = py.detach(|| inner.tensor.to_string());
     text.rsplit_once('\n').map_or(text.clone(), |(elements, _)| elements.to_string())
 }
