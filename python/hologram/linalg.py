@@ -7,11 +7,22 @@ import math
 from . import _functions as f
 from . import _native
 from ._common import _axes, _axis, _float
+from ._functions import matmul, matrix_transpose, tensordot, vecdot
 from ._native import Tensor
 
-__all__ = """
-    cross diagonal matmul matrix_norm matrix_power matrix_transpose outer tensordot trace vecdot vector_norm
-""".split()
+__all__ = [
+    "cross",
+    "diagonal",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_transpose",
+    "outer",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
 
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:

@@ -125,6 +125,7 @@ def test_the_tokenizer(model):
     assert tokenizer.vocab_size == model.config["vocab"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of another kind")
 def test_ctrl_c_and_closing(model_path):
     model = hg.llm.load(model_path, device="cpu", ctx=4096)
     text = "a trait is a type and a " * 500
