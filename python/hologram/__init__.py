@@ -10,6 +10,7 @@ device: the first tensor does.
 """
 
 from . import _methods
+from ._compile import compile
 from ._devices import Device, default_device, devices, set_default_device, synchronize
 from ._dtypes import (
     bfloat16,
@@ -31,9 +32,9 @@ from ._dtypes import (
     uint32,
     uint64,
 )
+from ._files import load, save
 from ._functions import *  # noqa: F403
 from ._info import namespace_info as __array_namespace_info__
-from ._files import load, save
 from ._native import DeviceError, DType, Kernel, Tensor, __version__
 from ._native import Kernel as kernel
 from ._seeds import BackendType, Buffer, Executor, get_default_backend, is_cuda_available, is_metal_available

@@ -13,6 +13,8 @@ class Device:
 
     __slots__ = ("name",)
 
+    name: str
+
     def __init__(self, name: str = "auto"):
         object.__setattr__(self, "name", _native.open_device(None if name == "auto" else name))
 

@@ -19,7 +19,7 @@ def _convert(key):
     if key is None or key is Ellipsis or isinstance(key, (slice, int)):
         return key
     if isinstance(key, (list, tuple)) or hasattr(key, "__array__") or hasattr(key, "__dlpack__"):
-        from ._functions import asarray
+        from ._creation import asarray
 
         if not isinstance(key, Tensor):
             key = asarray(key)
@@ -30,7 +30,9 @@ def _convert(key):
         return int(key) if key.ndim == 0 and key.dtype.kind != "b" else key
     if hasattr(key, "__index__"):
         return key.__index__()
-    raise IndexError(f"an index is an integer, a slice, None, ... or a tensor of integers or bools, not {type(key).__name__}")
+    raise IndexError(
+        f"an index is an integer, a slice, None, ... or a tensor of integers or bools, not {type(key).__name__}"
+    )
 
 
 def _entries(x: Tensor, key) -> list:
@@ -53,15 +55,11 @@ def _entries(x: Tensor, key) -> list:
 
 
 def _take_slice(x: Tensor, dim: int, key: slice) -> Tensor:
-    size = x.shape[dim]
-    start, stop, step = key.indices(size)
-    places = range(start, stop, step)
+    start, stop, step = key.indices(x.shape[dim])
     if step == 1:
-        return _native.slice(x, dim, start, max(start, stop)) if places else _native.slice(x, dim, 0, 0)
-    if not places:
-        return _native.slice(x, dim, 0, 0)
-    index = _native.arange(start, step, len(places), "uint32" if step > 0 else "int64", x._device)
-    return _native.take_along(x, _native.cast(index, "uint32"), dim)
+        return _native.slice(x, dim, start, max(start, stop))
+    # Python's −1 is a place before the first one.
+    return _native.slice_step(x, dim, start, None if stop < 0 else stop, step)
 
 
 def _int(key: int, dim: int, size: int) -> int:
@@ -107,12 +105,13 @@ def getitem(x: Tensor, key) -> Tensor:
                 x = _native.slice(x, dim, at, at + 1)
             dim += 1
         elif k.dtype.kind == "b":
-            if tuple(x.shape[dim : dim + k.ndim]) != tuple(k.shape):
+            # A mask without elements along a dimension fits any, as in NumPy.
+            if any(m not in (n, 0) for m, n in zip(k.shape, x.shape[dim:], strict=False)):
                 raise IndexError(f"a mask of shape {k.shape} does not fit {tuple(x.shape[dim : dim + k.ndim])}")
             if k.ndim == 0:
                 chosen.append((len(shape), _native.full([int(bool(k))], 0, "int64", x._device)))
                 shape.append(1)
-            for column in _native.nonzero(k):
+            for column in _native.nonzero(k) if k.ndim else ():
                 chosen.append((len(shape), column))
                 shape.append(x.shape[dim])
                 dim += 1
@@ -127,18 +126,19 @@ def getitem(x: Tensor, key) -> Tensor:
 
 def _take_places(x: Tensor, chosen: list[tuple[int, Tensor]]) -> Tensor:
     """Elements at places in some dimensions, which broadcast against each other."""
-    from ._functions import broadcast_shapes
+    from ._common import broadcast_shapes
 
     dims = [dim for dim, _ in chosen]
     rest = [dim for dim in range(x.ndim) if dim not in dims]
     common = broadcast_shapes(*[index.shape for _, index in chosen])
-    place, total = None, 1
+    place: Tensor = _native.full([], 0, "int64", x._device)
+    total = 1
     for dim, index in reversed(chosen):
         size = x.shape[dim]
         index = _native.cast(index, "int64")
         if index.dtype.kind == "i":
             index = _native.select(index < 0, index + size, _native.broadcast_to(index, list(index.shape)))
-        place = index * total if place is None else place + index * total
+        place = place + index * total
         total *= size
     count = 1
     for n in common:
@@ -151,7 +151,9 @@ def _take_places(x: Tensor, chosen: list[tuple[int, Tensor]]) -> Tensor:
     else:
         flat = _native.reshape(_native.permute(x, dims + rest), [total, *outer])
         places = _native.reshape(_native.broadcast_to(place, list(common)), [count])
-        taken = _native.reshape(_native.take_along(flat, _native.contiguous(_native.cast(places, "uint32")), 0), [*common, *outer])
+        taken = _native.reshape(
+            _native.take_along(flat, _native.contiguous(_native.cast(places, "uint32")), 0), [*common, *outer]
+        )
     # Places in neighbouring dimensions stay where those were; otherwise they come first.
     if dims == list(range(dims[0], dims[0] + len(dims))) and dims[0] > 0:
         n = len(common)
@@ -162,7 +164,7 @@ def _take_places(x: Tensor, chosen: list[tuple[int, Tensor]]) -> Tensor:
 
 def setitem(x: Tensor, key, value) -> None:
     """`x[key] = value`. The object gets new memory: views of the old elements do not see the change."""
-    from ._functions import asarray
+    from ._creation import asarray
 
     if isinstance(value, Tensor):
         if value.dtype.kind == "f" and x.dtype.kind != "f":

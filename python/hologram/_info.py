@@ -21,7 +21,12 @@ class Info:
         return [Device._of(d["name"]) for d in _native.devices() if d["available"] and d["name"] != "reference"]
 
     def default_dtypes(self, *, device=None) -> dict:
-        return {"real floating": dt.DEFAULT_FLOAT, "complex floating": None, "integral": dt.DEFAULT_INT, "indexing": dt.DEFAULT_INT}
+        return {
+            "real floating": dt.DEFAULT_FLOAT,
+            "complex floating": None,
+            "integral": dt.DEFAULT_INT,
+            "indexing": dt.DEFAULT_INT,
+        }
 
     def dtypes(self, *, device=None, kind=None) -> dict:
         """The standard's types that a device has: Metal lacks float64."""

@@ -1,4 +1,4 @@
-"""Methods of `Tensor` that are written in Python: indexing, conversions, and the functions as methods."""
+"""Methods of native classes that are written in Python: indexing, conversions, and the functions as methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import _dtypes as dt
 from . import _functions as f
 from . import _indexing, _native
 from ._devices import Device
-from ._native import Tensor
+from ._native import Tensor, Tokenizer
 
 
 def _namespace(self: Tensor, *, api_version: str | None = None):
@@ -33,7 +33,9 @@ def _array(self: Tensor, dtype=None, copy: bool | None = None):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("NumPy has no bfloat16: install ml_dtypes, or convert by astype(hologram.float32)") from None
+            raise TypeError(
+                "NumPy has no bfloat16: install ml_dtypes, or convert by astype(hologram.float32)"
+            ) from None
         array = numpy.frombuffer(self._tobytearray(), dtype=ml_dtypes.bfloat16).reshape(self.shape)
     elif copy is False:
         array = numpy.asarray(memoryview(self))
@@ -90,25 +92,48 @@ def _inplace(operator: str):
     return method
 
 
+def written(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
+    """The text and the tokens of a conversation, by the model's chat template."""
+    import json
+
+    tools, variables = json.dumps(list(tools or [])), json.dumps(variables or {})
+    return tokenizer._chat(json.dumps(list(messages)), tools, variables, reply)
+
+
+def _apply_chat_template(
+    self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables
+):
+    """The tokens of a conversation as the model's chat template writes it, or its text with `tokenize=False`."""
+    text, tokens = written(self, messages, tools, variables, add_generation_prompt)
+    return tokens if tokenize else text
+
+
+_METHODS = {
+    "__array__": _array,
+    "__array_namespace__": _namespace,
+    "__contains__": _contains,
+    "__copy__": _copy,
+    "__deepcopy__": _copy,
+    "__getitem__": _indexing.getitem,
+    "__hash__": None,
+    "__iter__": _iter,
+    "__reduce__": _reduce,
+    "__setitem__": _indexing.setitem,
+    "T": property(_transposed),
+    "copy": _copy,
+    "device": property(lambda self: Device._of(self._device), doc="The device."),
+    "mT": property(f.matrix_transpose),
+    "numpy": _array,
+    "reshape": _reshape,
+    "to_device": _to_device,
+}
+
+
 def attach() -> None:
-    """Gives `Tensor` these methods."""
-    Tensor.__array_namespace__ = _namespace
-    Tensor.__array__ = _array
-    Tensor.__contains__ = _contains
-    Tensor.__copy__ = _copy
-    Tensor.__deepcopy__ = _copy
-    Tensor.__getitem__ = _indexing.getitem
-    Tensor.__hash__ = None
-    Tensor.__iter__ = _iter
-    Tensor.__reduce__ = _reduce
-    Tensor.__setitem__ = _indexing.setitem
-    Tensor.T = property(_transposed)
-    Tensor.mT = property(f.matrix_transpose)
-    Tensor.device = property(lambda self: Device._of(self._device), doc="The device.")
-    Tensor.copy = _copy
-    Tensor.numpy = _array
-    Tensor.reshape = _reshape
-    Tensor.to_device = _to_device
+    """Gives `Tensor` and `Tokenizer` these methods."""
+    Tokenizer.apply_chat_template = _apply_chat_template  # type: ignore[method-assign]
+    for name, method in _METHODS.items():
+        setattr(Tensor, name, method)
     for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
         setattr(Tensor, f"__i{name}__", _inplace(f"__{name}__"))
     for name in "all any argmax argmin argsort astype max mean min prod sort std sum var".split():

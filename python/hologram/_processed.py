@@ -24,7 +24,16 @@ class Processed:
             raise ValueError(f"the prompt has {len(tokens)} tokens, but the context holds {model.config['ctx']}")
         self._session = model._native.session(None, None)
         self._next_tokens, self._all = tokens, list(tokens)
-        keys = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+        keys = (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repeat_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+        )
         self._sampler = _native.Sampler({key: options[key] for key in keys if key in options})
         self._stops: list[str] = options.get("stop") or []
         if any(not stop for stop in self._stops):
@@ -49,7 +58,7 @@ class Processed:
         logits = self._session.feed(self._next_tokens)
         changed = self._processor(list(self._all), logits)
         if not isinstance(changed, Tensor):
-            from ._functions import asarray
+            from ._creation import asarray
 
             changed = asarray(changed)
         if changed.shape != logits.shape:

@@ -44,7 +44,9 @@ class LLM:
     def __init__(self, model: str, *, device=None, max_model_len: int | None = None, max_num_seqs: int | None = None):
         self.model = llm.load(model, device=device, ctx=max_model_len, sequences=max_num_seqs)
 
-    def generate(self, prompts: str | Sequence[str], sampling_params: SamplingParams | None = None) -> list[SimpleNamespace]:
+    def generate(
+        self, prompts: str | Sequence[str], sampling_params: SamplingParams | None = None
+    ) -> list[SimpleNamespace]:
         """Continues the prompts as one batch."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         done = self.model.generate(prompts, **(sampling_params or SamplingParams()).options())
@@ -58,7 +60,9 @@ class LLM:
 
     def _result(self, prompt: str | None, done: llm.Completion) -> SimpleNamespace:
         reason = {"end": "stop", "stop": "stop"}.get(done.finish, "length")
-        output = SimpleNamespace(index=0, text=done.text, token_ids=done.tokens, finish_reason=reason, logprobs=done.logprobs)
+        output = SimpleNamespace(
+            index=0, text=done.text, token_ids=done.tokens, finish_reason=reason, logprobs=done.logprobs
+        )
         return SimpleNamespace(prompt=prompt, outputs=[output], finished=True)
 
 
@@ -81,7 +85,10 @@ class Llama:
 
     def _chunks(self, prompt: str, max_tokens: int | None, options: dict) -> Iterator[dict[str, Any]]:
         for piece in self.model.stream(prompt, max_tokens=max_tokens, **options):
-            yield {"object": "text_completion", "choices": [{"index": 0, "text": piece.text, "finish_reason": piece.finish}]}
+            yield {
+                "object": "text_completion",
+                "choices": [{"index": 0, "text": piece.text, "finish_reason": piece.finish}],
+            }
 
     def create_chat_completion(self, messages: Sequence[dict], *, stream: bool = False, **options) -> Any:
         """The reply to a conversation."""

@@ -6,12 +6,23 @@ import math
 
 from . import _functions as f
 from . import _native
+from ._common import _axes, _axis, _float
 from ._functions import matmul, matrix_transpose, tensordot, vecdot
 from ._native import Tensor
 
-__all__ = """
-    cross diagonal matmul matrix_norm matrix_power matrix_transpose outer tensordot trace vecdot vector_norm
-""".split()
+__all__ = [
+    "cross",
+    "diagonal",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_transpose",
+    "outer",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
 
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
@@ -24,7 +35,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """The cross products of vectors of three elements along an axis."""
     x1, x2 = f.broadcast_arrays(x1, x2)
-    at = f._axis(x1, axis)
+    at = _axis(x1, axis)
     if x1.shape[at] != 3:
         raise ValueError(f"cross takes vectors of 3 elements, not {x1.shape[at]}")
     a, b = f.unstack(x1, axis=at), f.unstack(x2, axis=at)
@@ -65,8 +76,8 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 def vector_norm(x: Tensor, /, *, axis=None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm of vectors along axes: the `ord`-th root of the sum of powers."""
-    size = f.abs(f._float(x))
-    axes = f._axes(x, axis)
+    size = f.abs(_float(x))
+    axes = _axes(x, axis)
     if ord == math.inf:
         return f.max(size, axis=axes, keepdims=keepdims)
     if ord == -math.inf:
@@ -89,6 +100,6 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord="fro") -> Tensor:
     if ord not in (1, -1, math.inf, -math.inf):
         raise ValueError(f"the norm {ord!r} is not supported: use 'fro', 1, -1, inf or -inf")
     along, over = (-2, -1) if abs(ord) == 1 else (-1, -2)
-    sums = f.sum(f.abs(f._float(x)), axis=along, keepdims=True)
+    sums = f.sum(f.abs(_float(x)), axis=along, keepdims=True)
     result = (f.max if ord > 0 else f.min)(sums, axis=over, keepdims=True)
     return result if keepdims else f.squeeze(result, axis=(-2, -1))

@@ -1,10 +1,10 @@
 """Language models.
 
-    >>> import hologram as hg
-    >>> model = hg.llm.load(MODEL, device="cpu")
-    >>> model.generate("A trait is", max_tokens=3, temperature=0).tokens[:1]
-    [260]
-    >>> model.close()
+>>> import hologram as hg
+>>> model = hg.llm.load(MODEL, device="cpu")
+>>> model.generate("A trait is", max_tokens=3, temperature=0).tokens[:1]
+[261]
+>>> model.close()
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
+from ._methods import written as _written
 from ._native import Session, Tensor, Tokenizer
 
 __all__ = ["Completion", "Model", "Piece", "Session", "Stream", "TokenLogprob", "Tokenizer", "load"]
@@ -158,7 +159,16 @@ def _collect(stream, logprobs: bool) -> Completion:
 
 # The options that only the engine's own sampling has.
 _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
 
 
 class Model:
@@ -174,7 +184,9 @@ class Model:
         sequences: int | None = None,
         kv_memory: int | None = None,
     ):
-        self._native = _native.Model(os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory)
+        self._native = _native.Model(
+            os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory
+        )
         self._tokenizer: Tokenizer | None = None
 
     @property
@@ -219,7 +231,7 @@ class Model:
             return tokens
         return [token.__index__() for token in prompt]
 
-    def generate(self, prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], **options):
+    def generate(self, prompt: Any, **options: Any) -> Any:
         """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is computed as one batch and gives
         a list. Options: those of `stream`."""
         listed = not isinstance(prompt, str) and (not prompt or not hasattr(prompt[0], "__index__"))
@@ -285,7 +297,9 @@ class Model:
             "logprobs": logprobs,
             "prompt_logprobs": prompt_logprobs,
             "logit_bias": list(logit_bias.items()) if logit_bias is not None else None,
-            "json_schema": json_schema if isinstance(json_schema, str) or json_schema is None else json.dumps(json_schema),
+            "json_schema": json_schema
+            if isinstance(json_schema, str) or json_schema is None
+            else json.dumps(json_schema),
             "json_object": json_object or None,
             "regex": regex,
             "grammar": grammar,
@@ -298,13 +312,23 @@ class Model:
         if logits_processor is not None:
             from ._processed import Processed
 
-            refused = [key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")]
+            refused = [
+                key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")
+            ]
             if refused:
                 raise ValueError(f"{refused[0]} does not go together with logits_processor")
-            return Processed(self, tokens, options, logits_processor)
+            return Processed(self, tokens, options, logits_processor)  # type: ignore[return-value]
         return Stream(self._native.submit(tokens, options), logprobs is not None)
 
-    def chat(self, messages: Sequence[dict[str, Any]], *, stream: bool = False, tools: Sequence[dict] | None = None, template: dict | None = None, **options):
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        stream: bool = False,
+        tools: Sequence[dict] | None = None,
+        template: dict | None = None,
+        **options,
+    ):
         """The reply to a conversation, in the shape of OpenAI's chat completions: a dict, or with `stream=True` an
         iterator of chunks. `template` has further variables of the chat template, such as `enable_thinking`."""
         _, tokens = self._chat(messages, tools, template, True)
@@ -312,12 +336,16 @@ class Model:
             return self._chunks(self.stream(tokens, **options))
         done = self.generate(tokens, **options)
         finish = "stop" if done.finish in ("end", "stop") else "length"
-        usage = {"prompt_tokens": len(tokens), "completion_tokens": len(done.tokens), "total_tokens": len(tokens) + len(done.tokens)}
+        usage = {
+            "prompt_tokens": len(tokens),
+            "completion_tokens": len(done.tokens),
+            "total_tokens": len(tokens) + len(done.tokens),
+        }
         choice = {"index": 0, "message": {"role": "assistant", "content": done.text}, "finish_reason": finish}
         return {"object": "chat.completion", "model": self.config["name"], "choices": [choice], "usage": usage}
 
     def _chat(self, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
-        return _chat(self.tokenizer, messages, tools, variables, reply)
+        return _written(self.tokenizer, messages, tools, variables, reply)
 
     def _chunks(self, pieces: Stream) -> Iterator[dict[str, Any]]:
         with pieces:
@@ -343,23 +371,10 @@ class Model:
         return self._native.perplexity(tokens, ctx)[0]
 
     def embed(self, text: str | Sequence[str], *, pooling: str | None = None) -> Tensor:
-        """A vector of length 1 for a text, or a row for each of several; `pooling` is "last" or "mean"."""
+        """A vector for a text, or a row for each of several; `pooling` is "last", "mean" or "cls"."""
         texts = [text] if isinstance(text, str) else list(text)
         vectors = self._native.embed([self._tokens(one) for one in texts], pooling)
         return vectors[0] if isinstance(text, str) else vectors
-
-
-def _chat(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
-    return tokenizer._chat(json.dumps(list(messages)), json.dumps(list(tools or [])), json.dumps(variables or {}), reply)
-
-
-def _apply_chat_template(self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables):
-    """The tokens of a conversation as the model's chat template writes it, or its text with `tokenize=False`."""
-    text, tokens = _chat(self, messages, tools, variables, add_generation_prompt)
-    return tokens if tokenize else text
-
-
-Tokenizer.apply_chat_template = _apply_chat_template
 
 
 def load(

@@ -11,11 +11,33 @@ from . import _native
 from ._native import Tensor
 from ._seeds import Buffer, Executor
 
-__all__ = """
-    binary_cross_entropy_loss buffer_copy buffer_fill cross_entropy_loss gelu gemm mse_loss reduce_max reduce_min reduce_sum
-    relu scalar_add scalar_mul sigmoid softmax tanh vector_abs vector_add vector_div vector_max vector_min vector_mul
-    vector_neg vector_relu vector_sub
-""".split()
+__all__ = [
+    "binary_cross_entropy_loss",
+    "buffer_copy",
+    "buffer_fill",
+    "cross_entropy_loss",
+    "gelu",
+    "gemm",
+    "mse_loss",
+    "reduce_max",
+    "reduce_min",
+    "reduce_sum",
+    "relu",
+    "scalar_add",
+    "scalar_mul",
+    "sigmoid",
+    "softmax",
+    "tanh",
+    "vector_abs",
+    "vector_add",
+    "vector_div",
+    "vector_max",
+    "vector_min",
+    "vector_mul",
+    "vector_neg",
+    "vector_relu",
+    "vector_sub",
+]
 
 
 def _head(executor: Executor, buffer: Buffer, n: int | None) -> Tensor:

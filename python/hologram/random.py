@@ -23,7 +23,7 @@ def seed(value: int) -> None:
 
 def _draw(normal: bool, shape, dtype, device) -> Tensor:
     global _counter
-    from ._functions import _name, _shape
+    from ._common import _name, _shape
 
     shape = _shape(shape)
     count = 1
@@ -51,10 +51,14 @@ def randint(low: int, high: int, shape=(), *, dtype=None, device=None) -> Tensor
     """Whole numbers from `low` up to, without, `high`, of at most 2^24 values."""
     if not 0 < high - low <= 2**24:
         raise ValueError(f"{low} to {high} has no numbers, or more than 2^24")
-    from ._functions import floor
+    from ._elementwise import floor
 
     whole = floor(_draw(False, shape, dt.float32, device) * (high - low))
-    return _native.cast(whole, dt.DEFAULT_INT) + low if dtype is None else _native.cast(_native.cast(whole, dt.DEFAULT_INT) + low, dt.as_dtype(dtype))
+    return (
+        _native.cast(whole, dt.DEFAULT_INT) + low
+        if dtype is None
+        else _native.cast(_native.cast(whole, dt.DEFAULT_INT) + low, dt.as_dtype(dtype))
+    )
 
 
 def bernoulli(p: float = 0.5, shape=(), *, device=None) -> Tensor:

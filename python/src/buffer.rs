@@ -3,8 +3,6 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use hologram_backends::Binding;
-use hologram_backends::host::HostMemory;
 use hologram_core::{DType, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyBufferError;
@@ -56,15 +54,9 @@ fn parsed(format: &str, bytes: usize) -> Option<Type> {
 }
 
 /// A tensor's first byte in the host's memory; `None` for one on a device of its own memory.
-pub fn address(tensor: &Tensor) -> Option<*mut u8> {
-    match tensor.bindings().as_slice() {
-        [Binding::Buffer { buffer, range }] => {
-            let memory = buffer.downcast::<HostMemory>()?.raw();
-            // SAFETY: the range of a tensor lies within its buffer.
-            Some(unsafe { memory.data.add(range.start.min(memory.bytes)) })
-        }
-        _ => None,
-    }
+fn address(tensor: &Tensor) -> Option<*mut u8> {
+    let base = tensor.buffer().host_address()? as usize;
+    Some(ptr::with_exposed_provenance_mut(base + tensor.offset()))
 }
 
 /// A view that was acquired, released on drop.
@@ -146,22 +138,29 @@ impl PyTensor {
         }
         let py = slf.py();
         let inner = slf.get().get()?;
+        if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && inner.tensor.shape().len() > 1 {
+            return Err(PyBufferError::new_err("a tensor's elements are not in column-major order"));
+        }
         let ty = inner.ty();
         let Some(format) = format(ty) else {
             return Err(PyBufferError::new_err(format!("buffers have no format for {}", dtype::name(ty))));
         };
         let tensor = py
-            .detach(|| inner.tensor.contiguous().and_then(|whole| whole.wait().map(|()| whole)))
+            .detach(|| {
+                // Who does not ask for strides of any kind gets row-major elements.
+                let asked = |flag: c_int| flags & flag == flag;
+                let dense = asked(ffi::PyBUF_C_CONTIGUOUS) || asked(ffi::PyBUF_ANY_CONTIGUOUS);
+                let strided = asked(ffi::PyBUF_STRIDES) && !dense;
+                let tensor = if strided { inner.tensor.clone() } else { inner.tensor.contiguous()? };
+                tensor.wait().map(|()| tensor)
+            })
             .map_err(crate::error::Error::from)?;
         let Some(data) = address(&tensor) else {
             let text = format!("the tensor is on {}, out of the host's reach: use .to_device(\"cpu\")", inner.device);
             return Err(PyBufferError::new_err(text));
         };
         let shape: Vec<ffi::Py_ssize_t> = tensor.shape().iter().map(|n| *n as ffi::Py_ssize_t).collect();
-        let mut strides = vec![size(ty) as ffi::Py_ssize_t; shape.len()];
-        for k in (1..shape.len()).rev() {
-            strides[k - 1] = strides[k] * shape[k].max(1);
-        }
+        let strides = tensor.strides().iter().map(|n| (n * size(ty)) as ffi::Py_ssize_t).collect();
         let bytes = tensor.bytes();
         let mut exported = Box::new(Exported { tensor, shape, strides });
         // SAFETY: the view is the caller's; the arrays live in the box until `__releasebuffer__`, and the memory as long

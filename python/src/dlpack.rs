@@ -113,14 +113,14 @@ fn buffer_error<T>(text: impl Into<String>) -> Result<T> {
 }
 
 /// DLPack's numbers of a tensor's device.
-fn device_of(inner: &Inner) -> Result<(i32, i32)> {
+fn device_of(inner: &Arc<Inner>) -> Result<(i32, i32)> {
     let (kind, number) = inner.device.split_once(':').unwrap_or((&inner.device, "0"));
     match kind {
         "cpu" | "reference" => Ok((CPU, 0)),
         "cuda" => Ok((CUDA, number.parse().unwrap_or(0))),
-        other => buffer_error(format!(
-            "memory of {other} cannot be given to other libraries: use .to_device(\"cpu\") first"
-        )),
+        other => {
+            buffer_error(format!("memory of {other} cannot be given to other libraries: use .to_device(\"cpu\") first"))
+        }
     }
 }
 
@@ -168,7 +168,7 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-fn export<'py>(py: Python<'py>, inner: &Inner, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
+fn export<'py>(py: Python<'py>, inner: &Arc<Inner>, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
     let (device_type, device_id) = device_of(inner)?;
     let tensor = inner.tensor.clone();
     let Some(address) = tensor.address() else {
@@ -232,14 +232,17 @@ impl PyTensor {
         match dl_device {
             Some(wanted) if wanted != own => {
                 if wanted != (CPU, 0) || copy == Some(false) {
-                    return buffer_error(format!("{} is not the device {wanted:?}, and no copy is allowed", inner.device));
+                    return buffer_error(format!(
+                        "{} is not the device {wanted:?}, and no copy is allowed",
+                        inner.device
+                    ));
                 }
                 let (name, executor) = device::open(py, Some("cpu"))?;
                 inner = PyTensor::new(py.detach(|| inner.tensor.to(&executor))?, name.into()).get()?;
                 flags = IS_COPIED;
             }
             _ if copy == Some(true) => {
-                inner.tensor = py.detach(|| inner.tensor.copy())?;
+                inner = inner.beside(py.detach(|| inner.tensor.copy())?).get()?;
                 flags = IS_COPIED;
             }
             _ => {}
@@ -302,7 +305,11 @@ impl Taken {
     fn of(capsule: &Bound<'_, PyAny>) -> Result<Taken> {
         let py = capsule.py();
         if !capsule.is_instance_of::<PyCapsule>() {
-            return Err(PyTypeError::new_err(format!("__dlpack__ gave no capsule, but {}", capsule.get_type().name()?)).into());
+            return Err(PyTypeError::new_err(format!(
+                "__dlpack__ gave no capsule, but {}",
+                capsule.get_type().name()?
+            ))
+            .into());
         }
         let raw = capsule.as_ptr();
         // SAFETY: the capsule is alive; its name says which structure it holds, and that nobody took it.
@@ -381,7 +388,9 @@ fn described(raw: &Raw) -> Result<Described> {
     let strides = match raw.strides.is_null() {
         true => dense,
         // The stride of a dimension of size 1 means nothing, and producers write anything there.
-        false => list(raw.strides).iter().zip(&dense).zip(&shape).map(|((s, d), n)| if *n <= 1 { *d } else { *s }).collect(),
+        false => {
+            list(raw.strides).iter().zip(&dense).zip(&shape).map(|((s, d), n)| if *n <= 1 { *d } else { *s }).collect()
+        }
     };
     let offset = usize::try_from(raw.byte_offset).unwrap_or(usize::MAX);
     Ok(Described { ty, shape, strides, address: raw.data.expose_provenance().wrapping_add(offset), elements })
@@ -425,7 +434,8 @@ fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -
         return Ok(Tensor::from_bytes(executor, format, &of.shape, &gathered(&of))?);
     }
     let strides: Vec<usize> = of.strides.iter().map(|s| *s as usize).collect();
-    let reach = of.shape.iter().zip(&strides).try_fold(1usize, |reach, (n, s)| (n - 1).checked_mul(*s)?.checked_add(reach));
+    let reach =
+        of.shape.iter().zip(&strides).try_fold(1usize, |reach, (n, s)| (n - 1).checked_mul(*s)?.checked_add(reach));
     let Some(bytes) = reach.and_then(|reach| reach.checked_mul(size(of.ty))) else {
         return buffer_error(format!("the array's strides {strides:?} are too large"));
     };
@@ -447,7 +457,9 @@ pub fn from_dlpack(object: &Bound<'_, PyAny>, copy: Option<bool>) -> Result<PyTe
     let (wanted, host) = match kind as i32 {
         CPU | CUDA_HOST => ("cpu".to_string(), true),
         CUDA | CUDA_MANAGED => (format!("cuda:{number}"), false),
-        other => return buffer_error(format!("arrays on DLPack's device {other} cannot be read: move it to the CPU first")),
+        other => {
+            return buffer_error(format!("arrays on DLPack's device {other} cannot be read: move it to the CPU first"));
+        }
     };
     let (name, executor) = device::open(py, Some(&wanted))?;
     let arguments = PyDict::new(py);

@@ -112,6 +112,7 @@ pub fn extract(object: &Bound<'_, PyAny>) -> Result<Type> {
 }
 
 /// An element type as an argument.
+#[derive(Clone, Copy)]
 pub struct Wanted(pub Type);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Wanted {

@@ -13,7 +13,7 @@ use crate::tensor::PyTensor;
 /// Writes a `.npy` file.
 #[pyfunction]
 pub fn save_npy(py: Python<'_>, path: PathBuf, x: &PyTensor) -> Result<()> {
-    let x = x.get()?.tensor;
+    let x = x.get()?.tensor.clone();
     Ok(py.detach(|| x.save_npy(path))?)
 }
 
@@ -29,7 +29,7 @@ pub fn load_npy(py: Python<'_>, path: PathBuf, device: Option<&Bound<'_, PyAny>>
 /// Writes a safetensors file.
 #[pyfunction]
 pub fn save_safetensors(py: Python<'_>, path: PathBuf, tensors: BTreeMap<String, Py<PyTensor>>) -> Result<()> {
-    let one = |(name, tensor): (String, Py<PyTensor>)| Ok((name, tensor.get().get()?.tensor));
+    let one = |(name, tensor): (String, Py<PyTensor>)| Ok((name, tensor.get().get()?.tensor.clone()));
     let all = tensors.into_iter().map(one).collect::<Result<BTreeMap<_, _>>>()?;
     if all.is_empty() {
         return value("there are no tensors to save");

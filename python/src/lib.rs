@@ -3,12 +3,14 @@
 
 mod buffer;
 mod device;
+mod dlpack;
 mod dtype;
 mod error;
 mod files;
 mod kernel;
 mod llm;
 mod ops;
+mod tape;
 mod tensor;
 mod wait;
 
@@ -30,6 +32,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<dtype::PyDType>()?;
     m.add_class::<kernel::PyKernel>()?;
     m.add_class::<llm::PyModel>()?;
+    m.add_class::<tape::PyFunction>()?;
     m.add_class::<llm::PyEvents>()?;
     m.add_class::<llm::PyTokenizer>()?;
     m.add_class::<llm::PyDecoder>()?;
@@ -48,6 +51,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         device::open_device,
         device::set_default_device,
         device::synchronize,
+        dlpack::from_dlpack,
         files::load_npy,
         files::load_safetensors,
         files::save_npy,
@@ -63,6 +67,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::concat,
         ops::contiguous,
         ops::conv2d,
+        ops::cumprod,
         ops::cumsum,
         ops::elementwise,
         ops::full,
@@ -81,12 +86,19 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::rms_norm,
         ops::scatter,
         ops::scatter_add,
+        ops::search_sorted,
         ops::select,
         ops::slice,
+        ops::slice_step,
         ops::softmax,
         ops::sort,
         ops::take_along,
         ops::to_device,
+        ops::unique,
+        tape::begin_recording,
+        tape::cancel_recording,
+        tape::end_recording,
+        tape::signature,
         tensor::from_bytes,
         tensor::from_objects,
     ];

@@ -197,30 +197,27 @@ impl PyModel {
         }
     }
 
-    /// Embeddings of texts (their tokens), each of length 1.
+    /// A vector for each text (its tokens), pooled as the model's files say unless `pooling` does.
     fn embed(&self, py: Python<'_>, texts: Vec<Vec<u32>>, pooling: Option<&str>) -> Result<PyTensor> {
         let model = self.model()?;
         let pooling = match pooling {
-            None => Pooling::of(&model).unwrap_or(Pooling::Last),
-            Some("last") => Pooling::Last,
-            Some("mean") => Pooling::Mean,
-            Some(other) => return value(format!("pooling is {other:?}, but must be \"last\" or \"mean\"")),
+            None => None,
+            Some("last") => Some(Pooling::Last),
+            Some("mean") => Some(Pooling::Mean),
+            Some("cls") => Some(Pooling::Cls),
+            Some(other) => return value(format!("pooling is {other:?}, but must be \"last\", \"mean\" or \"cls\"")),
         };
-        let context = texts.iter().map(Vec::len).max().unwrap_or(0);
         if texts.iter().any(Vec::is_empty) || texts.is_empty() {
             return value("an embedding takes at least one token");
         }
-        let rows = texts.len();
-        let width = model.config().width;
-        let vectors = interruptible(py, move || -> hologram_llm::Result<Vec<f32>> {
+        let context = texts.iter().map(Vec::len).max().unwrap_or(0);
+        let vectors = interruptible(py, move || {
             let mut embedder = Embedder::new(&model, context)?;
-            let mut out = Vec::new();
-            for text in &texts {
-                out.extend(embedder.embed(text, pooling)?);
-            }
-            Ok(out)
+            let pooling = pooling.unwrap_or(embedder.pooling());
+            embedder.embed(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>(), pooling)
         })??;
-        host_tensor(py, &[rows, width], &vectors)
+        let width = vectors.first().map_or(0, Vec::len);
+        host_tensor(py, &[vectors.len(), width], &vectors.concat())
     }
 
     /// The engine's counters.
@@ -619,10 +616,10 @@ impl PySampler {
 
     /// The token for `position` after `tokens`.
     fn sample(&self, py: Python<'_>, logits: &PyTensor, tokens: Vec<u32>, position: u64) -> Result<u32> {
-        let logits = logits.get()?.tensor;
-        Ok(py.detach(|| -> std::result::Result<u32, Error> {
+        let logits = logits.get()?.tensor.clone();
+        py.detach(|| {
             let numbers = logits.cast(hologram_isa::Type::F32)?.to_vec::<f32>()?;
             Ok(lock(&self.sampler).sample_after(&numbers, &tokens, position)?)
-        })?)
+        })
     }
 }

@@ -1,7 +1,9 @@
 //! Operations on tensors: promotion of types as the array API standard has it, then the operation of the core crate.
 
-use hologram_core::ops::{Conv2dOptions, LossReduction};
-use hologram_core::{CoreError, DType, Executor, Tensor};
+use std::sync::Arc;
+
+use hologram_core::ops::{Conv2dOptions, LossReduction, Reduction};
+use hologram_core::{CoreError, DType, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -10,6 +12,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt};
 use crate::device;
 use crate::dtype::{self, Wanted, kind, promoted};
 use crate::error::{Result, value, wrong_type};
+use crate::tape;
 use crate::tensor::{Inner, PyTensor, scalar};
 
 type Core = hologram_core::Result<Tensor>;
@@ -64,16 +67,40 @@ macro_rules! binary {
     };
 }
 
-fn unary_core(name: &str, x: &Tensor) -> Option<Core> {
-    unary!(name, x; neg abs sqrt rsqrt exp exp2 log log2 sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh
-        expm1 log1p log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite
-        copy)
+macro_rules! tables {
+    (unary $($one:ident)*; binary $($two:ident)*;) => {
+        fn unary_core(name: &str, x: &Tensor) -> Option<Core> {
+            unary!(name, x; $($one)*)
+        }
+
+        fn binary_core(name: &str, a: &Tensor, b: &Tensor) -> Option<Core> {
+            binary!(name, a, b; $($two)*)
+        }
+
+        /// The operation of this name in a graph.
+        fn in_graph(name: &str, g: &mut Graph, v: &[NodeId]) -> hologram_core::Result<NodeId> {
+            match (name, v) {
+                $((stringify!($one), [x]) => g.$one(*x),)*
+                $((stringify!($two), [a, b]) => g.$two(*a, *b),)*
+                _ => Err(CoreError::Graph(format!("{name} cannot be compiled"))),
+            }
+        }
+    };
 }
 
-fn binary_core(name: &str, a: &Tensor, b: &Tensor) -> Option<Core> {
-    binary!(name, a, b; add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr
-        swiglu relu2_mul
-        floor_divide remainder hypot logaddexp nextafter)
+tables! {
+    unary neg abs sqrt rsqrt exp exp2 log log2 sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh expm1 log1p
+        log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite copy;
+    binary add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr swiglu relu2_mul
+        floor_divide remainder hypot logaddexp nextafter;
+}
+
+/// A graph value in another type, if it has another.
+fn converted(g: &mut Graph, x: NodeId, to: Option<Type>) -> hologram_core::Result<NodeId> {
+    match to {
+        Some(ty) => g.cast(x, ty),
+        None => Ok(x),
+    }
 }
 
 fn kind_of(name: &str) -> Kind {
@@ -89,7 +116,7 @@ fn kind_of(name: &str) -> Kind {
 
 /// A tensor or a Python number beside a tensor.
 enum Side<'a, 'py> {
-    Tensor(Inner),
+    Tensor(Arc<Inner>),
     Number(&'a Bound<'py, PyAny>),
 }
 
@@ -115,13 +142,17 @@ fn with_number(ty: Type, number: &Bound<'_, PyAny>) -> Type {
     }
 }
 
+/// The operands of an operation: as they were given (a number as a tensor), and in their common type.
+struct Pair {
+    first: Arc<Inner>,
+    given: [Arc<Inner>; 2],
+    /// Those of another type, converted.
+    converted: [Option<Tensor>; 2],
+    ty: Type,
+}
+
 /// Both operands in the type that they are promoted to. `None`: one is neither a tensor nor a number.
-fn operands(
-    name: &str,
-    kind: Kind,
-    a: &Bound<'_, PyAny>,
-    b: &Bound<'_, PyAny>,
-) -> Result<Option<(Inner, Tensor, Tensor)>> {
+fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<Pair>> {
     let (Some(left), Some(right)) = (side(a)?, side(b)?) else { return Ok(None) };
     let (first, ty) = match (&left, &right) {
         (Side::Tensor(x), Side::Tensor(y)) => {
@@ -144,24 +175,37 @@ fn operands(
     };
     kind.check(name, ty)?;
     let ty = if kind == Kind::Float { as_float(ty) } else { ty };
-    let convert = |side: Side<'_, '_>| -> Result<Tensor> {
-        Ok(match side {
-            Side::Tensor(x) if x.ty() == ty => x.tensor,
-            Side::Tensor(x) => x.tensor.cast(ty)?,
-            Side::Number(number) => scalar(number, ty, first.tensor.executor())?,
-        })
+    let given = |side: Side<'_, '_>| -> Result<Arc<Inner>> {
+        match side {
+            Side::Tensor(x) => Ok(x),
+            Side::Number(number) => first.beside(scalar(number, ty, first.tensor.executor())?).get(),
+        }
     };
-    let (x, y) = (convert(left)?, convert(right)?);
-    Ok(Some((first, x, y)))
+    let given = [given(left)?, given(right)?];
+    let convert = |x: &Inner| (x.ty() != ty).then(|| x.tensor.cast(ty)).transpose();
+    let converted = [convert(&given[0])?, convert(&given[1])?];
+    Ok(Some(Pair { first, given, converted, ty }))
 }
 
 fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<PyTensor>> {
-    let Some((first, x, y)) = operands(name, kind_of(name), a, b)? else { return Ok(None) };
-    let result = py.detach(|| binary_core(name, &x, &y));
-    match result {
-        Some(result) => Ok(Some(first.beside(result?))),
-        None => Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into()),
-    }
+    let Some(Pair { first, given, converted: common, ty }) = operands(name, kind_of(name), a, b)? else {
+        return Ok(None);
+    };
+    let [x, y] = [0, 1].map(|k| common[k].as_ref().unwrap_or(&given[k].tensor));
+    let Some(result) = py.detach(|| binary_core(name, x, y)) else {
+        return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
+    };
+    let result = first.beside(result?);
+    let emit = tape::emit(|| {
+        let name = name.to_string();
+        let to = [&given[0], &given[1]].map(|x| (x.ty() != ty).then_some(ty));
+        Arc::new(move |g, v| {
+            let both = [converted(g, v[0], to[0])?, converted(g, v[1], to[1])?];
+            in_graph(&name, g, &both)
+        })
+    });
+    tape::record(emit, &given, &result);
+    Ok(Some(result))
 }
 
 /// An elementwise operation of one or two operands, tensors or numbers (one is a tensor).
@@ -180,28 +224,45 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
     let x = tensor(a)?;
     let own = kind_of(name);
     own.check(name, x.ty())?;
+    let to = (own == Kind::Float && kind(x.ty()) != 'f').then_some(Type::F32);
+    // The magnitude of an unsigned integer is itself.
+    let same = kind(x.ty()) == 'u' && matches!(name, "abs" | "relu");
+    let wraps = kind(x.ty()) == 'u' && name == "neg";
     let result = py.detach(|| {
-        let x = if own == Kind::Float { x.tensor.cast(as_float(x.ty()))? } else { x.tensor.clone() };
-        // The magnitude of an unsigned integer is itself.
-        if kind(x_type(&x)) == 'u' && matches!(name, "abs" | "relu") {
-            return Ok(Some(x));
+        let x = to.map_or_else(|| Ok(x.tensor.clone()), |ty| x.tensor.cast(ty))?;
+        match () {
+            () if same => Ok(Some(x)),
+            () if wraps => Tensor::zeros(x.executor(), x.dtype(), &[])?.sub(&x).map(Some),
+            () => unary_core(name, &x).transpose(),
         }
-        if kind(x_type(&x)) == 'u' && name == "neg" {
-            return x.zeros_like()?.sub(&x).map(Some);
-        }
-        unary_core(name, &x).transpose()
     });
-    match result? {
-        Some(result) => Ok(x.beside(result)),
-        None => Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into()),
-    }
+    let Some(result) = result? else {
+        return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
+    };
+    let emit = tape::emit(|| {
+        let (name, ty) = (name.to_string(), x.ty());
+        Arc::new(move |g, v| match () {
+            () if same => Ok(v[0]),
+            () if wraps => {
+                let zero = g.scalar(ty, 0.0)?;
+                g.sub(zero, v[0])
+            }
+            () => {
+                let x = converted(g, v[0], to)?;
+                in_graph(&name, g, &[x])
+            }
+        })
+    });
+    let result = x.beside(result);
+    tape::record(emit, &[x], &result);
+    Ok(result)
 }
 
 fn x_type(x: &Tensor) -> Type {
     if let DType::Plain(ty) = x.dtype() { ty } else { Type::F32 }
 }
 
-fn tensor(object: &Bound<'_, PyAny>) -> Result<Inner> {
+fn tensor(object: &Bound<'_, PyAny>) -> Result<Arc<Inner>> {
     match object.cast::<PyTensor>() {
         Ok(tensor) => tensor.get().get(),
         Err(_) => wrong_type(format!("this takes a tensor, not {}", object.get_type().name()?)),
@@ -245,7 +306,9 @@ macro_rules! operators {
             fn __pos__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
                 let inner = slf.get().get()?;
                 Kind::Number.check("positive", inner.ty())?;
-                Ok(inner.beside(inner.tensor.clone()))
+                let result = inner.beside(inner.tensor.clone());
+                tape::record(tape::emit(|| Arc::new(|_, v| Ok(v[0]))), &[inner], &result);
+                Ok(result)
             }
 
             fn __abs__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
@@ -321,7 +384,19 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
     };
     Kind::Number.check("matmul", ty)?;
     let result = py.detach(|| integer_matmul(&x.tensor.cast(ty)?, &y.tensor.cast(ty)?));
-    Ok(x.beside(result?))
+    let result = x.beside(result?);
+    if kind(ty) != 'f' || x.tensor.shape().len() < 2 || y.tensor.shape().len() < 2 {
+        tape::refuse("a product of integers or of vectors", &[&x, &y])?;
+    }
+    let emit = tape::emit(|| {
+        let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));
+        Arc::new(move |g, v| {
+            let both = [converted(g, v[0], to[0])?, converted(g, v[1], to[1])?];
+            g.matmul(both[0], both[1])
+        })
+    });
+    tape::record(emit, &[x, y], &result);
+    Ok(result)
 }
 
 /// The matrix product of any numbers: of integers as sums of products, in their type.
@@ -344,49 +419,129 @@ fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
     if inner_a != inner_b {
         return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
     }
-    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)
+    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)?.cast(x_type(a))
 }
 
-/// Defines functions of a tensor, further operands, and attributes.
+/// Defines functions of a tensor, further operands, and attributes: at once, and in a graph that is recorded.
 macro_rules! methods {
-    ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr;)*) => {
+    ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr, $graph:expr;)*) => {
         $(
             #[pyfunction]
             #[allow(clippy::too_many_arguments)]
             pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
-                let inner = $x.get()?;
-                let $x = inner.tensor.clone();
-                $(let $operand = $operand.get()?.tensor;)*
+                let all = [$x.get()? $(, $operand.get()?)*];
+                let emit = tape::emit(|| {
+                    $(let $attribute = $attribute.clone();)*
+                    Arc::new(move |g, v| tape::call(g, v, $graph))
+                });
+                let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
                 let result: Core = py.detach(move || $body);
-                Ok(inner.beside(result?))
+                let result = all[0].beside(result?);
+                tape::record(emit, &all, &result);
+                Ok(result)
             }
         )*
     };
 }
 
 methods! {
-    cast(x; dtype: Wanted) x.cast(dtype.0);
-    reshape(x; shape: Vec<usize>) x.reshape(&shape);
-    permute(x; order: Vec<usize>) x.permute(&order);
-    broadcast_to(x; shape: Vec<usize>) x.broadcast_to(&shape);
-    slice(x; dim: usize, start: usize, end: usize) x.slice(dim, start, end);
-    contiguous(x;) x.contiguous();
-    sort(x; dim: usize, descending: bool) x.sort(dim, descending);
-    arg_sort(x; dim: usize, descending: bool) x.arg_sort(dim, descending);
-    arg_max(x; dim: usize) x.arg_max(dim);
-    arg_min(x; dim: usize) x.arg_min(dim);
-    cumsum(x; dim: usize) x.cumsum(dim);
-    softmax(x; dim: usize) x.softmax(dim);
-    log_softmax(x; dim: usize) x.log_softmax(dim);
-    take_along(x, indices; dim: usize) x.take_along(&indices, dim);
-    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim);
-    scatter_add(x, indices, updates; dim: usize) x.scatter_add(&indices, &updates, dim);
-    select(condition, a, b;) condition.select(&a, &b);
-    clip(x, least, greatest;) x.clip(&least, &greatest);
-    rms_norm(x, weight; eps: f32) x.rms_norm(&weight, eps);
-    layer_norm(x, weight, bias; eps: f32) x.layer_norm(&weight, &bias, eps);
-    gather(x, ids;) x.gather(&ids);
-    pad(x; sides: Vec<(usize, usize)>, with: f64) x.pad(&sides, with);
+    cast(x; dtype: Wanted) x.cast(dtype.0), |g, v| g.cast(v[0], dtype.0);
+    reshape(x; shape: Vec<usize>) x.reshape(&shape), |g, v| g.reshape(v[0], &tape::fixed(&shape));
+    permute(x; order: Vec<usize>) x.permute(&order), |g, v| g.permute(v[0], &order);
+    broadcast_to(x; shape: Vec<usize>) x.broadcast_to(&shape), |g, v| g.broadcast_to(v[0], &tape::fixed(&shape));
+    slice(x; dim: usize, start: usize, end: usize) x.slice(dim, start, end), |g, v| g.slice(v[0], dim, start, end);
+    contiguous(x;) x.contiguous(), |g, v| g.contiguous(v[0]);
+    sort(x; dim: usize, descending: bool) x.sort(dim, descending), |g, v| g.sort(v[0], dim, descending);
+    arg_sort(x; dim: usize, descending: bool) x.arg_sort(dim, descending), |g, v| g.arg_sort(v[0], dim, descending);
+    arg_max(x; dim: usize) x.arg_max(dim), |g, v| g.arg_max(v[0], dim);
+    arg_min(x; dim: usize) x.arg_min(dim), |g, v| g.arg_min(v[0], dim);
+    cumsum(x; dim: usize) x.cumsum(dim), |g, v| g.cumsum(v[0], dim);
+    softmax(x; dim: usize) x.softmax(dim), |g, v| g.softmax(v[0], dim);
+    log_softmax(x; dim: usize) x.log_softmax(dim), |g, v| g.log_softmax(v[0], dim);
+    take_along(x, indices; dim: usize) x.take_along(&indices, dim), |g, v| g.take_along(v[0], v[1], dim);
+    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim), |g, v| g.scatter(v[0], v[1], v[2], dim);
+    scatter_add(x, indices, updates; dim: usize) x.scatter_add(&indices, &updates, dim),
+        |g, v| g.scatter_add(v[0], v[1], v[2], dim);
+    select(condition, a, b;) condition.select(&a, &b), |g, v| g.select(v[0], v[1], v[2]);
+    clip(x, least, greatest;) x.clip(&least, &greatest), |g, v| g.clip(v[0], v[1], v[2]);
+    rms_norm(x, weight; eps: f32) x.rms_norm(&weight, eps), |g, v| g.rms_norm(v[0], v[1], eps);
+    layer_norm(x, weight, bias; eps: f32) x.layer_norm(&weight, &bias, eps), |g, v| g.layer_norm(v[0], v[1], v[2], eps);
+    gather(x, ids;) x.gather(&ids), |g, v| g.gather(v[0], v[1]);
+    pad(x; sides: Vec<(usize, usize)>, with_: f64) x.pad(&sides, with_), |g, v| g.pad(v[0], &sides, with_);
+}
+
+/// Defines functions of a tensor, further operands, and attributes that no graph has.
+macro_rules! eager {
+    ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr;)*) => {
+        $(
+            #[pyfunction]
+            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+                let all = [$x.get()? $(, $operand.get()?)*];
+                tape::refuse(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
+                let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
+                let result: Core = py.detach(move || $body);
+                Ok(all[0].beside(result?))
+            }
+        )*
+    };
+}
+
+eager! {
+    cumprod(x; dim: usize) x.cumprod(dim);
+    search_sorted(x, values; right: bool) x.search_sorted(&values, right);
+    slice_step(x; dim: usize, start: Option<i64>, stop: Option<i64>, step: i64) x.slice_step(dim, start, stop, step);
+}
+
+/// A reduction in a graph, of a tensor of this type and shape.
+fn reduced(
+    g: &mut Graph,
+    x: NodeId,
+    (ty, shape): (Type, &[usize]),
+    name: &str,
+    dims: &[usize],
+    keep: bool,
+) -> hologram_core::Result<NodeId> {
+    let mut x = x;
+    let reduction = match name {
+        "sum" | "any" | "all" | "count_nonzero" => Reduction::Sum,
+        "mean" => Reduction::Mean,
+        "prod" => Reduction::Prod,
+        "max" => Reduction::Max,
+        _ => Reduction::Min,
+    };
+    match name {
+        "any" | "all" | "count_nonzero" => {
+            x = g.cast(x, Type::Bool)?;
+            x = if name == "all" { g.not(x)? } else { x };
+            x = g.cast(x, Type::U32)?;
+        }
+        "sum" | "prod" if dtype::size(ty) < 4 && kind(ty) != 'f' => {
+            x = g.cast(x, if kind(ty) == 'u' { Type::U64 } else { Type::I64 })?;
+        }
+        _ => {}
+    }
+    // The dimensions are merged into one behind all others, so that the sums are rounded once.
+    let others: Vec<usize> = (0..shape.len()).filter(|dim| !dims.contains(dim)).collect();
+    if !dims.is_empty() {
+        let order: Vec<usize> = others.iter().chain(dims).copied().collect();
+        let mut sizes: Vec<usize> = others.iter().map(|dim| shape[*dim]).collect();
+        sizes.push(dims.iter().map(|dim| shape[*dim]).product());
+        x = g.permute(x, &order)?;
+        x = g.reshape(x, &tape::fixed(&sizes))?;
+        x = g.reduce(x, reduction, others.len())?;
+    }
+    if keep {
+        let size = |dim: usize| if dims.contains(&dim) { 1 } else { shape[dim] };
+        x = g.reshape(x, &tape::fixed(&(0..shape.len()).map(size).collect::<Vec<_>>()))?;
+    }
+    match name {
+        "any" | "all" => {
+            let zero = g.scalar(Type::U32, 0.0)?;
+            if name == "any" { g.gt(x, zero) } else { g.eq(x, zero) }
+        }
+        "count_nonzero" => g.cast(x, Type::I64),
+        _ => Ok(x),
+    }
 }
 
 /// Reduces dimensions (each once, in order); all for `None`.
@@ -407,12 +562,20 @@ pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims
         ("max", true) => x.max_keepdim(dims).map(Some),
         ("min", false) => x.min(dims).map(Some),
         ("min", true) => x.min_keepdim(dims).map(Some),
+        ("any", keep) => x.any(dims, keep).map(Some),
+        ("all", keep) => x.all(dims, keep).map(Some),
+        ("count_nonzero", keep) => x.count_nonzero(dims, keep).map(Some),
         _ => Ok(None),
     });
-    match result? {
-        Some(result) => Ok(inner.beside(result)),
-        None => value(format!("there is no reduction {name}")),
-    }
+    let Some(result) = result? else { return value(format!("there is no reduction {name}")) };
+    let result = inner.beside(result);
+    let emit = tape::emit(|| {
+        let (name, ty, shape) = (name.to_string(), inner.ty(), x.shape().to_vec());
+        let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
+        Arc::new(move |g, v| reduced(g, v[0], (ty, &shape), &name, &dims, keepdims))
+    });
+    tape::record(emit, std::slice::from_ref(&inner), &result);
+    Ok(result)
 }
 
 /// Concatenates tensors of one type along a dimension.
@@ -431,7 +594,18 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
         }
         parts.pop().ok_or_else(|| CoreError::Tensor("there are no tensors to concatenate".into()))
     });
-    Ok(first.beside(result?))
+    let result = first.beside(result?);
+    let emit = tape::emit(|| {
+        Arc::new(move |g, v| {
+            let mut parts = v.to_vec();
+            while parts.len() > 1 {
+                parts = parts.chunks(64).map(|part| g.cat(part, dim)).collect::<hologram_core::Result<_>>()?;
+            }
+            parts.pop().ok_or_else(|| CoreError::Graph("nothing is concatenated".into()))
+        })
+    });
+    tape::record(emit, &all, &result);
+    Ok(result)
 }
 
 /// Makes a tensor on a device.
@@ -501,8 +675,14 @@ pub fn random(
 #[pyfunction]
 #[pyo3(signature = (x, device=None))]
 pub fn to_device(py: Python<'_>, x: &PyTensor, device: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
-    let x = x.get()?.tensor;
-    made(py, device, move |executor| x.to(executor))
+    let inner = x.get()?;
+    let x = inner.tensor.clone();
+    let moved = made(py, device, move |executor| x.to(executor))?;
+    if moved.get()?.device != inner.device {
+        tape::refuse("a copy to another device", &[&inner])?;
+    }
+    tape::record(tape::emit(|| Arc::new(|_, v| Ok(v[0]))), &[inner], &moved);
+    Ok(moved)
 }
 
 /// The promoted type of two types; an error if there is none.
@@ -518,21 +698,18 @@ pub fn promote_types(a: Wanted, b: Wanted) -> Result<crate::dtype::PyDType> {
 #[pyfunction]
 pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
     let inner = x.get()?;
-    let shape = inner.tensor.shape().to_vec();
-    let truth = inner.tensor.cast(Type::Bool)?;
-    let columns = py.detach(|| -> hologram_core::Result<Vec<Tensor>> {
-        let bytes = crate::tensor::read(&truth)?;
-        let found: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != 0).collect();
-        let mut inner_size = bytes.len();
-        let column = |n: &usize| {
-            inner_size = inner_size.checked_div(*n).unwrap_or(0);
-            let (inner_size, n) = (inner_size, *n);
-            let places: Vec<i64> = found.iter().map(|i| (i / inner_size % n) as i64).collect();
-            Tensor::from_slice(truth.executor(), &[found.len()], &places)
-        };
-        shape.iter().map(column).collect()
-    })?;
+    tape::refuse("nonzero", &[&inner])?;
+    let columns = py.detach(|| inner.tensor.nonzero())?;
     Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
+}
+
+/// The distinct elements: values, first indices, the value of each element, counts.
+#[pyfunction]
+pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
+    let inner = x.get()?;
+    tape::refuse("unique", &[&inner])?;
+    let found = py.detach(|| inner.tensor.unique())?;
+    Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
 }
 
 /// A loss.
@@ -545,7 +722,8 @@ pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reducti
         other => return value(format!("there is no reduction {other:?}: use \"none\", \"mean\" or \"sum\"")),
     };
     let inner = x.get()?;
-    let target = target.get()?.tensor;
+    let target = target.get()?.tensor.clone();
+    tape::refuse("a loss", &[&inner])?;
     let result = py.detach(|| match name {
         "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
         "bce_with_logits" => inner.tensor.bce_with_logits(&target, reduction).map(Some),
@@ -573,8 +751,9 @@ pub fn conv2d(
     groups: usize,
 ) -> Result<PyTensor> {
     let inner = x.get()?;
-    let kernel = kernel.get()?.tensor;
-    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor);
+    tape::refuse("conv2d", &[&inner])?;
+    let kernel = kernel.get()?.tensor.clone();
+    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor.clone());
     let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
     Ok(inner.beside(py.detach(|| inner.tensor.conv2d(&kernel, bias.as_ref(), &options))?))
 }
@@ -591,7 +770,8 @@ pub fn attention(
     causal: bool,
 ) -> Result<PyTensor> {
     let inner = q.get()?;
-    let (k, v) = (k.get()?.tensor, v.get()?.tensor);
+    tape::refuse("attention", &[&inner])?;
+    let (k, v) = (k.get()?.tensor.clone(), v.get()?.tensor.clone());
     let options = hologram_core::TensorAttention { scale, causal };
     Ok(inner.beside(py.detach(|| inner.tensor.attention(&k, &v, &options))?))
 }

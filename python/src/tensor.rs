@@ -1,12 +1,12 @@
 //! `Tensor`: its making, its attributes, and its way to and from Python's objects.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use half::{bf16, f16};
-use hologram_backends::Binding;
 use hologram_core::{DType, Executor, Tensor};
 use hologram_isa::Type;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyTuple};
 
@@ -18,23 +18,28 @@ use crate::error::{Result, value, wrong_type};
 /// old elements.
 #[pyclass(frozen, weakref, name = "Tensor", module = "hologram")]
 pub struct PyTensor {
-    inner: RwLock<Inner>,
+    inner: RwLock<Arc<Inner>>,
 }
 
-#[derive(Clone)]
+/// What a `Tensor` stands for at a moment.
 pub struct Inner {
     pub tensor: Tensor,
     pub device: Arc<str>,
+    /// Differs for each tensor that is made.
+    pub id: u64,
     generation: u32,
 }
 
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 impl PyTensor {
     pub fn new(tensor: Tensor, device: Arc<str>) -> PyTensor {
-        PyTensor { inner: RwLock::new(Inner { tensor, device, generation: device::generation() }) }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        PyTensor { inner: RwLock::new(Arc::new(Inner { tensor, device, id, generation: device::generation() })) }
     }
 
     /// The tensor, if it is of this process.
-    pub fn get(&self) -> Result<Inner> {
+    pub fn get(&self) -> Result<Arc<Inner>> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner).clone();
         device::alive(inner.generation)?;
         Ok(inner)
@@ -57,6 +62,7 @@ impl Inner {
 
     /// The bytes of the elements in row-major order.
     pub fn bytes(&self, py: Python<'_>) -> Result<Vec<u8>> {
+        crate::tape::refuse("reading elements", &[self])?;
         Ok(py.detach(|| read(&self.tensor))?)
     }
 }
@@ -65,9 +71,7 @@ impl Inner {
 pub fn read(tensor: &Tensor) -> hologram_core::Result<Vec<u8>> {
     let whole = tensor.contiguous()?;
     let mut bytes = vec![0; whole.bytes()];
-    if let [Binding::Buffer { buffer, range }] = whole.bindings().as_slice() {
-        whole.executor().backend().copy_from_buffer(buffer, range.start, &mut bytes)?;
-    }
+    whole.executor().backend().copy_from_buffer(whole.buffer(), whole.offset(), &mut bytes)?;
     Ok(bytes)
 }
 
@@ -233,7 +237,7 @@ pub fn from_bytes(
 }
 
 /// The only element of a tensor.
-fn item<'py>(py: Python<'py>, inner: &Inner) -> Result<Bound<'py, PyAny>> {
+fn item<'py>(py: Python<'py>, inner: &Arc<Inner>) -> Result<Bound<'py, PyAny>> {
     let elements: usize = inner.tensor.shape().iter().product();
     if elements != 1 {
         return value(format!("it has {elements} elements, not one"));
@@ -284,6 +288,22 @@ impl PyTensor {
     #[getter]
     fn _device(&self) -> Result<String> {
         Ok(self.get()?.device.to_string())
+    }
+
+    /// The address of the first element on its device, as other libraries there know it.
+    #[getter]
+    fn data_ptr(&self) -> Result<u64> {
+        let inner = self.get()?;
+        match inner.tensor.address() {
+            Some(address) => Ok(address),
+            None => value(format!("memory of {} has no address for other libraries", inner.device)),
+        }
+    }
+
+    /// The distances, in elements, from one index of each dimension to the next.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyTuple>> {
+        Ok(PyTuple::new(py, self.get()?.tensor.strides())?)
     }
 
     /// Whether the elements lie in row-major order.
@@ -375,13 +395,8 @@ impl PyTensor {
     }
 }
 
-/// An index beyond a dimension.
-pub fn out_of_bounds(index: i64, dim: usize, size: usize) -> PyErr {
-    PyIndexError::new_err(format!("index {index} is out of bounds for dimension {dim} of size {size}"))
-}
-
 /// The elements as text.
-fn shown(py: Python<'_>, inner: &Inner) -> String {
+fn shown(py: Python<'_>, inner: &Arc<Inner>) -> String {
     let text = py.detach(|| inner.tensor.to_string());
     text.rsplit_once('\n').map_or(text.clone(), |(elements, _)| elements.to_string())
 }

@@ -28,6 +28,7 @@ def test_executors_and_buffers():
 
 def test_operations():
     with hg.Executor(backend="cpu") as x:
+
         def buffer(values, size=None):
             out = x.allocate(size or len(values))
             out._set(hg.asarray(values, dtype=hg.float32))
@@ -72,7 +73,16 @@ def test_operations():
         assert hg.ops.cross_entropy_loss(x, buffer(p), buffer(t), out) == pytest.approx(-math.log(0.7))
         want = -(math.log(0.8) + math.log(0.7) + math.log(0.9)) / 3
         assert hg.ops.binary_cross_entropy_loss(x, buffer(p), buffer(t), out) == pytest.approx(want)
-        checked |= {"softmax", "scalar_add", "scalar_mul", "buffer_fill", "reduce_sum", "reduce_min", "reduce_max", "gemm"}
+        checked |= {
+            "softmax",
+            "scalar_add",
+            "scalar_mul",
+            "buffer_fill",
+            "reduce_sum",
+            "reduce_min",
+            "reduce_max",
+            "gemm",
+        }
         checked |= {"mse_loss", "cross_entropy_loss", "binary_cross_entropy_loss"}
         assert checked == set(hg.ops.__all__)
         with pytest.raises(ValueError):
@@ -98,7 +108,11 @@ def test_kernels_of_ones_own():
     square(x, y, 100, grid=2)
     assert y.tolist() == [float(i * i) for i in range(100)]
     assert square.name == "square" and square.workgroup == [64, 1, 1]
-    for wrong in [lambda: square(x, y, grid=1), lambda: square(x, hg.zeros(100, dtype=hg.int32), 100, grid=1), lambda: square(x, 1, 2, grid=1)]:
+    for wrong in [
+        lambda: square(x, y, grid=1),
+        lambda: square(x, hg.zeros(100, dtype=hg.int32), 100, grid=1),
+        lambda: square(x, 1, 2, grid=1),
+    ]:
         with pytest.raises(ValueError):
             wrong()
     with pytest.raises(ValueError, match="line"):

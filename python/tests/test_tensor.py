@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -108,7 +109,15 @@ def test_indexing_matches_numpy():
         want = n[key]
         got = x[tuple(key)] if isinstance(key, tuple) else x[key]
         assert got.shape == want.shape and got.tolist() == want.tolist(), key
-    for key, value in [(0, 7), (slice(None, None, -2), 1), ((..., 1), n[..., 0]), (n % 2 == 0, -1), ([0, 0, 2], 5), ((), 3), ((0, 0, 0), 9)]:
+    for key, value in [
+        (0, 7),
+        (slice(None, None, -2), 1),
+        ((..., 1), n[..., 0]),
+        (n % 2 == 0, -1),
+        ([0, 0, 2], 5),
+        ((), 3),
+        ((0, 0, 0), 9),
+    ]:
         m, y = n.copy(), hg.asarray(n)
         before = y[...]
         m[key] = value
@@ -127,7 +136,7 @@ def test_numpy_both_ways():
             assert x.dtype == dtype and x.shape == source.shape and x.tolist() == source.tolist()
             back = np.asarray(x)
             assert back.dtype == source.dtype and back.tolist() == source.tolist()
-        assert memoryview(hg.asarray(n)).tolist() == n.tolist()
+        assert memoryview(hg.asarray(n)).tobytes() == n.tobytes() and memoryview(hg.asarray(n)).shape == n.shape
     shared = np.asarray(hg.arange(4))
     assert not shared.flags.writeable and np.array(hg.arange(4)).flags.writeable
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -173,7 +182,8 @@ assert hg.asarray([1.0], device="cpu").tolist() == [1.0] and "numpy" not in sys.
 
 
 def test_a_fork_is_said_aloud():
-    pytest.importorskip("resource", reason="there is no fork here")
+    if not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
     code = """
 import os, sys
 import hologram as hg

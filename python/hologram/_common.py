@@ -1,0 +1,77 @@
+"""What the functions of the standard share."""
+
+from __future__ import annotations
+
+from . import _dtypes as dt
+from . import _native
+from ._native import Tensor
+
+
+def _name(device) -> str | None:
+    return None if device is None else str(device)
+
+
+def _shape(shape) -> list[int]:
+    if isinstance(shape, (tuple, list)):
+        return [n.__index__() for n in shape]
+    return [shape.__index__()]
+
+
+def _axis(x: Tensor, axis: int, ndim: int | None = None) -> int:
+    ndim = x.ndim if ndim is None else ndim
+    axis = axis.__index__()
+    if not -ndim <= axis < ndim:
+        raise IndexError(f"there is no axis {axis}: the tensor has {ndim}")
+    return axis % ndim
+
+
+def _axes(x: Tensor, axis) -> list[int]:
+    """Axes as a sorted list; all for None."""
+    if axis is None:
+        return list(range(x.ndim))
+    axes = [_axis(x, a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"an axis is named twice: {axis}")
+    return sorted(axes)
+
+
+def _tensor(x, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} takes tensors, not {type(x).__name__}: use hologram.asarray")
+    return x
+
+
+def broadcast_shapes(*shapes) -> tuple[int, ...]:
+    """The shape that these shapes broadcast to."""
+    result: list[int] = []
+    for shape in shapes:
+        shape = list(shape)
+        short, long = (result, shape) if len(result) < len(shape) else (shape, result)
+        short = [1] * (len(long) - len(short)) + short
+        merged = []
+        for a, b in zip(short, long):
+            if a != b and 1 not in (a, b):
+                raise ValueError(f"shapes do not broadcast: {', '.join(map(str, shapes))}")
+            merged.append(b if a == 1 else a)
+        result = merged
+    return tuple(result)
+
+
+def _float(x: Tensor) -> Tensor:
+    return x if x.dtype.kind == "f" else _native.cast(x, dt.DEFAULT_FLOAT)
+
+
+def _truth(x):
+    """The elements as bools, or a number as a bool."""
+    if not isinstance(x, Tensor):
+        return bool(x)
+    return _native.cast(x, dt.bool)
+
+
+def _wide(x: Tensor, dtype) -> Tensor:
+    """The elements in the type of their sum."""
+    if dtype is not None:
+        return _native.cast(x, dt.as_dtype(dtype))
+    if x.dtype.kind in "bi":
+        return _native.cast(x, dt.int64)
+    return _native.cast(x, dt.uint64) if x.dtype.kind == "u" else x
