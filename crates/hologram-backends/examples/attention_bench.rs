@@ -97,6 +97,7 @@ fn attention(
             scale: (1.0 / (d as f32).sqrt()).into(),
             precision: AttentionPrecision::F32,
             window: None,
+            cap: None,
         },
         inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, tensor(DType::U32, &[1, blocks])],
         output: q,

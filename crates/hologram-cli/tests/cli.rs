@@ -306,6 +306,40 @@ fn logits_are_those_of_the_reference_implementation() {
     }
 }
 
+/// Vectors in both forms of output, from texts, a file and tokens; scores in order.
+#[test]
+fn embeddings_and_scores() {
+    let folder = Folder::new("embed");
+    let fixture = |name: &str| LLAMA.replace("llama-tiny.gguf", name);
+    let (bert, file, out) =
+        (fixture("bert"), folder.write("texts", "Hello, World!\n\nisn't it?\n"), folder.path("x.npy"));
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&["embed", "-m", &bert, "Hello, World!", "isn't it?", "--device", "cpu"])).unwrap();
+    let vector = |i: usize| -> Vec<f64> {
+        json["texts"][i]["vector"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    };
+    assert!((vector(1).iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-5);
+    ok(&["embed", "-m", &bert, "--file", &file, "--out", &out, "--device", "cpu"]);
+    let same =
+        read_f32(&out).iter().zip(vector(0).iter().chain(&vector(1))).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-6);
+    assert!(same && read_npy(&out).0.contains("'shape': (2, 32)"));
+    ok(&["embed", "-m", &bert, "--tokens", "2,9,3", "--pooling", "none", "--normalize", "false", "--out", &out]);
+    assert!(read_npy(&out).0.contains("'shape': (3, 32)"));
+    let expected = std::fs::read_to_string(std::path::Path::new(&bert).join("expected.json")).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&expected).unwrap();
+    let texts: Vec<&str> = expected["documents"].as_array().unwrap().iter().map(|d| d.as_str().unwrap()).collect();
+    let args = [&["rerank", "-m", &bert, "--raw", "--json", expected["query"].as_str().unwrap()][..], &texts].concat();
+    let json: serde_json::Value = serde_json::from_str(&ok(&args)).unwrap();
+    let list = json["texts"].as_array().unwrap();
+    assert!(list.is_sorted_by(|a, b| a["score"].as_f64() >= b["score"].as_f64()), "{json}");
+    for entry in list {
+        let want = expected["scores"][entry["index"].as_u64().unwrap() as usize].as_f64().unwrap();
+        assert!((entry["score"].as_f64().unwrap() - want).abs() < 1e-4, "{json}");
+    }
+    rejected(&["run", "-m", &bert, "hello"], 1, &["hologram embed"]);
+    rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
+}
+
 #[test]
 fn a_model_without_a_tokenizer_has_figures_but_no_words() {
     let folder = Folder::new("no-tokenizer");

@@ -12,6 +12,10 @@ pub enum Fused {
     NormConvert(NormConvert),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
+    /// A router's choice among experts.
+    Route(Route),
+    /// Products with experts' matrices, and the operation after them.
+    Experts(FusedExperts),
     /// The indices that sort whole lines.
     SortLines {
         /// The dimension.
@@ -96,6 +100,52 @@ pub enum Gate {
     Relu2,
 }
 
+/// `top_k take softmax`, or `softmax top_k take`: indices of the greatest elements of rows, and their probabilities. Both
+/// are results, the indices first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The rows.
+    pub x: usize,
+    /// How many are chosen.
+    pub k: u32,
+    /// Whether probabilities are those among all, instead of among the chosen.
+    pub softmax_first: bool,
+}
+
+/// `expert_matmul expert_matmul gate`, or `expert_matmul expert_sum [add]?`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedExperts {
+    /// The left side of the products.
+    pub x: usize,
+    /// Each token's experts.
+    pub ids: usize,
+    /// The number of experts.
+    pub experts: u32,
+    /// The experts' matrices; with a gate, the gate's.
+    pub weights: usize,
+    /// The operation after the products.
+    pub after: AfterExperts,
+}
+
+/// The operation after products with experts' matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AfterExperts {
+    /// The gate of a feed-forward network.
+    Gate {
+        /// The kind of gate.
+        gate: Gate,
+        /// The second matrices.
+        up: usize,
+    },
+    /// The sum of a token's results.
+    Sum {
+        /// Each result's weight.
+        weights: usize,
+        /// Added to the sum.
+        residual: Option<usize>,
+    },
+}
+
 /// `rms_norm [quantize | cast]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConvert {
@@ -152,6 +202,8 @@ impl Fused {
         match &nodes.first()?.op {
             Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
+            Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
+            Operation::ExpertMatmul { experts } => group.experts(*experts).map(Fused::Experts),
             _ => {
                 let products = || group.products().map(Fused::Products);
                 group.norm_convert().map(Fused::NormConvert).or_else(products)
@@ -326,7 +378,7 @@ impl Nodes<'_> {
         match (rest, self.outputs) {
             ([], [only]) if *only == q_node => Some(update),
             ([node], [4]) => {
-                let Operation::Attention { scale, window, .. } = node.op else { return None };
+                let Operation::Attention { scale, window, cap: None, .. } = node.op else { return None };
                 let [of_q, of_k, of_v, at, sequences, table] = node.operands[..] else { return None };
                 let ordered = node.in_place.is_none()
                     && [of_q, of_k, of_v] == [q_node, k_node, v_node].map(Operand::Node)
@@ -335,6 +387,76 @@ impl Nodes<'_> {
                 let (sequences, table) = (self.input(sequences)?, self.input(table)?);
                 let attention = Some(FusedAttention { sequences, table, scale: scale.get(), window });
                 ordered.then_some(CacheUpdate { attention, ..update })
+            }
+            _ => None,
+        }
+    }
+
+    fn route(&self) -> Option<Route> {
+        let [first, second, third] = self.nodes else { return None };
+        let softmax_first = matches!(first.op, Operation::Softmax { .. });
+        // The nodes of the choice and of the elements of its indices; the rows that both read.
+        let (top_k, take, softmax, rows) = match softmax_first {
+            true => (1, 2, first, Operand::Node(0)),
+            false => (0, 1, third, *first.operands.first()?),
+        };
+        let (choice, taken) = if softmax_first { (second, third) } else { (first, second) };
+        let (Operation::TopK { k }, Operation::Take { axis }) = (&choice.op, &taken.op) else { return None };
+        let (last, of_softmax) = (choice.output.shape.len().checked_sub(1)?, *softmax.operands.first()?);
+        let x = self.input(if softmax_first { of_softmax } else { rows })?;
+        let last_axis = |axis: u32| axis as usize == last;
+        let fits = matches!(softmax.op, Operation::Softmax { log: false, axis } if last_axis(axis))
+            && last_axis(*axis)
+            && choice.operands == [rows]
+            && taken.operands == [rows, Operand::Node(top_k)]
+            && (softmax_first || of_softmax == Operand::Node(take))
+            && self.outputs == [top_k, 2]
+            && self.nodes.iter().all(|n| n.in_place.is_none())
+            && (!softmax_first || first.output == self.inputs[x]);
+        fits.then_some(Route { x, k: *k, softmax_first })
+    }
+
+    fn experts(&self, experts: u32) -> Option<FusedExperts> {
+        let product = |node: &GroupNode| {
+            let [x, w, ids] = node.operands[..] else { return None };
+            let plain = node.op == Operation::ExpertMatmul { experts } && node.in_place.is_none();
+            let operands = (self.input(x)?, self.input(w)?, self.input(ids)?);
+            plain.then_some(operands)
+        };
+        let (x, weights, ids) = product(self.nodes.first()?)?;
+        let fused = |weights, after| FusedExperts { x, ids, experts, weights, after };
+        let last = self.nodes.len() - 1;
+        if self.outputs != [last] || self.nodes.iter().any(|n| n.in_place.is_some()) {
+            return None;
+        }
+        match self.nodes {
+            [first, second, node] if second.op == first.op => {
+                let gate = match &node.op {
+                    Operation::Elementwise(Elementwise::Swiglu) => Gate::Swiglu,
+                    Operation::Elementwise(Elementwise::Relu2Mul) => Gate::Relu2,
+                    _ => return None,
+                };
+                let (of_x, other, of_ids) = product(second)?;
+                let alike = (of_x, of_ids) == (x, ids) && first.output == node.output && second.output == node.output;
+                let (gated, up) = match node.operands[..] {
+                    [Operand::Node(0), Operand::Node(1)] => (weights, other),
+                    [Operand::Node(1), Operand::Node(0)] => (other, weights),
+                    _ => return None,
+                };
+                alike.then_some(fused(gated, AfterExperts::Gate { gate, up }))
+            }
+            [_, sum, rest @ ..] if sum.op == Operation::ExpertSum => {
+                let [Operand::Node(0), factors] = sum.operands[..] else { return None };
+                let residual = match rest {
+                    [] => None,
+                    [add] if add.op == Elementwise::Add.into() && add.output == sum.output => match add.operands[..] {
+                        [Operand::Node(1), other] | [other, Operand::Node(1)] => Some(self.input(other)?),
+                        _ => return None,
+                    },
+                    _ => return None,
+                };
+                let fits = residual.is_none_or(|r| self.inputs[r] == sum.output);
+                fits.then_some(fused(weights, AfterExperts::Sum { weights: self.input(factors)?, residual }))
             }
             _ => None,
         }

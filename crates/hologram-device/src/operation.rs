@@ -76,6 +76,8 @@ elementwise! {
     Mul "mul",
     Div "div",
     Rem "rem",
+    Remainder "remainder",
+    FloorDivide "floor_divide",
     MulAdd "mul_add",
     Max "maximum",
     Min "minimum",
@@ -104,11 +106,17 @@ elementwise! {
     Atanh "atanh",
     Expm1 "expm1",
     Log1p "log1p",
+    Log10 "log10",
+    Hypot "hypot",
+    LogAddExp "logaddexp",
     Copysign "copysign",
+    NextAfter "nextafter",
     Erf "erf",
     Floor "floor",
     Ceil "ceil",
     Round "round",
+    Trunc "trunc",
+    Sign "sign",
     Relu "relu",
     Sigmoid "sigmoid",
     Silu "silu",
@@ -123,6 +131,9 @@ elementwise! {
     Gt "gt",
     Ge "ge",
     Signbit "signbit",
+    IsNan "isnan",
+    IsInf "isinf",
+    IsFinite "isfinite",
     Select "select",
     And "and",
     Or "or",
@@ -328,6 +339,8 @@ pub enum Operation {
         /// The experts, whose matrices follow each other.
         experts: u32,
     },
+    /// The sum of a token's experts' results, with weights.
+    ExpertSum,
     /// Products of pairs of matrices.
     BatchMatmul {
         /// Whether the left and right matrices are transposed.
@@ -374,6 +387,8 @@ pub enum Operation {
         precision: AttentionPrecision,
         /// How many positions a token sees, its own included; all for `None`.
         window: Option<u32>,
+        /// Scores s become `cap`·tanh(s / `cap`).
+        cap: Option<F32>,
     },
     /// The choice of a token from logits.
     Sample,
@@ -423,6 +438,7 @@ impl Operation {
             Operation::RmsNorm { .. } => "rms_norm",
             Operation::Matmul => "matmul",
             Operation::ExpertMatmul { .. } => "expert_matmul",
+            Operation::ExpertSum => "expert_sum",
             Operation::BatchMatmul { .. } => "batch_matmul",
             Operation::Conv2d { .. } => "conv2d",
             Operation::Quantize { .. } => "quantize",

@@ -9,11 +9,13 @@ mod arguments;
 mod attention;
 mod dry;
 mod elementwise;
+mod experts;
 mod gather;
 mod gemm;
 mod hazards;
 mod kv_append;
 mod launch;
+mod layer_norm;
 mod matvec;
 mod policy;
 mod quantize;
@@ -21,6 +23,7 @@ mod reduce;
 mod repack;
 mod rms_norm;
 mod rope;
+mod route;
 mod sample;
 mod softmax;
 mod take;
@@ -246,6 +249,7 @@ type FindGroup = fn(&GroupSpec, Target) -> Option<NativeKernel>;
 fn kernels(op: &Operation) -> &'static [Find] {
     match op {
         Operation::RmsNorm { .. } => &[rms_norm::find],
+        Operation::LayerNorm { .. } => &[layer_norm::find],
         Operation::Quantize { .. } => &[quantize::find],
         Operation::Elementwise(_) | Operation::Cast | Operation::Copy => &[elementwise::find],
         Operation::Gather => &[gather::find],
@@ -254,10 +258,12 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::KvAppend => &[kv_append::find],
         Operation::Softmax { .. } => &[softmax::find],
         Operation::Reduce { .. } => &[reduce::find],
-        Operation::TopK { .. } => &[top_k::find],
+        Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
         Operation::Repack => &[repack::find],
         Operation::Sample => &[sample::find],
+        Operation::ExpertMatmul { .. } => &[experts::find],
+        Operation::ExpertSum => &[experts::find_sum],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::FusedElementwise
         | Operation::Fill { .. }
@@ -273,8 +279,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortBlocks { .. }
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
-        | Operation::LayerNorm { .. }
-        | Operation::ExpertMatmul { .. }
         | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::Loss(_)
@@ -289,6 +293,8 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
+        Fused::Route(_) => &[route::find_group],
+        Fused::Experts(_) => &[experts::find_group],
         Fused::SortLines { .. } => &[],
     }
 }

@@ -19,6 +19,7 @@ pub mod gguf;
 mod kv;
 mod model;
 mod models;
+mod perplexity;
 pub mod quantize;
 mod random;
 pub mod safetensors;
@@ -29,7 +30,7 @@ pub mod tokenizer;
 mod weights;
 
 pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Written};
-pub use embed::{Embedder, Pooling, shortened};
+pub use embed::{Embedder, Pooling, Reranker, shortened};
 pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
@@ -41,9 +42,10 @@ pub use models::rope::QueryGrowth;
 pub use models::rope::RopeScaling;
 pub use models::scales::Scales;
 pub use models::{
-    ARCHITECTURES, Architecture, ExpertRule, Experts, FolderNames, NormKind, Rotary, RotaryLayers, Scale,
-    TernaryActivations, Windows,
+    ARCHITECTURES, Activation, Architecture, EncoderParts, ExpertRule, Experts, FolderNames, NormKind, Rotary,
+    RotaryLayers, Scale, TernaryActivations, Windows,
 };
+pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
 

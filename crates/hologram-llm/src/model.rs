@@ -114,6 +114,11 @@ impl Model {
         &self.decoder.config
     }
 
+    /// The weights and the graph.
+    pub(crate) fn decoder(&self) -> &Arc<Decoder> {
+        &self.decoder
+    }
+
     /// The device.
     pub fn executor(&self) -> &Executor {
         &self.executor

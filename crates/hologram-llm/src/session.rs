@@ -153,11 +153,8 @@ impl Session {
         }
         let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv, options.blocks)?;
         // Reports weights that do not fit together here, not at the first step.
-        decoder.graph(
-            executor,
-            &cache,
-            Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None },
-        )?;
+        let one = Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None };
+        decoder.graph(executor, &cache, one)?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder) = (executor.clone(), decoder.clone());
         let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
@@ -270,7 +267,15 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`].
     pub fn feed_hidden(&mut self, sequence: usize, tokens: &[u32], outputs: Logits) -> Result<&[f32]> {
-        self.set_inputs(&[Input { sequence, tokens, logits: outputs }]);
+        self.feed_hidden_inputs(&[Input { sequence, tokens, logits: outputs }])
+    }
+
+    /// As [`Session::feed_inputs`], but returns hidden states instead of logits.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn feed_hidden_inputs(&mut self, inputs: &[Input<'_>]) -> Result<&[f32]> {
+        self.set_inputs(inputs);
         self.run(Output::Hidden)?;
         Ok(&self.scratch.logits[..self.scratch.filled])
     }
@@ -465,6 +470,11 @@ impl Session {
 
     /// Checks the input tokens and counts how the sequences grow.
     fn check(&mut self) -> Result<()> {
+        if self.decoder.config.bidirectional {
+            let model = self.decoder.config.name.clone().into();
+            let what = "a next token of an encoder, which computes embeddings (hologram embed),".into();
+            return Err(LlmError::Unsupported { path: model, what, supported: String::new() });
+        }
         let (sequences, vocab, context) = (self.cache.max_sequences(), self.vocab(), self.context());
         let growth = &mut self.scratch.growth;
         growth.clear();

@@ -33,6 +33,12 @@ pub(crate) trait Weights {
     /// A vector in `f32`.
     fn vector(&self, name: &str, len: usize) -> Result<Tensor>;
 
+    /// Vectors of `experts` experts in `f32`, `[experts, len]`; `None` where they are missing.
+    fn expert_vectors(&self, name: &str, experts: usize, len: usize) -> Result<Option<Tensor>>;
+
+    /// A tensor's shape; `None` where it is missing.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+
     /// An optional vector in `f32`.
     fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>>;
 
@@ -42,8 +48,9 @@ pub(crate) trait Weights {
     /// The factor of a matrix that its elements do not include, if any.
     fn scale(&self, name: &str) -> Result<Option<f32>>;
 
-    /// Called after loading. Rejects unused tensors, which would have no effect.
-    fn finish(&self) -> Result<()>;
+    /// Called after loading. Rejects unused tensors, which would have no effect, but for those of the layers `ahead`,
+    /// which predict further tokens.
+    fn finish(&self, ahead: Range<usize>) -> Result<()>;
 }
 
 /// The name of the table of token embeddings.
@@ -68,6 +75,12 @@ pub(crate) fn check_memory(executor: &Executor, model: &str, needed: u64) -> Res
 /// Tensors that may stay unused: tables that are recomputed, and activation scales for devices that need them.
 pub(crate) fn may_be_unused(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".input_scale"].iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a tensor belongs to one of these layers. `start`: what comes before the layer's number.
+pub(crate) fn is_of_layers(name: &str, start: &str, layers: &Range<usize>) -> bool {
+    let number = name.strip_prefix(start).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    number.is_some_and(|layer| layers.contains(&layer))
 }
 
 /// The weights of a GGUF file in the device's layouts: used in place if the device shares host memory, else uploaded
@@ -214,6 +227,18 @@ impl Weights for FileWeights<'_> {
         Ok(Tensor::from_slice(self.executor, &[len], &tensor.to_f32()?)?)
     }
 
+    fn expert_vectors(&self, name: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {
+        if self.file.tensor_opt(name).is_none() {
+            return Ok(None);
+        }
+        let values = self.checked(name, &[experts, len])?.to_f32()?;
+        Ok(Some(Tensor::from_slice(self.executor, &[experts, len], &values)?))
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.file.tensor_opt(name).map(|tensor| tensor.shape().to_vec())
+    }
+
     fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>> {
         self.file.tensor_opt(name).map(|_| self.vector(name, len)).transpose()
     }
@@ -230,9 +255,10 @@ impl Weights for FileWeights<'_> {
         }
     }
 
-    fn finish(&self) -> Result<()> {
+    fn finish(&self, ahead: Range<usize>) -> Result<()> {
         let taken = self.taken.borrow();
-        match self.file.tensors().find(|t| !taken.contains(t.name()) && !may_be_unused(t.name())) {
+        let unused = |name: &str| may_be_unused(name) || is_of_layers(name, "blk.", &ahead);
+        match self.file.tensors().find(|t| !taken.contains(t.name()) && !unused(t.name())) {
             None => Ok(()),
             Some(t) => {
                 let what = format!("tensor {} in a model of this architecture", t.name());

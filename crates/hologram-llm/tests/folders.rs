@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 42] = [
+const MODELS: [(&str, &str, f64); 52] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -26,6 +26,8 @@ const MODELS: [(&str, &str, f64); 42] = [
     ("qwen3", "model.gguf", 1e-5),
     ("bitnet-packed", "", 1e-5),
     ("bitnet-inverse", "", 1e-5),
+    ("gemma2", "", 1e-5),
+    ("gemma2", "model.gguf", 1e-5),
     ("gemma3", "", 1e-5),
     ("gemma3", "model.gguf", 1e-5),
     ("phi3", "", 1e-5),
@@ -56,6 +58,15 @@ const MODELS: [(&str, &str, f64); 42] = [
     ("mixtral", "model.gguf", 1e-5),
     ("olmoe", "", 1e-5),
     ("olmoe", "model.gguf", 1e-5),
+    ("gpt-oss", "", 1e-5),
+    ("gpt-oss", "model.gguf", 1e-5),
+    // Activations in 8 bits.
+    ("gpt-oss-mxfp4", "", 1e-1),
+    ("gpt-oss-mxfp4", "model.gguf", 1e-1),
+    ("glm4-moe", "", 1e-5),
+    ("glm4-moe", "model.gguf", 1e-5),
+    ("granite-moe", "", 1e-5),
+    ("granite-moe", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -440,7 +451,7 @@ fn wrong_folders_are_named() {
         (
             "qwen3",
             |c| c["model_type"] = json!("gpt9"),
-            &["config.json", "gpt9", "llama, mistral, ministral3, qwen2, qwen3, bitnet, gemma3_text"],
+            &["config.json", "gpt9", "llama, mistral, ministral3, qwen2, qwen3, bitnet, gemma2, gemma3_text"],
         ),
         (
             "qwen3",

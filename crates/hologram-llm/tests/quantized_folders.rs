@@ -251,3 +251,16 @@ fn damaged_scales_are_named() {
         assert!(error.contains(want) && error.contains("down_proj") && !error.contains('\n'), "{error}");
     }
 }
+
+/// gpt-oss's codes and scales, in a folder and in a GGUF file, are the same weights.
+#[test]
+fn mxfp4_experts_of_a_folder_are_those_of_its_gguf_file() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt-oss-mxfp4");
+    let logits = |file: &str| {
+        let model = Model::load_on(fixtures.join(file), &executor).unwrap();
+        let mut session = model.session(SessionOptions { context: 32, ..SessionOptions::default() }).unwrap();
+        session.feed(0, &[5, 9, 33, 60, 1, 17], Logits::All).unwrap().to_vec()
+    };
+    assert_eq!(logits(""), logits("model.gguf"));
+}

@@ -113,9 +113,9 @@ fn folders_that_cannot_be_used() {
         ),
         (changed("\"type\":\"BPE\"", "\"type\":\"Klingon\""), "{}", "not a valid tokenizer: "),
         (
-            changed("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\""),
+            changed("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"CTC\""),
             "{}",
-            "a tokenizer with decoder WordPiece",
+            "a tokenizer with decoder CTC",
         ),
         (changed(":599}", ":4000000000}"), "{}", "the vocabulary has 4000000001 tokens"),
         // The library panics on these.
@@ -400,7 +400,19 @@ fn small_vocabularies() {
             Vocabulary::default(),
             "test.gguf: the file has no tokenizer (missing key tokenizer.ggml.model); bench and logits",
         ),
-        (Vocabulary::default().str("model", "t5").strings("tokens", &["a"]), "the tokenizer model t5 is not supported"),
+        (Vocabulary::default().str("model", "t5").strings("tokens", &["a"]), "no token for unknown words"),
+        (
+            Vocabulary::default().str("model", "rwkv").strings("tokens", &["a"]),
+            "the tokenizer model rwkv is not supported",
+        ),
+        (
+            Vocabulary::default().str("model", "t5").strings("tokens", &["<unk>", "a"]).scores(&[0.0]),
+            "1 scores for 2 tokens",
+        ),
+        (
+            Vocabulary::default().str("model", "bert").strings("tokens", &["[UNK]", "a", "a"]),
+            "the token \"a\" occurs twice",
+        ),
         (Vocabulary::default().str("model", "gpt2"), "missing key tokenizer.ggml.tokens"),
         (Vocabulary::default().str("model", "gpt2").strings("tokens", &[]), "the vocabulary has 0 tokens"),
         (base(), "missing key tokenizer.ggml.merges"),

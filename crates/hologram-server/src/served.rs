@@ -84,7 +84,9 @@ impl Served {
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
-        let pooling = Pooling::of(engine.model()).unwrap_or(Pooling::Last);
+        let usual = if engine.model().config().bidirectional { Pooling::Mean } else { Pooling::Last };
+        // A vector for each token is no answer of the interface.
+        let pooling = Pooling::of(engine.model()).filter(|pooling| *pooling != Pooling::None).unwrap_or(usual);
         let (embedder, embedding) = (Mutex::new(None), AtomicUsize::new(0));
         Ok(Served { names, engine, context, created, longest_token, template, pooling, embedder, embedding })
     }
@@ -180,10 +182,13 @@ impl Served {
         let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: LlmError| ApiError::internal(e.to_string());
         if embedder.is_none() {
-            *embedder = Some(Embedder::new(self.engine.model(), self.context).map_err(failed)?);
+            let mut made = Embedder::new(self.engine.model(), self.context).map_err(failed)?;
+            made.set_normalize(true);
+            *embedder = Some(made);
         }
         let Some(embedder) = embedder.as_mut() else { return Err(ApiError::internal("there is no embedder")) };
-        embedder.embed(tokens, self.pooling).map_err(failed)
+        let vectors = embedder.embed(&[tokens], self.pooling).map_err(failed)?;
+        vectors.into_iter().next().ok_or_else(|| ApiError::internal("the embedder gave no vector"))
     }
 
     /// Checks the model's name in a request; without one it is this model.

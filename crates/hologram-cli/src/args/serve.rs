@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN};
+use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN, Pool};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -27,24 +27,6 @@ impl From<Log> for hologram_server::log::Level {
             Log::Warn => hologram_server::log::Level::WARN,
             Log::Info => hologram_server::log::Level::INFO,
             Log::Debug => hologram_server::log::Level::DEBUG,
-        }
-    }
-}
-
-/// How hidden states are pooled.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Pool {
-    /// That of the last token
-    Last,
-    /// The mean of all
-    Mean,
-}
-
-impl From<Pool> for hologram_llm::Pooling {
-    fn from(pool: Pool) -> hologram_llm::Pooling {
-        match pool {
-            Pool::Last => hologram_llm::Pooling::Last,
-            Pool::Mean => hologram_llm::Pooling::Mean,
         }
     }
 }

@@ -118,6 +118,9 @@ fn memory(
             let bytes = c.kv_bytes_per_position(4);
             let total = (bytes * context) as f64 / 1e6;
             writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total:.1} MB for {context} positions")?;
+            if c.bidirectional {
+                writeln!(out, "  tokens see all of their text: for embed and rerank, not for run and chat")?;
+            }
             let windows: Vec<u32> = c.windows.iter().copied().flatten().collect();
             if let Some(window) = windows.first() {
                 let layers = counted(c.layers, "layer");

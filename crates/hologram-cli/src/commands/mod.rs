@@ -11,6 +11,7 @@ mod chat;
 mod check;
 mod devices;
 mod doctor;
+mod embed;
 mod exec;
 mod exec_help;
 mod inspect;
@@ -49,6 +50,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             None => bench::run(&args),
         },
         Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Embed(args)) => embed::run(&args),
+        Some(Command::Rerank(args)) => embed::rerank(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),

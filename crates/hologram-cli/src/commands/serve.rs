@@ -9,7 +9,7 @@ use hologram_llm::EngineOptions;
 use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, Tls, log};
 
 use super::shipped;
-use crate::args::{Log, ServeArgs, UsageError, take_notes, usage};
+use crate::args::{Log, Pool, ServeArgs, UsageError, take_notes, usage};
 use crate::status::{Logged, status};
 use crate::text::{NAME, printable, read_file};
 
@@ -113,6 +113,9 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
     };
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     let mut served = Served::with_draft(names, model, options, template, draft.as_ref())?;
+    if let Some(Pool::None) = args.pooling {
+        return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
+    }
     if let Some(pooling) = args.pooling {
         served.set_pooling(pooling.into());
     }

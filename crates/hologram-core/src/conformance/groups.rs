@@ -29,6 +29,8 @@ struct GroupCase {
 #[derive(Clone, Debug)]
 enum Kind {
     Products(Products),
+    Route(Route),
+    Experts(Experts),
     Cache(Cache),
 }
 
@@ -67,6 +69,29 @@ enum End {
     },
     /// No product: the converted left side is the output.
     Converted,
+}
+
+/// The greatest elements of rows and their probabilities, among all or among themselves.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    n: usize,
+    k: usize,
+    softmax_first: bool,
+}
+
+/// Products with the matrices of chosen experts, and the operation after them.
+#[derive(Clone, Debug)]
+struct Experts {
+    convert: Convert,
+    weights: DType,
+    experts: usize,
+    /// Experts of a token.
+    slots: usize,
+    k: usize,
+    /// Rows of an expert's matrix.
+    m: usize,
+    /// A gate, or the sum of the results, to which `Add` adds something.
+    end: End,
 }
 
 /// Rotary embedding, the cache's update and, optionally, attention.
@@ -177,6 +202,51 @@ impl Products {
     }
 }
 
+impl Route {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        // Values far enough apart for a softmax to keep their order.
+        let values = (0..d.extents[0].1 * self.n).map(|i| ((i * 7919 + i / self.n * 31) % self.n) as f32 / 16.0);
+        let fill = Fill::Values(values.collect());
+        let x = d.leaf(CaseInput { format: DType::F32, shape: vec![TOKENS, self.n.into()], fill })?;
+        let x = if self.softmax_first { d.graph.softmax_rows(x)? } else { x };
+        let (values, ids) = d.graph.top_k(x, self.k)?;
+        let weights = if self.softmax_first { values } else { d.graph.softmax_rows(values)? };
+        Ok(vec![ids, weights])
+    }
+}
+
+impl Experts {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let gated = matches!(self.end, End::Swiglu | End::Relu2);
+        // A gate's tokens have one row of activations, those of a sum one for each expert.
+        let width = if gated { self.k } else { self.slots * self.k };
+        let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, width.into()]))?;
+        let ids = d.leaf(CaseInput::below(self.experts as u32, &[TOKENS, self.slots.into()]))?;
+        let matrices = CaseInput::normal(self.weights, &[(self.experts * self.m).into(), self.k.into()]);
+        let w = d.leaf(matrices.clone())?;
+        let up = if gated { Some(d.leaf(matrices)?) } else { None };
+        let rows = CaseInput::normal(DType::F32, &[TOKENS, self.slots.into()]);
+        let weights = if gated { None } else { Some(d.leaf(rows)?) };
+        let row = CaseInput::normal(DType::F32, &[TOKENS, self.m.into()]);
+        let residual = if matches!(self.end, End::Add { .. }) { Some(d.leaf(row)?) } else { None };
+        let x = self.convert.apply(&mut d.graph, x)?;
+        let y = d.graph.expert_linear(x, w, ids, self.experts)?;
+        let y = match (up, weights) {
+            (Some(up), _) => {
+                let up = d.graph.expert_linear(x, up, ids, self.experts)?;
+                if self.end == End::Swiglu { d.graph.swiglu(y, up)? } else { d.graph.relu2_mul(y, up)? }
+            }
+            (None, Some(weights)) => d.graph.expert_sum(y, weights)?,
+            (None, None) => y,
+        };
+        Ok(vec![match (residual, self.end) {
+            (Some(residual), End::Add { first: true }) => d.graph.add(residual, y)?,
+            (Some(residual), _) => d.graph.add(y, residual)?,
+            (None, _) => y,
+        }])
+    }
+}
+
 /// Positions in a block.
 const BLOCK: usize = 32;
 
@@ -224,6 +294,8 @@ impl GroupCase {
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Route(r) => self.tokens.1 * r.n,
+            Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
     }
@@ -233,13 +305,16 @@ impl GroupCase {
     }
 
     fn dtype(&self) -> String {
-        match &self.kind {
-            Kind::Products(p) => match p.convert {
-                Convert::None => format!("f32 × {}", p.weights.name()),
-                Convert::BF16 => format!("bf16 × {}", p.weights.name()),
-                Convert::I8 { .. } => format!("i8 × {}", p.weights.name()),
-            },
-            Kind::Cache(c) => c.kv.name().into(),
+        let (convert, weights) = match &self.kind {
+            Kind::Products(p) => (p.convert, p.weights),
+            Kind::Route(_) => return "f32".into(),
+            Kind::Experts(e) => (e.convert, e.weights),
+            Kind::Cache(c) => return c.kv.name().into(),
+        };
+        match convert {
+            Convert::None => format!("f32 × {}", weights.name()),
+            Convert::BF16 => format!("bf16 × {}", weights.name()),
+            Convert::I8 { .. } => format!("i8 × {}", weights.name()),
         }
     }
 
@@ -258,6 +333,8 @@ impl GroupCase {
         };
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
+            Kind::Route(r) => r.build(&mut d)?,
+            Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
         };
         for (i, value) in wanted.iter().enumerate() {
@@ -419,6 +496,38 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
     }
+    for (n, k) in [(60, 4), (128, 8), (200, 32), (512, 10)] {
+        for softmax_first in [true, false] {
+            for tokens in [(1, 1), (20, 17)] {
+                cases.push(GroupCase { tokens, kind: Kind::Route(Route { n, k, softmax_first }) });
+            }
+        }
+    }
+    // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
+    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    for weights in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
+        let codes = Convert::I8 { group: 32, floor: 0.0 };
+        let (few, many) = match weights {
+            DType::F32 => (Convert::None, Convert::None),
+            DType::F16 => (Convert::None, Convert::BF16),
+            DType::BF16 => (Convert::BF16, Convert::BF16),
+            _ => (codes, Convert::BF16),
+        };
+        let mut experts = |tokens, experts, slots, k, m, end, convert| {
+            let weights = layout(weights);
+            let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end });
+            cases.push(GroupCase { tokens, kind });
+        };
+        experts((1, 1), 6, 3, 512, 70, End::Swiglu, few);
+        experts((1, 1), 6, 5, 256, 45, End::Products, few);
+        experts((1, 1), 6, 3, 256, 48, End::Add { first: true }, few);
+        experts((8, 5), 16, 2, 256, 40, End::Relu2, few);
+        experts((8, 6), 16, 9, 256, 33, End::Add { first: false }, few);
+        experts((10, 9), 3, 2, 256, 300, End::Swiglu, many);
+        experts((40, 33), 3, 2, 512, 140, End::Relu2, many);
+        experts((40, 33), 3, 2, 256, 52, End::Products, many);
+        experts((130, 127), 2, 2, 256, 40, End::Swiglu, many);
+    }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
         for attention in [None, Some(AttentionPrecision::F32.into())] {
             let mut cache = |tokens, heads, d, first, batched| {
@@ -440,7 +549,11 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         (Type::F16, (8, 2), 128, 33),
         (Type::F16, (8, 1), 64, 150),
     ] {
-        let attention = Some(AttentionOptions { precision: AttentionPrecision::F32, window: Some(window) });
+        let attention = Some(AttentionOptions {
+            precision: AttentionPrecision::F32,
+            window: Some(window),
+            ..AttentionOptions::default()
+        });
         for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
             let kind = Kind::Cache(Cache { attention, style: RopeStyle::HalfSplit, kv, heads, d, first, batched });
             cases.push(GroupCase { tokens, kind });

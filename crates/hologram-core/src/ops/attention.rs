@@ -15,22 +15,32 @@ use crate::tensor::{Dim, TensorType};
 #[derive(Debug)]
 struct Attention {
     scale: f32,
-    options: AttentionOptions,
+    precision: AttentionPrecision,
+    window: Option<u32>,
+    cap: Option<f32>,
+    has_firsts: bool,
+    has_sinks: bool,
 }
 
 /// Options of [`Graph::attention_with`]; [`Graph::attention`] uses the defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionOptions {
     /// The minimum precision of the products.
     pub precision: AttentionPrecision,
     /// Sliding window: a token attends to at most this many last positions, its own included; at least 1. `None`: to
     /// all positions.
     pub window: Option<u32>,
+    /// Scores s become `cap`·tanh(s / `cap`) (as in Gemma 2, arXiv:2408.00118).
+    pub cap: Option<f32>,
+    /// `u32 [n]`: the first position that each token attends to, at most `positions[t]`; instead of a window.
+    pub firsts: Option<NodeId>,
+    /// `f32 [h]`: per head a score that takes part in the softmax but has no value (as in gpt-oss, arXiv:2508.10925).
+    pub sinks: Option<NodeId>,
 }
 
 impl From<AttentionPrecision> for AttentionOptions {
     fn from(precision: AttentionPrecision) -> AttentionOptions {
-        AttentionOptions { precision, window: None }
+        AttentionOptions { precision, ..AttentionOptions::default() }
     }
 }
 
@@ -61,7 +71,7 @@ impl Graph {
         self.attention_with(q, k, v, positions, sequences, block_table, scale, AttentionOptions::default())
     }
 
-    /// As [`Graph::attention`], with a choice of precision and a sliding window.
+    /// As [`Graph::attention`], with options.
     ///
     /// # Errors
     /// As [`Graph::attention`].
@@ -78,7 +88,12 @@ impl Graph {
         options: impl Into<AttentionOptions>,
     ) -> Result<NodeId> {
         let options = options.into();
-        self.apply(Attention { scale, options }, &[q, k, v, positions, sequences, block_table])
+        let mut inputs = vec![q, k, v, positions, sequences, block_table];
+        inputs.extend(options.firsts);
+        inputs.extend(options.sinks);
+        let AttentionOptions { precision, window, cap, firsts, sinks } = options;
+        let (has_firsts, has_sinks) = (firsts.is_some(), sinks.is_some());
+        self.apply(Attention { scale, precision, window, cap, has_firsts, has_sinks }, &inputs)
     }
 }
 
@@ -86,25 +101,44 @@ const THREADS: u32 = 64;
 const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
 
 impl Attention {
-    /// The positions that the token at `position` attends to.
-    fn seen(&self, position: usize) -> std::ops::RangeInclusive<usize> {
-        let first = self.options.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
-        first..=position
+    /// The positions that a token at `position` attends to, with its first one if an input gives it.
+    fn seen(&self, position: usize, first: Option<usize>) -> std::ops::RangeInclusive<usize> {
+        let of_window = || self.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        first.unwrap_or_else(of_window)..=position
+    }
+
+    /// The indices of the first positions and of the sinks among the inputs.
+    fn more(&self) -> [Option<usize>; 2] {
+        let firsts = self.has_firsts.then_some(6);
+        [firsts, self.has_sinks.then_some(if self.has_firsts { 7 } else { 6 })]
     }
 }
 
 impl Op for Attention {
     fn operation(&self) -> Operation {
-        let AttentionOptions { precision, window } = self.options;
-        Operation::Attention { scale: self.scale.into(), precision, window }
+        let Attention { scale, precision, window, cap, .. } = *self;
+        Operation::Attention { scale: scale.into(), precision, window, cap: cap.map(Into::into) }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [q, k, v, positions, sequences, table] = inputs else {
+        let [q, k, v, positions, sequences, table, more @ ..] = inputs else {
             return Err("takes q, k, v, positions, sequences and a block table".into());
         };
-        if self.options.window == Some(0) {
+        if self.window == Some(0) {
             return Err("a window has at least 1 position".into());
+        }
+        if self.cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return Err("a cap of scores must be greater than 0".into());
+        }
+        let [firsts, sinks] = self.more().map(|i| i.and_then(|i| more.get(i - 6)));
+        if let Some(firsts) = firsts
+            && (self.window.is_some() || firsts != positions)
+        {
+            return Err("takes first positions like the positions, and no window with them".into());
+        }
+        if sinks.is_some_and(|s| s.format != DType::F32 || s.shape.as_slice() != q.shape.get(1..2).unwrap_or_default())
+        {
+            return Err("takes f32 sinks, one for each head".into());
         }
         let cache = matches!(k.format, DType::F32 | DType::F16 | DType::Q8Planes) && k == v;
         let indices = [positions, sequences, table].iter().all(|t| t.format == DType::U32);
@@ -147,6 +181,7 @@ impl Op for Attention {
         let starts = k.b.shared("starts", Type::U32, THREADS);
         let rows = k.rows(&spec.output);
         let [q, keys, values, positions, sequences, table] = [0, 1, 2, 3, 4, 5].map(|i| k.inputs[i].clone());
+        let [firsts, sinks] = self.more().map(|i| i.map(|i| k.inputs[i].clone()));
         let out = k.output.clone();
         let b = &mut k.b;
         let row = b.builtin(Opcode::GroupX);
@@ -168,16 +203,22 @@ impl Op for Attention {
             // If the sequence or position is out of range, the load below fails; one position is enough then.
             let last = b.select(exists, position, 0u32);
             let len = b.add(last, 1u32);
-            let first = match self.options.window {
-                Some(window) => {
+            let first = match (&firsts, self.window) {
+                (Some(firsts), _) => b.load(firsts.views[0], token),
+                (None, Some(window)) => {
                     let seen = b.min(len, window);
                     b.sub(len, seen)
                 }
-                None => Value::from(0u32),
+                (None, None) => Value::from(0u32),
             };
 
             let greatest = b.var(f32::MIN);
             let total = b.var(0.0f32);
+            if let Some(sinks) = &sinks {
+                let sink = sinks.load(b, head);
+                b.assign(greatest, sink);
+                b.assign(total, 1.0f32);
+            }
             let sums: Vec<Value> = (0..d.div_ceil(THREADS)).map(|_| b.var(0.0f32)).collect();
             b.for_(first, len, THREADS, |b, base| {
                 let p = b.add(base, thread);
@@ -206,6 +247,11 @@ impl Op for Attention {
                         b.assign_op(dot, Opcode::Fma, &[qv, kv, dot]);
                     });
                     b.assign_op(score, Opcode::Mul, &[dot, self.scale.into()]);
+                    if let Some(cap) = self.cap {
+                        let part = b.div(score, cap);
+                        let part = b.tanh(part);
+                        b.assign_op(score, Opcode::Mul, &[part, cap.into()]);
+                    }
                 });
 
                 let of_subgroup = b.subgroup_max(score);
@@ -259,7 +305,8 @@ impl Op for Attention {
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
-        let [q, keys, values, positions, sequences, table] = inputs else { return Reference::default() };
+        let [q, keys, values, positions, sequences, table, ..] = inputs else { return Reference::default() };
+        let [firsts, sinks] = self.more().map(|i| i.and_then(|i| inputs.get(i)));
         let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.shape[..], &keys.shape[..]) else {
             return Reference::default();
         };
@@ -268,7 +315,7 @@ impl Op for Attention {
         for (row, q) in q.values.chunks(d).enumerate() {
             let (token, kv_head) = (row / heads, row % heads / (heads / kv_heads));
             let starts: Vec<usize> = self
-                .seen(positions.values[token] as usize)
+                .seen(positions.values[token] as usize, firsts.map(|f| f.values[token] as usize))
                 .map(|p| {
                     let at = sequences.values[token] as usize * blocks_max + p / block_size;
                     ((table.values[at] as usize * kv_heads + kv_head) * block_size + p % block_size) * d
@@ -276,7 +323,7 @@ impl Op for Attention {
                 .collect();
             let scale = f64::from(self.scale);
             // Rounding both operands changes each term of a score by up to twice the rounding, of either sign.
-            let rounding = match self.options.precision {
+            let rounding = match self.precision {
                 AttentionPrecision::F32 => 0.0,
                 AttentionPrecision::BF16 => f64::from(half::bf16::EPSILON) / 2.0,
             };
@@ -291,13 +338,20 @@ impl Op for Attention {
                     }
                     let bound =
                         super::matmul::sum_bound(DType::F32, d as f64, sum, squares) + 4.0 * rounding * squares.sqrt();
-                    score_bound = score_bound.max(bound * scale.abs());
-                    sum * scale
+                    let score = sum * scale;
+                    // Capping moves scores no further apart; a tanh is off by some roundings of 1.
+                    let (score, of_cap) = match self.cap.map(f64::from) {
+                        Some(cap) => (cap * (score / cap).tanh(), 8.0 * cap * epsilon),
+                        None => (score, 0.0),
+                    };
+                    score_bound = score_bound.max(bound * scale.abs() + of_cap);
+                    score
                 })
                 .collect();
-            let greatest = scores.iter().fold(f64::MIN, |a, s| a.max(*s));
+            let sink = sinks.map(|sinks| sinks.values[row % heads]);
+            let greatest = scores.iter().chain(&sink).fold(f64::MIN, |a, s| a.max(*s));
             let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
-            let total: f64 = weights.iter().sum();
+            let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - greatest).exp());
             // An absolute error of a score is a relative error of its weight. The exponential adds 2 ulp, each sum its
             // roundings. A weight and its value may be rounded.
             let sums = (greatest.abs() + 6.0 + (starts.len() as f64).sqrt()) * epsilon;
@@ -449,7 +503,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     // Windows shorter than a block, of a block and one more, and longer than a kernel's tile.
     use AttentionPrecision::{BF16, F32};
-    for (format, precision, window) in [
+    let plain = [
         (DType::F32, F32, None),
         (DType::F16, F32, None),
         (DType::Q8Planes, F32, None),
@@ -460,11 +514,22 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F16, F32, Some(20)),
         (DType::F16, BF16, Some(300)),
         (DType::Q8Planes, F32, Some(17)),
-    ] {
+    ];
+    // A cap, first positions and sinks, each alone and all together.
+    let plain = plain.map(|(format, precision, window)| (format, precision, window, None, false, false));
+    let more = [
+        (DType::F32, F32, None, Some(1.5), false, false),
+        (DType::F16, BF16, Some(30), Some(3.0), false, false),
+        (DType::F32, F32, None, None, true, false),
+        (DType::F32, F32, Some(40), None, false, true),
+        (DType::Q8Planes, F32, None, Some(2.0), true, true),
+    ];
+    for (format, precision, window, cap, has_firsts, has_sinks) in plain.into_iter().chain(more) {
         // The lower precision does not change the computation of few tokens.
         let shapes = if precision == F32 { shapes.as_slice() } else { &[] };
-        // A window changes any kernel's work in the same way: one step of each kind is enough.
-        let long = if window.is_some() { &long[..3] } else { &long[..] };
+        // These change any kernel's work in the same way: one step of each kind is enough.
+        let varied = window.is_some() || cap.is_some() || has_firsts || has_sinks;
+        let long = if varied { &long[..3] } else { &long[..] };
         for s in shapes.iter().chain(long).filter(|s| s.d.is_multiple_of(format.block_len())) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
@@ -479,18 +544,23 @@ pub(super) fn cases() -> Vec<Case> {
             let cache = CaseInput::normal(format, &dims(&[pool, s.heads.1, s.block_size, s.d]));
             let q = CaseInput::normal(DType::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
-            cases.push(
-                Case::new(
-                    Attention { scale: 1.0 / (s.d as f32).sqrt(), options: AttentionOptions { precision, window } },
-                    &[(max, n)],
-                )
+            let scale = 1.0 / (s.d as f32).sqrt();
+            let op = Attention { scale, precision, window, cap, has_firsts, has_sinks };
+            let mut case = Case::new(op, &[(max, n)])
                 .input(q)
                 .input(cache.clone())
                 .input(cache)
                 .input(index(&[tokens], s.positions))
                 .input(index(&[tokens], s.sequences))
-                .input(index(&dims(&[seqs, blocks]), table)),
-            );
+                .input(index(&dims(&[seqs, blocks]), table));
+            if has_firsts {
+                let firsts: Vec<f32> = s.positions.iter().map(|p| (p * 5.0) % (p + 1.0)).collect();
+                case = case.input(index(&[tokens], &firsts));
+            }
+            if has_sinks {
+                case = case.input(CaseInput::normal(DType::F32, &[Dim::Fixed(s.heads.0)]));
+            }
+            cases.push(case);
         }
     }
     cases

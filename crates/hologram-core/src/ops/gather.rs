@@ -10,13 +10,14 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; the table is `[rows, d]` in a weight format, `ids` is `u32 [n]`.
+/// The operation; the table is `[rows, d]` in a weight format, `ids` is `u32 [n]` or `[n, s]`.
 #[derive(Debug)]
 struct Gather;
 
 impl Graph {
     /// The rows of `table` (`[rows, d]` in any weight format) at the indices `ids` (`u32 [n]`), dequantized:
-    /// `f32 [n, d]`. An id that is not less than the number of rows is an error of the run.
+    /// `f32 [n, d]`. Ids `[n, s]` give `[n, s * d]`, rows one after another. An id that is not less than the number of
+    /// rows is an error of the run.
     ///
     /// # Errors
     /// When the operands do not fit.
@@ -41,12 +42,15 @@ impl Op for Gather {
             ([_, Dim::Fixed(d)], [n]) if ids.format == DType::U32 && *d > 0 => {
                 Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(*d)]))
             }
-            _ => Err("takes a table of two dimensions and u32 ids of one".into()),
+            ([_, Dim::Fixed(d)], [n, Dim::Fixed(s)]) if ids.format == DType::U32 && *d > 0 && *s > 0 => {
+                Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(s * d)]))
+            }
+            _ => Err("takes a table of two dimensions and u32 ids [n] or [n, s]".into()),
         }
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let d = spec.output.row_len() as u32;
+        let d = spec.inputs[0].row_len() as u32;
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);
         let rows = k.rows(&spec.inputs[0]);
@@ -102,6 +106,12 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case(format, 5, 256, 3, 4));
             cases.push(case(format, 11, 1024, 9, 9));
         }
+    }
+    // Several ids for each row of the result.
+    for format in [DType::F32, DType::Q8_0] {
+        let table = CaseInput::normal(format, &[Dim::Fixed(7), Dim::Fixed(32)]);
+        let ids = CaseInput::below(7, &[Dim::Extent(0), Dim::Fixed(3)]);
+        cases.push(Case::new(Gather, &[(6, 5)]).input(table).input(ids));
     }
     // A table whose number of rows is a run-time extent.
     let ids = CaseInput { format: DType::U32, shape: vec![Dim::Fixed(3)], fill: Fill::Values(vec![4.0, 0.0, 2.0]) };

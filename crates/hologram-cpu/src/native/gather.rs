@@ -1,8 +1,8 @@
-//! `gather`: table [rows, d] in any weight format, ids u32 [n] → f32 [n, d].
+//! `gather`: table [rows, d] in any weight format, ids u32 [n] → f32 [n, d], or [n, s] → [n, s * d].
 
 use std::sync::Arc;
 
-use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
@@ -24,12 +24,19 @@ pub fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKern
         && ids.format == DType::U32
         && spec.output.format == DType::F32
         && table.shape.len() == 2
-        && ids.shape.len() == 1
-        && spec.output.shape.as_slice() == [ids.shape[0], table.shape[1]]
+        && matches!(ids.shape.len(), 1 | 2)
+        && ids.shape[1..].iter().all(|s| matches!(s, Extent::Fixed(_)))
+        && spec.output.shape.first() == ids.shape.first()
+        && spec.output.row_len() == slots(ids) * table.row_len()
         && only_slowest_varies(table)
         && table.format.bytes(table.max_rows(), table.row_len()).is_some();
     let kernel = || Gather { table: table.clone(), ids: ids.clone(), dynamic: spec.uses_step() };
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+}
+
+/// Ids for each row of the result.
+fn slots(ids: &TensorSpec) -> usize {
+    ids.shape.get(1).map_or(1, |s| s.max())
 }
 
 impl NativeKernel for Gather {
@@ -38,7 +45,7 @@ impl NativeKernel for Gather {
         let (rows, d, format) = (self.table.rows(step), self.table.row_len(), self.table.format);
         let views = format.views(1, d).len();
         let (table, ids): (&[u8], &[u32]) = (args.read(0), args.read(views));
-        let ids = &ids[..self.ids.shape[0].value(step)];
+        let ids = &ids[..self.ids.shape[0].value(step) * slots(&self.ids)];
         let row_bytes = format.bytes(1, d).unwrap_or(0);
         while let Some(t) = worker.next(ids.len()) {
             let id = ids[t] as usize;
@@ -59,7 +66,6 @@ mod tests {
 
     use super::super::super::testing::{Memory, launch};
     use super::*;
-    use hologram_device::Extent;
 
     fn spec(format: DType, rows: usize, d: usize) -> KernelSpec {
         let n = Extent::Step { slot: 0, max: 4 };

@@ -88,8 +88,12 @@ fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
     let (cache, index) = (fixed(DType::F32, &[blocks, kv_heads, 32, 128]), token(DType::U32, &[]));
     let (input, of) = (Operand::Input, Operand::Node);
     let append = |operands: &[Operand]| GroupNode { in_place: Some(0), ..node(Operation::KvAppend, operands, &cache) };
-    let attention =
-        Operation::Attention { scale: 0.088_388_35.into(), precision: AttentionPrecision::F32, window: None };
+    let attention = Operation::Attention {
+        scale: 0.088_388_35.into(),
+        precision: AttentionPrecision::F32,
+        window: None,
+        cap: None,
+    };
     let nodes = vec![
         node(Operation::Rope { style }, &[input(0), input(1), input(2)], &q),
         node(Operation::Rope { style }, &[input(3), input(1), input(2)], &k),

@@ -144,7 +144,7 @@ impl Operands {
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    let Operation::Attention { scale, precision, window } = spec.op else { return None };
+    let Operation::Attention { scale, precision, window, cap: None } = spec.op else { return None };
     if spec.in_place.is_some() {
         return None;
     }

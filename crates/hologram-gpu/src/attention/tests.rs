@@ -43,7 +43,7 @@ fn spec(tokens: usize, d: usize, cache: DType, sequences: usize, precision: u32)
 
 fn attention(window: Option<u32>, precision: u32) -> Operation {
     let precision = if precision == 1 { AttentionPrecision::BF16 } else { AttentionPrecision::F32 };
-    Operation::Attention { scale: 0.125.into(), precision, window }
+    Operation::Attention { scale: 0.125.into(), precision, window, cap: None }
 }
 
 fn entries(kernel: &NativeKernel) -> Vec<&str> {

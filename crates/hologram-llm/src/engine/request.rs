@@ -137,6 +137,9 @@ impl Request {
         let invalid = |field, reason: String| Err(SubmitError::Invalid { field, reason });
         let vocab = model.config().vocab;
         let outside = |token: u32| format!("must be below {vocab}, the size of the vocabulary, but one is {token}");
+        if model.config().bidirectional {
+            return invalid("model", "is an encoder, which does not continue texts: use it for embeddings".into());
+        }
         if self.prompt.is_empty() {
             return invalid("prompt", "must not be empty".into());
         }

@@ -50,7 +50,7 @@ impl KvCache {
         let bytes = blocks as u128 * block_bytes(config, format);
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
-        let layers = (0..config.layers).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
+        let layers = (0..config.cache_layers()).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
             layers,
             blocks_per_sequence,
@@ -204,5 +204,5 @@ impl Prefix {
 /// Bytes of a block in all layers.
 pub(crate) fn block_bytes(config: &Config, format: DType) -> u128 {
     let elements = (config.kv_heads * BLOCK_SIZE * config.head_dim) as u128;
-    elements * format.block_bytes() as u128 / format.block_len() as u128 * 2 * config.layers as u128
+    elements * format.block_bytes() as u128 / format.block_len() as u128 * 2 * config.cache_layers() as u128
 }

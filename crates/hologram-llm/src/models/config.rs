@@ -59,6 +59,12 @@ pub struct Config {
     pub windows: Vec<Option<u32>>,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
+    /// Whether tokens see all of their text. Windows then reach half of their length to both sides.
+    pub bidirectional: bool,
+    /// Layers behind the last that predict further tokens and are not run.
+    pub ahead: usize,
+    /// Segments that a text may have, for encoders that mark them.
+    pub segments: usize,
 }
 
 /// Maximum sizes accepted, far above any model.
@@ -172,6 +178,9 @@ pub(crate) fn sizes(
         experts: None,
         windows: vec![None; layers],
         ternary: architecture.ternary,
+        bidirectional: architecture.encoder.is_some(),
+        ahead: 0,
+        segments: 0,
     })
 }
 
@@ -194,6 +203,10 @@ const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     used: "expert_used_count",
     ffn: "expert_feed_forward_length",
     shared: "expert_shared_feed_forward_length",
+    shared_count: "expert_shared_count",
+    groups: "expert_group_count",
+    groups_used: "expert_group_used_count",
+    first: "leading_dense_block_count",
     scale: "expert_weights_scale",
 };
 
@@ -265,6 +278,17 @@ impl Config {
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
         let eps = if architecture.norm == NormKind::Layer { LAYER_NORM_EPS } else { GGUF.eps };
         let mut config = sizes(&keys, &Names { eps, ..GGUF }, architecture, own_name, vocab)?;
+        // Layers that predict further tokens come last and are not used.
+        let ahead = keys.unsigned("nextn_predict_layers")?.unwrap_or(0);
+        config.layers = match usize::try_from(ahead).ok().and_then(|ahead| config.layers.checked_sub(ahead)) {
+            Some(layers @ 1..) => {
+                config.ahead = config.layers - layers;
+                layers
+            }
+            _ => return Err(keys.bad("nextn_predict_layers", format!("is {ahead} of {} layers", config.layers))),
+        };
+        config.windows.truncate(config.layers);
+        config.rotary.truncate(config.layers);
 
         let head_dim = config.head_dim;
         let value_dim = keys.size_opt("attention.value_length", MAX_SIZE)?.unwrap_or(head_dim);
@@ -296,7 +320,7 @@ impl Config {
                     original: original.unwrap_or(config.context) as f64,
                     beta_fast: keys.above("rope.scaling.yarn_beta_fast", 0.0)?.unwrap_or(32.0),
                     beta_slow: keys.above("rope.scaling.yarn_beta_slow", 0.0)?.unwrap_or(1.0),
-                    truncate: true,
+                    truncate: architecture.yarn_truncates,
                     attention: match keys.above("rope.scaling.yarn_log_multiplier", 0.0)? {
                         Some(all) => own * yarn_attention(factor) / yarn_mscale(factor, all),
                         None => own * yarn_attention(factor),
@@ -312,9 +336,16 @@ impl Config {
         match architecture.experts {
             Some(rule) => {
                 let normalized = file.get_opt(&keys.full("expert_weights_norm"))?;
-                config.experts = Experts::read(&keys, &GGUF_EXPERTS, config.ffn, normalized, rule.normalized)?;
-                if let Some(kind) = keys.unsigned("expert_gating_func")?.filter(|kind| *kind > 1) {
-                    return Err(unsupported(format!("{} {kind}", keys.full("expert_gating_func"))));
+                config.experts = Experts::read(&keys, &GGUF_EXPERTS, config.ffn, normalized, (rule, rule.normalized))?;
+                if let (Some(kind), Some(experts)) = (keys.unsigned("expert_gating_func")?, &mut config.experts) {
+                    match kind {
+                        0 => {}
+                        1 => experts.sigmoid = false,
+                        2 => experts.sigmoid = true,
+                        // The softmax of the chosen scores.
+                        3 => (experts.sigmoid, experts.normalized) = (false, true),
+                        _ => return Err(unsupported(format!("{} {kind}", keys.full("expert_gating_func")))),
+                    }
                 }
             }
             None => {
@@ -340,6 +371,9 @@ impl Config {
             config.query_growth = Some(QueryGrowth { beta, original: original.unwrap_or(config.context) });
         }
         config.place_rotary(keys.above("rope.freq_base_swa", 1.0)?);
+        let causal: Option<bool> = file.get_opt(&keys.full("attention.causal"))?;
+        config.bidirectional |= causal == Some(false) || name == "gemma-embedding";
+        config.segments = file.tensor_opt("token_types.weight").map_or(0, |types| types.rows());
         Ok(config)
     }
 
@@ -370,9 +404,15 @@ impl Config {
         matches!(self.rope_scaling, RopeScaling::Long { original, .. } if context > original)
     }
 
+    /// Layers with a cache of their own. If tokens see all of their text, it is done in one step, and all layers can
+    /// share one.
+    pub(crate) fn cache_layers(&self) -> usize {
+        if self.bidirectional { self.layers.min(1) } else { self.layers }
+    }
+
     /// Bytes of keys and values per position, for elements of this size.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+        2 * self.cache_layers() * self.kv_heads * self.head_dim * element_bytes
     }
 
     /// The rotary frequencies, divided by the file's `factors` if any.
@@ -399,7 +439,7 @@ impl Config {
 fn gguf_windows(file: &GgufFile, keys: &GgufKeys<'_>, config: &Config) -> Result<Vec<bool>> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let kind = match (file.value(&keys.full(PATTERN)), config.architecture.windows) {
-        (None, kind @ Windows::AllExceptEach(_)) => kind,
+        (None, kind @ (Windows::AllExceptEach(_) | Windows::ExceptEach(_))) => kind,
         // Only files of models with a window in every layer have one.
         (None, _) => Windows::All,
         (Some(Value::Numbers(_)), _) => {
@@ -411,7 +451,10 @@ fn gguf_windows(file: &GgufFile, keys: &GgufKeys<'_>, config: &Config) -> Result
             return Ok(slides);
         }
         (Some(_), _) => match keys.unsigned(PATTERN)?.map(usize::try_from) {
-            Some(Ok(n)) if n > 0 => Windows::AllExceptEach(n),
+            Some(Ok(n)) if n > 0 => match config.architecture.windows {
+                Windows::ExceptEach(_) => Windows::ExceptEach(n),
+                _ => Windows::AllExceptEach(n),
+            },
             _ => return Err(keys.bad(PATTERN, "must be a list, or a number above 0".into())),
         },
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
+use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
@@ -159,6 +160,10 @@ const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
     used: "num_experts_per_tok",
     ffn: "moe_intermediate_size",
     shared: "shared_expert_intermediate_size",
+    shared_count: "n_shared_experts",
+    groups: "n_group",
+    groups_used: "topk_group",
+    first: "first_k_dense_replace",
     scale: "routed_scaling_factor",
 };
 
@@ -166,14 +171,18 @@ const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
 fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
     let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
     let Some((key, n)) = named_count(keys, FOLDER_EXPERTS.count)? else { return Ok(None) };
-    let rule = architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(_, name)| name.contains('*')));
+    let rule =
+        architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(ours, _)| *ours == "ffn_gate_exps"));
     let Some(rule) = rule else { return Err(only(format!("a mixture of {n} experts ({key})"))) };
     let plain = keys.floats("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty());
     if plain || keys.unsigned("decoder_sparse_step")?.is_some_and(|step| step != 1) {
         return Err(only("experts in only some layers".into()));
     }
     let normalized = keys.truth("norm_topk_prob")?;
-    Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, rule.normalized_in_folders)
+    if let Some(limit) = keys.float("swiglu_limit")?.filter(|limit| *limit != f64::from(SWIGLU_LIMIT)) {
+        return Err(only(format!("swiglu_limit {limit}")));
+    }
+    Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))
 }
 
 /// Factors and caps in `config.json`.
@@ -216,8 +225,10 @@ impl Config {
         let architecture = models::find_folder(named)
             .ok_or_else(|| only(format!("architecture {named}"), models::supported_folders()))?;
         // The class determines the output: a model without logits is not a language model.
-        if let Some(class) = classes.first().filter(|class| **class != architecture.folder.class) {
-            return Err(only(format!("class {class}"), architecture.folder.class.into()));
+        if let Some(class) = classes.first().filter(|class| !architecture.folder.is_class(class)) {
+            let known: Vec<&str> =
+                [architecture.folder.class].iter().chain(architecture.folder.also).copied().collect();
+            return Err(only(format!("class {class}"), known.join(", ")));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
         let names = Names { eps: architecture.folder.eps, ..FOLDER };
@@ -238,6 +249,16 @@ impl Config {
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         windows(&keys, &mut config)?;
         rope(&keys, &mut config)?;
+        config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
+        config.bidirectional |= keys.truth("use_bidirectional_attention")? == Some(true);
+        if let Some(parts) = &architecture.encoder {
+            config.segments = if parts.segments { keys.size_opt("type_vocab_size", MAX_SIZE)?.unwrap_or(2) } else { 0 };
+            let reserved = parts.reserved_positions;
+            config.context = match config.context.checked_sub(reserved) {
+                Some(context @ 1..) => context,
+                _ => return Err(keys.bad(FOLDER.context, format!("must be greater than {reserved}"))),
+            };
+        }
         Ok(config)
     }
 }
@@ -252,12 +273,12 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
     match quantization.string("quant_method")? {
         Some("bitnet") => {}
         // Their matrices are known by their tensors.
-        Some("fp8" | "gptq" | "awq" | "compressed-tensors") => return Ok(None),
+        Some("fp8" | "gptq" | "awq" | "compressed-tensors" | "mxfp4") => return Ok(None),
         method => {
             let method = method.unwrap_or("(unnamed)");
             return only(
                 format!("quantization method {method}"),
-                "awq, bitnet, compressed-tensors, fp8, gptq, or no quantization",
+                "awq, bitnet, compressed-tensors, fp8, gptq, mxfp4, or no quantization",
             );
         }
     }
@@ -281,7 +302,7 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
 
 /// The rotary base and its scaling, from `rope_parameters` or, in older files, from the top level and `rope_scaling`.
 fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
-    let mut local_base = keys.above("rope_local_base_freq", 1.0)?;
+    let mut local_base = keys.above("rope_local_base_freq", 1.0)?.or(keys.above("local_rope_theta", 1.0)?);
     let mut new = keys.object("rope_parameters")?;
     // One object for each type of layer.
     if let Some(types) = new.as_ref().filter(|new| new.object.contains_key("full_attention")) {
@@ -300,7 +321,8 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         (new, old) => new.or(old),
     };
     let of_scaling = |key: &str| scaling.as_ref().map_or(Ok(None), |s| s.above(key, 1.0));
-    let base = match (of_scaling("rope_theta")?, keys.above("rope_theta", 1.0)?) {
+    let outside = keys.above("rope_theta", 1.0)?.or(keys.above("global_rope_theta", 1.0)?);
+    let base = match (of_scaling("rope_theta")?, outside) {
         (Some(inside), Some(outside)) if inside != outside => {
             return Err(keys.bad("rope_theta", format!("is {outside}, but {inside} in the scaling's object")));
         }
@@ -429,10 +451,16 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     // Models that do not use theirs may write 0.
     let window = match unused {
         true => keys.unsigned("sliding_window")?.and(None),
-        false => keys.size_opt("sliding_window", u32::MAX as usize)?.map(|n| n as u32),
+        false => match keys.size_opt("sliding_window", u32::MAX as usize)? {
+            Some(n) => Some(n as u32),
+            None => keys.size_opt("local_attention", u32::MAX as usize)?.map(|n| n as u32),
+        },
     };
     let kind = match (kind, keys.size_opt("sliding_window_pattern", MAX_LAYERS)?) {
         (Windows::AllExceptEach(_), Some(n)) => Windows::AllExceptEach(n),
+        (Windows::ExceptEach(n), None) => {
+            Windows::ExceptEach(keys.size_opt("global_attn_every_n_layers", MAX_LAYERS)?.unwrap_or(n))
+        }
         _ => kind,
     };
     let from = match kind {

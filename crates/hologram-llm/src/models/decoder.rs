@@ -1,4 +1,4 @@
-//! The graph of a decoder-only transformer.
+//! The graph of a transformer: a decoder, or the layers of an encoder.
 
 use hologram_backends::{Backend, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_core::ops::AttentionPrecision;
@@ -7,8 +7,10 @@ use hologram_core::{Dim, Executor, Graph, Tensor};
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::models::Rotary;
-use crate::models::blocks::{Block, Linear, Linears, Loader, Norm, Step};
+use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Step};
 use crate::models::config::Config;
+use crate::models::head::{Dense, Head};
+use crate::models::{Activation, EncoderParts};
 use crate::weights::Weights;
 
 /// The weights of a model on its device.
@@ -16,17 +18,50 @@ use crate::weights::Weights;
 pub(crate) struct Decoder {
     pub config: Config,
     embedding: Tensor,
+    front: Option<Front>,
     layers: Vec<Box<dyn Block>>,
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
-    output_norm: Norm,
-    /// The output matrix; the embedding if tied.
-    output: Linear,
+    output_norm: Option<Norm>,
+    /// The output matrix; the embedding if tied. Encoders have none.
+    output: Option<Linear>,
+    /// The head for sequences, if the model has one.
+    pub head: Head,
+    /// What turns a text's vector into its embedding, if the file has it.
+    pub projections: Head,
     /// The rotary frequencies, and those for sessions of contexts beyond the trained one if they differ.
     rope_frequencies: Tensor,
     long_frequencies: Option<Tensor>,
     /// Those of layers with [`Rotary::Local`].
     local_frequencies: Option<Tensor>,
+}
+
+/// What an encoder adds to the embedding of a token, and the norm of the sum.
+#[derive(Debug)]
+struct Front {
+    /// A row per position.
+    positions: Option<Tensor>,
+    /// A row per segment.
+    segments: Option<Tensor>,
+    norm: Norm,
+}
+
+impl Front {
+    fn load(weights: &dyn Weights, c: &Config, parts: &EncoderParts) -> Result<Front> {
+        let (reserved, context) = (parts.reserved_positions, c.context);
+        let rows = reserved..reserved + context;
+        let positions = || weights.matrix_rows("position_embd.weight", rows.end, rows.clone(), c.width);
+        let segments = || weights.matrix("token_types.weight", c.segments, c.width);
+        Ok(Front {
+            positions: parts.positions.then(positions).transpose()?,
+            segments: (parts.segments && c.segments > 0).then(segments).transpose()?,
+            norm: Norm::load(weights, c, "token_embd_norm")?,
+        })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.positions.iter().chain(&self.segments).chain(self.norm.weights())
+    }
 }
 
 impl Decoder {
@@ -47,10 +82,21 @@ impl Decoder {
         let low = |f: &DType| matches!(*f, DType::BF16 | DType::F16) || (f.is_quantized_weight() && !f.is_ternary());
         let low = loader.attention.iter().all(low);
         let embedding = weights.matrix("token_embd.weight", c.vocab, c.width)?;
-        let output = match weights.optional_matrix("output.weight", c.vocab, c.width)? {
-            Some(output) => output,
-            None => embedding.clone(),
+        let encoder = c.architecture.encoder.as_ref();
+        let front = encoder.map(|parts| Front::load(weights, c, parts)).transpose()?;
+        let output = match encoder {
+            Some(_) => None,
+            None => {
+                let own = weights.optional_matrix("output.weight", c.vocab, c.width)?;
+                let weight = own.unwrap_or_else(|| embedding.clone());
+                Some(Linear { weight, bias: None, scale: None })
+            }
         };
+        let head = Head::load(weights, c, encoder.map_or(Activation::Identity, |parts| parts.head))?;
+        let first = Dense::load(weights, "dense_2", c.width, Activation::Identity)?;
+        let inputs = first.as_ref().map_or(c.width, Dense::outputs);
+        let second = Dense::load(weights, "dense_3", inputs, Activation::Identity)?;
+        let projections = Head(first.into_iter().chain(second).collect());
         let factors = |name: &str| -> Result<Option<Vec<f32>>> {
             let factors = weights.optional_values(name, c.rope_dim / 2)?;
             match factors.iter().flatten().find(|f| !(f.is_finite() && **f > 0.0)) {
@@ -73,16 +119,19 @@ impl Decoder {
         let long_frequencies = long.map(|long| tensor(c.rope_frequencies(Some(&long)))).transpose()?;
         let local = c.rotary.contains(&Rotary::Local);
         let local_frequencies = local.then(|| tensor(c.local_rope_frequencies())).transpose()?;
-        let output_norm = Norm::load(weights, c, "output_norm")?;
-        weights.finish()?;
+        let has_norm = encoder.is_none_or(|parts| parts.output_norm);
+        let output_norm = has_norm.then(|| Norm::load(weights, c, "output_norm")).transpose()?;
+        weights.finish(c.layers..c.layers + c.ahead)?;
         progress(parts, parts);
-        let output = Linear { weight: output, bias: None, scale: None };
         Ok(Decoder {
             embedding,
+            front,
             layers,
             low,
             output_norm,
             output,
+            head,
+            projections,
             rope_frequencies,
             long_frequencies,
             local_frequencies,
@@ -95,19 +144,20 @@ impl Decoder {
     pub fn bytes_per_token(&self) -> usize {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
         self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
-            + self.output_norm.bytes()
-            + self.output.weight.bytes()
+            + self.output_norm.as_ref().map_or(0, Norm::bytes)
+            + self.output.as_ref().map_or(0, |output| output.weight.bytes())
             + row
     }
 
     /// Bytes of all weights.
     pub fn bytes(&self) -> usize {
-        let output = &self.output.weight;
-        let tied = output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
+        let is_tied = |output: &Tensor| output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
+        let output = self.output.as_ref().map(|output| &output.weight).filter(|output| !is_tied(output));
         self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
-            + self.output_norm.bytes()
-            + output.bytes()
-            + if tied { 0 } else { self.embedding.bytes() }
+            + self.output_norm.as_ref().map_or(0, Norm::bytes)
+            + self.front.iter().flat_map(Front::tensors).map(Tensor::bytes).sum::<usize>()
+            + output.map_or(0, Tensor::bytes)
+            + self.embedding.bytes()
     }
 
     /// Formats for attention and its cache, the most precise first. Formats below `f32` are allowed only if all
@@ -158,6 +208,10 @@ impl Decoder {
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
+    /// If tokens see all of their text, its tokens are in one step. Further inputs are then `lasts`, the last position
+    /// of each token's text, `window_firsts` and `window_lasts`, the first and the last position in its window (if
+    /// layers have one), and `segments`, its segment (if the model has them), all `u32 [tokens]`.
+    ///
     /// # Errors
     /// When weights do not fit together.
     pub fn graph(&self, executor: &Executor, cache: &KvCache, bucket: Bucket) -> Result<Graph> {
@@ -176,6 +230,20 @@ impl Decoder {
         let frequencies = g.constant(long.unwrap_or(&self.rope_frequencies))?;
         let local_frequencies = self.local_frequencies.as_ref().map(|local| g.constant(local)).transpose()?;
         let backend = &**executor.backend();
+        let both = match c.bidirectional {
+            false => None,
+            true => {
+                let mut input = |name: &str| g.input(name, DType::U32, &[tokens]);
+                let lasts = input("lasts")?;
+                let windowed = c.windows.iter().any(Option::is_some);
+                let window = match windowed {
+                    true => Some([input("window_firsts")?, input("window_lasts")?]),
+                    false => None,
+                };
+                let (keys, values) = cache.layer(0);
+                Some(BothSides { lasts, window, cache: [g.state(keys)?, g.state(values)?] })
+            }
+        };
         let mut step = Step {
             graph: g,
             config: c,
@@ -190,6 +258,7 @@ impl Decoder {
             block_table,
             frequencies,
             local_frequencies,
+            both,
             growth: None,
         };
         let embedding = step.graph.constant(&self.embedding)?;
@@ -197,15 +266,34 @@ impl Decoder {
         if c.scales.embedding != 1.0 {
             x = step.graph.mul_scalar(x, c.scales.embedding.into())?;
         }
+        if let Some(front) = &self.front {
+            let g = &mut step.graph;
+            if let Some(table) = &front.positions {
+                let table = g.constant(table)?;
+                let of_position = g.gather(table, positions)?;
+                x = g.add(x, of_position)?;
+            }
+            if let Some(table) = &front.segments {
+                let segments = g.input("segments", DType::U32, &[tokens])?;
+                let table = g.constant(table)?;
+                let of_segment = g.gather(table, segments)?;
+                x = g.add(x, of_segment)?;
+            }
+            x = front.norm.apply(&mut step, x)?;
+        }
         let x = self.layers.iter().try_fold(x, |x, layer| layer.apply(&mut step, x))?;
         let x = step.graph.gather(x, rows)?;
-        let x = self.output_norm.apply(&mut step, x)?;
+        let x = match &self.output_norm {
+            Some(norm) => norm.apply(&mut step, x)?,
+            None => x,
+        };
         let Step { graph: mut g, mut linears, .. } = step;
-        if bucket.results == Results::Hidden {
+        let output = self.output.as_ref().filter(|_| bucket.results != Results::Hidden);
+        let Some(output) = output else {
             g.output("hidden", x)?;
             return Ok(g);
-        }
-        let mut logits = linears.apply(&mut g, x, &self.output, bucket.outputs)?;
+        };
+        let mut logits = linears.apply(&mut g, x, output, bucket.outputs)?;
         if c.scales.logits != 1.0 {
             logits = g.mul_scalar(logits, c.scales.logits.into())?;
         }

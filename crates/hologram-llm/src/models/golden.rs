@@ -37,6 +37,7 @@ fn graphs_of_all_architectures() {
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("ministral3", "ministral3"),
+        ("gemma2", "gemma2"),
         ("gemma3_text", "gemma3"),
         ("phi3", "phi4"),
         ("smollm3", "smollm3"),
@@ -50,6 +51,13 @@ fn graphs_of_all_architectures() {
         ("qwen2_moe", "qwen2-moe"),
         ("mixtral", "mixtral"),
         ("olmoe", "olmoe"),
+        ("gpt_oss", "gpt-oss"),
+        ("glm4_moe", "glm4-moe"),
+        ("granitemoe", "granite-moe"),
+        ("bert", "bert"),
+        ("xlm-roberta", "xlm-roberta"),
+        ("modernbert", "modernbert"),
+        ("nomic_bert", "nomic-bert"),
     ];
     for (name, fixture) in models {
         let decoder = load(fixture, &executor);

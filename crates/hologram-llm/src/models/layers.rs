@@ -11,6 +11,8 @@ pub enum Windows {
     Last,
     /// All except each `n`-th: layers n - 1, 2n - 1 and so on see all positions.
     AllExceptEach(usize),
+    /// All except each `n`-th, from the first on: layers 0, n, 2n and so on see all positions.
+    ExceptEach(usize),
 }
 
 impl Windows {
@@ -20,6 +22,7 @@ impl Windows {
             Windows::Never => false,
             Windows::All | Windows::Last => true,
             Windows::AllExceptEach(n) => !(layer + 1).is_multiple_of(n.max(1)),
+            Windows::ExceptEach(n) => !layer.is_multiple_of(n.max(1)),
         }
     }
 }

@@ -14,7 +14,7 @@ pub static LLAMA: Architecture = Architecture {
     rope: RopeStyle::Adjacent,
     layer,
     // GGUF files of Mixtral.
-    experts: Some(ExpertRule { normalized: true, normalized_in_folders: true }),
+    experts: Some(ExpertRule::NORMALIZED),
     ..Architecture::PLAIN
 };
 

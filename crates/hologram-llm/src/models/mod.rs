@@ -7,12 +7,14 @@ pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+mod encoders;
 pub(crate) mod experts;
 mod gemma;
 mod glm4;
 #[cfg(test)]
 mod golden;
 mod granite;
+pub(crate) mod head;
 mod layers;
 mod llama;
 mod mistral;
@@ -40,6 +42,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &bitnet::BITNET,
+    &gemma::GEMMA2,
     &gemma::GEMMA3,
     &phi3::PHI3,
     &smollm3::SMOLLM3,
@@ -53,9 +56,16 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &mixtures::QWEN2_MOE,
     &mixtures::MIXTRAL,
     &mixtures::OLMOE,
+    &mixtures::GPT_OSS,
+    &mixtures::GLM4_MOE,
+    &mixtures::GRANITE_MOE,
+    &encoders::BERT,
+    &encoders::XLM_ROBERTA,
+    &encoders::MODERNBERT,
+    &encoders::NOMIC_BERT,
 ];
 
-/// The features of a decoder-only transformer. Together with the metadata they determine its graph.
+/// The features of a transformer. Together with the metadata they determine its graph.
 #[derive(Debug)]
 pub struct Architecture {
     /// Its values of `general.architecture`.
@@ -83,6 +93,36 @@ pub struct Architecture {
     /// The layers of the model whose attention scores have the factor 1 / √(width / heads), which its GGUF files do not
     /// say.
     pub scores_by_width: Option<usize>,
+    /// Whether YaRN's bounds are whole pairs, if the file does not say it.
+    pub yarn_truncates: bool,
+    /// What an encoder has around its layers; `None`: a decoder.
+    pub encoder: Option<EncoderParts>,
+}
+
+/// What an encoder has around its layers. Its embeddings are normed, and it has no logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderParts {
+    /// Whether a learned vector of each position is added to the embedding.
+    pub positions: bool,
+    /// Whether a learned vector of each segment is added to the embedding.
+    pub segments: bool,
+    /// Whether there is a norm after the last layer.
+    pub output_norm: bool,
+    /// The positions of a folder's table before the first one that a text uses.
+    pub reserved_positions: usize,
+    /// The activation between the two matrices of a head for sequences.
+    pub head: Activation,
+}
+
+/// An activation of a small network on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// None.
+    Identity,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// GELU.
+    Gelu,
 }
 
 impl Architecture {
@@ -100,6 +140,8 @@ impl Architecture {
         embedding_by_width: false,
         experts: None,
         scores_by_width: None,
+        yarn_truncates: true,
+        encoder: None,
     };
 }
 
@@ -119,6 +161,8 @@ pub struct FolderNames {
     pub model_type: &'static str,
     /// The entry of `architectures`.
     pub class: &'static str,
+    /// Other entries with the same layers: models without an output matrix, or with one for a task.
+    pub also: &'static [&'static str],
     /// `hidden_act`.
     pub gate: &'static str,
     /// The rotary base if the file has none.
@@ -129,28 +173,70 @@ pub struct FolderNames {
     pub rope: RopeStyle,
     /// The rotated part of a head if the file does not say it; `None`: always all.
     pub rotary_part: Option<f64>,
+    /// What names of tensors begin with, except those of heads; files of models without a head may leave it out.
+    pub base: &'static str,
+    /// What names of a layer's tensors begin with after that.
+    pub layers: &'static str,
+    /// Tensors outside of layers: the name in GGUF files, then in folders after `base`. The first is the embedding.
+    pub others: &'static [(&'static str, &'static str)],
+    /// Tensors of heads: the name in GGUF files, then in folders.
+    pub heads: &'static [(&'static str, &'static str)],
+    /// What names of tensors begin with that have no effect on results.
+    pub unused: &'static [&'static str],
     /// Whether `attention_bias` is also about the output projection.
     pub output_bias: bool,
     /// Added to the factors of norms.
     pub norm_base: f32,
+    /// How matrices of experts are stored.
+    pub experts: ExpertFiles,
     /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders,
-    /// with `*` for the number of an expert.
+    /// with `*` for the number of an expert, and `$` behind a name that is complete.
     pub tensors: &'static [(&'static str, &'static str)],
 }
 
 impl FolderNames {
-    const PLAIN: FolderNames = FolderNames {
+    pub(crate) const PLAIN: FolderNames = FolderNames {
         model_type: "",
         class: "",
+        also: &[],
         gate: "silu",
         rope_base: 10000.0,
         eps: "rms_norm_eps",
         rope: RopeStyle::HalfSplit,
         rotary_part: None,
+        base: "model.",
+        layers: "layers",
+        others: &[
+            ("token_embd.weight", "embed_tokens.weight"),
+            ("output_norm.weight", "norm.weight"),
+            ("output_norm.bias", "norm.bias"),
+        ],
+        heads: &[("output.weight", "lm_head.weight")],
+        unused: &[],
         output_bias: true,
         norm_base: 0.0,
+        experts: ExpertFiles::Separate,
         tensors: &[],
     };
+}
+
+/// How folders store the matrices of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertFiles {
+    /// A tensor for each expert and matrix.
+    Separate,
+    /// Those of all experts in one tensor `[experts, rows, row length]`, the rows of up behind those of gate.
+    Halves,
+    /// Those of all experts in one tensor `[experts, row length, rows]`, or in MXFP4 by rows; the rows of gate and up
+    /// alternate. Biases are `[experts, rows]`.
+    Interleaved,
+}
+
+impl FolderNames {
+    /// Whether this is one of its entries of `architectures`.
+    pub(crate) fn is_class(&self, class: &str) -> bool {
+        self.class == class || self.also.contains(&class)
+    }
 }
 
 /// How activations are quantized before a product with ternary weights.
@@ -174,7 +260,7 @@ pub fn supported() -> String {
 
 /// The architecture of this `model_type` or class in folders.
 pub(crate) fn find_folder(name: &str) -> Option<&'static Architecture> {
-    ARCHITECTURES.iter().copied().find(|a| a.folder.model_type == name || a.folder.class == name)
+    ARCHITECTURES.iter().copied().find(|a| a.folder.model_type == name || a.folder.is_class(name))
 }
 
 /// The `model_type` of all architectures, for messages.

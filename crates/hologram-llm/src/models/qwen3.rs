@@ -12,6 +12,7 @@ pub static QWEN3: Architecture = Architecture {
     folder: FolderNames {
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
+        also: &["Qwen3Model"],
         tensors: &[("attn_q_norm", "self_attn.q_norm"), ("attn_k_norm", "self_attn.k_norm")],
         ..FolderNames::PLAIN
     },

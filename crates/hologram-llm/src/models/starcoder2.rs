@@ -1,6 +1,8 @@
 //! StarCoder2 (Lozhkov et al., 2024, arXiv:2402.19173): LayerNorm, biases everywhere, a feed-forward network without
 //! a gate.
 
+use hologram_core::Graph;
+
 use super::blocks::{Attention, AttentionParts, Block, Loader, PlainFfn, chain, residual};
 use super::{Architecture, FolderNames, NormKind, Windows};
 use crate::error::Result;
@@ -24,6 +26,6 @@ pub static STARCODER2: Architecture = Architecture {
 
 fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, AttentionParts::default())?]);
-    let ffn = residual(vec![l.norm("ffn_norm")?, PlainFfn::load(l)?]);
+    let ffn = residual(vec![l.norm("ffn_norm")?, PlainFfn::load(l, Graph::gelu_tanh)?]);
     Ok(chain(vec![attention, ffn]))
 }

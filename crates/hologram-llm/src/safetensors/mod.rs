@@ -3,6 +3,7 @@
 //!
 //! The parser is our own: the format is a page long, and errors can name the tensor, the file and a remedy.
 
+mod experts;
 mod map;
 mod packed;
 mod quantized;

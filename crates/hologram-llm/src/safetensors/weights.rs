@@ -13,16 +13,16 @@ use hologram_isa::Type;
 use super::map::Entry;
 use super::{Folder, ternary};
 use crate::error::{LlmError, Result};
-use crate::models::FolderNames;
 use crate::models::config_json::Ternary;
-use crate::weights::{Weights, may_be_unused};
+use crate::models::{ExpertFiles, FolderNames};
+use crate::weights::{Weights, is_of_layers, may_be_unused};
 
 /// Tensors in the device's layouts: used in place if the device shares host memory and the layout matches, else
 /// converted or uploaded one at a time, after which their pages are released.
 pub(crate) struct FolderWeights<'a> {
-    executor: &'a Executor,
+    pub(super) executor: &'a Executor,
     folder: &'a Folder,
-    names: &'a FolderNames,
+    pub(super) names: &'a FolderNames,
     /// Each file's bytes as device memory, if the device shares host memory.
     shared: Vec<Option<Buffer>>,
     ternary: Option<Ternary>,
@@ -31,6 +31,8 @@ pub(crate) struct FolderWeights<'a> {
     /// Factors of ternary matrices, by GGUF name.
     scales: RefCell<HashMap<String, f32>>,
     taken: RefCell<HashSet<String>>,
+    /// What names of tensors begin with: [`FolderNames::base`], or nothing.
+    base: &'static str,
 }
 
 impl<'a> FolderWeights<'a> {
@@ -49,7 +51,9 @@ impl<'a> FolderWeights<'a> {
         let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
         let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
         let (scales, taken) = (RefCell::default(), RefCell::default());
-        Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken })
+        let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
+        let base = if folder.find(embedding).is_some() { "" } else { names.base };
+        Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken, base })
     }
 
     /// A tensor by its name in the folder, with the index of its file.
@@ -71,13 +75,15 @@ impl<'a> FolderWeights<'a> {
     }
 
     /// The name in folders of the tensor that GGUF files call `ours`.
-    fn name_of(&self, ours: &str) -> String {
-        match ours {
-            "token_embd.weight" => return "model.embed_tokens.weight".into(),
-            "output_norm.weight" => return "model.norm.weight".into(),
-            "output_norm.bias" => return "model.norm.bias".into(),
-            "output.weight" => return "lm_head.weight".into(),
-            _ => {}
+    pub(super) fn name_of(&self, ours: &str) -> String {
+        let named =
+            |names: &[(&str, &'static str)]| names.iter().find(|(name, _)| *name == ours).map(|(_, name)| *name);
+        if let Some(head) = named(self.names.heads) {
+            return head.into();
+        }
+        let base = self.base;
+        if let Some(other) = named(self.names.others) {
+            return format!("{base}{other}");
         }
         let mut parts = ours.splitn(4, '.');
         let (Some("blk"), Some(layer), Some(name), Some(kind)) =
@@ -87,7 +93,10 @@ impl<'a> FolderWeights<'a> {
         };
         let found = self.names.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
         let name = found.map_or(name, |(_, theirs)| theirs);
-        format!("model.layers.{layer}.{name}.{kind}")
+        if let Some(complete) = name.strip_suffix('$') {
+            return format!("{base}{}.{layer}.{complete}", self.names.layers);
+        }
+        format!("{base}{}.{layer}.{name}.{kind}", self.names.layers)
     }
 
     pub(super) fn bad(&self, shard: usize, reason: String) -> LlmError {
@@ -108,7 +117,7 @@ impl<'a> FolderWeights<'a> {
         self.folder.shards[shard].map.get(entry.range.clone()).unwrap_or_default()
     }
 
-    fn format(&self, shard: usize, entry: &Entry) -> Result<DType> {
+    pub(super) fn format(&self, shard: usize, entry: &Entry) -> Result<DType> {
         entry.dtype.format.ok_or_else(|| LlmError::UnsupportedType {
             path: self.folder.shards[shard].path.clone(),
             tensor: entry.name.clone(),
@@ -296,8 +305,10 @@ impl Weights for FolderWeights<'_> {
         self.take_bytes(shard, entry, bytes, layout, &[rows.len(), row_len])
     }
 
-    /// Folders hold a matrix for each expert.
     fn expert_matrices(&self, ours: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        if self.names.experts != ExpertFiles::Separate {
+            return self.joined_experts(ours, [experts, rows, row_len]);
+        }
         let pattern = self.name_of(ours);
         let name = |expert: usize| pattern.replacen('*', &expert.to_string(), 1);
         let (first_shard, first) = self.checked(&name(0), &[rows, row_len])?;
@@ -345,6 +356,17 @@ impl Weights for FolderWeights<'_> {
         Ok(Tensor::from_slice(self.executor, &[len], &values)?)
     }
 
+    fn expert_vectors(&self, ours: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {
+        if self.names.experts != ExpertFiles::Interleaved {
+            return Ok(None);
+        }
+        self.joined_biases(ours, [experts, len]).map(Some)
+    }
+
+    fn shape(&self, ours: &str) -> Option<Vec<usize>> {
+        self.folder.find(&self.name_of(ours)).map(|(_, entry)| entry.shape.clone())
+    }
+
     /// Biases; `config.json` may require or exclude them.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
@@ -373,9 +395,15 @@ impl Weights for FolderWeights<'_> {
         Ok(self.scales.borrow().get(ours).copied())
     }
 
-    fn finish(&self) -> Result<()> {
+    fn finish(&self, ahead: Range<usize>) -> Result<()> {
         let taken = self.taken.borrow();
-        match self.folder.tensors.keys().filter(|name| !taken.contains(*name) && !may_be_unused(name)).min() {
+        let of_layer = format!("{}{}.", self.base, self.names.layers);
+        let unused = |name: &str| {
+            may_be_unused(name)
+                || is_of_layers(name, &of_layer, &ahead)
+                || self.names.unused.iter().any(|start| name.starts_with(start))
+        };
+        match self.folder.tensors.keys().filter(|name| !taken.contains(*name) && !unused(name)).min() {
             None => Ok(()),
             Some(name) => {
                 let what = format!("tensor {name} in a model of this architecture");

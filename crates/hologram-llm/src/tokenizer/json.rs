@@ -43,6 +43,22 @@ impl Json {
     }
 }
 
+impl Json {
+    /// The tokens of two texts and the segment of each token.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.set_encode_special_tokens(true);
+        let both = || {
+            let encoded = inner.encode_fast((first, second), true);
+            encoded.map(|e| (e.get_ids().to_vec(), e.get_type_ids().to_vec())).map_err(|e| e.to_string())
+        };
+        caught(both).and_then(|both| both).map_err(|e| LlmError::Tokenizer {
+            path: self.path.clone(),
+            reason: format!("cannot tokenize the texts ({})", first_line(&e)),
+        })
+    }
+}
+
 /// Reads an optional JSON file.
 ///
 /// # Errors
@@ -286,9 +302,13 @@ fn decoder(spec: &Value) -> std::result::Result<(Spelling, bool), String> {
         Ok((Spelling::Letters, false))
     } else if metaspace.is_some() || has_decoder(spec, "ByteFallback") || has_decoder(spec, "Replace") {
         Ok((Spelling::Spaces, strips))
+    } else if has_decoder(spec, "WordPiece") {
+        Ok((Spelling::Words, true))
     } else {
         let name = spec["type"].as_str().unwrap_or("none");
-        Err(format!("a tokenizer with decoder {name} is not supported; supported: ByteLevel, ByteFallback, Metaspace"))
+        Err(format!(
+            "a tokenizer with decoder {name} is not supported; supported: ByteLevel, ByteFallback, Metaspace, WordPiece"
+        ))
     }
 }
 

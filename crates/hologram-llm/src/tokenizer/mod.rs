@@ -1,11 +1,12 @@
 //! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file or a folder's `tokenizer.json`.
 //!
-//! Two families are supported in GGUF files: byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`). Tokens and
-//! merges stay in the mapped file; loading only indexes them. The `tokenizers` crate handles `tokenizer.json`
-//! (`json.rs`).
+//! Of GGUF files byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`) are read here: tokens and merges stay in the
+//! mapped file; loading only indexes them. The `tokenizers` crate handles `tokenizer.json` (`json.rs`) and the
+//! tokenizers of encoders (`encoders.rs`).
 
 mod bpe;
 mod decode;
+mod encoders;
 mod index;
 pub(crate) mod json;
 mod marked;
@@ -73,6 +74,8 @@ enum Spelling {
     Letters,
     /// Unchanged, except U+2581 for a space.
     Spaces,
+    /// As words, and as parts of words that begin with `##`.
+    Words,
 }
 
 /// The tokenizer of a model.
@@ -107,6 +110,9 @@ impl Tokenizer {
             let hint = "bench and logits work without one";
             return Err(fail(format!("the file has no tokenizer (missing key tokenizer.ggml.model); {hint}")));
         };
+        if matches!(model, "bert" | "t5") {
+            return Tokenizer::from_gguf_encoder(file, model);
+        }
         let tokens = file.get::<&Strings>(&key("tokens"))?.clone();
         if tokens.is_empty() || u32::try_from(tokens.len()).is_err() {
             return Err(fail(format!("the vocabulary has {} tokens", tokens.len())));
@@ -178,7 +184,9 @@ impl Tokenizer {
                 (Model::Spm(Box::new(Spm::new(prefix, scores, bytes, unknown).map_err(fail)?)), true)
             }
             other => {
-                return Err(fail(format!("the tokenizer model {other} is not supported; supported: gpt2, llama")));
+                return Err(fail(format!(
+                    "the tokenizer model {other} is not supported; supported: gpt2, llama, bert, t5"
+                )));
             }
         };
         let flag = |name: &str, id: Option<u32>, id_name: &str, default: bool| -> Result<bool> {
@@ -295,6 +303,30 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// The tokens of two texts for a model that reads them together, with the control tokens around them, and the
+    /// segment of each token.
+    ///
+    /// # Errors
+    /// When the tokenizer does not say how to join texts.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+        match &self.model {
+            Model::Json(json) => json.encode_pair(first, second),
+            _ => {
+                let (Some(begin), Some(end), true, true) = (self.bos, self.eos, self.add_bos, self.add_eos) else {
+                    let reason = "has no tokens around and between two texts".into();
+                    return Err(LlmError::Tokenizer { path: "the tokenizer".into(), reason });
+                };
+                let (mut ids, mut rest) = (self.encode(first, false)?, self.encode(second, false)?);
+                ids.insert(0, begin);
+                ids.push(end);
+                rest.push(end);
+                let segments = (0..ids.len() + rest.len()).map(|i| u32::from(i >= ids.len())).collect();
+                ids.extend(rest);
+                Ok((ids, segments))
+            }
+        }
+    }
+
     /// Appends the tokens of a text without control tokens. `fresh`: it is at the start or after a control token.
     fn encode_plain(&self, text: &str, fresh: bool, out: &mut Vec<u32>) -> Result<()> {
         match &self.model {
@@ -363,6 +395,10 @@ impl Tokenizer {
             (TokenType::UserDefined, Spelling::Letters) => out.extend_from_slice(text),
             (_, Spelling::Letters) => bpe::decode(text, out),
             (_, Spelling::Spaces) => spm::decode(text, out),
+            (_, Spelling::Words) => match text.strip_prefix(b"##") {
+                Some(rest) => out.extend_from_slice(rest),
+                None => out.extend(b" ".iter().chain(text)),
+            },
         }
         true
     }

@@ -95,6 +95,7 @@ static KINDS: &[Kind] = &[
     kind(
         &[
             "gpt-2",
+            "modern-bert",
             "phi-2",
             "mpt",
             "olmo",

@@ -7,7 +7,7 @@ use half::f16;
 use super::cache::{Lines, Rows};
 use super::online_softmax::{Column, Seen, online_softmax};
 use super::product::{Left, product};
-use super::{LOWEST, STEP, Work, Workspace};
+use super::{STEP, Work, Workspace};
 use crate::native::narrow::Element;
 use crate::native::simd::Simd;
 
@@ -44,8 +44,10 @@ fn attend_rows<S: Simd, const R: usize>(
         }
     }
     ws.acc[..rows * d].fill(0.0);
-    ws.peak[..S::LANES].fill(LOWEST);
-    ws.total[..S::LANES].fill(0.0);
+    for lane in 0..S::LANES {
+        let (peak, total) = kernel.begin(work, lane % R);
+        (ws.peak[lane], ws.total[lane]) = (peak, if lane < R { total } else { 0.0 });
+    }
 
     let mut start = piece.span.start;
     while start < piece.span.end {
@@ -62,6 +64,7 @@ fn attend_rows<S: Simd, const R: usize>(
             position += count;
         }
         let vectors = (end - start).div_ceil(positions_of_vector);
+        kernel.cap_scores(s, &mut ws.scores[..vectors * S::LANES]);
         let column = Column {
             scores: &mut ws.scores[..vectors * S::LANES],
             width: S::LANES,
@@ -124,7 +127,7 @@ fn dots<S: Simd, E: Element, const R: usize>(
     assert!(keys.len() >= vectors * positions * d && scores.len() >= vectors * S::LANES);
     let lines = ahead.left.div_ceil(vectors);
     for i in 0..vectors {
-        ahead.ask(lines);
+        ahead.prefetch(lines);
         let mut sums = [s.splat(0.0); 16];
         for c in (0..d).step_by(S::LANES) {
             for p in 0..positions {

@@ -57,7 +57,7 @@ const BLOCK: usize = DType::Q8Planes.block_len();
 /// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, 8-bit caches one
 /// that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
-    let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
+    let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
         DType::Plain(Type::F32) => Stored::F32,
         DType::Plain(Type::F16) => Stored::F16,
@@ -81,7 +81,14 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     };
     let (heads, d, kv_heads, block_size, kd) =
         (fixed(heads)?, fixed(d)?, fixed(kv_heads)?, fixed(block_size)?, fixed(kd)?);
-    let Operation::Attention { scale, window, .. } = spec.op else { return None };
+    let Operation::Attention { scale, window, cap, .. } = spec.op else { return None };
+    let (has_firsts, has_sinks) = match more {
+        [] => (false, false),
+        [one] if one.format == DType::U32 => (true, false),
+        [one] if one.format == DType::F32 => (false, true),
+        [firsts, sinks] if firsts.format == DType::U32 && sinks.format == DType::F32 => (true, true),
+        _ => return None,
+    };
     let shapes_fit = spec.in_place.is_none()
         && k.shape == v.shape
         && q.shape == spec.output.shape
@@ -101,6 +108,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         window: window.map_or(usize::MAX, |n| (n as usize).max(1)),
         // The softmax is computed with powers of two.
         scale: scale.get() * std::f32::consts::LOG2_E,
+        cap: cap.map(|cap| cap.get() * std::f32::consts::LOG2_E),
+        has_firsts,
+        has_sinks,
         tokens: *tokens,
         table_rows: *table_rows,
         max_blocks: fixed(max_blocks)?,
@@ -123,6 +133,11 @@ struct Attention {
     /// The most positions that a token attends to, its own included.
     window: usize,
     scale: f32,
+    /// The cap of scores, in powers of two as they are.
+    cap: Option<f32>,
+    /// Whether an input gives each token's first position, and whether one gives each head's sink.
+    has_firsts: bool,
+    has_sinks: bool,
     tokens: Extent,
     table_rows: Extent,
     max_blocks: usize,
@@ -191,6 +206,10 @@ struct Inputs<'a> {
     sequences: &'a [u32],
     /// Whole rows of `max_blocks` blocks.
     table: &'a [u32],
+    /// Per token the first position that it attends to; empty if the window says it.
+    firsts: &'a [u32],
+    /// Per head a score that takes part in the softmax without a value; may be empty.
+    sinks: &'a [f32],
 }
 
 /// Arguments of [`attend`].
@@ -268,22 +287,27 @@ impl Attention {
         tiles
     }
 
-    /// The first position that a token at `position` attends to.
-    fn first_seen(&self, position: u32) -> usize {
-        (position as usize + 1).saturating_sub(self.window)
+    /// The first position that a token attends to.
+    fn first_seen(&self, inputs: &Inputs<'_>, token: usize) -> usize {
+        match inputs.firsts.get(token) {
+            Some(first) => *first as usize,
+            None => (inputs.positions[token] as usize + 1).saturating_sub(self.window),
+        }
     }
 
-    /// The positions that tokens at `positions` attend to, starting at a multiple of 16.
-    fn span_of(&self, positions: &[u32]) -> Range<usize> {
+    /// The positions that tokens attend to, starting at a multiple of 16.
+    fn span_of(&self, inputs: &Inputs<'_>, tokens: Range<usize>) -> Range<usize> {
         let capacity = self.max_blocks * self.block_size;
-        let first = positions.iter().map(|p| self.first_seen(*p)).min().unwrap_or(0) / 16 * 16;
+        let first = tokens.clone().map(|t| self.first_seen(inputs, t)).min().unwrap_or(0) / 16 * 16;
+        let positions = &inputs.positions[tokens];
         let end = positions.iter().map(|p| (*p as usize).saturating_add(1)).max().unwrap_or(0).min(capacity);
         first.min(end)..end
     }
 
-    fn plan(&self, tiles: usize, starts: &[u32], positions: &[u32], workers: usize) -> Plan {
+    fn plan(&self, tiles: usize, starts: &[u32], inputs: &Inputs<'_>, workers: usize) -> Plan {
+        let positions = inputs.positions;
         let groups = self.kv_heads * self.groups_of_kv_head();
-        let of_tile = |t: &[u32]| self.span_of(&positions[t[0] as usize..t[1] as usize]).len();
+        let of_tile = |t: &[u32]| self.span_of(inputs, t[0] as usize..t[1] as usize).len();
         let longest = starts[..tiles + 1].windows(2).map(of_tile).max().unwrap_or(0);
         let pieces = tiles * groups;
         let wanted = if pieces.is_multiple_of(workers) || pieces > 4 * workers {
@@ -324,7 +348,7 @@ impl Attention {
             }
         }
         let row = sequence as usize * self.max_blocks;
-        let seen = self.span_of(&inputs.positions[tokens.clone()]);
+        let seen = self.span_of(inputs, tokens.clone());
         let at = |part: usize| (seen.start + part * plan.part_len).min(seen.end);
         let span = at(part)..at(part + 1);
         Ok(Piece { tokens, heads, kv_head, sequence, table: &inputs.table[row..row + self.max_blocks], span, part })
@@ -355,7 +379,33 @@ impl Attention {
     /// The indices of values, positions, sequences, block table and output among the arguments.
     fn places(&self) -> [usize; 5] {
         let views = if self.stored == Stored::Q8 { 2 } else { 1 };
-        [K + views, K + 2 * views, K + 2 * views + 1, K + 2 * views + 2, K + 2 * views + 3]
+        let table = K + 2 * views + 2;
+        let more = usize::from(self.has_firsts) + usize::from(self.has_sinks);
+        [K + views, K + 2 * views, K + 2 * views + 1, table, table + more + 1]
+    }
+
+    /// Caps scores, a whole number of vectors.
+    #[inline(always)]
+    fn cap_scores<S: Simd>(&self, s: S, scores: &mut [f32]) {
+        let Some(cap) = self.cap else { return };
+        let slope = s.splat(2.0 * std::f32::consts::LOG2_E / cap);
+        for scores in scores.chunks_exact_mut(S::LANES) {
+            // SAFETY: the chunk is a vector.
+            unsafe { s.store(scores.as_mut_ptr(), s.exp2(s.mul(s.load(scores.as_ptr()), slope))) };
+        }
+        // tanh(x) = 1 - 2 / (exp(2x) + 1).
+        for score in scores {
+            *score = cap - 2.0 * cap / (*score + 1.0);
+        }
+    }
+
+    /// The state of a row's softmax before its first position: its maximum and sum.
+    #[inline(always)]
+    fn begin(&self, work: Work<'_>, row: usize) -> (f32, f32) {
+        match work.inputs.sinks.get(work.piece.token_head(row).1) {
+            Some(sink) if work.piece.part == 0 => ((sink * std::f32::consts::LOG2_E).max(LOWEST), 1.0),
+            _ => (LOWEST, 0.0),
+        }
     }
 
     /// Phase 1: combines the parts into output rows.
@@ -418,6 +468,8 @@ impl NativeKernel for Attention {
             positions: input(args, positions, tokens)?,
             sequences: input(args, sequences, tokens)?,
             table: input(args, table, table_rows * self.max_blocks)?,
+            firsts: if self.has_firsts { input(args, table + 1, tokens)? } else { &[] },
+            sinks: if self.has_sinks { input(args, output - 1, self.heads)? } else { &[] },
         };
         let scratch = std::mem::take(&mut worker.scratch);
         let (starts, floats) = scratch.split_at_mut(self.starts_len() * 4);
@@ -433,7 +485,7 @@ impl NativeKernel for Attention {
         let mut ws = Workspace { q, scores, acc, peak, total, decoded };
 
         let tiles = self.find_tiles(inputs.sequences, starts);
-        let plan = self.plan(tiles, starts, inputs.positions, worker.count);
+        let plan = self.plan(tiles, starts, &inputs, worker.count);
         if phase == 1 {
             if plan.parts > 1 {
                 self.combine(args, &plan, rows, worker);

@@ -31,8 +31,9 @@ impl Seen {
     pub(super) fn of(work: Work<'_>, rows: usize) -> Seen {
         let mut seen = Seen { first: [0; TILE_ROWS], last: [0; TILE_ROWS], by_all: 0..usize::MAX };
         for r in 0..rows {
-            let position = work.inputs.positions[work.piece.token_head(r).0];
-            (seen.first[r], seen.last[r]) = (work.kernel.first_seen(position), position as usize);
+            let token = work.piece.token_head(r).0;
+            let last = work.inputs.positions[token] as usize;
+            (seen.first[r], seen.last[r]) = (work.kernel.first_seen(&work.inputs, token), last);
             seen.by_all = seen.by_all.start.max(seen.first[r])..seen.by_all.end.min(seen.last[r] + 1);
         }
         seen

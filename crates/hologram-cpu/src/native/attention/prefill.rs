@@ -3,7 +3,7 @@
 
 use super::online_softmax::{Column, Seen, online_softmax};
 use super::product::{Left, product};
-use super::{LOWEST, STEP, TILE_ROWS, Work, Workspace};
+use super::{STEP, TILE_ROWS, Work, Workspace};
 use crate::native::simd::Simd;
 
 #[inline(always)]
@@ -33,8 +33,9 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
         }
     }
     ws.acc[..d * width].fill(0.0);
-    ws.peak[..width].fill(LOWEST);
-    ws.total[..width].fill(0.0);
+    for r in 0..width {
+        (ws.peak[r], ws.total[r]) = kernel.begin(work, r);
+    }
 
     let mut start = piece.span.start;
     while start < piece.span.end {
@@ -50,6 +51,7 @@ pub(super) fn attend<S: Simd>(s: S, work: Work<'_>, ws: &mut Workspace<'_>, targ
             product::<S, f32, false>(s, size, keys, (&*ws.q, width), (scores, width), &mut ahead);
             position += count;
         }
+        kernel.cap_scores(s, &mut ws.scores[..(end - start) * width]);
         for v in 0..vectors {
             let lanes = v * S::LANES..(v + 1) * S::LANES;
             let column = Column {

@@ -40,7 +40,12 @@ impl Case {
         let ids = tensor(DType::Plain(Type::U32), &[0]);
         let table = tensor(DType::U32, &[SEQUENCES, self.max_blocks()]);
         KernelSpec {
-            op: Operation::Attention { scale: 0.3.into(), precision: AttentionPrecision::F32, window: self.window },
+            op: Operation::Attention {
+                scale: 0.3.into(),
+                precision: AttentionPrecision::F32,
+                window: self.window,
+                cap: None,
+            },
             inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, table],
             output: q,
             in_place: None,

@@ -20,6 +20,8 @@ pub(crate) struct AttentionParts {
     pub fused: bool,
     /// A norm before the output projection.
     pub sub_norm: Option<&'static str>,
+    /// A score for each head that takes part in the softmax without a value.
+    pub sinks: Option<&'static str>,
 }
 
 /// Grouped-query attention with rotary embedding.
@@ -35,6 +37,7 @@ pub(crate) struct Attention {
     /// Per element of a head a factor of queries, if rotary embedding scales only a part of it.
     of_rotated: Option<Tensor>,
     sub_norm: Option<Tensor>,
+    sinks: Option<Tensor>,
     output: Linear,
 }
 
@@ -70,6 +73,7 @@ impl Attention {
             width_norms: norms(parts.width_norms, [q_width, kv_width])?,
             of_rotated,
             sub_norm: parts.sub_norm.map(|name| l.factors(name, q_width)).transpose()?,
+            sinks: parts.sinks.map(|name| l.factors(name, c.heads)).transpose()?,
             output: l.linear("attn_output", c.width, q_width, false)?,
         };
         l.attention.push(attention.q.weight.dtype());
@@ -103,14 +107,37 @@ impl Block for Attention {
         let q = step.rope(q, rotary)?;
         let k = step.rope(k, rotary)?;
         let g = &mut step.graph;
-        let (k_cache, v_cache) = step.cache.layer(self.layer);
-        let (k_cache, v_cache) = (g.state(k_cache)?, g.state(v_cache)?);
+        let [k_cache, v_cache] = match step.both {
+            Some(both) => both.cache,
+            None => {
+                let (k_cache, v_cache) = step.cache.layer(self.layer);
+                [g.state(k_cache)?, g.state(v_cache)?]
+            }
+        };
         let k_cache = g.kv_append(k_cache, k, step.slots)?;
         let v_cache = g.kv_append(v_cache, v, step.slots)?;
-        // A window that no sequence can exceed has no effect.
-        let window = c.windows.get(self.layer).copied().flatten().filter(|n| (*n as usize) < step.cache.context());
-        let options = AttentionOptions { precision: step.precision, window };
-        let (positions, sequences, table) = (step.positions, step.sequences, step.block_table);
+        let window = c.windows.get(self.layer).copied().flatten();
+        let sinks = self.sinks.as_ref().map(|sinks| g.constant(sinks)).transpose()?;
+        let (precision, cap) = (step.precision, c.scales.attention_cap);
+        let mut options = AttentionOptions { precision, cap, sinks, ..AttentionOptions::default() };
+        let positions = match &mut step.both {
+            Some(both) => {
+                both.cache = [k_cache, v_cache];
+                match both.window.filter(|_| window.is_some()) {
+                    Some([first, last]) => {
+                        options.firsts = Some(first);
+                        last
+                    }
+                    None => both.lasts,
+                }
+            }
+            None => {
+                // A window that no sequence can exceed has no effect.
+                options.window = window.filter(|n| (*n as usize) < step.cache.context());
+                step.positions
+            }
+        };
+        let (sequences, table) = (step.sequences, step.block_table);
         let (scale, _) = c.attention_scales(self.layer);
         let a = g.attention_with(q, k_cache, v_cache, positions, sequences, table, scale, options)?;
         let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
@@ -122,7 +149,8 @@ impl Block for Attention {
 
     fn weights(&self) -> Vec<&Tensor> {
         let inputs = [&self.q, &self.k, &self.v].into_iter().flat_map(Linear::tensors);
-        let norms = self.head_norms.iter().chain(&self.width_norms).flatten().chain(&self.sub_norm);
+        let norms = self.head_norms.iter().chain(&self.width_norms).flatten();
+        let norms = norms.chain(&self.sub_norm).chain(&self.sinks);
         inputs.chain(norms).chain(self.output.tensors()).collect()
     }
 }

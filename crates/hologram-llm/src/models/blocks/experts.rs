@@ -2,6 +2,7 @@
 
 use hologram_core::ops::Reduction;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
+use hologram_isa::Type;
 
 use super::feed_forward::Gate;
 use super::{Block, GatedFfn, Linear, Loader, Step};
@@ -14,10 +15,14 @@ use crate::models::Experts;
 pub(crate) struct ExpertFfn {
     experts: Experts,
     router: Linear,
+    /// Added to the scores that choose experts, but not to their weights.
+    choice_bias: Option<Tensor>,
     /// The matrices of all experts, one after another.
     gate: Tensor,
     up: Tensor,
     down: Tensor,
+    /// The biases of all experts' gate, up and down.
+    biases: [Option<Tensor>; 3],
     combine: Gate,
     shared: Option<Shared>,
 }
@@ -26,8 +31,8 @@ pub(crate) struct ExpertFfn {
 #[derive(Debug)]
 struct Shared {
     ffn: Box<dyn Block>,
-    /// A row whose product with a token gives its weight, by the sigmoid.
-    gate: Linear,
+    /// A row whose product with a token gives its weight, by the sigmoid; `None`: 1.
+    gate: Option<Linear>,
 }
 
 /// The feed-forward network of a layer: that of the model, or its experts.
@@ -37,6 +42,7 @@ struct Shared {
 pub(crate) fn feed_forward(l: &mut Loader<'_>, combine: Gate) -> Result<Box<dyn Block>> {
     match &l.config.experts {
         None => GatedFfn::load(l, combine, None),
+        Some(experts) if l.index < experts.first => GatedFfn::load(l, combine, None),
         Some(experts) => ExpertFfn::load(l, experts, combine),
     }
 }
@@ -51,11 +57,19 @@ impl ExpertFfn {
             None => None,
             Some(shared) => Some(Shared {
                 ffn: GatedFfn::load_named(l, ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], shared, combine)?,
-                gate: Linear { weight: l.row("ffn_gate_inp_shexp", width)?, bias: None, scale: None },
+                gate: match experts.shared_gate {
+                    true => Some(Linear { weight: l.row("ffn_gate_inp_shexp", width)?, bias: None, scale: None }),
+                    false => None,
+                },
             }),
         };
+        let bias = |name: &str, len: usize| l.weights.expert_vectors(&l.name(name, "bias"), experts.count, len);
+        let of_choice = l.name("exp_probs_b", "bias");
+        let choice_bias = l.weights.shape(&of_choice).map(|_| l.weights.vector(&of_choice, experts.count));
         Ok(Box::new(ExpertFfn {
             experts: experts.clone(),
+            choice_bias: choice_bias.transpose()?,
+            biases: [bias("ffn_gate_exps", ffn)?, bias("ffn_up_exps", ffn)?, bias("ffn_down_exps", width)?],
             router: l.linear("ffn_gate_inp", experts.count, width, false)?,
             gate: stack("ffn_gate_exps", ffn, width)?,
             up: stack("ffn_up_exps", ffn, width)?,
@@ -70,39 +84,93 @@ impl ExpertFfn {
     }
 
     fn others(&self) -> Vec<&Tensor> {
-        let shared = self.shared.iter().flat_map(|s| s.ffn.weights().into_iter().chain(s.gate.tensors()));
-        self.router.tensors().chain(shared).collect()
+        let shared =
+            self.shared.iter().flat_map(|s| s.ffn.weights().into_iter().chain(s.gate.iter().flat_map(Linear::tensors)));
+        let biases = self.biases.iter().flatten();
+        self.router.tensors().chain(&self.choice_bias).chain(biases).chain(shared).collect()
+    }
+}
+
+/// `choice` (`[tokens, count]`) with negative infinity for experts outside of the best groups: those whose two greatest
+/// scores have the greatest sums.
+fn of_best_groups(
+    g: &mut Graph,
+    choice: NodeId,
+    tokens: Dim,
+    ((groups, used), count): ((usize, usize), usize),
+) -> Result<NodeId> {
+    let grouped = g.reshape(choice, &[tokens, Dim::Fixed(groups), Dim::Fixed(count / groups)])?;
+    let (best, _) = g.top_k(grouped, 2)?;
+    let sums = g.reduce(best, Reduction::Sum, 2)?;
+    let (chosen, _) = g.top_k(sums, used)?;
+    let least = g.reduce(chosen, Reduction::Min, 1)?;
+    let least = g.reshape(least, &[tokens, Dim::Fixed(1)])?;
+    let inside = g.ge(sums, least)?;
+    let inside = g.reshape(inside, &[tokens, Dim::Fixed(groups), Dim::Fixed(1)])?;
+    let outside = g.scalar(Type::F32, f64::NEG_INFINITY)?;
+    let kept = g.select(inside, grouped, outside)?;
+    Ok(g.reshape(kept, &[tokens, Dim::Fixed(count)])?)
+}
+
+impl ExpertFfn {
+    /// Weights and ids of the experts that each token uses, both `[tokens, used]`.
+    fn choose(&self, g: &mut Graph, scores: NodeId, tokens: Dim) -> Result<(NodeId, NodeId)> {
+        let Experts { count, used, sigmoid, groups, normalized, .. } = self.experts;
+        if normalized && !sigmoid && groups.0 <= 1 && self.choice_bias.is_none() {
+            // Divided by their sum, the greatest of all probabilities are those of the greatest scores alone.
+            let (greatest, ids) = g.top_k(scores, used)?;
+            return Ok((g.softmax_rows(greatest)?, ids));
+        }
+        let scores = if sigmoid { g.sigmoid(scores)? } else { g.softmax_rows(scores)? };
+        let mut choice = scores;
+        if let Some(bias) = &self.choice_bias {
+            let bias = g.constant(bias)?;
+            choice = g.add(choice, bias)?;
+        }
+        if groups.0 > 1 {
+            choice = of_best_groups(g, choice, tokens, (groups, count))?;
+        }
+        let (mut weights, ids) = g.top_k(choice, used)?;
+        if choice != scores {
+            weights = g.take(scores, ids)?;
+        }
+        if normalized {
+            let sum = g.reduce(weights, Reduction::Sum, 1)?;
+            let sum = g.reshape(sum, &[tokens, Dim::Fixed(1)])?;
+            weights = g.div(weights, sum)?;
+        }
+        Ok((weights, ids))
     }
 }
 
 impl Block for ExpertFfn {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
-        let Experts { count, used, .. } = self.experts;
+        let count = self.experts.count;
         let scores = step.linear(x, &self.router)?;
         let (tokens, rows) = (step.tokens, step.rows);
-        let Step { graph: g, linears, config, .. } = step;
-        let scores = g.softmax_rows(scores)?;
-        let (mut weights, ids) = g.top_k(scores, used)?;
-        if self.experts.normalized {
-            let sum = g.reduce(weights, Reduction::Sum, 1)?;
-            let sum = g.reshape(sum, &[tokens, Dim::Fixed(1)])?;
-            weights = g.div(weights, sum)?;
-        }
+        let Step { graph: g, linears, .. } = step;
+        let (mut weights, ids) = self.choose(g, scores, tokens)?;
         if self.experts.scale != 1.0 {
             weights = g.mul_scalar(weights, self.experts.scale.into())?;
         }
         let chosen = (ids, count);
-        let gate = linears.of_experts(g, x, &self.gate, chosen, rows)?;
-        let up = linears.of_experts(g, x, &self.up, chosen, rows)?;
+        let mut product = |g: &mut Graph, x: NodeId, of: &Tensor, bias: &Option<Tensor>| -> Result<NodeId> {
+            let y = linears.of_experts(g, x, of, chosen, rows)?;
+            let Some(bias) = bias else { return Ok(y) };
+            let biases = g.constant(bias)?;
+            let own = g.gather(biases, ids)?;
+            Ok(g.add(y, own)?)
+        };
+        let [of_gate, of_up, of_down] = &self.biases;
+        let gate = product(g, x, &self.gate, of_gate)?;
+        let up = product(g, x, &self.up, of_up)?;
         let f = (self.combine)(g, gate, up)?;
-        let y = linears.of_experts(g, f, &self.down, chosen, rows)?;
-        let y = g.reshape(y, &[tokens, Dim::Fixed(used), Dim::Fixed(config.width)])?;
-        let weights = g.reshape(weights, &[tokens, Dim::Fixed(used), Dim::Fixed(1)])?;
-        let y = g.mul(y, weights)?;
-        let y = g.reduce(y, Reduction::Sum, 1)?;
+        let y = product(g, f, &self.down, of_down)?;
+        let y = g.expert_sum(y, weights)?;
         let Some(shared) = &self.shared else { return Ok(y) };
         let of_all = shared.ffn.apply(step, x)?;
-        let weight = step.linear(x, &shared.gate)?;
+        let Some(gate) = &shared.gate else { return Ok(step.graph.add(y, of_all)?) };
+        let weight = step.linear(x, gate)?;
         let g: &mut Graph = &mut step.graph;
         let weight = g.sigmoid(weight)?;
         let of_all = g.mul(of_all, weight)?;

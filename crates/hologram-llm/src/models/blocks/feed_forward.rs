@@ -8,9 +8,33 @@ use crate::error::Result;
 /// Combines gate and up projection, such as [`Graph::swiglu`].
 pub(crate) type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<NodeId>;
 
+/// An activation, such as [`Graph::gelu`].
+pub(crate) type Activate = fn(&mut Graph, NodeId) -> hologram_core::Result<NodeId>;
+
 /// `gelu(gate) ∘ up`, with the tanh form of GELU (Shazeer, 2020, arXiv:2002.05202).
 pub(crate) fn geglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
     let gate = g.gelu_tanh(gate)?;
+    g.mul(gate, up)
+}
+
+/// `gelu(gate) ∘ up`, with the exact form of GELU.
+pub(crate) fn geglu_erf(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
+    let gate = g.gelu(gate)?;
+    g.mul(gate, up)
+}
+
+/// The greatest magnitude of what [`clamped_swiglu`] takes.
+pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
+
+/// `g·σ(1.702·g) ∘ (u + 1)` with g = min(gate, 7) and u = up clamped to ±7, as in gpt-oss (arXiv:2508.10925).
+pub(crate) fn clamped_swiglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
+    let limit = f64::from(SWIGLU_LIMIT);
+    let gate = g.min_scalar(gate, limit)?;
+    let up = g.clip_scalar(up, -limit, limit)?;
+    let weight = g.mul_scalar(gate, 1.702)?;
+    let weight = g.sigmoid(weight)?;
+    let gate = g.mul(gate, weight)?;
+    let up = g.add_scalar(up, 1.0)?;
     g.mul(gate, up)
 }
 
@@ -96,10 +120,11 @@ impl Block for GatedFfn {
     }
 }
 
-/// `down(gelu(up(x)))`, with the tanh form of GELU.
+/// `down(activate(up(x)))`.
 #[derive(Debug)]
 pub(crate) struct PlainFfn {
     up: Linear,
+    activate: Activate,
     down: Linear,
 }
 
@@ -108,10 +133,11 @@ impl PlainFfn {
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).
-    pub fn load(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+    pub fn load(l: &mut Loader<'_>, activate: Activate) -> Result<Box<dyn Block>> {
         let c = l.config;
         Ok(Box::new(PlainFfn {
             up: l.linear("ffn_up", c.ffn, c.width, false)?,
+            activate,
             down: l.linear("ffn_down", c.width, c.ffn, false)?,
         }))
     }
@@ -120,7 +146,7 @@ impl PlainFfn {
 impl Block for PlainFfn {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
         let up = step.linear(x, &self.up)?;
-        let f = step.graph.gelu_tanh(up)?;
+        let f = (self.activate)(&mut step.graph, up)?;
         step.linear(f, &self.down)
     }
 

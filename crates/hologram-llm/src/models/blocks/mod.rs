@@ -19,7 +19,7 @@ use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use experts::feed_forward;
-pub(crate) use feed_forward::{GatedFfn, PlainFfn, geglu};
+pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use linear::{Linear, Linears};
 
 use crate::error::Result;
@@ -61,7 +61,7 @@ pub(crate) struct Loader<'a> {
 
 impl Loader<'_> {
     /// A tensor's name in GGUF files.
-    fn name(&self, name: &str, part: &str) -> String {
+    pub fn name(&self, name: &str, part: &str) -> String {
         format!("blk.{}.{name}.{part}", self.index)
     }
 
@@ -138,8 +138,21 @@ pub(crate) struct Step<'a> {
     /// The rotary frequencies, and those of layers with [`Rotary::Local`].
     pub frequencies: NodeId,
     pub local_frequencies: Option<NodeId>,
+    /// What tokens see if they see all of their text; `None`: what comes before them, and themselves.
+    pub both: Option<BothSides>,
     /// The factor of queries by position, once a layer has used it.
     pub growth: Option<NodeId>,
+}
+
+/// What tokens see that see all of their text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BothSides {
+    /// Per token the last position of its text.
+    pub lasts: NodeId,
+    /// Per token the first and the last position in its window, if layers have one.
+    pub window: Option<[NodeId; 2]>,
+    /// The keys and values, which all layers share.
+    pub cache: [NodeId; 2],
 }
 
 impl Step<'_> {
