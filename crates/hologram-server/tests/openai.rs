@@ -51,7 +51,7 @@ fn streams_equal_whole_responses() {
         json!({"n": 3, "temperature": 1.2, "seed": 5}),
         json!({"logprobs": true, "top_logprobs": 3}),
         json!({"stop": ["a", "e"], "max_tokens": 40}),
-        json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "top_k": 5, "repetition_penalty": 1.3}),
+        json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "typical_p": 0.9, "top_k": 5, "repetition_penalty": 1.3}),
     ] {
         let whole = server.post("/v1/chat/completions", &chat(extra.clone()));
         assert_eq!(whole.status, 200, "{extra}: {}", whole.body);
@@ -178,6 +178,7 @@ fn bad_requests_name_the_parameter() {
         (json!({"top_p": 1.5}), "top_p"),
         (json!({"top_k": 1.5}), "top_k"),
         (json!({"min_p": -0.1}), "min_p"),
+        (json!({"typical_p": 1.5}), "typical_p"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": []}), "frequency_penalty"),
         (json!({"repetition_penalty": 0}), "repetition_penalty"),
