@@ -80,6 +80,20 @@ def rms_norm():
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(9, 2), 1, 3, 1, n, 1e-5], {2: want[:74]}, bound=1e-6)
 
 
+def layer_norm():
+    for n, rows, threads, v in [(512, 3, 64, 2), (4096, 1, 128, 8), (260, 2, 64, 2), (37, 3, 64, "any")]:
+        x, w, bias = floats(n * rows), floats(n), floats(n)
+        want = []
+        for row in rows_of(x, n):
+            mean = sum(row) / n
+            scale = 1 / math.sqrt(sum((a - mean) ** 2 for a in row) / n + 1e-5)
+            want += [(a - mean) * scale * b + c for a, b, c in zip(row, w, bias)]
+        # A workgroup more than rows, whose number is fixed or word 1 of the step block.
+        for step, slot, most in [(uints(0), FIXED, rows), (uints(9, rows), 1, rows + 1)]:
+            args = [x, w, bias, floats(n * rows), step, slot, most, 1, n, 1e-5]
+            yield Case("layer_norm.k", f"layer_norm_{v}", (rows + 1,), (threads,), args, {3: want}, bound=2e-6)
+
+
 def softmax():
     for n, threads, kernel, streams in [(512, 64, "softmax_2", [0]), (4096, 128, "softmax_8", [0]), (33, 64, "softmax_any", [])]:
         x, want = floats(3 * n, 3), []
@@ -352,6 +366,55 @@ def matvec_packed():
                        streams=streams, shared=shared)
 
 
+def experts():
+    """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of tokens and of slots."""
+    pairs = [("f32", "f32"), ("f16", "f32"), ("f16", "bf16"), ("bf16", "bf16")]
+    pairs += [(w, a) for w in ["q8", "q4", *PACKED] for a in ("i8", "bf16", "f32")]
+    for i, (w, a) in enumerate(pairs):
+        forms = ["store", "gate", "sum"] if a == "i8" or i < 4 else [("store", "gate", "sum")[i % 3]]
+        for form in forms:
+            k, m, count, slots, tokens = 1280 if form == "store" and i < 6 else 256, 21 if form == "gate" else 38, 3, 2, 2
+            of_slots = form == "sum"
+            ids = [2, 0, 1, 2]
+            matrices = []
+            for _ in range(2 if form == "gate" else 1):
+                if w in PACKED:
+                    matrices.append(packed_weights(w, count * m, k))
+                else:
+                    codes, scales, values = weights(w, count * m, k)
+                    matrices.append((codes, None, scales, values))
+            rows = tokens * slots if of_slots else tokens
+            x = floats(rows * k)
+            codes, x_scales, read = x, None, list(x)
+            if a == "bf16":
+                codes = bfloats(x)
+                read = list(of_bfloats(codes))
+            elif a == "i8":
+                codes, x_scales, read = quantized(x, 32)
+                codes, x_scales = array.array("b", codes), array.array("f", x_scales)
+            products = []
+            for _, _, _, values in matrices:
+                all_slots = []
+                for slot, expert in enumerate(ids):
+                    row = slot if of_slots else slot // slots
+                    all_slots += dots(read[row * k:(row + 1) * k], values[expert * m * k:(expert + 1) * m * k], k)
+                products.append(all_slots)
+            factors, added, after, want = floats(tokens * slots), floats(tokens * m), 0, products[0]
+            grid = (-(-m // 32), tokens * slots)
+            if form == "gate":
+                after, want, grid = 1, [g / (1 + math.exp(-g)) * u for g, u in zip(*products)], (-(-m // 16), tokens * slots)
+            elif form == "sum":
+                after, grid = 4, (-(-m // 4), tokens)
+                want = [sum(factors[t * slots + s] * products[0][(t * slots + s) * m + c] for s in range(slots)) + added[t * m + c] for t in range(tokens) for c in range(m)]
+            second = matrices[1][:3] if form == "gate" else [None] * 3
+            args = [codes, x_scales, *matrices[0][:3], *second, uints(*ids), factors, added, floats(len(want)), uints(0), FIXED, tokens, 1, k, m, slots, count,
+                    int(of_slots), after, uints(*[0] * 8)]
+            yield Case("experts.k", f"experts_{w}_{a}", grid, (256,), args, {11: want}, bound=3e-3 if a != "f32" else 2e-5)
+    x, factors = floats(3 * 5 * 300), floats(3 * 5)
+    want = [sum(factors[t * 5 + s] * x[(t * 5 + s) * 300 + c] for s in range(5)) for t in range(3) for c in range(300)]
+    yield Case("experts.k", "expert_sum", (2, 4), (256,), [x, factors, floats(900), uints(9, 3), 1, 4, 1, 300, 5], {2: want}, bound=1e-6)
+
+
 def packed():
     d, rows, ids = 512, 5, uints(4, 0, 2)
     for w in PACKED:
@@ -571,7 +634,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, experts, packed]
 
 
 def run(source, cases, folders=FOLDERS):

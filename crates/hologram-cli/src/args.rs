@@ -411,7 +411,7 @@ pub struct BenchArgs {
     pub what: Option<BenchCommand>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b
+    /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b, qwen3-30b-a3b
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16 or a GGUF block format such as Q8_0, Q4_0, Q4_K, TQ2_0; Q4_K_M and

@@ -12,6 +12,8 @@ pub enum Fused {
     NormConvert(NormConvert),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
+    /// Products with experts' matrices, and the operation after them.
+    Experts(FusedExperts),
     /// The indices that sort whole lines.
     SortLines {
         /// The dimension.
@@ -96,6 +98,40 @@ pub enum Gate {
     Relu2,
 }
 
+/// `expert_matmul expert_matmul gate`, or `expert_matmul expert_sum [add]?`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedExperts {
+    /// The left side of the products.
+    pub x: usize,
+    /// Each token's experts.
+    pub ids: usize,
+    /// The number of experts.
+    pub experts: u32,
+    /// The experts' matrices; with a gate, the gate's.
+    pub weights: usize,
+    /// The operation after the products.
+    pub after: AfterExperts,
+}
+
+/// The operation after products with experts' matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AfterExperts {
+    /// The gate of a feed-forward network.
+    Gate {
+        /// The kind of gate.
+        gate: Gate,
+        /// The second matrices.
+        up: usize,
+    },
+    /// The sum of a token's results.
+    Sum {
+        /// Each result's weight.
+        weights: usize,
+        /// Added to the sum.
+        residual: Option<usize>,
+    },
+}
+
 /// `rms_norm [quantize | cast]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConvert {
@@ -152,6 +188,7 @@ impl Fused {
         match &nodes.first()?.op {
             Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
+            Operation::ExpertMatmul { experts } => group.experts(*experts).map(Fused::Experts),
             _ => {
                 let products = || group.products().map(Fused::Products);
                 group.norm_convert().map(Fused::NormConvert).or_else(products)
@@ -335,6 +372,52 @@ impl Nodes<'_> {
                 let (sequences, table) = (self.input(sequences)?, self.input(table)?);
                 let attention = Some(FusedAttention { sequences, table, scale: scale.get(), window });
                 ordered.then_some(CacheUpdate { attention, ..update })
+            }
+            _ => None,
+        }
+    }
+
+    fn experts(&self, experts: u32) -> Option<FusedExperts> {
+        let product = |node: &GroupNode| {
+            let [x, w, ids] = node.operands[..] else { return None };
+            let plain = node.op == Operation::ExpertMatmul { experts } && node.in_place.is_none();
+            let operands = (self.input(x)?, self.input(w)?, self.input(ids)?);
+            plain.then_some(operands)
+        };
+        let (x, weights, ids) = product(self.nodes.first()?)?;
+        let fused = |weights, after| FusedExperts { x, ids, experts, weights, after };
+        let last = self.nodes.len() - 1;
+        if self.outputs != [last] || self.nodes.iter().any(|n| n.in_place.is_some()) {
+            return None;
+        }
+        match self.nodes {
+            [first, second, node] if second.op == first.op => {
+                let gate = match &node.op {
+                    Operation::Elementwise(Elementwise::Swiglu) => Gate::Swiglu,
+                    Operation::Elementwise(Elementwise::Relu2Mul) => Gate::Relu2,
+                    _ => return None,
+                };
+                let (of_x, other, of_ids) = product(second)?;
+                let alike = (of_x, of_ids) == (x, ids) && first.output == node.output && second.output == node.output;
+                let (gated, up) = match node.operands[..] {
+                    [Operand::Node(0), Operand::Node(1)] => (weights, other),
+                    [Operand::Node(1), Operand::Node(0)] => (other, weights),
+                    _ => return None,
+                };
+                alike.then_some(fused(gated, AfterExperts::Gate { gate, up }))
+            }
+            [_, sum, rest @ ..] if sum.op == Operation::ExpertSum => {
+                let [Operand::Node(0), factors] = sum.operands[..] else { return None };
+                let residual = match rest {
+                    [] => None,
+                    [add] if add.op == Elementwise::Add.into() && add.output == sum.output => match add.operands[..] {
+                        [Operand::Node(1), other] | [other, Operand::Node(1)] => Some(self.input(other)?),
+                        _ => return None,
+                    },
+                    _ => return None,
+                };
+                let fits = residual.is_none_or(|r| self.inputs[r] == sum.output);
+                fits.then_some(fused(weights, AfterExperts::Sum { weights: self.input(factors)?, residual }))
             }
             _ => None,
         }

@@ -38,8 +38,8 @@ pub use format::{
     Values, View,
 };
 pub use fused::{
-    AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedNorm, FusedProduct, FusedProducts, Gate,
-    NormConvert, SORT_BLOCK,
+    AfterExperts, AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedExperts, FusedNorm, FusedProduct,
+    FusedProducts, Gate, NormConvert, SORT_BLOCK,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;

@@ -328,6 +328,8 @@ pub enum Operation {
         /// The experts, whose matrices follow each other.
         experts: u32,
     },
+    /// The sum of a token's experts' results, with weights.
+    ExpertSum,
     /// Products of pairs of matrices.
     BatchMatmul {
         /// Whether the left and right matrices are transposed.
@@ -425,6 +427,7 @@ impl Operation {
             Operation::RmsNorm { .. } => "rms_norm",
             Operation::Matmul => "matmul",
             Operation::ExpertMatmul { .. } => "expert_matmul",
+            Operation::ExpertSum => "expert_sum",
             Operation::BatchMatmul { .. } => "batch_matmul",
             Operation::Conv2d { .. } => "conv2d",
             Operation::Quantize { .. } => "quantize",

@@ -72,6 +72,7 @@ impl Count {
 }
 
 /// The bindings of a spec's tensors.
+#[derive(Clone, Debug)]
 pub(super) struct Places {
     inputs: Vec<usize>,
     output: usize,

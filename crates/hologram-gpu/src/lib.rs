@@ -9,11 +9,13 @@ mod arguments;
 mod attention;
 mod dry;
 mod elementwise;
+mod experts;
 mod gather;
 mod gemm;
 mod hazards;
 mod kv_append;
 mod launch;
+mod layer_norm;
 mod matvec;
 mod policy;
 mod quantize;
@@ -246,6 +248,7 @@ type FindGroup = fn(&GroupSpec, Target) -> Option<NativeKernel>;
 fn kernels(op: &Operation) -> &'static [Find] {
     match op {
         Operation::RmsNorm { .. } => &[rms_norm::find],
+        Operation::LayerNorm { .. } => &[layer_norm::find],
         Operation::Quantize { .. } => &[quantize::find],
         Operation::Elementwise(_) | Operation::Cast | Operation::Copy => &[elementwise::find],
         Operation::Gather => &[gather::find],
@@ -258,6 +261,8 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Take { .. } => &[take::find],
         Operation::Repack => &[repack::find],
         Operation::Sample => &[sample::find],
+        Operation::ExpertMatmul { .. } => &[experts::find],
+        Operation::ExpertSum => &[experts::find_sum],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::FusedElementwise
         | Operation::Fill { .. }
@@ -273,8 +278,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortBlocks { .. }
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
-        | Operation::LayerNorm { .. }
-        | Operation::ExpertMatmul { .. }
         | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::Loss(_)
@@ -289,6 +292,7 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
+        Fused::Experts(_) => &[experts::find_group],
         Fused::SortLines { .. } => &[],
     }
 }

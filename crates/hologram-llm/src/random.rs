@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::models::config::Config;
 use crate::models::rope::RopeScaling;
 use crate::models::scales;
-use crate::models::{self, Architecture, Rotary};
+use crate::models::{self, Architecture, Experts, Rotary};
 use crate::weights::Weights;
 
 /// The sizes of a model, published or not.
@@ -22,14 +22,18 @@ pub struct Shape {
     pub architecture: &'static str,
     /// Transformer blocks.
     pub layers: usize,
-    /// Width of the residual stream: a multiple of `heads`.
+    /// Width of the residual stream.
     pub width: usize,
-    /// Width of the feed-forward network.
+    /// Width of the feed-forward network; of a mixture, of one expert's.
     pub ffn: usize,
+    /// Experts of a layer, and how many of them a token uses.
+    pub experts: Option<(usize, usize)>,
     /// Query heads: a multiple of `kv_heads`.
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// The rotary base.
@@ -39,7 +43,7 @@ pub struct Shape {
 }
 
 /// The known shapes: Llama 3.1 8B; Llama 3.2 1B with a separate output matrix; TinyLlama 1.1B; BitNet b1.58 2B4T with
-/// its tied embedding in `Q8_0`.
+/// its tied embedding in `Q8_0`; Qwen3 30B A3B, a mixture of experts.
 pub const SHAPES: &[Shape] = &[
     Shape {
         name: "llama-8b",
@@ -47,8 +51,10 @@ pub const SHAPES: &[Shape] = &[
         layers: 32,
         width: 4096,
         ffn: 14336,
+        experts: None,
         heads: 32,
         kv_heads: 8,
+        head_dim: 128,
         vocab: 128256,
         rope_base: 500000.0,
         tied_embedding: None,
@@ -59,8 +65,10 @@ pub const SHAPES: &[Shape] = &[
         layers: 16,
         width: 2048,
         ffn: 8192,
+        experts: None,
         heads: 32,
         kv_heads: 8,
+        head_dim: 64,
         vocab: 128256,
         rope_base: 500000.0,
         tied_embedding: None,
@@ -71,8 +79,10 @@ pub const SHAPES: &[Shape] = &[
         layers: 22,
         width: 2048,
         ffn: 5632,
+        experts: None,
         heads: 32,
         kv_heads: 4,
+        head_dim: 64,
         vocab: 32000,
         rope_base: 10000.0,
         tied_embedding: None,
@@ -83,11 +93,27 @@ pub const SHAPES: &[Shape] = &[
         layers: 30,
         width: 2560,
         ffn: 6912,
+        experts: None,
         heads: 20,
         kv_heads: 5,
+        head_dim: 128,
         vocab: 128256,
         rope_base: 500000.0,
         tied_embedding: Some(DType::Q8_0),
+    },
+    Shape {
+        name: "qwen3-30b-a3b",
+        architecture: "qwen3moe",
+        layers: 48,
+        width: 2048,
+        ffn: 768,
+        experts: Some((128, 8)),
+        heads: 32,
+        kv_heads: 4,
+        head_dim: 128,
+        vocab: 151936,
+        rope_base: 1000000.0,
+        tied_embedding: None,
     },
 ];
 
@@ -99,7 +125,23 @@ impl Shape {
 
     pub(crate) fn config(&self) -> Config {
         let architecture: &'static Architecture = models::find(self.architecture).unwrap_or(models::ARCHITECTURES[0]);
-        let head_dim = self.width / self.heads;
+        let head_dim = self.head_dim;
+        let experts = self.experts.map(|(count, used)| {
+            let rule = architecture.experts;
+            let normalized = rule.is_some_and(|rule| rule.normalized);
+            Experts {
+                count,
+                used,
+                ffn: self.ffn,
+                normalized,
+                scale: 1.0,
+                shared: None,
+                shared_gate: false,
+                sigmoid: false,
+                groups: (1, 1),
+                first: 0,
+            }
+        });
         Config {
             architecture,
             name: self.name.into(),
@@ -121,7 +163,7 @@ impl Shape {
             rotary: vec![Rotary::Scaled; self.layers],
             query_growth: None,
             scales: scales::Scales::default(),
-            experts: None,
+            experts,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,
             bidirectional: false,
@@ -165,12 +207,16 @@ impl WeightTypes {
 
     /// The format of a matrix in a model of `layers` layers.
     fn of(self, name: &str, layers: usize) -> DType {
+        // Routers are small, and files keep them in f32.
+        if name.contains("ffn_gate_inp") {
+            return DType::F32;
+        }
         let Some(better) = self.better else { return self.most };
         let mut parts = name.split('.');
         let layer = parts.next().filter(|first| *first == "blk").and_then(|_| parts.next()?.parse::<usize>().ok());
         let (eighth, matrix) = (layers / 8, parts.next().unwrap_or_default());
         let chosen = match layer {
-            Some(i) if matches!(matrix, "attn_v" | "ffn_down") => {
+            Some(i) if matches!(matrix, "attn_v" | "ffn_down" | "ffn_down_exps") => {
                 i < eighth || i >= 7 * layers / 8 || (i - eighth) % 3 == 2
             }
             Some(_) => false,
@@ -218,14 +264,19 @@ impl<'a> RandomWeights<'a> {
         let bytes =
             |format: DType, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        // The matrices of all experts are one after another.
+        let (count, names) = match &c.experts {
+            Some(e) => (e.count, ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]),
+            None => (1, ["ffn_gate", "ffn_up", "ffn_down"]),
+        };
         let matrices = [
             ("attn_q", q, c.width),
             ("attn_k", kv, c.width),
             ("attn_v", kv, c.width),
             ("attn_output", c.width, q),
-            ("ffn_gate", c.ffn, c.width),
-            ("ffn_up", c.ffn, c.width),
-            ("ffn_down", c.width, c.ffn),
+            (names[0], count * c.ffn, c.width),
+            (names[1], count * c.ffn, c.width),
+            (names[2], count * c.width, c.ffn),
         ];
         let format = |name: &str| self.types.of(name, c.layers);
         let matrix = |i: usize, (name, rows, row_len): (&str, usize, usize)| {

@@ -101,6 +101,8 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::Cast, [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
         (Operation::Quantize { group, floor }, [x]) => quantized(group as usize, floor.get().into(), x),
         (Operation::Matmul, [x, w]) => product(x, w)?,
+        (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
+        (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
         (Operation::Attention { scale, window, cap: None, .. }, [q, k, v, positions, sequences, table]) => {
             attended((scale.get().into(), window), [q, k, v], [positions, sequences, table])?
@@ -153,6 +155,35 @@ fn product(x: &Bounded, w: &Bounded) -> Option<Vec<f64>> {
         for weights in w.tensor.values.chunks(k) {
             let sum: f64 = bounds.iter().zip(weights).map(|(b, w)| b * w.abs()).sum();
             inherited.push(1.01 * sum);
+        }
+    }
+    Some(inherited)
+}
+
+/// As [`product`], by the operation itself on bounds and magnitudes.
+fn expert_product(op: &SharedOp, operands: &[&Bounded]) -> Option<Vec<f64>> {
+    let [x, w, ids] = operands else { return None };
+    if w.bounds.iter().any(|b| *b != 0.0) {
+        return None;
+    }
+    let of = |tensor: &HostTensor, values: Vec<f64>| HostTensor { values, ..tensor.clone() };
+    let bounds = of(&x.tensor, x.bounds.clone());
+    let magnitudes = of(&w.tensor, w.tensor.values.iter().map(|v| v.abs()).collect());
+    let sums = op.reference(&[bounds, magnitudes, ids.tensor.clone()]);
+    Some(sums.values.iter().map(|v| 1.01 * v).collect())
+}
+
+/// Requires exact weights.
+fn expert_sum(x: &Bounded, weights: &Bounded) -> Option<Vec<f64>> {
+    let slots = weights.tensor.row_len();
+    if slots == 0 || weights.bounds.iter().any(|b| *b != 0.0) {
+        return None;
+    }
+    let m = x.tensor.row_len() / slots;
+    let mut inherited = Vec::new();
+    for (bounds, weights) in x.bounds.chunks(slots * m).zip(weights.tensor.values.chunks(slots)) {
+        for column in 0..m {
+            inherited.push(bounds.iter().skip(column).step_by(m).zip(weights).map(|(b, w)| b * w.abs()).sum());
         }
     }
     Some(inherited)

@@ -29,6 +29,7 @@ struct GroupCase {
 #[derive(Clone, Debug)]
 enum Kind {
     Products(Products),
+    Experts(Experts),
     Cache(Cache),
 }
 
@@ -67,6 +68,21 @@ enum End {
     },
     /// No product: the converted left side is the output.
     Converted,
+}
+
+/// Products with the matrices of chosen experts, and the operation after them.
+#[derive(Clone, Debug)]
+struct Experts {
+    convert: Convert,
+    weights: DType,
+    experts: usize,
+    /// Experts of a token.
+    slots: usize,
+    k: usize,
+    /// Rows of an expert's matrix.
+    m: usize,
+    /// A gate, or the sum of the results, to which `Add` adds something.
+    end: End,
 }
 
 /// Rotary embedding, the cache's update and, optionally, attention.
@@ -177,6 +193,38 @@ impl Products {
     }
 }
 
+impl Experts {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let gated = matches!(self.end, End::Swiglu | End::Relu2);
+        // A gate's tokens have one row of activations, those of a sum one for each expert.
+        let width = if gated { self.k } else { self.slots * self.k };
+        let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, width.into()]))?;
+        let ids = d.leaf(CaseInput::below(self.experts as u32, &[TOKENS, self.slots.into()]))?;
+        let matrices = CaseInput::normal(self.weights, &[(self.experts * self.m).into(), self.k.into()]);
+        let w = d.leaf(matrices.clone())?;
+        let up = if gated { Some(d.leaf(matrices)?) } else { None };
+        let rows = CaseInput::normal(DType::F32, &[TOKENS, self.slots.into()]);
+        let weights = if gated { None } else { Some(d.leaf(rows)?) };
+        let row = CaseInput::normal(DType::F32, &[TOKENS, self.m.into()]);
+        let residual = if matches!(self.end, End::Add { .. }) { Some(d.leaf(row)?) } else { None };
+        let x = self.convert.apply(&mut d.graph, x)?;
+        let y = d.graph.expert_linear(x, w, ids, self.experts)?;
+        let y = match (up, weights) {
+            (Some(up), _) => {
+                let up = d.graph.expert_linear(x, up, ids, self.experts)?;
+                if self.end == End::Swiglu { d.graph.swiglu(y, up)? } else { d.graph.relu2_mul(y, up)? }
+            }
+            (None, Some(weights)) => d.graph.expert_sum(y, weights)?,
+            (None, None) => y,
+        };
+        Ok(vec![match (residual, self.end) {
+            (Some(residual), End::Add { first: true }) => d.graph.add(residual, y)?,
+            (Some(residual), _) => d.graph.add(y, residual)?,
+            (None, _) => y,
+        }])
+    }
+}
+
 /// Positions in a block.
 const BLOCK: usize = 32;
 
@@ -224,6 +272,7 @@ impl GroupCase {
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
     }
@@ -233,13 +282,15 @@ impl GroupCase {
     }
 
     fn dtype(&self) -> String {
-        match &self.kind {
-            Kind::Products(p) => match p.convert {
-                Convert::None => format!("f32 × {}", p.weights.name()),
-                Convert::BF16 => format!("bf16 × {}", p.weights.name()),
-                Convert::I8 { .. } => format!("i8 × {}", p.weights.name()),
-            },
-            Kind::Cache(c) => c.kv.name().into(),
+        let (convert, weights) = match &self.kind {
+            Kind::Products(p) => (p.convert, p.weights),
+            Kind::Experts(e) => (e.convert, e.weights),
+            Kind::Cache(c) => return c.kv.name().into(),
+        };
+        match convert {
+            Convert::None => format!("f32 × {}", weights.name()),
+            Convert::BF16 => format!("bf16 × {}", weights.name()),
+            Convert::I8 { .. } => format!("i8 × {}", weights.name()),
         }
     }
 
@@ -258,6 +309,7 @@ impl GroupCase {
         };
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
+            Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
         };
         for (i, value) in wanted.iter().enumerate() {
@@ -418,6 +470,31 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
+    }
+    // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
+    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    for weights in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
+        let codes = Convert::I8 { group: 32, floor: 0.0 };
+        let (few, many) = match weights {
+            DType::F32 => (Convert::None, Convert::None),
+            DType::F16 => (Convert::None, Convert::BF16),
+            DType::BF16 => (Convert::BF16, Convert::BF16),
+            _ => (codes, Convert::BF16),
+        };
+        let mut experts = |tokens, experts, slots, k, m, end, convert| {
+            let weights = layout(weights);
+            let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end });
+            cases.push(GroupCase { tokens, kind });
+        };
+        experts((1, 1), 6, 3, 512, 70, End::Swiglu, few);
+        experts((1, 1), 6, 5, 256, 45, End::Products, few);
+        experts((1, 1), 6, 3, 256, 48, End::Add { first: true }, few);
+        experts((8, 5), 16, 2, 256, 40, End::Relu2, few);
+        experts((8, 6), 16, 9, 256, 33, End::Add { first: false }, few);
+        experts((10, 9), 3, 2, 256, 300, End::Swiglu, many);
+        experts((40, 33), 3, 2, 512, 140, End::Relu2, many);
+        experts((40, 33), 3, 2, 256, 52, End::Products, many);
+        experts((130, 127), 2, 2, 256, 40, End::Swiglu, many);
     }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
         for attention in [None, Some(AttentionPrecision::F32.into())] {

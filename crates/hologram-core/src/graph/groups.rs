@@ -77,6 +77,7 @@ impl Graph {
     /// - `rms_norm [quantize | cast]` alone;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
     ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
+    /// - two products with experts' matrices and their gate, or one, the sum of its results and an addition to it;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
@@ -103,6 +104,16 @@ impl Graph {
             let is_merge = |i: usize| matches!(op(i), Some(Operation::SortMerge { .. }));
             let merges = (1..steps.len()).take_while(|i| is_merge(*i) && reads(*i, i - 1)).count();
             return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
+        }
+        if matches!(op(0), Some(Operation::ExpertMatmul { .. })) {
+            let gate = op(1) == op(0)
+                && [Elementwise::Swiglu, Elementwise::Relu2Mul].iter().any(|gate| op(2) == Some((*gate).into()))
+                && reads(2, 0)
+                && reads(2, 1);
+            let summed = op(1) == Some(Operation::ExpertSum) && reads(1, 0);
+            let added = summed && op(2) == Some(Elementwise::Add.into()) && reads(2, 1);
+            let bodies = [(gate || added).then_some(3), summed.then_some(2)];
+            return Pattern { prologue: 0, bodies: bodies.into_iter().flatten().collect() };
         }
         let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
         let mut prologue = usize::from(matches!(op(0), Some(Operation::RmsNorm { .. })));

@@ -142,5 +142,16 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }
     }
+    // Tiles of a few slots, and more rows than a workgroup has.
+    let mut many = |w, k| {
+        let case = Case::new(ExpertMatmul { experts: 4 }, &[(9, 9)])
+            .input(CaseInput::normal(DType::BF16, &[Dim::Extent(0), Dim::Fixed(k)]))
+            .input(CaseInput::normal(w, &[Dim::Fixed(4 * 300), Dim::Fixed(k)]))
+            .input(CaseInput::below(4, &[Dim::Extent(0), Dim::Fixed(2)]));
+        cases.push(case);
+    };
+    for w in [DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0] {
+        many(w, 160);
+    }
     cases
 }

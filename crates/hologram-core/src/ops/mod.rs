@@ -14,6 +14,7 @@ mod copy;
 mod cumsum;
 mod elementwise;
 mod expert_matmul;
+mod expert_sum;
 mod gather;
 mod kernel;
 mod kv_append;
@@ -136,6 +137,7 @@ pub fn cases() -> Vec<Case> {
         quantize::cases,
         matmul::cases,
         expert_matmul::cases,
+        expert_sum::cases,
         batch_matmul::cases,
         rope::cases,
         kv_append::cases,

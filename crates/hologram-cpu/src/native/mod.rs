@@ -10,6 +10,7 @@ mod copy;
 mod cumsum;
 mod decode;
 mod elementwise;
+mod expert_sum;
 mod gather;
 mod gemm;
 mod kv_append;
@@ -47,6 +48,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
     match op {
         Operation::Matmul => &[matmul::find],
         Operation::ExpertMatmul { .. } => &[matmul::experts::find],
+        Operation::ExpertSum => &[expert_sum::find],
         Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::Conv2d { .. } => &[conv2d::find],
         Operation::Quantize { .. } => &[quantize::find],

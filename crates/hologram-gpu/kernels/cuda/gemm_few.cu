@@ -4,15 +4,7 @@
 // rows and every fourth block of 128 elements. A lane holds a whole chunk of 32 elements of each of its rows, four neighbours a block, so that its
 // scales are computed once: the order of the elements in a product is the one in which lanes hold them, for activations as for weights. Those of
 // the next block are on their way to registers while a block is multiplied. Activations lie in shared memory in that same order.
-#include "planes.h"
-
-#define MEMBER __forceinline__
-FN ulong stream_policy()
-{
-    ulong p; // Streams are read once: they leave the L2 first.
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-    return p;
-}
+#include "stored.h"
 
 enum : uint { PARTS = 4, BLOCK = 128, STRIDE = 68 }; // Warps that share the rows; elements of a block; floats of a token's sums.
 
@@ -29,60 +21,6 @@ struct Operands {
 
     template <class T> static T of(const T (&all)[3], uint matrix) { return matrix == 0 ? all[0] : matrix == 1 ? all[1] : all[2]; }
 };
-
-// A chunk's bytes as they are stored, zeros for none: its values are then zero.
-template <uint W> struct Stored : planes::Chunk<W> {
-    FN Stored load(const uchar *low, const uchar *high, const uchar *records, uint at, ulong policy)
-    {
-        constexpr uint CHUNKS = planes::record_chunks<W>();
-        Stored c;
-        static_cast<planes::Chunk<W> &>(c) =
-            planes::load_chunk<W>(low + (size_t)at * planes::low_bytes<W>(), high + (size_t)at * planes::high_bytes<W>(),
-                                  records + (size_t)(at / CHUNKS) * planes::record_bytes<W>(), at % CHUNKS, true, policy);
-        return c;
-    }
-    // The factor of codes plus 128 in half `i`, and what is added.
-    MEMBER float2 line(uint i) const
-    {
-        const float2 s = planes::scale_of<W>(*this, i);
-        return make_float2(s.x, fmaf(-float(128 + planes::bias_of<W>()), s.x, -s.y));
-    }
-    // Elements 4j to 4j + 3 as two words of bf16. Codes below 128 become 128 + code as f32, so that one operation makes the value.
-    MEMBER void values(uint j, float2 line, uint &first, uint &second) const
-    {
-        if constexpr (planes::is_table<W>()) {
-            const float4 v = planes::chunk_values<W>(*this, j);
-            first = pack_bf16(v.x, v.y);
-            second = pack_bf16(v.z, v.w);
-        } else {
-            const uint codes = planes::code_word<W>(*this, j);
-            // A minimum that is no multiple of the scale's last bit would be rounded in the sum with 128 scales.
-            constexpr bool EXACT = planes::has_minimum<W>() && planes::factors_of<W>() == planes::ONE;
-            const float least = EXACT ? planes::scale_of<W>(*this, j / 4).y : 0.0f;
-            const auto value = [&](uint order) {
-                const float code = __uint_as_float(__byte_perm(codes, 0x43000000u, order));
-                return EXACT ? fmaf(code - 128.0f, line.x, -least) : fmaf(code, line.x, line.y);
-            };
-            first = pack_bf16(value(0x7044), value(0x7144));
-            second = pack_bf16(value(0x7244), value(0x7344));
-        }
-    }
-};
-FN void mma(float (&d)[4], const uint (&a)[4], uint b0, uint b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-FN void copy16(uint to, const void *from, bool inside)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-}
-FN uint4 load128(uint address)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-    return v;
-}
 
 // MOST: blocks of activations in shared memory at a time.
 template <uint W, uint N, uint MOST>
@@ -106,7 +44,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         #pragma unroll
         for (uint i = 0; i < 4; ++i) {
             to[i] = {};
-            if (block < end && chunk < chunks && row + i * 8 < group.m) to[i] = to[i].load(low, high, records, (row + i * 8) * chunks + chunk, policy);
+            if (block < end && chunk < chunks && row + i * 8 < group.m) to[i].load(low, high, records, (row + i * 8) * chunks + chunk, policy);
         }
     };
 

@@ -26,7 +26,7 @@ use super::{BlasCall, Memory, NativeKernel, Target};
 
 /// The operation on the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     /// Nothing.
     Store = 0,
     /// Adds another tensor.

@@ -117,7 +117,7 @@ impl Block for ExpertFfn {
         let Experts { count, used, sigmoid, groups, .. } = self.experts;
         let scores = step.linear(x, &self.router)?;
         let (tokens, rows) = (step.tokens, step.rows);
-        let Step { graph: g, linears, config, .. } = step;
+        let Step { graph: g, linears, .. } = step;
         let scores = if sigmoid { g.sigmoid(scores)? } else { g.softmax_rows(scores)? };
         let mut choice = scores;
         if let Some(bias) = &self.choice_bias {
@@ -152,10 +152,7 @@ impl Block for ExpertFfn {
         let up = product(g, x, &self.up, of_up)?;
         let f = (self.combine)(g, gate, up)?;
         let y = product(g, f, &self.down, of_down)?;
-        let y = g.reshape(y, &[tokens, Dim::Fixed(used), Dim::Fixed(config.width)])?;
-        let weights = g.reshape(weights, &[tokens, Dim::Fixed(used), Dim::Fixed(1)])?;
-        let y = g.mul(y, weights)?;
-        let y = g.reduce(y, Reduction::Sum, 1)?;
+        let y = g.expert_sum(y, weights)?;
         let Some(shared) = &self.shared else { return Ok(y) };
         let of_all = shared.ffn.apply(step, x)?;
         let Some(gate) = &shared.gate else { return Ok(step.graph.add(y, of_all)?) };

@@ -1,0 +1,199 @@
+// Products of many tokens with the matrices of the experts that each has chosen, on tensor cores: see gemm.h and stored.h.
+//
+// A slot is a token and one of its experts. `expert_order` sorts the slots by expert and divides those of an expert into tiles. A workgroup of
+// 8 warps computes 256 rows of a tile's expert (in gated modes 128 of gate and the same 128 of up) for up to N slots. A warp has 32 rows, which it
+// reads once, as they are stored, the next 128 elements while it multiplies these; activations go through shared memory, three steps at a time.
+#include "stored.h"
+
+enum : uint { BLOCK = 128, STAGES = 3 };
+#define MOST_EXPERTS 1024
+#define TILE_WORDS 3
+#define HEADER 4
+HOST(MOST_EXPERTS, TILE_WORDS, HEADER)
+
+// Words of the plan: the number of tiles in the first; from HEADER on, for each of up to `most_tiles` tiles its expert, its first place in the order
+// and how many slots it has; then the slots in order. ids: the experts of n tokens, `slots` each; one that does not exist is a fault.
+KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, step), VAL(3, uint, slot), VAL(4, uint, n), VAL(5, uint, slots),
+    VAL(6, uint, experts), VAL(7, uint, tile), VAL(8, uint, most_tiles), FAULT(9))
+{
+    __shared__ uint counts[MOST_EXPERTS], places[MOST_EXPERTS], tiles[MOST_EXPERTS];
+    const uint tid = threadIdx.x;
+    counts[tid] = 0;
+    __syncthreads();
+    dependency_wait();
+    const uint total = tokens(step, slot, n) * slots;
+    for (uint i = tid; i < total; i += 1024) {
+        const uint expert = ids[i];
+        if (expert < experts) atomicAdd(&counts[expert], 1u);
+        else {
+            fault[2] = experts;
+            fault[3] = expert;
+            fault[0] = 1;
+        }
+    }
+    __syncthreads();
+    // Sums of all up to each expert.
+    const uint own = counts[tid], own_tiles = (own + tile - 1) / tile;
+    places[tid] = own;
+    tiles[tid] = own_tiles;
+    for (uint by = 1; by < MOST_EXPERTS; by *= 2) {
+        __syncthreads();
+        const uint a = tid >= by ? places[tid - by] : 0, b = tid >= by ? tiles[tid - by] : 0;
+        __syncthreads();
+        places[tid] += a;
+        tiles[tid] += b;
+    }
+    __syncthreads();
+    if (tid == MOST_EXPERTS - 1) plan[0] = tiles[tid];
+    const uint first = places[tid] - own, first_tile = tiles[tid] - own_tiles;
+    for (uint i = 0; i < own_tiles; ++i) {
+        uint *const to = plan + HEADER + (first_tile + i) * TILE_WORDS;
+        to[0] = tid;
+        to[1] = first + i * tile;
+        to[2] = min(tile, own - i * tile);
+    }
+    counts[tid] = first;
+    __syncthreads();
+    dependency_launch();
+    uint *const order = plan + HEADER + most_tiles * TILE_WORDS;
+    for (uint i = tid; i < total; i += 1024) {
+        const uint expert = ids[i];
+        if (expert < experts) order[atomicAdd(&counts[expert], 1u)] = i;
+    }
+}
+
+struct Operands {
+    const uchar *x;
+    const uchar *low[2], *high[2], *records[2];
+    uint slots, k, m;
+    bool per_slot; // Whether each slot has activations of its own, instead of each token.
+    Mode mode;
+};
+
+template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan, uint most_tiles, float *y)
+{
+    constexpr uint TILES = N / 8, STAGE = TILES * 2048;
+    extern __shared__ __align__(128) uchar shared[];
+    __shared__ uint members[N];
+    const uint base = shared_address(shared), tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    dependency_wait();
+    if (blockIdx.y >= plan[0]) return;
+    const uint *const tile = plan + HEADER + blockIdx.y * TILE_WORDS;
+    const uint expert = tile[0], count = tile[2];
+    if (tid < N) members[tid] = tid < count ? plan[HEADER + most_tiles * TILE_WORDS + tile[1] + tid] : 0;
+    __syncthreads();
+
+    const bool gated = in.mode == SWIGLU || in.mode == RELU2;
+    const uint chunks = in.k / 32, steps = (chunks + 3) / 4;
+    const uint row0 = blockIdx.x * (gated ? 128 : 256) + warp * (gated ? 16 : 32) + (lane >> 2);
+    const ulong policy = stream_policy();
+    // Rows i of a lane: of gate and of up two each, or four of one matrix.
+    const auto row_of = [&](uint i) { return row0 + (gated ? i % 2 : i) * 8; };
+    const auto load = [&](Stored<W> (&to)[4], uint step) {
+        const uint chunk = step * 4 + (lane & 3);
+        #pragma unroll
+        for (uint i = 0; i < 4; ++i) {
+            const uint row = row_of(i);
+            const bool up = gated && i >= 2;
+            to[i] = {};
+            if (chunk < chunks && row < in.m)
+                to[i].load(up ? in.low[1] : in.low[0], up ? in.high[1] : in.high[0], up ? in.records[1] : in.records[0],
+                           ((size_t)expert * in.m + row) * chunks + chunk, policy);
+        }
+    };
+    const auto fill = [&](uint step) {
+        if (step < steps) {
+            const uint stage = base + step % STAGES * STAGE;
+            for (uint i = tid; i < N * 16; i += 256) {
+                const uint t = i >> 4, p = i & 15, eight = p & 3, place = ((t & 7) * 4 + (p >> 2)) ^ eight * 2, member = members[t];
+                const bool inside = t < count && step * 4 + (p >> 2) < chunks;
+                const size_t row = in.per_slot ? member : member / in.slots;
+                copy16(stage + (((t >> 3) * 4 + eight) * 32 + place) * 16, in.x + (inside ? (row * in.k + step * BLOCK + p * 8) * 2 : 0), inside);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+
+    Stored<W> now[4];
+    load(now, 0);
+    float sum[2][TILES][4];
+    #pragma unroll
+    for (uint i = 0; i < 2; ++i)
+        #pragma unroll
+        for (uint j = 0; j < TILES; ++j)
+            #pragma unroll
+            for (uint e = 0; e < 4; ++e) sum[i][j][e] = 0;
+    for (uint s = 0; s < STAGES - 1; ++s) fill(s);
+    #pragma unroll 1
+    for (uint step = 0; step < steps; ++step) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        fill(step + STAGES - 1);
+        Stored<W> next[4];
+        load(next, step + 1);
+        const uint x = base + step % STAGES * STAGE;
+        float2 line[4];
+        #pragma unroll
+        for (uint eight = 0; eight < 4; ++eight) {
+            if (eight % 2 == 0)
+                #pragma unroll
+                for (uint i = 0; i < 4; ++i) line[i] = now[i].line(eight / 2);
+            uint a[2][2][4];
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i)
+                #pragma unroll
+                for (uint s = 0; s < 2; ++s) now[i].values(eight * 2 + s, line[i], a[i / 2][s][i % 2], a[i / 2][s][i % 2 + 2]);
+            #pragma unroll
+            for (uint j = 0; j < TILES; ++j)
+                if (j * 8 < count) {
+                    const uint4 b = load128(x + ((j * 4 + eight) * 32 + (lane ^ eight * 2)) * 16);
+                    #pragma unroll
+                    for (uint i = 0; i < 2; ++i) {
+                        mma(sum[i][j], a[i][0], b.x, b.y);
+                        mma(sum[i][j], a[i][1], b.z, b.w);
+                    }
+                }
+        }
+        #pragma unroll
+        for (uint i = 0; i < 4; ++i) now[i] = next[i];
+    }
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    dependency_launch();
+    #pragma unroll
+    for (uint j = 0; j < TILES; ++j)
+        #pragma unroll
+        for (uint e = 0; e < 2; ++e) {
+            const uint t = j * 8 + (lane & 3) * 2 + e;
+            if (t >= count) continue;
+            float *const to = y + (size_t)members[t] * in.m;
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i) {
+                const uint row = row_of(i);
+                if (row >= in.m) continue;
+                const float v = sum[i / 2][j][e + i % 2 * 2];
+                if (!gated) to[row] = v;
+                else if (i < 2) {
+                    const float up = sum[1][j][e + i % 2 * 2];
+                    to[row] = in.mode == SWIGLU ? swiglu(v, up) : relu2(v, up);
+                }
+            }
+        }
+}
+
+// Grid: rows / 256 (gated: / 128), tiles at most.
+#define EXPERTS(name, W, N, PER_SM)                                                                                                            \
+    KERNEL_SHARED(experts_##name##_##N, 256, PER_SM, IN(0, uchar, x), IN(1, uint, plan), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),  \
+        IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), OUT(8, float, y), VAL(9, uint, most_tiles), VAL(10, uint, slots), VAL(11, uint, k), \
+        VAL(12, uint, m), VAL(13, uint, per_slot), VAL(14, uint, mode))                                                                        \
+    {                                                                                                                                          \
+        const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, slots, k, m, per_slot != 0, (Mode)mode};                                         \
+        multiply<W, N>(in, plan, most_tiles, y);                                                                                               \
+    }
+#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2) EXPERTS(name, planes::W, 64, 1)
+PACKED_TYPES(EXPERTS_OF)
+EXPERTS_OF(q8, Q8)
+EXPERTS_OF(q4, Q4)
+EXPERTS(bf16, PLAIN_BF16, 8, 1)
+EXPERTS(bf16, PLAIN_BF16, 64, 1)
+EXPERTS(f16, PLAIN_F16, 8, 1)
+EXPERTS(f16, PLAIN_F16, 64, 1)

@@ -1,0 +1,84 @@
+//! Products of many tokens on tensor cores (`kernels/cuda/gemm_experts.cu`).
+
+use hologram_device::{DType, Extent};
+
+use super::{After, Request};
+use crate::gemm::Mode;
+use crate::kernels::cuda::gemm_experts::{ExpertOrder, Experts, HEADER, MOST_EXPERTS, TILE_WORDS};
+use crate::launch::{launch, number};
+use crate::{KernelLaunch, Memory, NativeKernel, Part, Target};
+
+/// Slots of a tile: with a few for each expert, and with many.
+const TILES: [usize; 2] = [8, 64];
+/// Stages of activations in shared memory, and bytes of a token in each.
+const STAGES: usize = 3;
+const STAGE_BYTES: usize = 256;
+/// Rows of a workgroup.
+const ROWS: usize = 256;
+
+/// The native kernel for a request, if it is the fastest: with more slots than experts, a matrix has several on average.
+pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
+    let (weights, unit) = request.weights()?;
+    let tokens = request.tokens.max();
+    let slots = tokens.checked_mul(request.slots)?;
+    let served = target.has(80)
+        && request.x == DType::BF16
+        && request.w != DType::F32
+        && request.k.is_multiple_of(unit.max(32))
+        && request.experts <= MOST_EXPERTS as usize
+        && !matches!(request.after, After::Sum | After::SumAdd)
+        && slots > request.experts;
+    if !served {
+        return None;
+    }
+    let tile = TILES[usize::from(slots > TILES[0] * request.experts)];
+    let most_tiles = slots / tile + request.experts.min(slots);
+    let words = HEADER as usize + most_tiles * TILE_WORDS as usize + slots;
+    let plan = Memory::Scratch(0);
+    let (places, inputs) = (&request.places, &request.inputs);
+    let (step, slot) = match request.tokens {
+        Extent::Fixed(_) => (Memory::Null, 0),
+        Extent::Step { slot, .. } => (places.step(), slot),
+    };
+    let order = ExpertOrder {
+        ids: places.input(inputs.ids, 0),
+        plan,
+        step,
+        slot,
+        n: number(tokens)?,
+        slots: number(request.slots)?,
+        experts: number(request.experts)?,
+        tile: number(tile)?,
+        most_tiles: number(most_tiles)?,
+    };
+    let [w0, h0, s0] = request.matrix(0);
+    let [w1, h1, s1] = request.matrix(1);
+    let mode = match request.after {
+        After::Swiglu => Mode::Swiglu,
+        After::Relu2 => Mode::Relu2,
+        _ => Mode::Store,
+    };
+    let products = Experts {
+        x: places.input(inputs.x, 0),
+        plan,
+        w0,
+        h0,
+        s0,
+        w1,
+        h1,
+        s1,
+        y: places.output(0),
+        most_tiles: number(most_tiles)?,
+        slots: number(request.slots)?,
+        k: number(request.k)?,
+        m: number(request.m)?,
+        per_slot: u32::from(request.per_slot),
+        mode: mode as u32,
+    };
+    let rows = if request.gated() { ROWS / 2 } else { ROWS };
+    let entry = format!("experts_{weights}_{tile}");
+    let products = launch(products, entry, [request.m.div_ceil(rows), most_tiles], 256)?;
+    let shared = number(STAGES * tile * STAGE_BYTES)?;
+    let parts = [launch(order, "expert_order", [1, 1], 1024)?, KernelLaunch { shared, ..products }];
+    Some(NativeKernel { parts: parts.map(Part::Kernel).into(), scratch: words * 4, counters: 0 })
+}

@@ -1,0 +1,195 @@
+//! `expert_matmul` and `expert_sum`: products with the matrices of the experts that each token has chosen, alone, two
+//! with their gate, or one with the sum of its results.
+//!
+//! A slot is a token and one of its experts. [`few`] reads an expert's matrix for each slot; [`many`] sorts the slots by
+//! expert and reads each matrix once for all of them, on tensor cores.
+
+use hologram_device::{AfterExperts, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec};
+
+mod few;
+mod many;
+#[cfg(test)]
+mod tests;
+
+use super::kernels::experts::ExpertSum;
+use super::launch::{Count, Places, all_f32, launch, number, single};
+use super::{Memory, NativeKernel, Target};
+
+/// The operation after the products; the numbers are those of `After` in `experts.k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Store = 0,
+    Swiglu = 1,
+    Relu2 = 2,
+    Sum = 3,
+    SumAdd = 4,
+}
+
+/// A request in the kernels' terms.
+#[derive(Clone, Debug)]
+struct Request {
+    x: DType,
+    w: DType,
+    places: Places,
+    /// The inputs that hold the activations, the experts' matrices and, with a gate, the second matrices, the ids, the
+    /// weights of a sum and what is added to it.
+    inputs: Inputs,
+    tokens: Extent,
+    slots: usize,
+    experts: usize,
+    /// Length of rows; rows of an expert's matrix.
+    k: usize,
+    m: usize,
+    /// Whether each slot has activations of its own.
+    per_slot: bool,
+    after: After,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Inputs {
+    x: usize,
+    w: [Option<usize>; 2],
+    ids: usize,
+    weights: Option<usize>,
+    residual: Option<usize>,
+}
+
+/// The native kernel for `expert_matmul`.
+pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let Operation::ExpertMatmul { experts } = spec.op else { return None };
+    if spec.in_place.is_some() {
+        return None;
+    }
+    let inputs = Inputs { x: 0, w: [Some(1), None], ids: 2, weights: None, residual: None };
+    let output = &spec.output;
+    Request::of(&spec.inputs, output, Places::of(spec), inputs, experts, After::Store)?.kernel(target)
+}
+
+/// The native kernel for products with a gate or a sum.
+pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    let Fused::Experts(fused) = &group.fused else { return None };
+    let (w, weights, residual, after) = match fused.after {
+        AfterExperts::Gate { gate: Gate::Swiglu, up } => ([Some(fused.weights), Some(up)], None, None, After::Swiglu),
+        AfterExperts::Gate { gate: Gate::Relu2, up } => ([Some(fused.weights), Some(up)], None, None, After::Relu2),
+        AfterExperts::Sum { weights, residual } => {
+            let after = if residual.is_some() { After::SumAdd } else { After::Sum };
+            ([Some(fused.weights), None], Some(weights), residual, after)
+        }
+    };
+    let inputs = Inputs { x: fused.x, w, ids: fused.ids, weights, residual };
+    let output = &group.nodes.last()?.output;
+    let places = Places::of_group(group, output);
+    Request::of(&group.inputs, output, places, inputs, fused.experts, after)?.kernel(target)
+}
+
+/// The native kernel for `expert_sum`.
+pub(super) fn find_sum(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
+    let [x, weights] = spec.inputs.as_slice() else { return None };
+    let [tokens, Extent::Fixed(slots)] = weights.shape[..] else { return None };
+    let m = spec.output.row_len();
+    if spec.in_place.is_some() || !all_f32([x, weights, &spec.output]) || x.row_len() != slots * m {
+        return None;
+    }
+    let (places, count) = (Places::of(spec), Count::of(&[tokens])?);
+    let args = ExpertSum {
+        x: places.input(0, 0),
+        weights: places.input(1, 0),
+        y: places.output(0),
+        tokens: places.counted(count),
+        m: number(m)?,
+        slots: number(slots)?,
+    };
+    let threads = crate::kernels::experts::THREADS as usize;
+    Some(single(launch(args, "expert_sum", [m.div_ceil(threads), count.max()], threads)?))
+}
+
+impl Request {
+    fn of(
+        tensors: &[TensorSpec],
+        output: &TensorSpec,
+        places: Places,
+        inputs: Inputs,
+        experts: u32,
+        after: After,
+    ) -> Option<Request> {
+        let [x, ids] = [inputs.x, inputs.ids].map(|i| tensors.get(i));
+        let (x, ids, w) = (x?, ids?, tensors.get(inputs.w[0]?)?);
+        let ([tokens, Extent::Fixed(width)], [Extent::Fixed(rows), Extent::Fixed(k)], [n, Extent::Fixed(slots)]) =
+            (x.shape.as_slice(), w.shape.as_slice(), ids.shape.as_slice())
+        else {
+            return None;
+        };
+        let experts = experts as usize;
+        if experts == 0 || *slots == 0 || *k == 0 || !rows.is_multiple_of(experts) {
+            return None;
+        }
+        let (m, summed) = (rows / experts, matches!(after, After::Sum | After::SumAdd));
+        let out = [*tokens, Extent::Fixed(if summed { m } else { m * slots })];
+        let of_sum = |i: Option<usize>, shape: &[Extent]| {
+            i.is_none_or(|i| tensors.get(i).is_some_and(|t| t.format == DType::F32 && t.shape == shape))
+        };
+        let fits = m > 0
+            && n == tokens
+            && ids.format == DType::U32
+            && (width == k || *width == slots * k)
+            && output.format == DType::F32
+            && output.shape == out
+            && inputs.w[1].is_none_or(|up| tensors.get(up) == Some(w))
+            && of_sum(inputs.weights, &ids.shape)
+            && of_sum(inputs.residual, &out);
+        fits.then(|| Request {
+            x: x.format,
+            w: w.format,
+            places,
+            inputs,
+            tokens: *tokens,
+            slots: *slots,
+            experts,
+            k: *k,
+            m,
+            per_slot: width != k,
+            after,
+        })
+    }
+
+    fn kernel(&self, target: Target) -> Option<NativeKernel> {
+        many::find(self, target).or_else(|| few::find(self, target))
+    }
+
+    fn gated(&self) -> bool {
+        matches!(self.after, After::Swiglu | After::Relu2)
+    }
+
+    /// The codes, high plane and records or scales of matrix `i`.
+    fn matrix(&self, i: usize) -> [Memory; 3] {
+        let Some(input) = self.inputs.w[i] else { return [Memory::Null; 3] };
+        match self.w {
+            DType::Planes(packed) => {
+                let planes = super::launch::Planes::at(packed, self.places.at(input));
+                [planes.low, planes.high, planes.records]
+            }
+            DType::Plain(_) => [self.places.input(input, 0), Memory::Null, Memory::Null],
+            _ => [self.places.input(input, 0), Memory::Null, self.places.input(input, 1)],
+        }
+    }
+
+    /// The first view of an input that may be absent.
+    fn optional(&self, input: Option<usize>) -> Memory {
+        Memory::optional(input.map(|i| self.places.at(i)))
+    }
+
+    /// The part of kernel names for the weights, and the elements of a row that the kernels take at a time.
+    fn weights(&self) -> Option<(String, usize)> {
+        Some(match self.w {
+            DType::F32 => ("f32".into(), 4),
+            DType::F16 => ("f16".into(), 8),
+            DType::BF16 => ("bf16".into(), 8),
+            DType::Q8Planes => ("q8".into(), 32),
+            DType::Q4Planes => ("q4".into(), 32),
+            DType::Planes(packed) if !self.w.is_ternary() => {
+                (super::launch::packed_name(packed), packed.row().len.max(32))
+            }
+            _ => return None,
+        })
+    }
+}
